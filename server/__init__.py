@@ -1,0 +1,1 @@
+"""Sockets, request handlers and coordinators: everything a client talks to."""
