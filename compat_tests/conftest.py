@@ -1,0 +1,129 @@
+"""Fixtures of the compatibility tests: one shared broker, topics of one's own, fresh brokers.
+
+`pytest compat_tests --broker barnabas` (default) or `--broker kafka` (Apache Kafka 4.3.1 from Maven
+Central): the same tests, the same expectations. When a test fails, the end of the log of each
+broker it used stands in its report.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compat_tests.support import jars
+from compat_tests.support.brokers import LOG_TAIL_BYTES, ApacheKafka, Barnabas, RunningBroker
+from compat_tests.support.require import require
+
+BROKERS_USED = pytest.StashKey[list[RunningBroker]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--broker",
+        choices=["barnabas", "kafka"],
+        default="barnabas",
+        help="which broker the compatibility tests talk to (default: barnabas)",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    if report.failed:
+        for broker in _brokers_of(item):
+            tail = broker.log_text()[-LOG_TAIL_BYTES:]
+            report.sections.append((f"log of the {broker.kind} broker, {report.when}", tail))
+    return report
+
+
+def _brokers_of(item: pytest.Item) -> list[RunningBroker]:
+    used = list(item.stash.get(BROKERS_USED, []))
+    shared = getattr(item, "funcargs", {}).get("broker")
+    return [*used, shared] if shared is not None and shared not in used else used
+
+
+@pytest.fixture(scope="session")
+def broker_kind(request: pytest.FixtureRequest) -> str:
+    """`barnabas` or `kafka`: for the few expectations that differ, each with its reason."""
+    return str(request.config.getoption("--broker"))
+
+
+@pytest.fixture(scope="session")
+def make_broker(broker_kind: str) -> Callable[..., RunningBroker]:
+    """Builds (does not start) the broker under test in a directory, with config overrides."""
+
+    def make(
+        directory: Path, config: dict[str, Any] | None = None, data_dir: Path | None = None
+    ) -> RunningBroker:
+        if broker_kind == "barnabas":
+            return Barnabas(directory, config, data_dir=data_dir)
+        try:
+            jars.libs()
+        except jars.JarsUnavailable as missing:
+            require(False, f"Apache Kafka: {missing}")
+        return ApacheKafka(directory, config, data_dir=data_dir)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def broker(
+    make_broker: Callable[..., RunningBroker], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningBroker]:
+    """The shared broker: default settings, alive for the whole session. Never stop it in a test."""
+    running = make_broker(tmp_path_factory.mktemp("shared-broker"))
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def fresh_broker(
+    make_broker: Callable[..., RunningBroker], tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., RunningBroker]]:
+    """Starts brokers of this test's own: `fresh_broker({"num.partitions": 3})`; killed at its end.
+
+    `start=False` only builds it; `data_dir` puts its data elsewhere (a small disk, for example).
+    """
+    brokers: list[RunningBroker] = []
+    request.node.stash[BROKERS_USED] = brokers
+
+    def start_one(
+        config: dict[str, Any] | None = None, *, start: bool = True, data_dir: Path | None = None
+    ) -> RunningBroker:
+        fresh = make_broker(tmp_path / f"broker-{len(brokers)}", config, data_dir)
+        brokers.append(fresh)
+        if start:
+            fresh.start()
+        return fresh
+
+    yield start_one
+    for one in brokers:
+        one.kill()
+
+
+@pytest.fixture
+def bootstrap(broker: RunningBroker) -> str:
+    """`host:port` of the shared broker."""
+    return broker.bootstrap_servers
+
+
+def unique(prefix: str) -> str:
+    return f"{prefix[:80]}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def topic_name(request: pytest.FixtureRequest) -> str:
+    """A legal topic name no other test uses; the topic does not exist yet."""
+    return unique(re.sub(r"[^a-zA-Z0-9._-]", "-", request.node.name))
+
+
+@pytest.fixture
+def group_name(request: pytest.FixtureRequest) -> str:
+    """A group id no other test uses."""
+    return unique("group-" + re.sub(r"[^a-zA-Z0-9._-]", "-", request.node.name))
