@@ -1,0 +1,123 @@
+"""Every call that changes or syncs a file of a log goes through here, and nothing else does.
+
+Why: crashes, full disks, short writes and failing fsyncs must be testable. Code calls
+`files.pwritev(...)` through the module, so a test replaces one name (`monkeypatch.setattr(files,
+"pwritev", ...)`) to fail the n-th write, to write short, or to forget unsynced bytes. The functions
+are the system calls themselves: the seam costs one attribute lookup.
+
+Rules kept here: short writes are looped (S-2), positions are the caller's (S-3), there is no mmap
+(S-18), and creating, renaming or removing a file is durable only after `sync_directory` (S-5).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+
+# A buffer of bytes for the system calls.
+Buffer = bytes | bytearray | memoryview
+
+READ_ONLY = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
+READ_WRITE = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
+CREATE = READ_WRITE | os.O_CREAT
+
+open_file = os.open
+close = os.close
+pread = os.pread
+pwrite = os.pwrite
+ftruncate = os.ftruncate
+fstat = os.fstat
+unlink = os.unlink
+replace = os.replace
+# fdatasync writes the new size too, which is all a reader after a crash needs.
+fsync = getattr(os, "fdatasync", os.fsync)
+sendfile = getattr(os, "sendfile", None)
+
+
+def _pwritev(fd: int, buffers: Sequence[Buffer], position: int) -> int:
+    """`os.pwritev` where the platform has none: one `pwrite` of the joined buffers."""
+    return pwrite(fd, b"".join(buffers), position)
+
+
+pwritev = getattr(os, "pwritev", _pwritev)
+
+
+def write_fully(fd: int, buffers: Sequence[Buffer], size: int, position: int) -> None:
+    """Write all `size` bytes of `buffers` at `position`; a short write goes on where it stopped.
+
+    Raises OSError with what was written left in place: the caller cuts the file back.
+    """
+    written = pwritev(fd, buffers, position)
+    if written != size:
+        _write_rest(fd, buffers, size, position, written)
+
+
+def _write_rest(fd: int, buffers: Sequence[Buffer], size: int, position: int, written: int) -> None:
+    """Finish a short write; one that returns 0 is a full disk, not retried for ever."""
+    rest = memoryview(b"".join(buffers))
+    assert len(rest) == size, "size must be the sum of the buffers"
+    while written < size:
+        count = pwrite(fd, rest[written:], position + written)
+        if count <= 0:
+            raise OSError(errno.ENOSPC, "write returned 0 bytes")
+        written += count
+
+
+def read_fully(fd: int, size: int, position: int) -> bytes:
+    """Read `size` bytes at `position`, fewer only at the end of the file."""
+    data: bytes = pread(fd, size, position)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    got = len(data)
+    while got < size:
+        data = pread(fd, size - got, position + got)
+        if not data:
+            break
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Make creations, renames and removals in a directory durable (S-5)."""
+    fd = open_file(path, READ_ONLY)
+    try:
+        fsync_directory(fd)
+    finally:
+        close(fd)
+
+
+# A name of its own, so that a test can fail the sync of a directory and not of a file.
+fsync_directory = os.fsync
+
+
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """Sync one file by its path."""
+    fd = open_file(path, READ_ONLY)
+    try:
+        fsync(fd)
+    finally:
+        close(fd)
+
+
+def allocate(fd: int, size: int) -> None:
+    """Reserve disk blocks for the first `size` bytes, really, not as a hole."""
+    fallocate = getattr(os, "posix_fallocate", None)
+    if fallocate is not None:
+        fallocate(fd, 0, size)
+        return
+    zeros = bytes(1 << 16)
+    for position in range(0, size, len(zeros)):
+        write_fully(fd, [zeros], len(zeros), position)
+
+
+def is_disk_full(error: OSError) -> bool:
+    """No space or quota left: the disk is healthy and may have room again later (S-16)."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_out_of_descriptors(error: OSError) -> bool:
+    """The process or the system has no file descriptor left: nothing is wrong with the disk."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
