@@ -13,5 +13,13 @@ from __future__ import annotations
 
 from barnabas.broker import Broker, BrokerError
 
-__version__ = "0.1.0"
-__all__ = ["Broker", "BrokerError", "__version__"]
+__all__ = ["Broker", "BrokerError"]
+
+
+def __getattr__(name: str) -> str:
+    """`barnabas.__version__`, looked up only when asked: importlib.metadata is slow to import."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("barnabas")
+    raise AttributeError(f"module 'barnabas' has no attribute {name!r}")

@@ -43,7 +43,7 @@ def expose_app() -> None:
         if module is not None and (origin is None or folder not in Path(origin).resolve().parents):
             raise RuntimeError(
                 f"cannot run the broker inside this process: a foreign module {name!r} is already "
-                f"imported (from {origin}). Use barnabas.Broker, which runs it in a process of its own."
+                f"imported (from {origin}). Use barnabas.Broker, which runs it in its own process."
             )
     if str(folder) not in sys.path[:1]:
         sys.path.insert(0, str(folder))

@@ -3,9 +3,9 @@
     def test_orders_arrive(barnabas_broker):
         producer = KafkaProducer(bootstrap_servers=barnabas_broker.bootstrap_servers)
 
-`barnabas_broker` is fresh for each test: its own directory, port and topics. `barnabas_shared_broker`
-is started once a session (once a worker under pytest-xdist): use unique topic names with it.
-Override the fixture `barnabas_config` to give the brokers other properties.
+`barnabas_broker` is fresh for each test: its own directory, port and topics.
+`barnabas_shared_broker` is started once a session (once a worker under pytest-xdist): use unique
+topic names with it. Override the fixture `barnabas_config` to give the brokers other properties.
 """
 
 from __future__ import annotations

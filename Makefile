@@ -1,0 +1,50 @@
+# Each target sets up what it needs in .venv first. PYTHON chooses the interpreter (3.11 or newer).
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+
+.PHONY: help run test lint compat compat-spark bench clean
+
+help:  ## show this help
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+run: $(VENV)/.run  ## start a broker on 127.0.0.1:9092, data in ./barnabas-data (ARGS="--listen 127.0.0.1:0")
+	@exec $(BIN)/barnabas start $(ARGS)
+
+test: $(VENV)/.test  ## unit tests of the broker's own packages
+	$(BIN)/python -m pytest tests $(ARGS)
+
+lint: $(VENV)/.test  ## ruff, mypy --strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+compat: $(VENV)/.test  ## real clients (Python, C, Java, kcat) against a real broker process
+	$(BIN)/python -m pytest compat_tests --ignore=compat_tests/spark $(ARGS)
+
+compat-spark: $(VENV)/.spark  ## PySpark's Kafka source and sink against a real broker process
+	$(BIN)/python -m pytest compat_tests/spark $(ARGS)
+
+bench: $(VENV)/.test  ## side by side with Apache Kafka 4.3.1; ratios (ARGS="--quick", ARGS="--list")
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:  ## remove the virtual environment and everything generated
+	rm -rf $(VENV) .cache build dist .mypy_cache .ruff_cache .pytest_cache
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.test: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@ $(VENV)/.run
+
+$(VENV)/.spark: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[test,spark]' 'pyspark==4.0.0'
+	@touch $@ $(VENV)/.test $(VENV)/.run

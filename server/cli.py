@@ -1,0 +1,302 @@
+"""The `barnabas` command line: start, dump-log, check-config, demo, version.
+
+What a person meets first, so: a mistake of theirs is one line that names it and the remedy, on
+stderr, with exit code 2 (a flag or a configuration) or 1 (a port, a directory, a disk); a traceback
+is only ever a fault of ours. Standard output carries nothing but the one ready line of `start` and
+the result of the other commands, so that scripts can read it; the log goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from server.config import ConfigError, KafkaConfig, load_properties
+
+logger = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+_LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
+
+
+class UserError(Exception):
+    """A failure the person can mend: one line for stderr, and the exit code."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_FAILURE) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_help()
+        return EXIT_USAGE
+    run: Callable[[argparse.Namespace], int] = arguments.run
+    try:
+        return run(arguments)
+    except UserError as error:
+        print(f"barnabas: {error}", file=sys.stderr)
+        return error.exit_code
+    except ConfigError as error:
+        print(f"barnabas: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # `barnabas dump-log ... | head` closed the pipe: not an error, and nothing to say.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="barnabas",
+        description="A Kafka broker in Python that off-the-shelf Kafka clients use unchanged.",
+        epilog="First time here? Run `barnabas demo`, then `barnabas start`.",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    start = commands.add_parser(
+        "start",
+        help="start a broker and serve until SIGTERM or Ctrl-C",
+        description="Start one broker. Without arguments it keeps its data in ./barnabas-data and"
+        " listens on 127.0.0.1:9092; the first start formats the directory.",
+    )
+    start.add_argument("--config", metavar="FILE", type=Path, help="a server.properties file")
+    where = start.add_mutually_exclusive_group()
+    where.add_argument("--data-dir", metavar="DIR", help="where the data lives (log.dirs)")
+    where.add_argument(
+        "--ephemeral", action="store_true", help="keep the data in a temporary directory"
+    )
+    start.add_argument(
+        "--listen", metavar="HOST:PORT", help="address to listen on; port 0 takes a free one"
+    )
+    start.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="set one property; may be given again, and wins over --config",
+    )
+    start.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    start.add_argument("--stop-on-stdin-eof", action="store_true", help=argparse.SUPPRESS)
+    start.set_defaults(run=_start)
+
+    dump = commands.add_parser(
+        "dump-log",
+        help="print the batches, records and index entries of log files",
+        description="Print what is in a broker's files: .log, .index, .timeindex, .txnindex,"
+        " .snapshot and .checkpoint.",
+    )
+    dump.add_argument("files", metavar="FILE", nargs="+", type=Path)
+    dump.set_defaults(run=_dump_log)
+
+    check = commands.add_parser("check-config", help="check a server.properties file")
+    check.add_argument("file", metavar="FILE", type=Path)
+    check.set_defaults(run=_check_config)
+
+    demo = commands.add_parser("demo", help="watch a broker, a producer and a consumer at work")
+    demo.add_argument("--records", type=int, default=5, help=argparse.SUPPRESS)
+    demo.set_defaults(run=_demo)
+
+    commands.add_parser("version", help="print the version").set_defaults(run=_version)
+    return parser
+
+
+# ---- start
+
+
+def _start(arguments: argparse.Namespace) -> int:
+    config = KafkaConfig(_properties(arguments))
+    logging.basicConfig(
+        stream=sys.stderr, level=arguments.log_level.upper(), format=_LOG_FORMAT, force=True
+    )
+    scratch = None
+    if arguments.ephemeral:
+        scratch = tempfile.mkdtemp(prefix="barnabas-ephemeral-")
+        config = KafkaConfig({**config.static, "log.dirs": scratch})
+    try:
+        return _serve(config, arguments)
+    finally:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _serve(config: KafkaConfig, arguments: argparse.Namespace) -> int:
+    stop = _StopRequest()
+    stop.watch_signals()
+    from server.broker import Broker  # late: a bad flag should not pay for it
+
+    broker = Broker(config)
+    try:
+        broker.start()
+    except (ConfigError, UserError):
+        raise
+    except Exception as error:
+        broker.shutdown()
+        raise _start_failure(error) from error
+    ready = (
+        f"barnabas ready: {broker.host}:{broker.port} (node {broker.node_id},"
+        f" cluster {broker.cluster_id}, data {broker.data_dir})"
+    )
+    try:
+        print(ready, flush=True)
+    except BrokenPipeError:
+        logger.warning("nobody reads standard output %s", ready)
+    if sys.stderr.isatty():
+        print(_hints(f"{broker.host}:{broker.port}"), file=sys.stderr)
+    if arguments.stop_on_stdin_eof:
+        stop.watch_stdin()
+    stop.wait()
+    logger.info("stopping reason=%s", stop.reason)
+    broker.shutdown()
+    return EXIT_OK
+
+
+def _hints(address: str) -> str:
+    return (
+        "\nTry it from another terminal:\n"
+        f"  kcat -b {address} -L\n"
+        f"  echo hello | kcat -b {address} -t greetings -P\n"
+        f"  kcat -b {address} -t greetings -C -e\n"
+        f"  python -m kafka.admin -b {address} cluster describe\n"
+        "Ctrl-C stops it; the data stays.\n"
+    )
+
+
+class _StopRequest:
+    """Waits for the first reason to stop. A second Ctrl-C ends the process without ceremony."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.reason = ""
+
+    def watch_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def watch_stdin(self) -> None:
+        """Stop when standard input ends: the process that holds its other end is gone."""
+
+        def wait_for_end() -> None:
+            with contextlib.suppress(OSError):
+                while os.read(0, 4096):
+                    pass
+            self._set("standard input ended")
+
+        threading.Thread(target=wait_for_end, name="stdin-watch", daemon=True).start()
+
+    def wait(self) -> None:
+        self._event.wait()
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        if self._event.is_set() and number == signal.SIGINT:
+            os._exit(128 + number)
+        self._set(signal.Signals(number).name)
+
+    def _set(self, reason: str) -> None:
+        if not self._event.is_set():
+            self.reason = reason
+            self._event.set()
+
+
+def _properties(arguments: argparse.Namespace) -> dict[str, str]:
+    """The static configuration: the file, then the flags, then --set."""
+    values = {} if arguments.config is None else load_properties(arguments.config)
+    if arguments.data_dir is not None:
+        values["log.dirs"] = arguments.data_dir
+        values.pop("log.dir", None)
+    for pair in arguments.set:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"--set {pair!r}: expected KEY=VALUE", EXIT_USAGE)
+        values[key.strip()] = value
+    if arguments.listen is not None:
+        host, port = _host_port(arguments.listen)
+        bracketed = f"[{host}]" if ":" in host else host
+        values["listeners"] = f"PLAINTEXT://{bracketed}:{port}"
+    return values
+
+
+def _host_port(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UserError(f"--listen {text!r}: expected HOST:PORT, port 0 to 65535", EXIT_USAGE)
+    return host.strip("[]"), int(port)
+
+
+def _start_failure(error: Exception) -> Exception:
+    """Turn what stopped the start into one line with its remedy; ours stay as they are."""
+    from server.socket_server import BindError
+    from storage.log_manager import LogDirError
+
+    if isinstance(error, BindError | LogDirError):
+        return UserError(str(error))
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f" ({error.filename})" if error.filename else ""
+        remedy = {
+            errno.ENOSPC: "free some space, or choose another directory with --data-dir",
+            errno.EDQUOT: "free some space, or choose another directory with --data-dir",
+            errno.EACCES: "check who owns it, or choose another directory with --data-dir",
+            errno.EPERM: "check who owns it, or choose another directory with --data-dir",
+            errno.EROFS: "choose a writable directory with --data-dir",
+            errno.EMFILE: "raise the limit of open files (ulimit -n)",
+            errno.ENOTDIR: "choose a directory with --data-dir",
+        }.get(error.errno, "see the log above")
+        return UserError(f"cannot start: {error.strerror}{where}; {remedy}")
+    return error
+
+
+# ---- the other commands
+
+
+def _dump_log(arguments: argparse.Namespace) -> int:
+    from storage.dump import DumpError, dump_files
+
+    try:
+        dump_files(arguments.files, sys.stdout)
+    except DumpError as error:
+        raise UserError(str(error)) from None
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}") from None
+    return EXIT_OK
+
+
+def _check_config(arguments: argparse.Namespace) -> int:
+    from server.broker import check_config
+
+    values = load_properties(arguments.file)
+    config = KafkaConfig(values)
+    notes = check_config(config)
+    print(f"{arguments.file}: {len(values)} keys, all known and well-typed")
+    for note in notes:
+        print(f"note: {note}")
+    return EXIT_OK
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from server.demo import run_demo
+
+    return run_demo(arguments.records)
+
+
+def _version(_arguments: argparse.Namespace) -> int:
+    from server import __version__
+
+    print(f"barnabas {__version__} (speaks Kafka 4.3)")
+    return EXIT_OK
