@@ -382,7 +382,8 @@ def validate_topic_config(values: Mapping[str, str]) -> None:
     if low is not None and high is not None and int(low) > int(high):
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"config min.compaction.lag.ms = {low!r}: expected at most max.compaction.lag.ms, {high}",
+            f"config min.compaction.lag.ms = {low!r}: expected at most max.compaction.lag.ms"
+            f" ({high})",
         )
 
 

@@ -1,0 +1,100 @@
+"""The installed wheel: claims no name but `barnabas`, and runs beside a project with a `server`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", target, cwd=ROOT)
+    (built,) = target.glob("barnabas-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a fresh environment that has the wheel; its dependencies are borrowed."""
+    environment = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=environment)
+    python = environment / "bin" / "python"
+    run(
+        *(sys.executable, "-m", "pip", "--python", python, "install", "--quiet"),
+        *("--no-deps", "--no-index", wheel),
+        cwd=environment,
+    )
+    purelib = Path(
+        run(
+            python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=environment
+        ).strip()
+    )
+    (purelib / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
+
+
+def test_the_wheel_claims_no_name_but_barnabas(wheel: Path) -> None:
+    names = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {name for name in names if not name.endswith(".dist-info")} == {"barnabas"}
+
+
+def test_the_wheel_holds_every_package_and_its_data(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for package in ("wire", "storage", "replication", "server"):
+        assert f"barnabas/_app/{package}/__init__.py" in names
+    assert "barnabas/_app/server/config_catalogue.txt" in names
+
+
+def test_a_broker_runs_beside_a_project_with_its_own_server_package(
+    installed: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "__init__.py").write_text("WHOSE = 'the user'\n")
+    (tmp_path / "wire.py").write_text("raise RuntimeError('the wrong wire was imported')\n")
+    (tmp_path / "use.py").write_text(
+        "import socket\n"
+        "import barnabas\n"
+        "import server\n"
+        "with barnabas.Broker() as broker:\n"
+        "    host, port = broker.bootstrap_servers.split(':')\n"
+        "    socket.create_connection((host, int(port)), timeout=5).close()\n"
+        "    assert broker.pid is not None and broker.data_dir.is_dir()\n"
+        "print(server.WHOSE, barnabas.__file__)\n"
+    )
+    printed = run(installed, tmp_path / "use.py", cwd=tmp_path)
+    assert printed.startswith("the user ")
+    assert str(ROOT / "barnabas") not in printed
+
+
+def test_the_installed_command_starts_a_broker(installed: Path, tmp_path: Path) -> None:
+    command = installed.parent / "barnabas"
+    assert run(command, "version", cwd=tmp_path).startswith("barnabas ")
+    process = subprocess.Popen(
+        [str(command), "start", "--listen", "127.0.0.1:0"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    process.terminate()
+    _out, err = process.communicate(timeout=30)
+    assert line.startswith("barnabas ready: 127.0.0.1:"), err
+    assert process.returncode == 0
