@@ -317,11 +317,8 @@ class KafkaConfig:
 
     def log_dirs(self) -> list[Path]:
         """`log.dirs`, else `log.dir`; each path as given."""
-        if self.is_set("log.dirs") or not self.is_set("log.dir"):
-            return [Path(item) for item in self.get_list("log.dirs")] or [
-                Path(self.get_str("log.dir"))
-            ]
-        return [Path(item.strip()) for item in self.get_str("log.dir").split(",")]
+        key = "log.dir" if self.is_set("log.dir") and not self.is_set("log.dirs") else "log.dirs"
+        return [Path(item) for item in self.get_list(key) or self.get_list("log.dir")]
 
     # ---- topics
 
