@@ -1,0 +1,290 @@
+"""Compression of record batches: one table from codec id to (name, compress, decompress).
+
+Why: the broker only stores what producers compressed, so codecs are rare guests here: batches are
+opened for compaction, for topics whose rules need the records, for the coordinators' own logs and
+by tools. Each library is imported on first use and costs a broker's start nothing.
+
+What arrives may be hostile. 1 MiB of gzip can become 1 GiB, so `decompress` never makes more than
+the caller's `max_bytes`, nor more than RATIO_MAX times the input beyond what RATIO_FREE_BYTES
+allows: output is drawn in chunks and counted, declared sizes are compared with the cap before
+anything is allocated for them, and zstd's window is bounded. Every failure is KafkaError
+INVALID_RECORD, which clients do not retry. (Apache Kafka has no such cap; it answers
+INVALID_RECORD for bad bodies too.)
+
+Formats as Java's producer writes them:
+    gzip     one gzip stream (concatenated members are read)
+    snappy   xerial framing: 0x82 "SNAPPY" 0x00, int32 version 1, int32 compatible 1, then blocks of
+             int32 length + raw snappy of at most 32 KiB; a raw block without framing is read too
+    lz4      LZ4 frame v1, independent blocks of 64 KB, no content size, no content checksum
+    zstd     zstd frames
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+
+DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
+RATIO_MAX = 200
+RATIO_FREE_BYTES = 1024 * 1024
+"""Up to here any ratio is allowed: a batch of a thousand equal records compresses honestly well."""
+
+_CHUNK_BYTES = 256 * 1024
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + bytes((0, 0, 0, 1, 0, 0, 0, 1))
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_INT32 = Struct(">i")
+_SNAPPY_RATIO_MAX = 64
+"""Snappy's longest copy makes 64 bytes of 3, so a larger declared length is a lie."""
+_ZSTD_WINDOW_BYTES_MAX = 128 * 1024 * 1024
+_LZ4_LEVEL_DEFAULT = 9
+
+
+class Codec(NamedTuple):
+    """One row of the table. `magic` is how its streams start: a cheap check of a codec id."""
+
+    id: int
+    name: str
+    magic: bytes
+    compress: Callable[[Buffer, int | None], bytes]
+    decompress: Callable[[Buffer, int], bytes]
+
+
+def compress(data: Buffer, codec: int, level: int | None = None) -> bytes:
+    """`data` in the form Java's producer would send. `level` None is Kafka's default of the codec
+    (gzip -1, lz4 9, zstd 3; none and snappy have no levels)."""
+    return _codec(codec).compress(data, level)
+
+
+def decompress(data: Buffer, codec: int, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """The uncompressed bytes, at most min(max_bytes, max(1 MiB, 200 x len(data))) of them.
+
+    Raises KafkaError: INVALID_RECORD for garbage, truncation and bombs,
+    UNSUPPORTED_COMPRESSION_TYPE for an id that is in no table. Slow: never on a thread that
+    serves sockets.
+    """
+    return _codec(codec).decompress(data, decompressed_limit(len(data), max_bytes))
+
+
+def decompressed_limit(compressed_bytes: int, max_bytes: int) -> int:
+    """The largest result `decompress` allows for that many bytes."""
+    return min(max_bytes, max(RATIO_FREE_BYTES, RATIO_MAX * compressed_bytes))
+
+
+def _codec(id: int) -> Codec:
+    if 0 <= id < len(CODECS):
+        return CODECS[id]
+    raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {id}")
+
+
+def _bad(codec: str, error: object) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, f"cannot decompress {codec} records: {error}")
+
+
+class _Output:
+    """Chunks up to a limit: the one place that counts."""
+
+    __slots__ = ("chunks", "codec", "limit", "size")
+
+    def __init__(self, codec: str, limit: int) -> None:
+        self.codec = codec
+        self.limit = limit
+        self.size = 0
+        self.chunks: list[bytes] = []
+
+    @property
+    def room(self) -> int:
+        """How much to ask a decoder for: one byte more than allowed shows that there is more."""
+        return min(_CHUNK_BYTES, self.limit - self.size + 1)
+
+    def add(self, chunk: bytes) -> None:
+        self.expect(len(chunk))
+        self.size += len(chunk)
+        self.chunks.append(chunk)
+
+    def expect(self, size: int) -> None:
+        """Refuse before making: raises when `size` more bytes would pass the limit."""
+        if self.size + size > self.limit:
+            raise _bad(self.codec, f"they would exceed {self.limit} bytes")
+
+    def join(self) -> bytes:
+        return self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
+
+
+def _store(data: Buffer, level: int | None) -> bytes:
+    return bytes(data)
+
+
+def _unstore(data: Buffer, limit: int) -> bytes:
+    return bytes(data)
+
+
+def _gzip_compress(data: Buffer, level: int | None) -> bytes:
+    import zlib
+
+    packer = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
+    return packer.compress(data) + packer.flush()
+
+
+def _gzip_decompress(data: Buffer, limit: int) -> bytes:
+    import zlib
+
+    output = _Output("gzip", limit)
+    try:
+        while len(data):
+            member = zlib.decompressobj(31)
+            while not member.eof:
+                chunk = member.decompress(data, output.room)
+                output.add(chunk)
+                data = member.unconsumed_tail
+                if not chunk and not data and not member.eof:
+                    raise _bad("gzip", "the stream is cut short")
+            data = member.unused_data
+    except zlib.error as error:
+        raise _bad("gzip", error) from None
+    return output.join()
+
+
+def _snappy_compress(data: Buffer, level: int | None) -> bytes:
+    import snappy
+
+    view = memoryview(data)
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = snappy.compress(bytes(view[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += (_INT32.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _snappy_decompress(data: Buffer, limit: int) -> bytes:
+    import snappy
+
+    output = _Output("snappy", limit)
+    raw = bytes(data)
+    for block in _snappy_blocks(raw):
+        output.expect(_snappy_declared_bytes(block))
+        try:
+            output.add(bytes(snappy.uncompress(block)))
+        except (
+            Exception
+        ) as error:  # the library raises a class of its own, depending on its backend
+            raise _bad("snappy", error) from None
+    return output.join()
+
+
+def _snappy_blocks(data: bytes) -> Iterator[bytes]:
+    if not data.startswith(_XERIAL_MAGIC):
+        yield data
+        return
+    pos = len(_XERIAL_HEADER)
+    if len(data) < pos:
+        raise _bad("snappy", "the framing header is cut short")
+    while pos < len(data):
+        if len(data) - pos < 4:
+            raise _bad("snappy", "a block length is cut short")
+        (size,) = _INT32.unpack_from(data, pos)
+        pos += 4
+        if not 0 <= size <= len(data) - pos:
+            raise _bad("snappy", f"a block of {size} bytes with {len(data) - pos} left")
+        yield data[pos : pos + size]
+        pos += size
+
+
+def _snappy_declared_bytes(block: bytes) -> int:
+    """The uncompressed length a raw block starts with: believed only as a reason to refuse."""
+    value = shift = 0
+    for byte in block[:5]:
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > len(block) * _SNAPPY_RATIO_MAX:
+                raise _bad("snappy", f"{len(block)} bytes claim to hold {value}")
+            return value
+        shift += 7
+    raise _bad("snappy", "no length")
+
+
+def _lz4_compress(data: Buffer, level: int | None) -> bytes:
+    import lz4.frame
+
+    # lz4-java: level 9 means its fast compressor, any other one the high compressor.
+    effective = 0 if level is None or level == _LZ4_LEVEL_DEFAULT else max(level, 3)
+    packed: bytes = lz4.frame.compress(
+        data,
+        compression_level=effective,
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        content_checksum=False,
+        block_checksum=False,
+        store_size=False,
+    )
+    return packed
+
+
+def _lz4_decompress(data: Buffer, limit: int) -> bytes:
+    import lz4.frame
+
+    output = _Output("lz4", limit)
+    rest: bytes | None = bytes(data)
+    try:
+        while rest:
+            frame: Any = lz4.frame.LZ4FrameDecompressor()
+            while not frame.eof:
+                chunk: bytes = frame.decompress(rest, max_length=output.room)
+                output.add(chunk)
+                rest = b""
+                if not chunk and frame.needs_input:
+                    raise _bad("lz4", "the frame is cut short")
+            rest = frame.unused_data
+    except (RuntimeError, EOFError, ValueError) as error:
+        raise _bad("lz4", error) from None
+    return output.join()
+
+
+def _zstd_compress(data: Buffer, level: int | None) -> bytes:
+    import zstandard
+
+    packer: Any = zstandard.ZstdCompressor(level=3 if level is None else level)
+    packed: bytes = packer.compress(data)
+    return packed
+
+
+def _zstd_decompress(data: Buffer, limit: int) -> bytes:
+    import zstandard
+
+    output = _Output("zstd", limit)
+    window = min(_ZSTD_WINDOW_BYTES_MAX, max(1 << 23, 1 << limit.bit_length()))
+    opener: Any = zstandard.ZstdDecompressor(max_window_size=window)
+    try:
+        declared: int = zstandard.frame_content_size(data)
+        if declared > 0:
+            output.expect(declared)
+        with opener.stream_reader(data, read_across_frames=True) as reader:
+            while chunk := reader.read(output.room):
+                output.add(chunk)
+    except zstandard.ZstdError as error:
+        raise _bad("zstd", error) from None
+    if declared > output.size:
+        raise _bad("zstd", "the frame is cut short")
+    return output.join()
+
+
+CODECS: tuple[Codec, ...] = (
+    Codec(NONE, "none", b"", _store, _unstore),
+    Codec(GZIP, "gzip", b"\x1f\x8b", _gzip_compress, _gzip_decompress),
+    Codec(SNAPPY, "snappy", b"", _snappy_compress, _snappy_decompress),
+    Codec(LZ4, "lz4", b"\x04\x22\x4d\x18", _lz4_compress, _lz4_decompress),
+    Codec(ZSTD, "zstd", b"\x28\xb5\x2f\xfd", _zstd_compress, _zstd_decompress),
+)
+
+CODEC_IDS: dict[str, int] = {codec.name: codec.id for codec in CODECS} | {"uncompressed": NONE}
+"""`compression.type` to codec id ("producer" is no codec: it keeps the batch's own)."""
