@@ -1,16 +1,23 @@
-"""Kafka's error codes, and the two exceptions that carry them through the broker.
+"""Kafka's error codes, and the two exceptions that carry them.
 
-`KafkaError` goes to the client as a code (per partition or per request, as the API says);
-`MalformedFrame` means that the peer sent bytes that are no message: the connection is closed.
+Four kinds of failure have four fates: a KafkaError goes to the client as its code; a MalformedFrame
+means that the peer is wrong, and its connection is closed; an OSError takes a log directory
+offline; anything else is our own bug.
+
+Codes and their retriable flag are those of Kafka's class Errors (4.3).
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class ErrorCode(IntEnum):
-    """The wire numbers of Kafka 4.3 (org.apache.kafka.common.protocol.Errors)."""
+    """An error as it travels; an int, so that it goes into int16 fields as it is."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -148,8 +155,13 @@ class ErrorCode(IntEnum):
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133
 
+    @classmethod
+    def _missing_(cls, value: object) -> ErrorCode:
+        """A code of a newer peer counts as UNKNOWN_SERVER_ERROR, as in Kafka's Errors.forCode."""
+        return cls.UNKNOWN_SERVER_ERROR
 
-# Errors that a client retries by itself (RetriableException in the Java client).
+
+# Errors after which the same request may succeed if the client tries again.
 RETRIABLE: frozenset[ErrorCode] = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -189,16 +201,31 @@ RETRIABLE: frozenset[ErrorCode] = frozenset(
 
 
 class KafkaError(Exception):
-    """A refusal that a client is told: the code, and a text for people."""
+    """A refusal that the client is told by its code.
 
-    def __init__(self, code: ErrorCode, detail: str = "") -> None:
+    `detail` is for people: it goes into error_message fields where an API has one. `record_errors`
+    holds (index in batch, message) of single records at fault; only Produce has a place for it.
+    """
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        detail: str = "",
+        record_errors: Sequence[tuple[int, str | None]] = (),
+    ) -> None:
         super().__init__(code, detail)
-        self.code = code
+        self.code = ErrorCode(code)
         self.detail = detail
+        self.record_errors = record_errors
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.code in RETRIABLE
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.detail}" if self.detail else self.code.name
 
 
 class MalformedFrame(Exception):
-    """The bytes are not what the protocol says they are; the peer is wrong."""
+    """Bytes from a peer, or from a file, that are not what the protocol allows there."""
