@@ -1,0 +1,146 @@
+"""`barnabas demo`: a broker, a producer and a consumer at work, for somebody who sees one first.
+
+Starts a broker in a temporary directory, then speaks to it over a socket as any client would, with
+the same message classes the broker decodes with. Each line says what just happened.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import struct
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TypeVar
+
+from server.broker import Broker
+from server.config import KafkaConfig
+from storage.dump import dump_files
+from wire.errors import ErrorCode
+from wire.frame import request_header_version, response_header_version
+from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
+from wire.messages.data import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
+from wire.primitives import uuid_to_text
+from wire.records import Record, build_batch, iterate_headers, read_records
+from wire.schema import Request, Response
+
+_TOPIC = "hello"
+_CLIENT_ID = "barnabas-demo"
+_R = TypeVar("_R", bound=Response)
+
+
+class Connection:
+    """The smallest Kafka client: one request, then its response."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._socket = socket.create_connection((host, port), timeout=10)
+        self._correlation_id = 0
+
+    def send(self, request: Request, version: int, response: type[_R]) -> _R:
+        """Send one request in this version and decode its response."""
+        self._correlation_id += 1
+        api_key = request.api_key
+        client_id = _CLIENT_ID.encode()
+        header = struct.pack(">hhih", api_key, version, self._correlation_id, len(client_id))
+        header += client_id + (b"\0" if request_header_version(api_key, version) == 2 else b"")
+        frame = header + request.encode_bytes(version)
+        self._socket.sendall(struct.pack(">i", len(frame)) + frame)
+        (size,) = struct.unpack(">i", self._read(4))
+        skip = 4 + (1 if response_header_version(api_key, version) == 1 else 0)
+        return response.decode(self._read(size)[skip:], version)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            chunk = self._socket.recv(size - len(data))
+            if not chunk:
+                raise ConnectionError("the broker closed the connection")
+            data += chunk
+        return data
+
+
+def run_demo(count: int) -> int:
+    """Show `count` records on their way; returns the exit code."""
+    directory = tempfile.mkdtemp(prefix="barnabas-demo-")
+    config = KafkaConfig({"log.dirs": directory, "listeners": "PLAINTEXT://127.0.0.1:0"})
+    broker = Broker(config)
+    try:
+        began = time.monotonic()
+        broker.start()
+        took_ms = (time.monotonic() - began) * 1000
+        print(f"broker    listens on {broker.host}:{broker.port}, ready in {took_ms:.0f} ms")
+        connection = Connection(broker.host, broker.port)
+        try:
+            topic_id = _create_topic(connection)
+            for number in range(1, count + 1):
+                _produce(connection, topic_id, number)
+                _consume(connection, topic_id, number - 1)
+                time.sleep(0.3)  # so that a person can watch
+        finally:
+            connection.close()
+        _show_log(Path(directory) / f"{_TOPIC}-0" / "00000000000000000000.log")
+    finally:
+        broker.shutdown()
+        shutil.rmtree(directory, ignore_errors=True)
+    print("\nNext: `barnabas start`, and point any Kafka client at 127.0.0.1:9092.")
+    return 0
+
+
+def _check(code: int) -> None:
+    if code != ErrorCode.NONE:
+        raise RuntimeError(f"the broker answered {ErrorCode(code).name}")
+
+
+def _create_topic(connection: Connection) -> bytes:
+    topic = CreateTopicsRequest.Topic(
+        name=_TOPIC, num_partitions=1, replication_factor=1, assignments=[], configs=[]
+    )
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000, validate_only=False)
+    (created,) = connection.send(request, 7, CreateTopicsResponse).topics
+    _check(created.error_code)
+    print(f"topic     {_TOPIC!r} created, id {uuid_to_text(created.topic_id)}")
+    return created.topic_id
+
+
+def _produce(connection: Connection, topic_id: bytes, number: int) -> None:
+    record = Record(
+        offset=0,
+        timestamp=int(time.time() * 1000),
+        key=b"demo",
+        value=f"hello number {number}".encode(),
+        headers=[],
+    )
+    partition = ProduceRequest.Topic.Partition(index=0, records=memoryview(build_batch([record])))
+    topic = ProduceRequest.Topic(topic_id=topic_id, partition_data=[partition])
+    request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic])
+    began = time.perf_counter()
+    answer = connection.send(request, 13, ProduceResponse).responses[0].partition_responses[0]
+    took_us = (time.perf_counter() - began) * 1e6
+    _check(answer.error_code)
+    print(f"produced  {record.value!r} at offset {answer.base_offset} ({took_us:.0f} µs)")
+
+
+def _consume(connection: Connection, topic_id: bytes, offset: int) -> None:
+    partition = FetchRequest.Topic.Partition(
+        partition=0, fetch_offset=offset, partition_max_bytes=1 << 20
+    )
+    topic = FetchRequest.Topic(topic_id=topic_id, partitions=[partition])
+    request = FetchRequest(max_wait_ms=1000, min_bytes=1, isolation_level=0, topics=[topic])
+    answer = connection.send(request, 17, FetchResponse)
+    _check(answer.error_code)
+    fetched = answer.responses[0].partitions[0]
+    _check(fetched.error_code)
+    data = bytes(fetched.records or b"")  # type: ignore[arg-type]
+    for position, header in iterate_headers(data):
+        for record in read_records(data, position, header):
+            print(f"consumed  {record.value!r} from offset {record.offset}")
+
+
+def _show_log(path: Path) -> None:
+    print(f"\nOn disk, as `barnabas dump-log {path.parent.name}/{path.name}` prints it:")
+    dump_files([path], sys.stdout)
