@@ -1,0 +1,544 @@
+"""Requests against the partitions of this node: append, fetch, offsets, deletes.
+
+The only door from handlers and coordinators to storage. `LocalReplicas` decides which partitions
+are here and in which role (from metadata); this module serves requests on them, and parks what must
+wait in three purgatories keyed by (topic, partition_index).
+
+The path of a produce: `append_records` -> `Partition.append_records_to_leader` -> the log; then
+delayed operations on that partition are completed, and the answer is given inline unless it must
+wait for the high watermark or an fsync. The path of a fetch: read; answer inline if there is
+enough, else park; an append on one of its partitions reads again and answers.
+
+Threads: any thread may call anything here. Callbacks run on the thread whose action completed them:
+the caller's (inline), another request's, the reaper's, or the flusher's; never under a lock of this
+package. Duty of the caller: do not hold a lock that a callback of *any* request may take, unless it
+is re-entrant.
+
+Counters are plain ints that `server.metrics` reads.
+
+Gaps: no tiered storage, no follower fetching (KIP-392 read replicas, fetchers, AlterPartition), no
+replication quotas; transactional appends are not verified with their coordinator here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from replication.delayed import (
+    DelayedDeleteRecords,
+    DelayedFetch,
+    DelayedProduce,
+    DeleteStatus,
+    ProduceStatus,
+)
+from replication.local_replicas import LocalReplicas
+from replication.purgatory import DelayedOperation, Purgatory
+from replication.requests import (
+    CONSUMER_REPLICA_ID,
+    DEBUGGING_REPLICA_ID,
+    DELETE_TO_HIGH_WATERMARK,
+    LIST_OFFSETS_MIN_VERSION,
+    UNKNOWN_EPOCH,
+    AppendResult,
+    FetchPartition,
+    FetchResult,
+    IsolationLevel,
+    LogDirInfo,
+    ReplicaLogInfo,
+)
+from storage.append import AppendOrigin
+from wire.errors import ErrorCode, KafkaError
+from wire.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from replication.metadata import MetadataDelta, MetadataImage
+    from replication.partition import Partition
+    from replication.timer import Timer
+    from storage.config import Clock, LogConfig
+    from storage.log import LogAppendInfo
+    from storage.log_manager import LogManager
+
+logger = logging.getLogger(__name__)
+
+__all__ = [
+    "CONSUMER_REPLICA_ID",
+    "DEBUGGING_REPLICA_ID",
+    "DELETE_TO_HIGH_WATERMARK",
+    "LIST_OFFSETS_MIN_VERSION",
+    "AppendResult",
+    "FetchPartition",
+    "FetchResult",
+    "IsolationLevel",
+    "LogDirInfo",
+    "ReplicaLogInfo",
+    "ReplicaManager",
+    "ReplicaManagerConfig",
+]
+
+Key = tuple[str, int]
+
+_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
+_INCONSISTENT_TOPIC_ID = int(ErrorCode.INCONSISTENT_TOPIC_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaManagerConfig:
+    """Broker configs this package obeys, with Kafka's names and defaults."""
+
+    replica_lag_time_max_ms: int = 30_000
+    """A follower that was not caught up for so long leaves the ISR."""
+    fetch_max_bytes: int = 57_671_680
+    """Most bytes of records in one Fetch response (`fetch.max.bytes`)."""
+
+
+class ReplicaManager:
+    """See the module. `local` is the set of partitions here; its dict is read on each request."""
+
+    def __init__(
+        self,
+        config: ReplicaManagerConfig,
+        log_manager: LogManager,
+        metadata: Callable[[], MetadataImage],
+        timer: Timer,
+        clock: Clock,
+        node_id: int,
+        *,
+        topic_config: Callable[[str], LogConfig],
+    ) -> None:
+        self.config = config
+        self.produce_purgatory = Purgatory("Produce", timer)
+        self.fetch_purgatory = Purgatory("Fetch", timer)
+        self.delete_records_purgatory = Purgatory("DeleteRecords", timer)
+        self.local = LocalReplicas(
+            log_manager,
+            metadata,
+            clock,
+            node_id,
+            topic_config=topic_config,
+            lag_ms_max=config.replica_lag_time_max_ms,
+            on_change=self._partition_changed,
+        )
+        self.on_partition_leadership = self.local.on_partition_leadership
+        self._partitions = self.local.partitions
+        self._wall_ms = clock.wall_ms
+
+        self.produce_requests = 0
+        self.fetch_requests = 0
+        self.failed_produce_requests = 0
+        """Partitions of Produce requests that were refused."""
+        self.failed_fetch_requests = 0
+        self.expired_produce_requests = 0
+        self.expired_consumer_fetches = 0
+        self.expired_follower_fetches = 0
+
+    # ------------------------------------------------------------------ produce
+
+    def append_records(
+        self,
+        acks: int,
+        timeout_ms: int,
+        entries: Sequence[tuple[Key, memoryview | bytes]],
+        on_complete: Callable[[list[AppendResult]], None],
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        request_version: int | None = None,
+    ) -> DelayedOperation | None:
+        """Append one batch to each partition; partitions succeed and fail alone.
+
+        `on_complete` gets one result per entry, in order, exactly once: before this returns unless
+        acks=-1 waits for the HW or `flush.messages` for the disk. A parked operation is returned
+        so that the end of its connection can cancel it (the records stay appended).
+        Budget: 6 µs for one entry on top of `PartitionLog.append_as_leader` when nothing waits.
+        """
+        self.produce_requests += 1
+        if acks not in (-1, 0, 1):
+            return on_complete([_refused(key, *_INVALID_ACKS) for key, _ in entries])
+        wall_ms = self._wall_ms()
+        results: list[AppendResult] = []
+        appended: list[tuple[Key, bool]] = []
+        pending: list[ProduceStatus] = []
+        for key, records in entries:
+            partition = self._partitions.get(key)
+            try:
+                if partition is None:
+                    raise self.local.absent(key)
+                info, is_advanced = partition.append_records_to_leader(
+                    records, acks, wall_ms, origin, request_version
+                )
+            except KafkaError as error:
+                results.append(self._append_failed(key, partition, error))
+                continue
+            next_offset = info.last_offset + 1
+            result = _appended_result(key, info)
+            results.append(result)
+            if not info.duplicate:
+                appended.append((key, is_advanced))
+            if info.must_flush:
+                partition.request_flush()
+            if acks and partition.must_wait(next_offset, acks):
+                epoch = info.leader_epoch
+                pending.append(ProduceStatus(result, partition, next_offset, epoch, acks))
+        if not pending:
+            try:
+                on_complete(results)
+            finally:
+                self._appended(appended)
+            return None
+        operation = DelayedProduce(timeout_ms, results, pending, on_complete, self._produce_expired)
+        self._appended(appended)
+        keys = [status.result.topic_partition for status in pending]
+        if self.produce_purgatory.try_complete_else_watch(operation, keys):
+            return None
+        return operation
+
+    def _append_failed(
+        self, key: Key, partition: Partition | None, error: KafkaError
+    ) -> AppendResult:
+        self.failed_produce_requests += 1
+        result = _refused(key, error.code, error.detail or error.code.name)
+        result.record_errors = getattr(error, "record_errors", ())
+        if partition is not None and partition.log is not None:
+            result.log_start_offset = partition.log.log_start_offset
+        return result
+
+    def _appended(self, appended: list[tuple[Key, bool]]) -> None:
+        """Complete what these appends made possible. `is_advanced`: the HW moved, too."""
+        fetches = self.fetch_purgatory.watchers
+        for key, is_advanced in appended:
+            if key in fetches:
+                self.fetch_purgatory.check_and_complete(key)
+            if is_advanced:
+                self.produce_purgatory.check_and_complete(key)
+                self.delete_records_purgatory.check_and_complete(key)
+
+    def _partition_changed(self, partition: Partition) -> None:
+        """Role, epoch, HW or flushed offset changed: look at everything parked on it."""
+        key = partition.topic_partition
+        self.produce_purgatory.check_and_complete(key)
+        self.fetch_purgatory.check_and_complete(key)
+        self.delete_records_purgatory.check_and_complete(key)
+
+    def _produce_expired(self, partition_count: int) -> None:
+        self.expired_produce_requests += partition_count
+
+    # ------------------------------------------------------------------ fetch
+
+    def fetch(
+        self,
+        replica_id: int,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        isolation_level: int,
+        partitions: Sequence[FetchPartition],
+        on_complete: Callable[[list[FetchResult]], None],
+        *,
+        rack: str = "",
+        replica_epoch: int = -1,
+    ) -> DelayedOperation | None:
+        """Read the partitions in order; answer now if there is enough to say, else park.
+
+        There is enough when: nobody wants to wait, `min_bytes` were found, or a partition has an
+        error or a diverging epoch. The first partition with data gives at least its first batch,
+        whatever the limits; the rest share what is left of `max_bytes` (KIP-74).
+        `on_complete` gets one result per partition, in order, exactly once, unless the returned
+        operation is cancelled. File slices in the results belong to it.
+        Budget: 12 µs for one partition with data at the log's end; parking 15 µs.
+        """
+        self.fetch_requests += 1
+        limit = self.config.fetch_max_bytes
+        if max_bytes > limit:
+            max_bytes = limit
+        if min_bytes > max_bytes:
+            min_bytes = max_bytes
+        isolation = isolation_level if replica_id < 0 else None
+        keys = [(request.topic, request.partition_index) for request in partitions]
+        found = [self._partitions.get(key) for key in keys]
+        if replica_id >= 0:
+            results = self._read_as_follower(
+                partitions, found, max_bytes, replica_id, replica_epoch
+            )
+        else:
+            results = self._read(partitions, found, max_bytes, isolation)
+        if max_wait_ms <= 0 or not partitions or _is_answer(results, min_bytes):
+            on_complete(results)
+            return None
+        for result in results:
+            if result.records is not None:
+                result.records.close()
+        operation = DelayedFetch(
+            self,
+            max_wait_ms,
+            min_bytes,
+            max_bytes,
+            isolation,
+            replica_id,
+            partitions,
+            found,
+            on_complete,
+        )
+        if self.fetch_purgatory.try_complete_else_watch(operation, keys):
+            return None
+        return operation
+
+    def complete_fetch(self, fetch: DelayedFetch) -> None:
+        """Read again for a parked fetch, and answer it."""
+        requests = fetch.requests
+        found = [self._partitions.get((r.topic, r.partition_index)) for r in requests]
+        fetch.on_answer(self._read(requests, found, fetch.max_bytes, fetch.isolation))
+
+    def fetch_expired(self, replica_id: int) -> None:
+        if replica_id < 0:
+            self.expired_consumer_fetches += 1
+        else:
+            self.expired_follower_fetches += 1
+
+    def _read(
+        self,
+        requests: Sequence[FetchPartition],
+        found: Sequence[Partition | None],
+        max_bytes: int,
+        isolation: int | None,
+    ) -> list[FetchResult]:
+        results = []
+        is_first = True
+        for request, partition in zip(requests, found, strict=True):
+            if partition is None:
+                key = (request.topic, request.partition_index)
+                results.append(FetchResult(int(self.local.absent(key).code)))
+                continue
+            topic_id = request.topic_id
+            if topic_id != partition.topic_id and topic_id is not None and topic_id != ZERO_UUID:
+                results.append(FetchResult(_INCONSISTENT_TOPIC_ID))
+                continue
+            limit = request.max_bytes
+            if limit > max_bytes:
+                limit = max_bytes
+            result = partition.read_records(request, limit, is_first, isolation)
+            results.append(result)
+            if result.records is not None:
+                is_first = False
+                size = result.records.size
+                max_bytes = max_bytes - size if size < max_bytes else 0
+        return results
+
+    def _read_as_follower(
+        self,
+        requests: Sequence[FetchPartition],
+        found: Sequence[Partition | None],
+        max_bytes: int,
+        replica_id: int,
+        replica_epoch: int,
+    ) -> list[FetchResult]:
+        """Read up to the log end, and take the fetch offsets as what the follower has (H-4)."""
+        end_offsets = [-1 if p is None or p.log is None else p.log.log_end_offset for p in found]
+        results = self._read(requests, found, max_bytes, None)
+        for i, (request, partition) in enumerate(zip(requests, found, strict=True)):
+            if partition is None or results[i].error_code:
+                continue
+            error = partition.check_follower(replica_id, request.current_leader_epoch)
+            if not error and results[i].diverging_epoch is None:
+                error = self._follower_fetched(
+                    partition, replica_id, replica_epoch, request, end_offsets[i]
+                )
+            if error:
+                results[i] = FetchResult(int(error))
+        return results
+
+    def _follower_fetched(
+        self,
+        partition: Partition,
+        replica_id: int,
+        replica_epoch: int,
+        request: FetchPartition,
+        leader_end_offset: int,
+    ) -> ErrorCode:
+        try:
+            if partition.update_follower_fetch_state(
+                replica_id, replica_epoch, request, leader_end_offset
+            ):
+                self._partition_changed(partition)
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.NONE
+
+    # ------------------------------------------------------------------ offsets
+
+    def list_offset(
+        self,
+        tp: Key,
+        timestamp: int,
+        isolation_level: int,
+        current_leader_epoch: int = UNKNOWN_EPOCH,
+        replica_id: int = CONSUMER_REPLICA_ID,
+    ) -> tuple[int, int, int, int]:
+        """(error_code, timestamp, offset, leader_epoch); see `offset_lookup` for the timestamps.
+
+        Only clients see by isolation level; a debugging replica (-2) may ask a follower. The
+        handler checks versions against LIST_OFFSETS_MIN_VERSION.
+        """
+        isolation = IsolationLevel(isolation_level) if replica_id == CONSUMER_REPLICA_ID else None
+        try:
+            found = self.partition(tp).fetch_offset_for_timestamp(
+                timestamp,
+                isolation,
+                current_leader_epoch,
+                leader_only=replica_id != DEBUGGING_REPLICA_ID,
+            )
+        except KafkaError as error:
+            return int(error.code), -1, -1, UNKNOWN_EPOCH
+        return (0, *found)
+
+    def offset_for_leader_epoch(
+        self, tp: Key, current_leader_epoch: int, leader_epoch: int
+    ) -> tuple[int, int, int]:
+        """(error_code, leader_epoch, end_offset); epoch and offset are -1 if unknown (E-4)."""
+        try:
+            found = self.partition(tp).end_offset_for_epoch(current_leader_epoch, leader_epoch)
+        except KafkaError as error:
+            return int(error.code), UNKNOWN_EPOCH, -1
+        return (0, *found)
+
+    def delete_records(
+        self,
+        offsets: dict[Any, int],
+        timeout_ms: int,
+        on_complete: Callable[[dict[Any, tuple[int, int]]], None],
+    ) -> DelayedOperation | None:
+        """Raise log start offsets (-1: to the HW); answers (error_code, low_watermark) for each.
+
+        Internal topics are refused. With followers it waits until all living ones have followed.
+        """
+        done: dict[Any, tuple[int, int]] = {}
+        pending: dict[Any, DeleteStatus] = {}
+        for key, offset in offsets.items():
+            try:
+                if key[0] in _INTERNAL_TOPICS:
+                    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{key[0]} is internal")
+                partition = self.partition(key)
+                requested_offset, low_watermark = partition.delete_records(offset)
+            except KafkaError as error:
+                done[key] = (int(error.code), -1)
+                continue
+            if low_watermark >= requested_offset:
+                done[key] = (0, low_watermark)
+            else:
+                pending[key] = DeleteStatus(partition, requested_offset)
+        if not pending:
+            on_complete(done)
+            return None
+        operation = DelayedDeleteRecords(timeout_ms, done, pending, on_complete)
+        if self.delete_records_purgatory.try_complete_else_watch(operation, list(pending)):
+            return None
+        return operation
+
+    def active_producers(self, tp: Key) -> list[Any]:
+        """DescribeProducers of one partition; raises KafkaError as `partition`."""
+        return self.partition(tp).active_producers()
+
+    # ------------------------------------------------------------------ partitions
+
+    def partition(self, tp: Key) -> Partition:
+        """The partition; raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER (it is not on
+        this node) or KAFKA_STORAGE_ERROR (its directory is offline)."""
+        return self.local.get(tp)
+
+    def get_partition_or_none(self, tp: Key) -> Partition | None:
+        return self._partitions.get(tp)  # type: ignore[call-overload, no-any-return]
+
+    def partitions(self) -> list[Partition]:
+        """All partitions hosted here, in whatever role."""
+        return list(self._partitions.values())
+
+    def apply_delta(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Bring the local partitions to what `image` says; see `LocalReplicas.apply_delta`."""
+        self.local.apply_delta(delta, image)
+
+    def reload_topic_configs(self, topics: Iterable[str] | None = None) -> None:
+        """Topic configs changed other than by metadata of the topic (a broker default did)."""
+        self.local.reload_topic_configs(topics)
+
+    def log_dir_failed(self, directory: Path, error: OSError) -> None:
+        """Stop serving what is in `directory`; called without any lock (storage's scheduler)."""
+        self.local.log_dir_failed(directory, error)
+
+    def shutdown(self) -> None:
+        """Drop every parked request: their connections are closed. Logs are the log manager's."""
+        for purgatory in (
+            self.produce_purgatory,
+            self.fetch_purgatory,
+            self.delete_records_purgatory,
+        ):
+            purgatory.shutdown()
+        logger.info("replica manager stopped partitions=%s", len(self._partitions))
+
+    # ------------------------------------------------------------------ describing
+
+    def describe_log_dirs(self, wanted: Callable[[str, int], bool]) -> list[LogDirInfo]:
+        """What DescribeLogDirs tells, for the partitions `wanted(topic, index)`."""
+        return self.local.describe_log_dirs(wanted)
+
+    @property
+    def messages_in(self) -> int:
+        """Records appended by leaders here since the start."""
+        return self.local.retired_messages_in + sum(p.messages_in for p in self.partitions())
+
+    @property
+    def bytes_in(self) -> int:
+        return self.local.retired_bytes_in + sum(p.bytes_in for p in self.partitions())
+
+    @property
+    def bytes_out(self) -> int:
+        return self.local.retired_bytes_out + sum(p.bytes_out for p in self.partitions())
+
+    @property
+    def leader_count(self) -> int:
+        return sum(p.is_leader for p in self.partitions())
+
+    @property
+    def under_replicated_partitions(self) -> int:
+        return sum(p.is_under_replicated for p in self.partitions())
+
+    @property
+    def under_min_isr_partitions(self) -> int:
+        return sum(p.is_under_min_isr for p in self.partitions())
+
+    @property
+    def offline_replicas(self) -> int:
+        return self.local.offline_count
+
+
+_INVALID_ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1")
+
+
+def _appended_result(key: Key, info: LogAppendInfo) -> AppendResult:
+    return AppendResult(
+        key,
+        0,
+        info.first_offset,
+        info.log_append_time_ms,
+        info.log_start_offset,
+        None,
+        (),
+        info.last_offset,
+    )
+
+
+def _refused(key: Key, code: ErrorCode, message: str) -> AppendResult:
+    return AppendResult(key, int(code), error_message=message)
+
+
+def _is_answer(results: list[FetchResult], min_bytes: int) -> bool:
+    """Is there enough to answer a fetch now?"""
+    size = 0
+    for result in results:
+        if result.error_code or result.diverging_epoch is not None:
+            return True
+        if result.records is not None:
+            size += result.records.size
+    return size >= min_bytes

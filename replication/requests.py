@@ -1,0 +1,124 @@
+"""What the replica manager is asked and what it answers, partition by partition.
+
+Plain slotted records between `server.handlers.data` (which knows the wire's versions) and
+`ReplicaManager` (which knows none). Error codes are wire codes as ints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from storage.segment import FileSlice
+
+CONSUMER_REPLICA_ID = -1
+"""The replica id of a client's Fetch or ListOffsets."""
+DEBUGGING_REPLICA_ID = -2
+"""ListOffsets by a debugging consumer: any replica may answer, up to its log end offset."""
+
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL_TIMESTAMP = -4
+LATEST_TIERED_TIMESTAMP = -5
+EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
+
+LIST_OFFSETS_MIN_VERSION = {
+    LATEST_TIMESTAMP: 0,
+    EARLIEST_TIMESTAMP: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
+}
+"""First ListOffsets version that may ask for each special timestamp; older or unknown negative
+ones are UNSUPPORTED_VERSION (ReplicaManager.isListOffsetsTimestampUnsupported)."""
+
+UNKNOWN_EPOCH = -1
+DELETE_TO_HIGH_WATERMARK = -1
+"""The offset in DeleteRecords that means "everything below the high watermark"."""
+
+
+class IsolationLevel(IntEnum):
+    """A consumer's `isolation.level` (KIP-98), with its wire value."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+@dataclass(slots=True)
+class AppendResult:
+    """One partition's part of a Produce response.
+
+    `base_offset` is -1 if nothing was appended; after a timeout (7) or a shrunken ISR (20) it is
+    where the records are. A duplicate has the offsets of the original.
+    """
+
+    topic_partition: tuple[str, int]
+    error_code: int = 0
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    error_message: str | None = None
+    record_errors: Sequence[Any] = ()
+    last_offset: int = -1
+
+
+@dataclass(slots=True)
+class FetchPartition:
+    """One partition's part of a Fetch request, topic id resolved to a name."""
+
+    topic: str
+    topic_id: bytes | None
+    partition_index: int
+    fetch_offset: int
+    log_start_offset: int = -1
+    """A follower's log start offset; -1 from a consumer."""
+    max_bytes: int = 1 << 20
+    current_leader_epoch: int = UNKNOWN_EPOCH
+    last_fetched_epoch: int = UNKNOWN_EPOCH
+
+
+@dataclass(slots=True)
+class FetchResult:
+    """One partition's part of a Fetch response.
+
+    `records` is a file slice whose owner is now the receiver: send it or close it.
+    `aborted` is None for read_uncommitted; its entries have producer_id and first_offset.
+    `diverging_epoch` is (epoch, end_offset) where the fetcher's log left the leader's (KIP-595).
+    """
+
+    error_code: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    records: FileSlice | None = None
+    aborted: Sequence[Any] | None = None
+    diverging_epoch: tuple[int, int] | None = None
+    preferred_read_replica: int = -1
+
+
+@dataclass(slots=True)
+class ReplicaLogInfo:
+    """One partition in DescribeLogDirs: size in bytes, and how far the log is behind its HW."""
+
+    topic: str
+    partition_index: int
+    size: int
+    offset_lag: int
+    is_future: bool = False
+
+
+@dataclass(slots=True)
+class LogDirInfo:
+    """One log directory in DescribeLogDirs; an offline one has an error code and no partitions."""
+
+    path: str
+    error_code: int = 0
+    total_bytes: int = -1
+    usable_bytes: int = -1
+    partitions: Sequence[ReplicaLogInfo] = ()
