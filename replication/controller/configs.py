@@ -1,0 +1,233 @@
+"""Changing dynamic configs of topics, brokers, groups and client metrics. PURE.
+
+Both APIs end in the same place: the values a resource would have are checked as a whole by the
+`ConfigSchema`, then each change becomes a ConfigRecord (null deletes). A resource changes
+completely or not at all; resources succeed or fail alone. Duplicate resources, duplicate keys and
+null values are refused as in Apache Kafka. A broker's values are written even when unchanged: the
+record makes brokers reload what the value points at, such as a renewed key store (KAFKA-14136).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import Any
+
+from replication.controller.context import (
+    RECORDS_PER_OPERATION_MAX,
+    ConfigSchema,
+    ControllerResult,
+)
+from replication.metadata import (
+    ELR_VERSION,
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    MetadataImage,
+)
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.admin import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from wire.messages.metadata_records import ConfigRecord
+
+RESOURCE_CLIENT_METRICS = 16
+RESOURCE_GROUP = 32
+RESOURCE_TYPES = {
+    RESOURCE_TOPIC: "topic",
+    RESOURCE_BROKER: "broker",
+    RESOURCE_CLIENT_METRICS: "client-metrics",
+    RESOURCE_GROUP: "group",
+}
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+
+
+class ConfigOperation(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def incremental_alter_configs(
+    image: MetadataImage, request: IncrementalAlterConfigsRequest, schema: ConfigSchema
+) -> ControllerResult:
+    """Serve IncrementalAlterConfigs: SET, DELETE, APPEND, SUBTRACT per key."""
+
+    def changes(resource: IncrementalAlterConfigsRequest.Resource) -> dict[str, str | None]:
+        current = image.config(resource.resource_type, resource.resource_name)
+        return {
+            entry.name: _operate(resource.resource_type, current.get(entry.name), entry, schema)
+            for entry in resource.configs
+        }
+
+    records, outcomes = _alter(image, request.resources, changes, schema)
+    response = IncrementalAlterConfigsResponse(
+        responses=[
+            IncrementalAlterConfigsResponse.Resource(
+                error_code=error.code,
+                error_message=error.detail or None,
+                resource_type=resource_type,
+                resource_name=resource_name,
+            )
+            for (resource_type, resource_name), error in outcomes
+        ]
+    )
+    return ControllerResult([] if request.validate_only else records, response)
+
+
+def alter_configs(
+    image: MetadataImage, request: AlterConfigsRequest, schema: ConfigSchema
+) -> ControllerResult:
+    """Serve AlterConfigs: the given values replace all there are."""
+
+    def changes(resource: AlterConfigsRequest.Resource) -> dict[str, str | None]:
+        nulls = [entry.name for entry in resource.configs if entry.value is None]
+        if nulls:
+            raise _invalid_request(f"Null value not supported for : {', '.join(nulls)}")
+        current = image.config(resource.resource_type, resource.resource_name)
+        wanted = {entry.name: entry.value for entry in resource.configs}
+        return {**wanted, **{name: None for name in current if name not in wanted}}
+
+    records, outcomes = _alter(image, request.resources, changes, schema)
+    response = AlterConfigsResponse(
+        responses=[
+            AlterConfigsResponse.Resource(
+                error_code=error.code,
+                error_message=error.detail or None,
+                resource_type=resource_type,
+                resource_name=resource_name,
+            )
+            for (resource_type, resource_name), error in outcomes
+        ]
+    )
+    return ControllerResult([] if request.validate_only else records, response)
+
+
+def _alter(
+    image: MetadataImage,
+    resources: Sequence[Any],
+    changes: Callable[[Any], dict[str, str | None]],
+    schema: ConfigSchema,
+) -> tuple[list[Any], list[tuple[tuple[int, str], KafkaError]]]:
+    """Records of all resources that may change, and every resource's outcome in request order."""
+    keys = [(resource.resource_type, resource.resource_name) for resource in resources]
+    records: list[Any] = []
+    outcomes: list[tuple[tuple[int, str], KafkaError]] = []
+    for key, resource in zip(keys, resources, strict=True):
+        try:
+            if keys.count(key) > 1:
+                raise _invalid_request("Each resource must appear at most once.")
+            _check_resource(image, *key)
+            names = [entry.name for entry in resource.configs]
+            if len(set(names)) < len(names):
+                raise _invalid_request("Error due to duplicate config keys")
+            added = _records(image, key, changes(resource), schema)
+            if len(records) + len(added) > RECORDS_PER_OPERATION_MAX:
+                raise KafkaError(
+                    ErrorCode.POLICY_VIOLATION, "Excessively large number of records per request."
+                )
+            records += added
+            outcomes.append((key, KafkaError(ErrorCode.NONE, "")))
+        except KafkaError as error:
+            outcomes.append((key, error))
+    return records, outcomes
+
+
+def _check_resource(image: MetadataImage, resource_type: int, name: str) -> None:
+    if resource_type not in RESOURCE_TYPES:
+        raise _invalid_request(f"Unknown resource type {resource_type}")
+    if resource_type == RESOURCE_TOPIC:
+        if not name:
+            raise _invalid_request("Default topic resources are not allowed.")
+        if name not in image.topics_by_name:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+            )
+    elif resource_type == RESOURCE_BROKER:
+        if name and not name.isdecimal():
+            raise _invalid_request(f"Node id must be an integer, but it is: {name}")
+        if name and int(name) not in image.brokers:
+            raise _invalid_request(f"Unexpected broker id: no broker {name} is registered")
+    elif not name:
+        kind = RESOURCE_TYPES[resource_type]
+        raise _invalid_request(f"Default {kind} resources are not allowed.")
+
+
+def _operate(
+    resource_type: int, current: str | None, entry: Any, schema: ConfigSchema
+) -> str | None:
+    """The value of one key after one operation; None deletes it."""
+    try:
+        operation = ConfigOperation(entry.config_operation)
+    except ValueError:
+        raise _invalid_request(f"Unknown operations type {entry.config_operation}") from None
+    if operation is ConfigOperation.DELETE:
+        return None
+    value: str | None = entry.value
+    if value is None:
+        raise _invalid_request(f"Null value not supported for : {entry.name}")
+    if operation is ConfigOperation.SET:
+        return value
+    if not schema.is_list(resource_type, entry.name):
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"Can't {operation.name} to key {entry.name} because its type is not LIST.",
+        )
+    base = schema.default_value(resource_type, entry.name) if current is None else current
+    items = [item for item in (base or "").split(",") if item]
+    if operation is ConfigOperation.APPEND:
+        items += [item for item in value.split(",") if item not in items]
+    else:
+        items = [item for item in items if item not in value.split(",")]
+    return ",".join(items)
+
+
+def _records(
+    image: MetadataImage,
+    key: tuple[int, str],
+    changes: Mapping[str, str | None],
+    schema: ConfigSchema,
+) -> list[Any]:
+    current = image.config(*key)
+    values = dict(current)
+    for name, value in changes.items():
+        if value is None:
+            values.pop(name, None)
+        else:
+            values[name] = value
+    schema.validate(*key, values, frozenset(changes))
+    _check_min_insync_replicas(image, key, changes)
+    return [
+        ConfigRecord(resource_type=key[0], resource_name=key[1], name=name, value=value)
+        for name, value in changes.items()
+        if value != current.get(name) or key[0] == RESOURCE_BROKER
+    ]
+
+
+def _check_min_insync_replicas(
+    image: MetadataImage, key: tuple[int, str], changes: Mapping[str, str | None]
+) -> None:
+    """With ELR (KIP-966) the controller needs one cluster-wide value: never unset, never per
+    broker.
+    """
+    if key[0] != RESOURCE_BROKER or MIN_INSYNC_REPLICAS not in changes:
+        return
+    if not image.feature(ELR_VERSION):
+        return
+    if key[1]:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
+        )
+    if changes[MIN_INSYNC_REPLICAS] is None:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            "Cluster-level min.insync.replicas cannot be removed while ELR is enabled.",
+        )
+
+
+def _invalid_request(detail: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, detail)

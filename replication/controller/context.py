@@ -1,0 +1,92 @@
+"""What the controller's decisions are given and what they answer. PURE.
+
+`ControllerConfig` is the controller's part of the configuration, `ConfigSchema` what it must know
+about other people's configuration keys (the server's catalogue implements it), `ControllerResult`
+the answer of the one pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+RECORDS_PER_OPERATION_MAX = 10_000
+"""A user's request may not write more records (Kafka: MAX_RECORDS_PER_USER_OP, rule B-10)."""
+
+
+class ControllerResult(NamedTuple):
+    """Records to append (all or none) and the response to give once they are committed."""
+
+    records: list[Any]
+    response: Any
+
+
+class ControllerContext(NamedTuple):
+    """Who asks, and in which version of the API."""
+
+    principal: str = "User:ANONYMOUS"
+    api_version: int = -1
+    client_id: str = ""
+
+
+class EffectiveConfig(NamedTuple):
+    """One config of a topic as CreateTopics v5+ reports it (`source`: DescribeConfigs' numbers)."""
+
+    name: str
+    value: str | None
+    read_only: bool
+    source: int
+    is_sensitive: bool
+
+
+class ConfigSchema(Protocol):
+    """What the controller asks about configuration keys."""
+
+    def validate(
+        self,
+        resource_type: int,
+        resource_name: str,
+        values: Mapping[str, str],
+        changed: frozenset[str],
+    ) -> None:
+        """Check all dynamic values of a resource as they would be; `changed` names the altered
+        keys.
+
+        Raises KafkaError: INVALID_CONFIG for a bad value or unknown key, INVALID_REQUEST for a key
+        that may not be altered (read-only) or a resource that is none.
+        """
+
+    def is_list(self, resource_type: int, name: str) -> bool:
+        """May APPEND and SUBTRACT be used on this key."""
+
+    def default_value(self, resource_type: int, name: str) -> str | None:
+        """The value without any dynamic config of the resource itself, for APPEND and SUBTRACT."""
+
+    def topic_configs(
+        self,
+        overrides: Mapping[str, str],
+        dynamic_broker: Mapping[str, str],
+        dynamic_default: Mapping[str, str],
+    ) -> Sequence[EffectiveConfig]:
+        """Every config a topic with these overrides would have."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    """The controller's configuration, by Kafka's names."""
+
+    node_id: int
+    cluster_id: str
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    delete_topic_enable: bool = True
+    min_insync_replicas: int = 1
+    unclean_leader_election_enable: bool = False
+    broker_session_timeout_ms: int = 9000
+    metadata_max_idle_interval_ms: int = 500
+    features: Mapping[str, int] = field(
+        default_factory=lambda: {"metadata.version": 30, "eligible.leader.replicas.version": 1}
+    )
+    """Feature levels an empty cluster starts with. The others of Kafka 4.3 (group, transaction,
+    share, streams) are finalised once their APIs are served."""

@@ -1,0 +1,414 @@
+"""Creating, deleting and extending topics. PURE: image and request in, records and response out.
+
+Each topic of a request succeeds or fails alone; the records of all that succeed are one atomic
+batch. Order of checks and codes as Apache Kafka's controller: duplicate names in one request
+(INVALID_REQUEST), illegal names and names that differ from another only in '.' and '_'
+(INVALID_TOPIC_EXCEPTION, because metrics turn one into the other), existing names, configs, then
+counts or assignments. The records of a topic are TopicRecord, its ConfigRecords, its
+PartitionRecords.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from replication.controller import placement
+from replication.controller.context import (
+    RECORDS_PER_OPERATION_MAX,
+    ConfigSchema,
+    ControllerConfig,
+    ControllerContext,
+    ControllerResult,
+)
+from replication.metadata import (
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    MetadataImage,
+    PartitionRegistration,
+    TopicImage,
+)
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.admin import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
+from wire.primitives import ZERO_UUID, uuid_to_text
+
+TOPIC_NAME_LENGTH_MAX = 249
+_LEGAL_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+_CLUSTER_METADATA = "__cluster_metadata"
+_VERSION_WITH_CONFIGS = 5
+
+
+def check_topic_name(name: str) -> None:
+    """Raise KafkaError INVALID_TOPIC_EXCEPTION unless `name` is a legal topic name."""
+    if not name:
+        reason = "the empty string is not allowed"
+    elif name in (".", ".."):
+        reason = "'.' or '..' is not allowed"
+    elif len(name) > TOPIC_NAME_LENGTH_MAX:
+        reason = f"the length of '{name}' is longer than the max allowed length 249"
+    elif not _LEGAL_CHARACTERS.issuperset(name):
+        reason = (
+            f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' "
+            "and '-'"
+        )
+    else:
+        return
+    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
+
+
+def create_topics(
+    image: MetadataImage,
+    request: CreateTopicsRequest,
+    config: ControllerConfig,
+    schema: ConfigSchema,
+    context: ControllerContext,
+    new_id: Callable[[], bytes],
+) -> ControllerResult:
+    """Serve CreateTopics. `new_id` gives a fresh topic id (rule 13: ids are never used twice)."""
+    creation = _TopicCreation(image, config, schema, context, new_id)
+    names = [topic.name for topic in request.topics]
+    repeated = (
+        {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()
+    )
+    for topic in request.topics:
+        if topic.name not in repeated:
+            creation.create(topic)
+    for name in dict.fromkeys(names):
+        if name in repeated:
+            creation.fail(name, KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+    response = CreateTopicsResponse(topics=creation.results)
+    return ControllerResult([] if request.validate_only else creation.records, response)
+
+
+class _TopicCreation:
+    """The topics of one CreateTopics request, one after the other."""
+
+    def __init__(
+        self,
+        image: MetadataImage,
+        config: ControllerConfig,
+        schema: ConfigSchema,
+        context: ControllerContext,
+        new_id: Callable[[], bytes],
+    ) -> None:
+        self.records: list[Any] = []
+        self.results: list[CreateTopicsResponse.Topic] = []
+        self._image = image
+        self._config = config
+        self._schema = schema
+        self._new_id = new_id
+        self._with_configs = context.api_version < 0 or context.api_version >= _VERSION_WITH_CONFIGS
+        self._colliding: dict[str, str] | None = None
+
+    def create(self, topic: CreateTopicsRequest.Topic) -> None:
+        try:
+            self._check_name(topic.name)
+            values = self._checked_configs(topic)
+            partitions = self._partitions(topic)
+            records = self._records(topic.name, values, partitions)
+            if len(self.records) + len(records) > RECORDS_PER_OPERATION_MAX:
+                raise _too_many_records()
+        except KafkaError as error:
+            self.fail(topic.name, error)
+            return
+        self.records += records
+        self.results.append(self._success(records[0], values, partitions))
+
+    def fail(self, name: str, error: KafkaError) -> None:
+        self.results.append(
+            CreateTopicsResponse.Topic(
+                name=name, error_code=error.code, error_message=error.detail or None
+            )
+        )
+
+    def _check_name(self, name: str) -> None:
+        if name == _CLUSTER_METADATA:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited."
+            )
+        check_topic_name(name)
+        if name in self._image.topics_by_name:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        if "." in name or "_" in name:
+            other = self._collisions().setdefault(name.replace(".", "_"), name)
+            if other != name:
+                raise KafkaError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION,
+                    f"Topic '{name}' collides with existing topic: {other}",
+                )
+
+    def _collisions(self) -> dict[str, str]:
+        """Existing names by their form with '_' for '.'; made once a request needs it."""
+        if self._colliding is None:
+            self._colliding = {
+                name.replace(".", "_"): name
+                for name in self._image.topics_by_name
+                if "." in name or "_" in name
+            }
+        return self._colliding
+
+    def _checked_configs(self, topic: CreateTopicsRequest.Topic) -> dict[str, str]:
+        nulls = [entry.name for entry in topic.configs if entry.value is None]
+        if nulls:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"Null value not supported for topic configs: {','.join(nulls)}",
+            )
+        values = {entry.name: entry.value for entry in topic.configs if entry.value is not None}
+        if values:
+            self._schema.validate(RESOURCE_TOPIC, topic.name, values, frozenset(values))
+        return values
+
+    def _partitions(self, topic: CreateTopicsRequest.Topic) -> Sequence[PartitionRegistration]:
+        if topic.assignments:
+            return self._assigned(topic)
+        if topic.replication_factor < -1 or topic.replication_factor == 0:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
+        if topic.num_partitions < -1 or topic.num_partitions == 0:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                "Number of partitions was set to an invalid non-positive value.",
+            )
+        count = topic.num_partitions if topic.num_partitions > 0 else self._config.num_partitions
+        if count > RECORDS_PER_OPERATION_MAX:
+            raise _too_many_records()
+        factor = topic.replication_factor
+        if factor < 0:
+            factor = self._config.default_replication_factor
+        return placement.place(self._image, 0, count, factor)
+
+    def _assigned(self, topic: CreateTopicsRequest.Topic) -> list[PartitionRegistration]:
+        for what, count in (
+            ("replication factor", topic.replication_factor),
+            ("numPartitions", topic.num_partitions),
+        ):
+            if count != -1:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"A manual partition assignment was specified, but {what} was not set to -1.",
+                )
+        partitions: dict[int, PartitionRegistration] = {}
+        factor: int | None = None
+        for assignment in topic.assignments:
+            index = assignment.partition_index
+            if index in partitions:
+                raise KafkaError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"Found multiple manual partition assignments for partition {index}",
+                )
+            partitions[index] = placement.manual(self._image, assignment.broker_ids, factor, index)
+            factor = len(assignment.broker_ids)
+        if set(partitions) != set(range(len(partitions))):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "partitions should be a consecutive 0-based integer sequence",
+            )
+        return [partitions[index] for index in range(len(partitions))]
+
+    def _records(
+        self, name: str, values: Mapping[str, str], partitions: Sequence[PartitionRegistration]
+    ) -> list[Any]:
+        topic_id = self._new_id()
+        records: list[Any] = [TopicRecord(name=name, topic_id=topic_id)]
+        records += [
+            ConfigRecord(resource_type=RESOURCE_TOPIC, resource_name=name, name=key, value=value)
+            for key, value in values.items()
+        ]
+        records += [p.to_record(topic_id, index) for index, p in enumerate(partitions)]
+        return records
+
+    def _success(
+        self,
+        record: TopicRecord,
+        values: Mapping[str, str],
+        partitions: Sequence[PartitionRegistration],
+    ) -> CreateTopicsResponse.Topic:
+        result = CreateTopicsResponse.Topic(
+            name=record.name,
+            topic_id=record.topic_id,
+            error_code=0,
+            error_message=None,
+            num_partitions=len(partitions),
+            replication_factor=len(partitions[0].replicas),
+        )
+        if self._with_configs:
+            result.configs = [
+                CreateTopicsResponse.Topic.Config(
+                    name=entry.name,
+                    value=None if entry.is_sensitive else entry.value,
+                    read_only=entry.read_only,
+                    config_source=entry.source,
+                    is_sensitive=entry.is_sensitive,
+                )
+                for entry in self._effective_configs(values)
+            ]
+        return result
+
+    def _effective_configs(self, values: Mapping[str, str]) -> Sequence[Any]:
+        image = self._image
+        return self._schema.topic_configs(
+            values,
+            image.config(RESOURCE_BROKER, str(self._config.node_id)),
+            image.config(RESOURCE_BROKER, ""),
+        )
+
+
+def _too_many_records() -> KafkaError:
+    return KafkaError(
+        ErrorCode.POLICY_VIOLATION,
+        f"Excessively large number of records per request: more than {RECORDS_PER_OPERATION_MAX}.",
+    )
+
+
+# --- delete ------------------------------------------------------------------------------------
+
+
+def delete_topics(
+    image: MetadataImage,
+    request: DeleteTopicsRequest,
+    config: ControllerConfig,
+    context: ControllerContext,
+) -> ControllerResult:
+    """Serve DeleteTopics, by name (every version) and by id (version 6 on)."""
+    if not config.delete_topic_enable:
+        if 0 <= context.api_version < 3:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Topic deletion is disabled.")
+        raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
+    wanted = [(topic.name, topic.topic_id) for topic in request.topics]
+    wanted += [(name, ZERO_UUID) for name in request.topic_names]
+    repeated = {key for key in wanted if wanted.count(key) > 1}
+    records: list[Any] = []
+    results: list[DeleteTopicsResponse.Topic] = []
+    deleted: set[bytes] = set()
+    for name, topic_id in dict.fromkeys(wanted):
+        try:
+            if (name, topic_id) in repeated:
+                what = "id" if name is None else "name"
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
+            topic = _topic_to_delete(image, name, topic_id)
+            if topic.topic_id in deleted:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    "The provided topic name maps to an ID that was already supplied.",
+                )
+            if len(records) == RECORDS_PER_OPERATION_MAX:
+                raise _too_many_records()
+            deleted.add(topic.topic_id)
+            records.append(RemoveTopicRecord(topic_id=topic.topic_id))
+            results.append(
+                DeleteTopicsResponse.Topic(name=topic.name, topic_id=topic.topic_id, error_code=0)
+            )
+        except KafkaError as error:
+            results.append(
+                DeleteTopicsResponse.Topic(
+                    name=name,
+                    topic_id=topic_id,
+                    error_code=error.code,
+                    error_message=error.detail or None,
+                )
+            )
+    return ControllerResult(records, DeleteTopicsResponse(responses=results))
+
+
+def _topic_to_delete(image: MetadataImage, name: str | None, topic_id: bytes) -> TopicImage:
+    if name is None and topic_id == ZERO_UUID:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+    if name is not None and topic_id != ZERO_UUID:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id."
+        )
+    if name is None:
+        topic = image.topics_by_id.get(topic_id)
+        if topic is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_ID, f"No topic has the id {uuid_to_text(topic_id)}."
+            )
+        return topic
+    topic = image.topics_by_name.get(name)
+    if topic is None:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+        )
+    return topic
+
+
+# --- create partitions ---------------------------------------------------------------------------
+
+
+def create_partitions(image: MetadataImage, request: CreatePartitionsRequest) -> ControllerResult:
+    """Serve CreatePartitions; every topic of the request is named in the answer (rule 21)."""
+    names = [topic.name for topic in request.topics]
+    repeated = {name for name in names if names.count(name) > 1}
+    records: list[Any] = []
+    results: list[CreatePartitionsResponse.Topic] = []
+    for topic in {t.name: t for t in request.topics}.values():
+        error = KafkaError(ErrorCode.NONE, "")
+        try:
+            if topic.name in repeated:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            added = _additional_partitions(image, topic)
+            if len(records) + len(added) > RECORDS_PER_OPERATION_MAX:
+                raise _too_many_records()
+            records += added
+        except KafkaError as refused:
+            error = refused
+        results.append(
+            CreatePartitionsResponse.Topic(
+                name=topic.name, error_code=error.code, error_message=error.detail or None
+            )
+        )
+    response = CreatePartitionsResponse(results=results)
+    return ControllerResult([] if request.validate_only else records, response)
+
+
+def _additional_partitions(
+    image: MetadataImage, wanted: CreatePartitionsRequest.Topic
+) -> list[Any]:
+    topic = image.topics_by_name.get(wanted.name)
+    if topic is None:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+        )
+    existing = len(topic.partitions)
+    if wanted.count == existing:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS, f"Topic already has {existing} partition(s)."
+        )
+    if wanted.count < existing:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {wanted.name} currently has {existing} partition(s); {wanted.count} would "
+            "not be an increase.",
+        )
+    added = wanted.count - existing
+    if added > RECORDS_PER_OPERATION_MAX:
+        raise _too_many_records()
+    factor = len(topic.partitions[0].replicas)
+    if wanted.assignments is None:
+        registrations = placement.place(image, existing, added, factor)
+    elif len(wanted.assignments) != added:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Attempted to add {added} additional partition(s), but only "
+            f"{len(wanted.assignments)} assignment(s) were specified.",
+        )
+    else:
+        registrations = [
+            placement.manual(image, assignment.broker_ids, factor, existing + index)
+            for index, assignment in enumerate(wanted.assignments)
+        ]
+    return [
+        registration.to_record(topic.topic_id, existing + index)
+        for index, registration in enumerate(registrations)
+    ]
