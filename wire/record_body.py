@@ -63,7 +63,7 @@ def parse_record(body: bytes, pos: int) -> ParsedRecord:
 
 
 def check_fields(buf: bytes | memoryview, pos: int) -> int:
-    """The end of the first record of a batch (offset delta 0), whose fields fill exactly its length.
+    """The end of a batch's first record (offset delta 0), whose fields fill exactly its length.
 
     Raises KafkaError INVALID_RECORD when they do not, IndexError past the end of the buffer. Copies
     nothing; headers are counted but not opened.

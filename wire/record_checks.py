@@ -270,7 +270,7 @@ def validate_records(
     """
     oldest, newest = wall_ms - before_max_ms, wall_ms + after_max_ms
     check_time = timestamp_type == CREATE_TIME
-    errors: list[tuple[int, str]] = []
+    errors: list[tuple[int, str | None]] = []
     code = ErrorCode.INVALID_RECORD
     max_timestamp = NO_TIMESTAMP
     body = records_body(buf, pos, header, max_bytes=max_bytes)
@@ -290,7 +290,7 @@ def validate_records(
     if at != len(body):
         raise invalid_record(f"{len(body) - at} bytes follow the last of the announced records")
     if errors:
-        raise InvalidRecords(code, errors)
+        raise _refused(code, errors)
     return RecordsInfo(max_timestamp, len(body))
 
 
@@ -305,10 +305,6 @@ def needs_timestamp_check(
     return header.max_timestamp > wall_ms + after_max_ms or wall_ms - before_max_ms > 0
 
 
-class InvalidRecords(KafkaError):
-    """Some records of the batch were refused: `record_errors` lists (batch_index, message)."""
-
-    def __init__(self, code: ErrorCode, record_errors: list[tuple[int, str]]) -> None:
-        first = "; ".join(f"record {index}: {message}" for index, message in record_errors[:3])
-        super().__init__(code, f"{len(record_errors)} records refused: {first}")
-        self.record_errors = record_errors
+def _refused(code: ErrorCode, errors: list[tuple[int, str | None]]) -> KafkaError:
+    first = "; ".join(f"record {index}: {message}" for index, message in errors[:3])
+    return KafkaError(code, f"{len(errors)} records refused: {first}", tuple(errors))

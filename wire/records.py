@@ -56,7 +56,6 @@ from wire.record_body import (
     parse_record,
 )
 from wire.record_checks import (
-    InvalidRecords,
     RecordsInfo,
     needs_timestamp_check,
     records_body,
@@ -73,7 +72,6 @@ __all__ = [
     "NO_TIMESTAMP",
     "SEQUENCE_MAX",
     "BatchHeader",
-    "InvalidRecords",
     "Record",
     "RecordsInfo",
     "ControlRecordType",
