@@ -1,0 +1,337 @@
+"""Topics, partitions, configs, log directories, elections: what admin clients ask.
+
+Changes of the cluster's metadata are the controller's to decide: those handlers pass the request on
+and answer when the controller does, which is once the change is committed and this broker has
+applied it. The others read the metadata image, the configuration or the log directories.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from replication.controller.context import ControllerContext
+from server import config_schema as schema
+from server.config import KafkaConfig
+from server.config_schema import ConfigEntry
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.admin import (
+    AlterConfigsRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    ElectLeadersRequest,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from wire.schema import Request, Response
+
+if TYPE_CHECKING:
+    from server.request_channel import RequestContext
+
+_LEVELS = {"FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 5}
+_LEVEL_NAMES = {number: name for name, number in _LEVELS.items()}
+_ROOT_LOGGER = "root"
+
+
+# ---- passed on to the controller
+
+
+def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> None:
+    """Create topics.
+
+    Behaviour: topics fail alone; answered when a producer can use the new topics.
+    Versions:  5 returns configs and counts. 7 returns the topic id.
+    Gaps:      create.topic.policy.class.name is not served.
+    """
+    _pass_on(ctx, request)
+
+
+def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> None:
+    """Delete topics by name, or by id.
+
+    Behaviour: topics fail alone; the files go after file.delete.delay.ms.
+    Versions:  6 takes ids.
+    Gaps:      -
+    """
+    _pass_on(ctx, request)
+
+
+def create_partitions(ctx: RequestContext, request: CreatePartitionsRequest) -> None:
+    """Add partitions to topics.
+
+    Behaviour: topics fail alone, and each is named in the answer.
+    Versions:  all alike.
+    Gaps:      -
+    """
+    _pass_on(ctx, request)
+
+
+def elect_leaders(ctx: RequestContext, request: ElectLeadersRequest) -> None:
+    """Elect the preferred replica, or an unclean one, as leader.
+
+    Behaviour: on one node every partition's leader is its only replica: ELECTION_NOT_NEEDED.
+    Versions:  1 adds the unclean election.
+    Gaps:      -
+    """
+    _pass_on(ctx, request)
+
+
+def _pass_on(ctx: RequestContext, request: Request) -> None:
+    """Give the request to the controller; its answer is ours."""
+
+    def answer(response: Response | KafkaError) -> None:
+        if isinstance(response, KafkaError):
+            ctx.respond_error(response)
+        else:
+            ctx.respond(response)
+
+    ctx.broker.controller.submit(
+        request,
+        answer,
+        context=ControllerContext(
+            principal=ctx.principal,
+            api_version=ctx.header.api_version,
+            client_id=ctx.header.client_id or "",
+        ),
+    )
+
+
+# ---- configs
+
+
+def alter_configs(ctx: RequestContext, request: AlterConfigsRequest) -> None:
+    """Replace all dynamic configs of resources.
+
+    Behaviour: resources fail alone; values that can be obeyed are obeyed when this is answered.
+    Versions:  all alike; Java clients of 4.0 and later only send IncrementalAlterConfigs.
+    Gaps:      alter.config.policy.class.name is not served.
+    """
+    _pass_on(ctx, request)
+
+
+def incremental_alter_configs(
+    ctx: RequestContext, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse | None:
+    """Set, delete, append to or subtract from single configs.
+
+    Behaviour: as AlterConfigs. Log levels (BROKER_LOGGER) change in this process and are not kept.
+    Versions:  all alike.
+    Gaps:      alter.config.policy.class.name is not served.
+    """
+    loggers = [r for r in request.resources if r.resource_type == schema.BROKER_LOGGER]
+    if not loggers:
+        _pass_on(ctx, request)
+        return None
+    if len(loggers) != len(request.resources):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "log levels cannot be changed together with other configs"
+        )
+    results = []
+    for resource in loggers:
+        code, message = _alter_loggers(ctx, resource, request.validate_only)
+        results.append(
+            IncrementalAlterConfigsResponse.Resource(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    return IncrementalAlterConfigsResponse(responses=results)
+
+
+def _alter_loggers(
+    ctx: RequestContext, resource: IncrementalAlterConfigsRequest.Resource, validate_only: bool
+) -> tuple[int, str | None]:
+    if resource.resource_name != str(ctx.broker.node_id):
+        return ErrorCode.INVALID_REQUEST, f"expected broker id {ctx.broker.node_id}"
+    changes: list[tuple[str, int]] = []
+    for config in resource.configs:
+        if config.config_operation == 1:  # DELETE: back to what the root logger says
+            changes.append((config.name, logging.NOTSET))
+        elif config.config_operation == 0 and (config.value or "").upper() in _LEVELS:
+            changes.append((config.name, _LEVELS[(config.value or "").upper()]))
+        else:
+            return ErrorCode.INVALID_CONFIG, f"{config.name}: expected one of {', '.join(_LEVELS)}"
+        if config.name != _ROOT_LOGGER and config.name not in logging.Logger.manager.loggerDict:
+            return ErrorCode.INVALID_CONFIG, f"there is no logger {config.name!r}"
+    if not validate_only:
+        for name, level in changes:
+            logging.getLogger(None if name == _ROOT_LOGGER else name).setLevel(level)
+    return ErrorCode.NONE, None
+
+
+def describe_configs(
+    ctx: RequestContext, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
+    """Each config of topics, brokers, groups, client metrics and loggers.
+
+    Behaviour: resources fail alone; sensitive values are null.
+    Versions:  3 adds type and documentation.
+    Gaps:      documentation is always null.
+    """
+    results = []
+    for resource in request.resources:
+        code, message = int(ErrorCode.NONE), None
+        entries: list[ConfigEntry] = []
+        try:
+            entries = _describe(ctx, resource.resource_type, resource.resource_name)
+        except KafkaError as error:
+            code, message = int(error.code), error.detail
+        results.append(
+            DescribeConfigsResponse.Resource(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                configs=[
+                    _described(entry, request.include_synonyms)
+                    for entry in schema.selected(entries, resource.configuration_keys)
+                ],
+            )
+        )
+    return DescribeConfigsResponse(results=results)
+
+
+def _describe(ctx: RequestContext, resource_type: int, name: str) -> list[ConfigEntry]:
+    config: KafkaConfig = ctx.broker.config
+    image = ctx.broker.metadata
+    if resource_type == schema.TOPIC:
+        if image.topic(name) is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        return schema.describe_topic(config, image.config(resource_type, name))
+    if resource_type in (schema.BROKER, schema.BROKER_LOGGER):
+        if name != str(ctx.broker.node_id) and (name or resource_type != schema.BROKER):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"unexpected broker id {name!r}: expected {ctx.broker.node_id} or an empty name",
+            )
+        if resource_type == schema.BROKER_LOGGER:
+            return _describe_loggers()
+        return schema.describe_broker(config) if name else schema.describe_cluster_default(config)
+    if resource_type == schema.GROUP:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the name of a group must not be empty")
+        return schema.describe_group(config, image.config(resource_type, name))
+    if resource_type == schema.CLIENT_METRICS:
+        return schema.describe_client_metrics(image.config(resource_type, name))
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown resource type {resource_type}")
+
+
+def _describe_loggers() -> list[ConfigEntry]:
+    names = [_ROOT_LOGGER, *sorted(logging.Logger.manager.loggerDict)]
+    entries = []
+    for name in names:
+        level = logging.getLogger(None if name == _ROOT_LOGGER else name).getEffectiveLevel()
+        value = _LEVEL_NAMES.get(level, "INFO")
+        source = schema.DYNAMIC_BROKER_LOGGER_CONFIG
+        entries.append(
+            ConfigEntry(name, value, False, source, False, (), schema.CONFIG_TYPES["STRING"])
+        )
+    return entries
+
+
+def _described(
+    entry: ConfigEntry, include_synonyms: bool
+) -> DescribeConfigsResponse.Resource.Config:
+    config = DescribeConfigsResponse.Resource.Config
+    return config(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
+        synonyms=[
+            config.Synonym(name=s.name, value=s.value, source=s.source) for s in entry.synonyms
+        ]
+        if include_synonyms
+        else [],
+        config_type=entry.config_type,
+        documentation=None,
+    )
+
+
+def list_config_resources(
+    ctx: RequestContext, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    """Name the resources that have configs.
+
+    Behaviour: topics and brokers are listed whether or not they have dynamic configs.
+    Versions:  0 lists client metrics only. 1 takes resource types; none means all.
+    Gaps:      -
+    """
+    all_types = {
+        schema.TOPIC,
+        schema.BROKER,
+        schema.BROKER_LOGGER,
+        schema.CLIENT_METRICS,
+        schema.GROUP,
+    }
+    wanted = {schema.CLIENT_METRICS}
+    if ctx.header.api_version >= 1:
+        wanted = set(request.resource_types) or all_types
+        if not wanted <= all_types:
+            code = int(ErrorCode.UNSUPPORTED_VERSION)
+            return ListConfigResourcesResponse(error_code=code, config_resources=[])
+    image = ctx.broker.metadata
+    named = {(type_, name) for type_, name in image.configs if name}
+    named |= {(schema.TOPIC, name) for name in image.topics_by_name}
+    for broker_id in image.brokers:
+        named |= {(schema.BROKER, str(broker_id)), (schema.BROKER_LOGGER, str(broker_id))}
+    resource = ListConfigResourcesResponse.ConfigResource
+    return ListConfigResourcesResponse(
+        error_code=0,
+        config_resources=[
+            resource(resource_type=type_, resource_name=name)
+            for type_, name in sorted(named)
+            if type_ in wanted
+        ],
+    )
+
+
+# ---- log directories
+
+
+def describe_log_dirs(
+    ctx: RequestContext, request: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
+    """Sizes of the log directories and of the partitions in them.
+
+    Behaviour: a failed directory is listed with KAFKA_STORAGE_ERROR and no partitions.
+    Versions:  4 adds the disk's size. 5 adds is_cordoned.
+    Gaps:      directories cannot be cordoned; there are no future replicas.
+    """
+    asked = request.topics
+    named = {(t.topic, index) for t in asked or () for index in t.partitions}
+    results = []
+    for info in ctx.broker.replica_manager.describe_log_dirs(
+        lambda topic, index: asked is None or (topic, index) in named
+    ):
+        topics: dict[str, list[DescribeLogDirsResponse.LogDir.Topic.Partition]] = {}
+        for replica in info.partitions:
+            topics.setdefault(replica.topic, []).append(
+                DescribeLogDirsResponse.LogDir.Topic.Partition(
+                    partition_index=replica.partition_index,
+                    partition_size=replica.size,
+                    offset_lag=replica.offset_lag,
+                    is_future_key=replica.is_future,
+                )
+            )
+        topic = DescribeLogDirsResponse.LogDir.Topic
+        results.append(
+            DescribeLogDirsResponse.LogDir(
+                error_code=info.error_code,
+                log_dir=info.path,
+                topics=[topic(name=name, partitions=parts) for name, parts in topics.items()],
+                total_bytes=info.total_bytes,
+                usable_bytes=info.usable_bytes,
+            )
+        )
+    return DescribeLogDirsResponse(results=results)
