@@ -102,6 +102,29 @@ def read_varlong(data: bytes | bytearray | memoryview, pos: int) -> tuple[int, i
     return (value >> 1) ^ -(value & 1), pos
 
 
+def next_tag(data: bytes, pos: int, previous: int) -> tuple[int, int, int]:
+    """Read one tag and its size: (tag, position behind its content, position of its content)."""
+    tag, pos = read_uvarint(data, pos)
+    if tag <= previous:
+        raise MalformedFrame(f"tag {tag} follows tag {previous}")
+    size, pos = read_uvarint(data, pos)
+    end = pos + size
+    if end > len(data):
+        raise MalformedFrame(f"tagged field {tag} ends beyond the data")
+    return tag, end, pos
+
+
+def skip_tags(data: bytes, pos: int) -> int:
+    """Step over a tag section in which no tag is known; the position behind it (KIP-482)."""
+    count, pos = read_uvarint(data, pos)
+    if count * 2 > len(data) - pos:
+        raise MalformedFrame(f"{count} tagged fields cannot be in the {len(data) - pos} bytes left")
+    tag = -1
+    for _ in range(count):
+        tag, pos, _ = next_tag(data, pos, tag)
+    return pos
+
+
 def uvarint(value: int) -> bytes:
     """Encode an unsigned varint; the value must not be negative."""
     if value < 0:

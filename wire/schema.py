@@ -261,7 +261,7 @@ def Array(
     default: Any = REQUIRED,
 ) -> Any:
     """A list of structs, or of a type given by its constructor: Array(Int32)."""
-    if isinstance(element, StructMeta):
+    if isinstance(element, type):
         return Field("[]struct", since, until, nullable, tag, default, element)
     kind = "[]" + element.__name__.lower()
     return Field(kind, since, until, nullable, tag, default)
@@ -340,7 +340,9 @@ class Struct(metaclass=StructMeta):
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(getattr(self, field.name) == getattr(other, field.name) for field in self.schema)
+        return all(
+            getattr(self, field.name) == getattr(other, field.name) for field in type(self).schema
+        )
 
     def __repr__(self) -> str:
         shown = ", ".join(
@@ -395,22 +397,22 @@ class Message(Struct):
         """Read the message that fills `data` from `pos` on; MalformedFrame if it is not one."""
         decoder = cls._decoders.get(version)
         if decoder is None:
-            decoder = cls._compile_decoder(version)
+            decoder = cls.decoder(version)
         try:
             message: Self = decoder(data, pos)
-        except (IndexError, struct_error, UnicodeDecodeError) as error:
+        except (IndexError, struct_error, UnicodeDecodeError, MalformedFrame) as error:
             raise MalformedFrame(f"{cls.__name__} v{version}: {error}") from error
         return message
 
     def encode(self, version: int) -> list[Part]:
-        """The message as parts to be sent in turn: one bytearray, unless records stay in files."""
+        """The message as parts to be sent in turn: one bytearray, unless records stay apart."""
         return self.encode_into(bytearray(), version)
 
     def encode_into(self, out: bytearray, version: int) -> list[Part]:
-        """Like encode, behind what `out` already holds; `out` is the first part."""
+        """Like encode, behind what `out` already holds; `out` becomes the first part."""
         encoder = self._encoders.get(version)
         if encoder is None:
-            encoder = self._compile_encoder(version)
+            encoder = self.encoder(version)
         return encoder(self, out)
 
     def encode_bytes(self, version: int) -> bytes:
@@ -418,22 +420,26 @@ class Message(Struct):
         return b"".join(self.encode(version))  # type: ignore[arg-type]
 
     @classmethod
-    def _compile_decoder(cls, version: int) -> Callable[[bytes, int], Any]:
-        from wire import codec
+    def decoder(cls, version: int) -> Callable[[bytes, int], Any]:
+        """The generated decode function; MalformedFrame for a version that does not exist."""
+        from wire.codec import compile_decoder
 
-        if not cls.versions[0] <= version <= cls.versions[1]:
-            raise MalformedFrame(f"{cls.__name__} has no version {version}")
-        decoder = cls._decoders[version] = codec.compile_decoder(cls, version)
-        return decoder
+        if version not in cls._decoders:
+            if not cls.versions[0] <= version <= cls.versions[1]:
+                raise MalformedFrame(f"{cls.__name__} has no version {version}")
+            cls._decoders[version] = compile_decoder(cls, version)
+        return cls._decoders[version]
 
     @classmethod
-    def _compile_encoder(cls, version: int) -> Callable[[Any, bytearray], list[Part]]:
-        from wire import codec
+    def encoder(cls, version: int) -> Callable[[Any, bytearray], list[Part]]:
+        """The generated encode function; ValueError for a version that does not exist."""
+        from wire.codec import compile_encoder
 
-        if not cls.versions[0] <= version <= cls.versions[1]:
-            raise ValueError(f"{cls.__name__} has no version {version}")
-        encoder = cls._encoders[version] = codec.compile_encoder(cls, version)
-        return encoder
+        if version not in cls._encoders:
+            if not cls.versions[0] <= version <= cls.versions[1]:
+                raise ValueError(f"{cls.__name__} has no version {version}")
+            cls._encoders[version] = compile_encoder(cls, version)
+        return cls._encoders[version]
 
     @classmethod
     def _declare(cls, kind: str, versions: tuple[int, int], flexible: int | None) -> None:

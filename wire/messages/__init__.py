@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wire.schema import Request, Response
+    from wire.schema import Message, Request, Response
 
 # Which area declares which api keys.
 AREAS: dict[str, tuple[int, ...]] = {
@@ -28,6 +28,15 @@ AREAS: dict[str, tuple[int, ...]] = {
     "share": (76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92),
     "streams": (88, 89),
 }
+# Modules of internal records.
+RECORD_MODULES = (
+    "groups_records",
+    "transactions_records",
+    "share_records",
+    "metadata_records",
+    "raft_records",
+    "consumer_protocol",
+)
 _AREA_OF = {api_key: area for area, api_keys in AREAS.items() for api_key in api_keys}
 
 
@@ -47,3 +56,29 @@ def response_class(api_key: int) -> type[Response]:
     if api_key not in RESPONSES:
         import_module("wire.messages." + _AREA_OF[api_key])
     return RESPONSES[api_key]
+
+
+def all_messages() -> list[type[Message]]:
+    """Every request, response and internal record; imports all areas (tests and tools only)."""
+    from wire.schema import Message
+
+    found: list[type[Message]] = []
+    for module in (*AREAS, *RECORD_MODULES):
+        names = vars(import_module("wire.messages." + module))
+        found += [
+            value
+            for value in names.values()
+            if isinstance(value, type)
+            and issubclass(value, Message)
+            and value.__module__.endswith("." + module)
+        ]
+    return found
+
+
+def find(name: str) -> list[type[Message]]:
+    """Request and response of an API ("Produce"), or the one class of that name; else KeyError."""
+    wanted = (name, name + "Request", name + "Response")
+    found = [cls for cls in all_messages() if cls.__name__ in wanted]
+    if not found:
+        raise KeyError(name)
+    return found
