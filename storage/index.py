@@ -122,7 +122,7 @@ class _IndexFile:
         self._truncate_to_entries(0)
 
     def relative(self, offset: int) -> int:
-        """`offset` as the file has it. Raises ValueError when it does not fit: the log must roll."""
+        """`offset` as the file has it. Raises ValueError when it cannot be: the log must roll."""
         relative = offset - self.base_offset
         if not 0 <= relative <= _INT32_MAX:
             raise ValueError(f"offset {offset} does not fit in {self.path}")
@@ -428,7 +428,7 @@ class TimeIndex(_IndexFile):
 
 
 class AbortedTxn(NamedTuple):
-    """An aborted transaction: its marker is at `last_offset`, after which the LSO was the last field."""
+    """An aborted transaction; its marker is at `last_offset`, and the LSO after it is noted."""
 
     producer_id: int
     first_offset: int
