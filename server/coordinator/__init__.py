@@ -1,0 +1,1 @@
+"""Coordinators: replicated state machines over internal topics (groups now, transactions later)."""

@@ -1,0 +1,263 @@
+"""The group coordinator: group APIs on top of `__consumer_offsets`.
+
+Why: handlers know the wire's versions, `GroupShard` knows groups; this module sends each request to
+the shard that owns its group, and joins the answers of requests that concern many.
+
+Every method answers through `on_complete`, once: with the response, or with a KafkaError whose code
+the API's error response carries. JoinGroup and SyncGroup may be answered much later, by another
+thread. Nothing here waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from server.coordinator.classic_protocol import Client, LeavingMember
+from server.coordinator.group_config import GroupConfig
+from server.coordinator.group_shard import GroupShard
+from server.coordinator.records import Records, decode_record, encode_record
+from server.coordinator.runtime import CoordinatorRuntime, InternalTopic, Surroundings
+from server.coordinator.shard import Reply
+from server.coordinator.shard_log import RecordSerde, ShardLogConfig
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.groups import (
+    DeleteGroupsResponse,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+
+if TYPE_CHECKING:
+    from replication.metadata import BrokerRegistration
+    from server.coordinator.deadlines import Moment
+
+T = TypeVar("T")
+
+GROUP_METADATA_TOPIC = "__consumer_offsets"
+
+
+class GroupCoordinator:
+    """One per broker. `new_uuid` makes member ids unique (a random UUID's text)."""
+
+    def __init__(
+        self, config: GroupConfig, around: Surroundings, new_uuid: Callable[[], str]
+    ) -> None:
+        self.config = config
+        self._new_uuid = new_uuid
+        topic = InternalTopic(
+            GROUP_METADATA_TOPIC,
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+            },
+        )
+        log_config = ShardLogConfig(
+            config.offsets_commit_timeout_ms,
+            config.offsets_load_buffer_size,
+            config.offsets_topic_compression_codec,
+        )
+        serde = RecordSerde(encode_record, decode_record)
+        self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
+            topic, around, serde, log_config, self._new_shard
+        )
+
+    def _new_shard(self, moment: Moment) -> GroupShard:
+        return GroupShard(self.config, moment, self._new_uuid)
+
+    def partition_for(self, group_id: str) -> int:
+        """The partition of __consumer_offsets that keeps the group."""
+        return self.runtime.partition_for(group_id)
+
+    def find(
+        self, group_id: str, on_complete: Callable[[BrokerRegistration | KafkaError], None]
+    ) -> None:
+        """The broker that coordinates the group; makes the topic on first use."""
+        self.runtime.find(group_id, on_complete)
+
+    def shutdown(self) -> None:
+        """Give everything up; parked requests are answered NOT_COORDINATOR."""
+        self.runtime.shutdown()
+
+    # -- one group ---------------------------------------------------------------------------
+
+    def join_group(self, request: JoinGroupRequest, client: Client, on_complete: Reply) -> None:
+        """Answered when the generation starts; see ClassicGroups.join."""
+        self.runtime.write(
+            request.group_id,
+            lambda shard: shard.join(request, client, on_complete),
+            on_complete,
+        )
+
+    def sync_group(self, request: SyncGroupRequest, on_complete: Reply) -> None:
+        """Answered when the leader's assignment is committed; see ClassicGroups.sync."""
+        self.runtime.write(
+            request.group_id, lambda shard: shard.sync(request, on_complete), on_complete
+        )
+
+    def heartbeat(self, request: HeartbeatRequest, on_complete: Reply) -> None:
+        """Budget: 15 µs from here to the answer."""
+        self.runtime.read(request.group_id, lambda shard: shard.heartbeat(request), on_complete)
+
+    def leave_group(self, group_id: str, members: list[LeavingMember], on_complete: Reply) -> None:
+        """See ClassicGroups.leave."""
+        self.runtime.write(group_id, lambda shard: shard.leave(group_id, members), on_complete)
+
+    def commit_offsets(
+        self, request: OffsetCommitRequest, api_version: int, on_complete: Reply
+    ) -> None:
+        """Topics must exist and carry their names; see GroupShard.commit_offsets.
+
+        Budget: 60 µs from here to the answer, of which the log takes half.
+        """
+        self.runtime.write(
+            request.group_id,
+            lambda shard: shard.commit_offsets(request, api_version),
+            on_complete,
+            is_pure=True,
+        )
+
+    def fetch_offsets(self, request: OffsetFetchRequest.Group, on_complete: Reply) -> None:
+        """Topics must carry their names; see Offsets.fetch."""
+        self.runtime.read(request.group_id, lambda shard: shard.fetch_offsets(request), on_complete)
+
+    def delete_offsets(self, request: OffsetDeleteRequest, on_complete: Reply) -> None:
+        """See GroupShard.delete_offsets."""
+        self.runtime.write(
+            request.group_id,
+            lambda shard: shard.delete_offsets(request),
+            on_complete,
+            is_pure=True,
+        )
+
+    # -- many groups -------------------------------------------------------------------------
+
+    def describe_groups(
+        self,
+        group_ids: Sequence[str],
+        api_version: int,
+        on_complete: Callable[[list[DescribeGroupsResponse.Group]], None],
+    ) -> None:
+        """Each group in the order asked; one that cannot be answered carries its error."""
+        gather = Gather(len(group_ids), on_complete)
+        for i, group_id in enumerate(group_ids):
+            self.runtime.read(
+                group_id,
+                partial(_describe_one, group_id, api_version),
+                partial(gather.put, i, partial(_describe_failed, group_id)),
+            )
+
+    def delete_groups(
+        self,
+        group_ids: Sequence[str],
+        on_complete: Callable[[list[DeleteGroupsResponse.Group]], None],
+    ) -> None:
+        """Each group in the order asked."""
+        gather = Gather(len(group_ids), on_complete)
+        for i, group_id in enumerate(group_ids):
+            self.runtime.write(
+                group_id,
+                partial(_delete_one, group_id),
+                partial(gather.put, i, partial(_delete_failed, group_id)),
+                is_pure=True,
+            )
+
+    def list_groups(
+        self, states: Collection[str], types: Collection[str], on_complete: Reply
+    ) -> None:
+        """The groups of all partitions we lead, as a list; KafkaError COORDINATOR_LOAD_IN_PROGRESS
+        if one of them is not loaded yet, since a partial list would look like a whole one.
+        """
+        shards = list(self.runtime.shards())
+
+        def joined(parts: list[list[ListGroupsResponse.Group] | KafkaError]) -> None:
+            groups: list[ListGroupsResponse.Group] = []
+            for part in parts:
+                if not isinstance(part, KafkaError):
+                    groups += part
+                elif part.code is not ErrorCode.NOT_COORDINATOR:
+                    on_complete(part)
+                    return
+            on_complete(groups)
+
+        gather: Gather[list[ListGroupsResponse.Group] | KafkaError] = Gather(len(shards), joined)
+        for i, shard in enumerate(shards):
+            shard.read(
+                lambda machine: machine.list_groups(states, types),
+                partial(gather.put, i, _unchanged),
+            )
+
+    def on_topics_deleted(self, names: Collection[str]) -> None:
+        """Drop every group's offsets in these topics. Called when the deletion is published."""
+        for shard in self.runtime.shards():
+            shard.write(partial(_drop_topics, names), _ignore, is_pure=True)
+
+
+class Gather(Generic[T]):
+    """Joins a known number of answers from any threads into one list, in the order asked."""
+
+    def __init__(self, count: int, on_complete: Callable[[list[T]], None]) -> None:
+        self._lock = threading.Lock()
+        self._parts: list[T | None] = [None] * count
+        self._missing = count
+        self._on_complete = on_complete
+        if not count:
+            on_complete([])
+
+    def put(self, i: int, failed: Callable[[KafkaError], T], part: T | KafkaError) -> None:
+        """The answer number `i`; `failed` makes one of an error."""
+        value = failed(part) if isinstance(part, KafkaError) else part
+        with self._lock:
+            self._parts[i] = value
+            self._missing -= 1
+            is_last = not self._missing
+        if is_last:
+            self._on_complete([part for part in self._parts if part is not None])
+
+
+def _describe_one(
+    group_id: str, api_version: int, shard: GroupShard
+) -> DescribeGroupsResponse.Group:
+    return shard.describe_groups((group_id,), api_version)[0]
+
+
+def _describe_failed(group_id: str, error: KafkaError) -> DescribeGroupsResponse.Group:
+    return DescribeGroupsResponse.Group(
+        error_code=error.code,
+        group_id=group_id,
+        group_state="",
+        protocol_type="",
+        protocol_data="",
+        members=[],
+    )
+
+
+def _delete_one(group_id: str, shard: GroupShard) -> tuple[Records, DeleteGroupsResponse.Group]:
+    records, results = shard.delete_groups((group_id,))
+    return records, results[0]
+
+
+def _delete_failed(group_id: str, error: KafkaError) -> DeleteGroupsResponse.Group:
+    return DeleteGroupsResponse.Group(group_id=group_id, error_code=error.code)
+
+
+def _drop_topics(names: Collection[str], shard: GroupShard) -> tuple[Records, None]:
+    return shard.on_topics_deleted(names), None
+
+
+def _unchanged(error: KafkaError) -> KafkaError:
+    return error
+
+
+def _ignore(_: object) -> None:
+    """Nobody waits for this answer."""

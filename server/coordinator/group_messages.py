@@ -1,0 +1,159 @@
+"""Between a classic group and the wire: its responses and its record (PURE).
+
+The record (GroupMetadataValue) holds, for each member, the metadata of the chosen protocol only: a
+loaded member knows one protocol until it joins again, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from server.coordinator.classic_group import ClassicGroup, ClassicMember, GroupState, Protocols
+from server.coordinator.records import CoordinatorRecord
+from wire.errors import ErrorCode
+from wire.messages.groups import JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
+from wire.messages.groups_records import GroupMetadataKey, GroupMetadataValue
+
+_NO_LEADER = ""
+_NO_GENERATION = -1
+_NO_TIMESTAMP = -1
+
+
+def protocols_of(request: JoinGroupRequest) -> Protocols:
+    """The protocols a JoinGroup offers, in its order of preference."""
+    return [(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols]
+
+
+def rebalance_timeout_of(request: JoinGroupRequest) -> int:
+    """How long this member's rebalances may take, ms; version 0 has only a session timeout."""
+    timeout_ms = request.rebalance_timeout_ms
+    return request.session_timeout_ms if timeout_ms < 0 else timeout_ms
+
+
+def member_id_required_response(member_id: str) -> JoinGroupResponse:
+    """Tell a new member its id; it joins again with it (KIP-394)."""
+    return JoinGroupResponse(
+        error_code=ErrorCode.MEMBER_ID_REQUIRED,
+        generation_id=_NO_GENERATION,
+        protocol_name=None,
+        leader=_NO_LEADER,
+        member_id=member_id,
+        members=[],
+    )
+
+
+def generation_response(
+    group: ClassicGroup,
+    member: ClassicMember,
+    with_members: bool,
+    *,
+    skip_assignment: bool = False,
+) -> JoinGroupResponse:
+    """Tell a member about the present generation; the leader gets everybody's metadata."""
+    members = []
+    if with_members:
+        name = group.protocol_name or ""
+        members = [
+            JoinGroupResponse.Member(
+                member_id=other.member_id,
+                group_instance_id=other.group_instance_id,
+                metadata=other.metadata(name),
+            )
+            for other in group.members.values()
+        ]
+    return JoinGroupResponse(
+        error_code=0,
+        generation_id=group.generation_id,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=group.leader_id or _NO_LEADER,
+        skip_assignment=skip_assignment,
+        member_id=member.member_id,
+        members=members,
+    )
+
+
+def sync_response(group: ClassicGroup, member: ClassicMember) -> SyncGroupResponse:
+    """Hand a member its part of the assignment."""
+    return SyncGroupResponse(
+        error_code=0,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        assignment=member.assignment,
+    )
+
+
+def assignments_of(group: ClassicGroup) -> dict[str, bytes]:
+    """Every member's present assignment."""
+    return {member.member_id: member.assignment for member in group.members.values()}
+
+
+def group_record(group: ClassicGroup, assignments: dict[str, bytes]) -> CoordinatorRecord:
+    """The group as it will be with these assignments; members without one get an empty one."""
+    name = group.protocol_name
+    members = [
+        GroupMetadataValue.Member(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout=member.rebalance_timeout_ms,
+            session_timeout=member.session_timeout_ms,
+            subscription=member.metadata(name or ""),
+            assignment=assignments.get(member.member_id, b""),
+        )
+        for member in group.members.values()
+    ]
+    timestamp = group.state_timestamp_ms
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation_id,
+        protocol=name,
+        leader=group.leader_id,
+        current_state_timestamp=_NO_TIMESTAMP if timestamp is None else timestamp,
+        members=members,
+    )
+    return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
+
+
+def empty_group_record(group: ClassicGroup) -> CoordinatorRecord:
+    """A group that was just made: no member has been through a rebalance yet."""
+    timestamp = group.state_timestamp_ms
+    value = GroupMetadataValue(
+        protocol_type="",
+        generation=0,
+        protocol=None,
+        leader=None,
+        current_state_timestamp=_NO_TIMESTAMP if timestamp is None else timestamp,
+        members=[],
+    )
+    return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
+
+
+def group_from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+    """The group a record tells of: Stable with its members, or Empty."""
+    timestamp = value.current_state_timestamp
+    group = ClassicGroup(
+        group_id,
+        None if timestamp == _NO_TIMESTAMP else timestamp,
+        GroupState.STABLE if value.members else GroupState.EMPTY,
+        value.generation,
+        value.protocol_type or None,
+        value.protocol,
+        value.leader,
+    )
+    for told in value.members:
+        timeout_ms = told.rebalance_timeout
+        group.add(
+            ClassicMember(
+                told.member_id,
+                told.group_instance_id,
+                told.client_id,
+                told.client_host,
+                told.session_timeout if timeout_ms == -1 else timeout_ms,
+                told.session_timeout,
+                value.protocol_type,
+                [(value.protocol or "", bytes(told.subscription))],
+                bytes(told.assignment),
+            )
+        )
+    group.read_subscriptions()
+    return group

@@ -1,0 +1,309 @@
+"""Everything one partition of `__consumer_offsets` knows: its groups and their offsets (PURE).
+
+This is the state machine the runtime drives (`runtime.Machine`): requests come in as method calls
+that return the records to append and, unless the request is parked, the response; `replay` makes
+records true, live and at load; deadlines call back and return records; `outbox` holds answers to
+parked requests. Between them `classic_protocol` decides about members and `offsets` about offsets;
+this module joins the two, and does what concerns both: describing, listing, deleting and expiring
+groups.
+
+A group that only ever committed offsets is Empty and has no protocol type (a "simple" group); it
+exists because its offsets do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from itertools import islice
+
+from server.coordinator.classic_group import ClassicGroup, GroupState, Reply
+from server.coordinator.classic_protocol import ClassicGroups, Client, LeavingMember
+from server.coordinator.deadlines import Deadlines, Moment
+from server.coordinator.group_config import GroupConfig
+from server.coordinator.offsets import Offsets, validate_commit, validate_offset_delete
+from server.coordinator.records import CoordinatorRecord, Records
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.groups import (
+    DeleteGroupsResponse,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+)
+from wire.messages.groups_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+
+GROUP_TYPE = "classic"
+SWEEP_RECORDS_MAX = 1_000
+"""Tombstones of one sweep step: they are one batch, which has a size limit."""
+
+SWEEP_STEP_MS = 50
+"""Pause between two steps, so that others get their turn."""
+
+_MINUTE_MS = 60_000
+_DESCRIBE_NOT_FOUND_VERSION = 6
+_SWEEP = "sweep"
+
+
+class GroupShard:
+    """Groups and offsets of one partition. Owner: its runtime shard, one call at a time.
+
+    `moment` is set by the owner before each call.
+    """
+
+    def __init__(self, config: GroupConfig, moment: Moment, new_uuid: Callable[[], str]) -> None:
+        self.moment = moment
+        self.deadlines = Deadlines()
+        self.classic = ClassicGroups(config, self.deadlines, moment, new_uuid)
+        self.offsets = Offsets(
+            config.offset_metadata_max_bytes, config.offsets_retention_minutes * _MINUTE_MS
+        )
+        self.outbox = self.classic.outbox
+        self._sweep_interval_ms = config.offsets_retention_check_interval_ms
+
+    # -- the log -----------------------------------------------------------------------------
+
+    def replay(self, record: CoordinatorRecord) -> None:
+        """Make one record true."""
+        key, value = record
+        if isinstance(key, OffsetCommitKey):
+            assert value is None or isinstance(value, OffsetCommitValue)
+            self.offsets.replay(key, value)
+            if value is not None and key.group not in self.classic.groups:
+                self.classic.groups[key.group] = ClassicGroup(key.group, None)
+        else:
+            assert value is None or isinstance(value, GroupMetadataValue)
+            self.classic.replay(key, value)
+
+    def on_loaded(self) -> None:
+        """The whole log was replayed: sessions and the expiry sweep start now."""
+        self.classic.on_loaded()
+        self._schedule_sweep(self._sweep_interval_ms)
+
+    def on_unloaded(self, error: KafkaError) -> None:
+        """The shard is not ours any more: everything parked is answered with `error`."""
+        self.classic.on_unloaded(error)
+        self.deadlines.clear()
+
+    # -- members -----------------------------------------------------------------------------
+
+    def join(self, request: JoinGroupRequest, client: Client, reply: Reply) -> tuple[Records, None]:
+        """See ClassicGroups.join."""
+        return self.classic.join(request, client, reply), None
+
+    def sync(self, request: SyncGroupRequest, reply: Reply) -> tuple[Records, None]:
+        """See ClassicGroups.sync."""
+        return self.classic.sync(request, reply), None
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        """See ClassicGroups.heartbeat."""
+        return self.classic.heartbeat(request)
+
+    def leave(
+        self, group_id: str, members: list[LeavingMember]
+    ) -> tuple[Records, LeaveGroupResponse]:
+        """See ClassicGroups.leave."""
+        return self.classic.leave(group_id, members)
+
+    # -- offsets -----------------------------------------------------------------------------
+
+    def commit_offsets(
+        self, request: OffsetCommitRequest, api_version: int
+    ) -> tuple[Records, OffsetCommitResponse]:
+        """Store offsets if the committer may (`validate_commit`); keeps its session alive."""
+        group = self.classic.groups.get(request.group_id)
+        member = validate_commit(group, request, api_version)
+        if member is not None and group is not None:
+            self.classic.renew(group, member)
+        return self.offsets.commit(request, self.moment.wall_ms)
+
+    def fetch_offsets(self, request: OffsetFetchRequest.Group) -> OffsetFetchResponse.Group:
+        """See Offsets.fetch."""
+        return self.offsets.fetch(request)
+
+    def delete_offsets(self, request: OffsetDeleteRequest) -> tuple[Records, OffsetDeleteResponse]:
+        """See Offsets.delete; KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        group = self.classic.groups.get(request.group_id)
+        return self.offsets.delete(validate_offset_delete(group, request.group_id), request)
+
+    def on_topics_deleted(self, names: Collection[str]) -> Records:
+        """Drop all offsets in topics that are no more; a long list goes in several steps."""
+        return self._drop_topics(frozenset(names))
+
+    def _drop_topics(self, names: frozenset[str]) -> Records:
+        records = list(islice(self.offsets.tombstones_of_topics(names), SWEEP_RECORDS_MAX))
+        if len(records) == SWEEP_RECORDS_MAX:
+            next_ms = self.moment.now_ms + SWEEP_STEP_MS
+            self.deadlines.set(
+                ("topics deleted", names), next_ms, partial(self._drop_topics, names)
+            )
+        return records
+
+    # -- groups ------------------------------------------------------------------------------
+
+    def delete_groups(
+        self, group_ids: Iterable[str]
+    ) -> tuple[Records, list[DeleteGroupsResponse.Group]]:
+        """Tombstones for each group that has no member, and for its offsets."""
+        records: Records = []
+        results = []
+        for group_id in group_ids:
+            group = self.classic.groups.get(group_id)
+            error = 0
+            if group is None:
+                error = int(ErrorCode.GROUP_ID_NOT_FOUND)
+            elif group.state is not GroupState.EMPTY:
+                error = int(ErrorCode.NON_EMPTY_GROUP)
+            else:
+                records += self.offsets.tombstones_of_group(group_id)
+                records.append(_group_tombstone(group_id))
+            results.append(DeleteGroupsResponse.Group(group_id=group_id, error_code=error))
+        return records, results
+
+    def describe_groups(
+        self, group_ids: Iterable[str], api_version: int
+    ) -> list[DescribeGroupsResponse.Group]:
+        """State and members; metadata and assignments only of a Stable group, as in Kafka."""
+        return [self._describe(group_id, api_version) for group_id in group_ids]
+
+    def _describe(self, group_id: str, api_version: int) -> DescribeGroupsResponse.Group:
+        group = self.classic.groups.get(group_id)
+        if group is None:
+            not_found = api_version >= _DESCRIBE_NOT_FOUND_VERSION
+            return DescribeGroupsResponse.Group(
+                error_code=ErrorCode.GROUP_ID_NOT_FOUND if not_found else 0,
+                error_message=f"Group {group_id} not found." if not_found else None,
+                group_id=group_id,
+                group_state=GroupState.DEAD.value,
+                protocol_type="",
+                protocol_data="",
+                members=[],
+            )
+        is_stable = group.state is GroupState.STABLE
+        protocol = (group.protocol_name or "") if is_stable else ""
+        members = [
+            DescribeGroupsResponse.Group.Member(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(protocol) if is_stable else b"",
+                member_assignment=member.assignment if is_stable else b"",
+            )
+            for member in group.members.values()
+        ]
+        return DescribeGroupsResponse.Group(
+            error_code=0,
+            group_id=group_id,
+            group_state=group.state.value,
+            protocol_type=group.protocol_type or "",
+            protocol_data=protocol,
+            members=members,
+        )
+
+    def list_groups(
+        self, states: Collection[str], types: Collection[str]
+    ) -> list[ListGroupsResponse.Group]:
+        """The groups in one of these states and of one of these types; empty = any. Case does not
+        matter, unknown names match nothing (KIP-518, KIP-848).
+        """
+        if types and GROUP_TYPE not in {name.strip().lower() for name in types}:
+            return []
+        wanted = {name.strip().lower() for name in states}
+        return [
+            ListGroupsResponse.Group(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type=GROUP_TYPE,
+            )
+            for group in self.classic.groups.values()
+            if not wanted or group.state.value.lower() in wanted
+        ]
+
+    # -- expiry ------------------------------------------------------------------------------
+
+    def _schedule_sweep(self, delay_ms: int) -> None:
+        self.deadlines.set(_SWEEP, self.moment.now_ms + delay_ms, self.sweep)
+
+    def sweep(self) -> Records:
+        """Tombstones for expired offsets and for empty groups without offsets; a long list goes
+        in several steps.
+        """
+        records: Records = []
+        for group_id in list(self.classic.groups.keys() | self.offsets.group_ids()):
+            group = self.classic.groups.get(group_id)
+            expired, none_left = self.offsets.expired(group_id, group, self.moment.wall_ms)
+            records += expired
+            if none_left and group is not None and _may_go(group):
+                records.append(_group_tombstone(group_id))
+            if len(records) >= SWEEP_RECORDS_MAX:
+                self._schedule_sweep(SWEEP_STEP_MS)
+                return records[:SWEEP_RECORDS_MAX]
+        self._schedule_sweep(self._sweep_interval_ms)
+        return records
+
+    # -- for tests and diagnosis -------------------------------------------------------------
+
+    def digest(self) -> tuple[object, ...]:
+        """What a reload must bring back: settled groups and all offsets, in one order."""
+        groups = [
+            _group_digest(group)
+            for _, group in sorted(self.classic.groups.items())
+            if group.state in (GroupState.STABLE, GroupState.EMPTY)
+        ]
+        offsets = [
+            (group_id, key, value.offset, value.leader_epoch, value.metadata, value.topic_id)
+            for group_id in sorted(self.offsets.group_ids())
+            for key, value in sorted(self.offsets.of_group(group_id).items())
+        ]
+        return tuple(groups), tuple(offsets)
+
+
+def _may_go(group: ClassicGroup) -> bool:
+    """Whether an empty group without offsets may be forgotten: nobody is about to join it."""
+    return group.state is GroupState.EMPTY and not group.pending_join
+
+
+def _group_digest(group: ClassicGroup) -> tuple[object, ...]:
+    name = group.protocol_name or ""
+    members = [
+        (
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            member.rebalance_timeout_ms,
+            member.session_timeout_ms,
+            member.metadata(name),
+            member.assignment,
+        )
+        for _, member in sorted(group.members.items())
+    ]
+    return (
+        group.group_id,
+        group.state.value,
+        group.generation_id,
+        group.protocol_type,
+        group.protocol_name,
+        group.leader_id,
+        tuple(members),
+    )
+
+
+def _group_tombstone(group_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(GroupMetadataKey(group=group_id), None)

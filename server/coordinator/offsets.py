@@ -1,0 +1,308 @@
+"""Committed offsets of the groups of one shard (PURE).
+
+A committed offset is a record in `__consumer_offsets`: key (group, topic, partition), value
+OffsetCommitValue. This module decides whether a commit is allowed, which records it writes, what
+OffsetFetch answers, and which offsets have expired. `replay` alone changes what is stored, so a
+loaded shard and a live one are the same.
+
+Who may commit (ClassicGroup.validateOffsetCommit; rule G-4 of the reliability reference):
+
+    group            generation and member id         outcome
+    unknown, Empty   generation < 0                   accepted: a consumer without group management
+    unknown          generation >= 0                  ILLEGAL_GENERATION; GROUP_ID_NOT_FOUND from v9
+    not Empty        none given                       UNKNOWN_MEMBER_ID
+    any              unknown member                   UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID
+    any              another generation               ILLEGAL_GENERATION
+    CompletingReb.   right ones                       REBALANCE_IN_PROGRESS
+
+When an offset expires (KIP-211), `offsets.retention.minutes` after:
+
+    group never had members      the commit
+    group Empty                  the group became Empty
+    Stable consumers             the commit, for topics that no member subscribes to
+    anything else                never
+    commit with its own expiry   that time (OffsetCommit v2 to v4), under the same conditions
+
+Topic ids: a commit carries the id its topic had (v10 by the client, else found by the broker). A
+fetch that knows the topic's present id never sees an offset of a deleted topic of the same name.
+
+Gaps: transactional commits (TxnOffsetCommit) are not served yet, so no offset is ever unstable and
+require_stable changes nothing.
+
+Budget: `commit` of one partition plus `replay` <= 12 µs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, KeysView
+
+from server.coordinator.classic_group import ClassicGroup, ClassicMember, GroupState
+from server.coordinator.records import NO_EXPIRY, CoordinatorRecord, Records
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.groups import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from wire.messages.groups_records import OffsetCommitKey, OffsetCommitValue
+from wire.primitives import ZERO_UUID
+
+INVALID_OFFSET = -1
+NO_LEADER_EPOCH = -1
+_NO_RETENTION = -1
+_GROUP_ID_NOT_FOUND_VERSION = 9
+
+PartitionKey = tuple[str, int]
+
+
+def validate_commit(
+    group: ClassicGroup | None, request: OffsetCommitRequest, api_version: int
+) -> ClassicMember | None:
+    """The member that commits, None for a consumer without group management.
+
+    KafkaError as in the module's first table.
+    """
+    generation_id = request.generation_id_or_member_epoch
+    if group is None:
+        if generation_id < 0:
+            return None
+        if api_version >= _GROUP_ID_NOT_FOUND_VERSION:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} not found.")
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    if generation_id < 0 and group.state is GroupState.EMPTY:
+        return None
+    instance_id = request.group_instance_id
+    if generation_id < 0 and not request.member_id and instance_id is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+    member = group.validate_member(request.member_id, instance_id)
+    if generation_id != group.generation_id:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+    return member
+
+
+def validate_offset_delete(group: ClassicGroup | None, group_id: str) -> ClassicGroup:
+    """The group whose offsets may be deleted: empty, or of consumers (topic by topic then)."""
+    if group is None:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+    if group.state is not GroupState.EMPTY and not group.uses_consumer_protocol:
+        raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+    return group
+
+
+class Offsets:
+    """All committed offsets of one shard. Owner: the shard; takes no lock."""
+
+    __slots__ = ("_by_group", "_metadata_max", "_retention_ms")
+
+    def __init__(self, metadata_max: int, retention_ms: int) -> None:
+        self._metadata_max = metadata_max
+        self._retention_ms = retention_ms
+        self._by_group: dict[str, dict[PartitionKey, OffsetCommitValue]] = {}
+
+    def group_ids(self) -> KeysView[str]:
+        """The groups that have offsets."""
+        return self._by_group.keys()
+
+    def of_group(self, group_id: str) -> dict[PartitionKey, OffsetCommitValue]:
+        """One group's offsets; not to be changed by the caller."""
+        return self._by_group.get(group_id, {})
+
+    # -- deciding ----------------------------------------------------------------------------
+
+    def commit(
+        self, request: OffsetCommitRequest, wall_ms: int
+    ) -> tuple[Records, OffsetCommitResponse]:
+        """The records of a commit that was found valid; each partition is answered."""
+        expire_ms = NO_EXPIRY
+        if request.retention_time_ms != _NO_RETENTION:
+            expire_ms = wall_ms + request.retention_time_ms
+        group_id = request.group_id
+        records: Records = []
+        answers = []
+        for topic in request.topics:
+            partitions = []
+            for partition in topic.partitions:
+                metadata = partition.committed_metadata or ""
+                index = partition.partition_index
+                error = 0
+                if self._is_too_long(metadata):
+                    error = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+                else:
+                    key = OffsetCommitKey(group=group_id, topic=topic.name, partition=index)
+                    value = OffsetCommitValue(
+                        offset=partition.committed_offset,
+                        leader_epoch=partition.committed_leader_epoch,
+                        metadata=metadata,
+                        commit_timestamp=wall_ms,
+                        expire_timestamp=expire_ms,
+                        topic_id=topic.topic_id,
+                    )
+                    records.append(CoordinatorRecord(key, value))
+                partitions.append(
+                    OffsetCommitResponse.Topic.Partition(partition_index=index, error_code=error)
+                )
+            answers.append(
+                OffsetCommitResponse.Topic(
+                    name=topic.name, topic_id=topic.topic_id, partitions=partitions
+                )
+            )
+        return records, OffsetCommitResponse(topics=answers)
+
+    def fetch(self, request: OffsetFetchRequest.Group) -> OffsetFetchResponse.Group:
+        """The offsets asked for, or all of them (null topics); -1 without an error where there is
+        none, even for a group that does not exist.
+        """
+        stored = self._by_group.get(request.group_id, {})
+        if request.topics is None:
+            return self._fetch_all(request.group_id, stored)
+        topics = []
+        for topic in request.topics:
+            name, topic_id = topic.name, topic.topic_id
+            partitions = []
+            for index in topic.partition_indexes:
+                value = stored.get((name, index))
+                if value is not None and _is_another_topic(value.topic_id, topic_id):
+                    value = None
+                partitions.append(_fetched(index, value))
+            topics.append(
+                OffsetFetchResponse.Group.Topic(name=name, topic_id=topic_id, partitions=partitions)
+            )
+        return OffsetFetchResponse.Group(group_id=request.group_id, topics=topics, error_code=0)
+
+    def _fetch_all(
+        self, group_id: str, stored: dict[PartitionKey, OffsetCommitValue]
+    ) -> OffsetFetchResponse.Group:
+        topics: dict[str, OffsetFetchResponse.Group.Topic] = {}
+        for (name, index), value in stored.items():
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = OffsetFetchResponse.Group.Topic(
+                    name=name, topic_id=value.topic_id, partitions=[]
+                )
+            topic.partitions.append(_fetched(index, value))
+        return OffsetFetchResponse.Group(
+            group_id=group_id, topics=list(topics.values()), error_code=0
+        )
+
+    def delete(
+        self, group: ClassicGroup, request: OffsetDeleteRequest
+    ) -> tuple[Records, OffsetDeleteResponse]:
+        """Tombstones for the partitions of topics that no member subscribes to (KIP-496)."""
+        stored = self._by_group.get(request.group_id, {})
+        records: Records = []
+        answers = []
+        for topic in request.topics:
+            subscribed = group.is_subscribed_to(topic.name)
+            error = int(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC) if subscribed else 0
+            partitions = []
+            for partition in topic.partitions:
+                index = partition.partition_index
+                if not subscribed and (topic.name, index) in stored:
+                    records.append(_tombstone(request.group_id, (topic.name, index)))
+                partitions.append(
+                    OffsetDeleteResponse.Topic.Partition(partition_index=index, error_code=error)
+                )
+            answers.append(OffsetDeleteResponse.Topic(name=topic.name, partitions=partitions))
+        return records, OffsetDeleteResponse(error_code=0, topics=answers)
+
+    def tombstones_of_group(self, group_id: str) -> Records:
+        """Tombstones for everything the group has committed."""
+        return [_tombstone(group_id, key) for key in self._by_group.get(group_id, {})]
+
+    def tombstones_of_topics(self, names: Collection[str]) -> Iterator[CoordinatorRecord]:
+        """Tombstones for every group's offsets in these topics."""
+        for group_id, stored in self._by_group.items():
+            for key in stored:
+                if key[0] in names:
+                    yield _tombstone(group_id, key)
+
+    def expired(
+        self, group_id: str, group: ClassicGroup | None, wall_ms: int
+    ) -> tuple[Records, bool]:
+        """Tombstones for the group's expired offsets, and whether none is left then."""
+        stored = self._by_group.get(group_id)
+        if not stored:
+            return [], True
+        state = GroupState.EMPTY if group is None else group.state
+        by_commit = True
+        if group is not None and group.protocol_type is not None:
+            if state is GroupState.EMPTY:
+                by_commit = group.state_timestamp_ms is None
+            elif not (
+                state is GroupState.STABLE
+                and group.uses_consumer_protocol
+                and group.knows_subscriptions
+            ):
+                return [], False
+        records = []
+        for key, value in stored.items():
+            if group is not None and group.is_subscribed_to(key[0]):
+                continue
+            since_ms = value.commit_timestamp
+            if not by_commit and group is not None and group.state_timestamp_ms is not None:
+                since_ms = group.state_timestamp_ms
+            expire_ms = value.expire_timestamp
+            if expire_ms == NO_EXPIRY:
+                expire_ms = since_ms + self._retention_ms
+            if wall_ms >= expire_ms:
+                records.append(_tombstone(group_id, key))
+        return records, len(records) == len(stored)
+
+    # -- what is true ------------------------------------------------------------------------
+
+    def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        """Store the offset, or drop it (null value)."""
+        partition = (key.topic, key.partition)
+        stored = self._by_group.get(key.group)
+        if value is None:
+            if stored is not None and stored.pop(partition, None) is not None and not stored:
+                del self._by_group[key.group]
+        elif stored is None:
+            self._by_group[key.group] = {partition: value}
+        else:
+            stored[partition] = value
+
+    def _is_too_long(self, metadata: str) -> bool:
+        """Whether the metadata exceeds offset.metadata.max.bytes, which Kafka counts in UTF-16
+        units.
+        """
+        if len(metadata) * 2 <= self._metadata_max or metadata.isascii():
+            return len(metadata) > self._metadata_max
+        return len(metadata.encode("utf-16-le", "surrogatepass")) > self._metadata_max * 2
+
+
+def _is_another_topic(stored_id: bytes, asked_id: bytes) -> bool:
+    """Whether both ids are known and differ: the topic was deleted and made again."""
+    return stored_id != asked_id and stored_id != ZERO_UUID and asked_id != ZERO_UUID
+
+
+def _fetched(
+    index: int, value: OffsetCommitValue | None
+) -> OffsetFetchResponse.Group.Topic.Partition:
+    if value is None:
+        return OffsetFetchResponse.Group.Topic.Partition(
+            partition_index=index,
+            committed_offset=INVALID_OFFSET,
+            committed_leader_epoch=NO_LEADER_EPOCH,
+            metadata="",
+            error_code=0,
+        )
+    return OffsetFetchResponse.Group.Topic.Partition(
+        partition_index=index,
+        committed_offset=value.offset,
+        committed_leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+        error_code=0,
+    )
+
+
+def _tombstone(group_id: str, key: PartitionKey) -> CoordinatorRecord:
+    topic, partition = key
+    return CoordinatorRecord(
+        OffsetCommitKey(group=group_id, topic=topic, partition=partition), None
+    )

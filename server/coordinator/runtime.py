@@ -1,0 +1,290 @@
+"""A coordinator over one internal topic: a shard per partition that this broker leads.
+
+Why: groups (and later transactions) differ in their machine and their records; finding the shard of
+a key, following leadership, and making the topic on first use are the same for all. How a shard
+works is told in `shard`.
+
+Which partition: Java's `String.hashCode` of the key, made positive, modulo the number of partitions
+(Utils.abs, G-1), so that a cluster may change hands between Kafka and us. The number of partitions
+is fixed when the topic is first seen: growing it later would orphan every key.
+
+The topic is created through the controller when somebody first asks for a coordinator. Kafka
+answers COORDINATOR_NOT_AVAILABLE then and lets the client come back; here the question waits, at
+most `TOPIC_WAIT_MS`, so that the first consumer of a fresh broker loses no time.
+
+Threads: any thread may call anything. `_lock` guards the shards' dict and the waiting list; nothing
+is called under it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol
+
+from replication.controller.context import ControllerContext
+from server.coordinator.deadlines import Moment
+from server.coordinator.shard import Alarm, M, Records, Reply, Services, Shard
+from server.coordinator.shard_log import RecordSerde, ReplicatedShardLog, ShardLogConfig
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
+
+if TYPE_CHECKING:
+    from replication.metadata import BrokerRegistration, MetadataImage
+    from replication.replica_manager import ReplicaManager
+    from wire.schema import Request
+
+logger = logging.getLogger(__name__)
+
+TOPIC_WAIT_MS = 3_000
+"""How long the first question for a coordinator waits for the topic, ms."""
+
+_RETRIED_CREATION = (0, int(ErrorCode.TOPIC_ALREADY_EXISTS))
+
+
+class InternalTopic(NamedTuple):
+    """The coordinator's topic, as it is created."""
+
+    name: str
+    partition_count: int
+    replication_factor: int
+    configs: Mapping[str, str]
+
+
+class Controller(Protocol):
+    """Whom the topic is created by (replication.controller)."""
+
+    def submit(
+        self,
+        request: Request,
+        on_complete: Callable[[object], None],
+        *,
+        context: ControllerContext,
+    ) -> object: ...
+
+
+class Clock(Protocol):
+    """Monotonic and wall time in ms."""
+
+    def now_ms(self) -> int: ...
+
+    def wall_ms(self) -> int: ...
+
+
+class Timer(Protocol):
+    """Runs small callbacks after a delay in ms (replication.timer.Timer)."""
+
+    def add(self, delay_ms: int, fn: Callable[[], None], /) -> Alarm: ...
+
+
+class Surroundings(NamedTuple):
+    """The parts of the broker a coordinator stands on."""
+
+    node_id: int
+    metadata: Callable[[], MetadataImage]
+    replica_manager: ReplicaManager
+    controller: Controller
+    timer: Timer
+    clock: Clock
+    run_in_background: Callable[[str, Callable[[], None]], None]
+
+
+class CoordinatorRuntime(Generic[M]):
+    """See the module. Registers itself for leadership changes when made."""
+
+    def __init__(
+        self,
+        topic: InternalTopic,
+        around: Surroundings,
+        serde: RecordSerde,
+        log_config: ShardLogConfig,
+        new_machine: Callable[[Moment], M],
+    ) -> None:
+        self.topic = topic
+        self._around = around
+        self._serde = serde
+        self._log_config = log_config
+        self._new_machine = new_machine
+        self._services = Services(
+            around.clock.now_ms,
+            around.clock.wall_ms,
+            around.timer.add,
+            around.run_in_background,
+            log_config.append_timeout_ms,
+        )
+        self._shards: dict[int, Shard[M]] = {}
+        self._lock = threading.Lock()
+        self._waiting: list[Callable[[], None]] = []
+        self._topic_id = b""
+        self._partition_count = topic.partition_count
+        self._is_running = True
+        around.replica_manager.on_partition_leadership.append(self.on_leadership)
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def partition_for(self, key: str) -> int:
+        """The partition whose shard owns the key."""
+        topic = self._around.metadata().topics_by_name.get(self.topic.name)
+        if topic is not None and topic.topic_id != self._topic_id:
+            self._topic_id = topic.topic_id
+            self._partition_count = len(topic.partitions)
+        return partition_of(key, self._partition_count)
+
+    def write(
+        self,
+        key: str,
+        handle: Callable[[M], tuple[Records, object | None]],
+        on_complete: Reply,
+        *,
+        is_pure: bool = False,
+    ) -> None:
+        """Shard.write on the key's shard; KafkaError NOT_COORDINATOR if another broker has it."""
+        shard = self._shards.get(self.partition_for(key))
+        if shard is None:
+            on_complete(self._refusal())
+        else:
+            shard.write(handle, on_complete, is_pure=is_pure)
+
+    def read(self, key: str, handle: Callable[[M], object], on_complete: Reply) -> None:
+        """Shard.read on the key's shard; KafkaError NOT_COORDINATOR if another broker has it."""
+        shard = self._shards.get(self.partition_for(key))
+        if shard is None:
+            on_complete(self._refusal())
+        else:
+            shard.read(handle, on_complete)
+
+    def shards(self) -> Iterable[Shard[M]]:
+        """The shards of the partitions this broker leads."""
+        with self._lock:
+            return list(self._shards.values())
+
+    def _refusal(self) -> KafkaError:
+        if self._is_running:
+            return KafkaError(ErrorCode.NOT_COORDINATOR)
+        return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    # -- leadership --------------------------------------------------------------------------
+
+    def on_leadership(self, topic_partition: tuple[str, int], leader_epoch: int | None) -> None:
+        """The replica manager's hook: we lead a partition (its epoch), or do not any more (None).
+
+        A new leadership after a loss gets a new shard, so a topic that was deleted and made again
+        starts over at epoch 0.
+        """
+        name, index = topic_partition
+        if name != self.topic.name:
+            return
+        with self._lock:
+            if leader_epoch is None:
+                shard = self._shards.pop(index, None)
+            elif self._is_running:
+                shard = self._shards.get(index)
+                if shard is None:
+                    shard = self._shards[index] = self._new_shard(index)
+        if shard is None:
+            return
+        if leader_epoch is None:
+            shard.resigned()
+        else:
+            shard.elected(leader_epoch)
+
+    def _new_shard(self, index: int) -> Shard[M]:
+        log = ReplicatedShardLog(
+            self._around.replica_manager, (self.topic.name, index), self._serde, self._log_config
+        )
+        return Shard(f"{self.topic.name}-{index}", log, self._new_machine, self._services)
+
+    def shutdown(self) -> None:
+        """Answer everything that waits with NOT_COORDINATOR, so that clients look elsewhere."""
+        with self._lock:
+            self._is_running = False
+            shards = list(self._shards.values())
+            self._shards.clear()
+        for shard in shards:
+            shard.resigned()
+        self._wake_waiting()
+
+    # -- finding -----------------------------------------------------------------------------
+
+    def find(
+        self, key: str, on_complete: Callable[[BrokerRegistration | KafkaError], None]
+    ) -> None:
+        """Say which broker coordinates the key; creates the topic if there is none yet."""
+        found = self._leader_of(key)
+        if found is not None or not self._is_running:
+            on_complete(found or KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return
+
+        def answer() -> None:
+            on_complete(self._leader_of(key) or KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+        with self._lock:
+            self._waiting.append(answer)
+            is_first = len(self._waiting) == 1
+        if is_first:
+            self._around.timer.add(TOPIC_WAIT_MS, self._wake_waiting)
+            self._create_topic()
+
+    def _leader_of(self, key: str) -> BrokerRegistration | KafkaError | None:
+        """The key's broker; None while there is no topic, an error while there is no leader."""
+        image = self._around.metadata()
+        if self.topic.name not in image.topics_by_name:
+            return None
+        partition = image.partition(self.topic.name, self.partition_for(key))
+        broker = None if partition is None else image.brokers.get(partition.leader)
+        if broker is None or broker.fenced:
+            return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return broker
+
+    def _create_topic(self) -> None:
+        name, partition_count, replication_factor, configs = self.topic
+        request = CreateTopicsRequest(
+            topics=[
+                CreateTopicsRequest.Topic(
+                    name=name,
+                    num_partitions=partition_count,
+                    replication_factor=replication_factor,
+                    assignments=[],
+                    configs=[
+                        CreateTopicsRequest.Topic.Config(name=key, value=value)
+                        for key, value in configs.items()
+                    ],
+                )
+            ],
+            validate_only=False,
+        )
+        self._around.controller.submit(request, self._topic_created, context=ControllerContext())
+
+    def _topic_created(self, response: object) -> None:
+        if isinstance(response, CreateTopicsResponse):
+            for topic in response.topics:
+                if topic.error_code not in _RETRIED_CREATION:
+                    logger.warning(
+                        "internal topic could not be created topic=%s error=%s message=%s",
+                        topic.name, ErrorCode(topic.error_code).name, topic.error_message,
+                    )  # fmt: skip
+        else:
+            logger.warning(
+                "internal topic could not be created topic=%s error=%s", self.topic.name, response
+            )
+        self._wake_waiting()
+
+    def _wake_waiting(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for answer in waiting:
+            answer()
+
+
+@lru_cache(maxsize=4_096)
+def partition_of(key: str, partition_count: int) -> int:
+    """abs(Java's String.hashCode) modulo the number of partitions; abs(-2**31) counts as 0."""
+    units = memoryview(key.encode("utf-16-be", "surrogatepass"))
+    value = 0
+    for i in range(0, len(units), 2):
+        value = (value * 31 + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    if value >= 0x80000000:
+        value = 0x100000000 - value
+    return (value & 0x7FFFFFFF) % partition_count

@@ -1,0 +1,170 @@
+"""One partition of a coordinator's topic, as its shard writes and reads it (`shard.ShardLog`).
+
+Why: the shard knows records, the replica manager knows batches of bytes. Writing makes one batch
+per decision, so that the decision is in the log whole or not at all. Reading goes from the log's
+start to its end, in pieces of at most `load_buffer_size` bytes.
+
+Transactional batches (offsets committed in a transaction, which Apache Kafka may have written) are
+kept back until their marker: a commit yields them, an abort drops them, and so does the log's end.
+
+Gaps: transactional batches yielded at their marker may overwrite a plain commit of the same
+partition that came in between; Kafka compares record offsets there.
+
+Budget: 12 µs for a batch of one record, on top of `ReplicaManager.append_records`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from replication.replica_manager import AppendOrigin  # type: ignore[attr-defined]
+from server.coordinator.shard import AppendOutcome, Records
+from wire.control_records import ControlRecordType, parse_end_txn_marker
+from wire.errors import ErrorCode, KafkaError
+from wire.records import Record, build_batch, check_crc, iterate_headers, read_records
+
+if TYPE_CHECKING:
+    from replication.partition import Partition
+    from replication.replica_manager import AppendResult, ReplicaManager
+
+_ACKS_ALL = -1
+_NOT_LED_HERE = AppendOutcome(int(ErrorCode.NOT_LEADER_OR_FOLLOWER), is_appended=False)
+
+
+class RecordSerde(NamedTuple):
+    """How one coordinator's records become bytes. `decode` gives None for records to skip."""
+
+    encode: Callable[[Any], tuple[bytes, bytes | None]]
+    decode: Callable[[bytes, bytes | None], object | None]
+
+
+class ShardLogConfig(NamedTuple):
+    """What appending and loading obey."""
+
+    append_timeout_ms: int
+    load_buffer_size: int
+    codec: int
+
+
+class ReplicatedShardLog:
+    """See the module. Stateless: every call looks the partition up."""
+
+    def __init__(
+        self,
+        replica_manager: ReplicaManager,
+        topic_partition: tuple[str, int],
+        serde: RecordSerde,
+        config: ShardLogConfig,
+    ) -> None:
+        self._replica_manager = replica_manager
+        self._topic_partition = topic_partition
+        self._serde = serde
+        self._config = config
+
+    def append(
+        self,
+        records: Records,
+        wall_ms: int,
+        leader_epoch: int,
+        on_complete: Callable[[AppendOutcome], None],
+    ) -> None:
+        """Append one batch with acks=all; refused if another leader epoch has begun."""
+        partition = self._partition()
+        if partition is None or partition.leader_epoch != leader_epoch:
+            on_complete(_NOT_LED_HERE)
+            return
+        encode = self._serde.encode
+        batch = build_batch(
+            [Record(-1, wall_ms, *encode(record), ()) for record in records],
+            codec=self._config.codec,
+        )
+        self._replica_manager.append_records(
+            _ACKS_ALL,
+            self._config.append_timeout_ms,
+            [(self._topic_partition, batch)],
+            partial(_completed, on_complete),
+            origin=AppendOrigin.COORDINATOR,
+        )
+
+    def end_offset(self) -> int:
+        """The log end offset; 0 if the log is gone."""
+        partition = self._partition()
+        log = None if partition is None else partition.log
+        return 0 if log is None else log.log_end_offset
+
+    def high_watermark(self) -> int:
+        """The high watermark; -1 if the log is gone."""
+        partition = self._partition()
+        return -1 if partition is None else partition.high_watermark
+
+    def is_empty(self) -> bool:
+        """Whether there is nothing to read."""
+        partition = self._partition()
+        log = None if partition is None else partition.log
+        return log is None or log.log_start_offset == log.log_end_offset
+
+    def read(self) -> Iterator[object]:
+        """All records from the log's start to its end; see the module for transactions.
+
+        Raises KafkaError: what the replica manager says if the partition is not served here,
+        CORRUPT_MESSAGE for a batch whose checksum is wrong. MalformedFrame for a record that is
+        not what its key says.
+        """
+        decode = self._serde.decode
+        uncommitted: dict[int, Records] = {}
+        for header_is_control, producer_id, records in self._batches():
+            if header_is_control:
+                kept = uncommitted.pop(producer_id, [])
+                if _is_commit(records):
+                    yield from kept
+                continue
+            decoded = [
+                record
+                for raw in records
+                if raw.key is not None and (record := decode(raw.key, raw.value)) is not None
+            ]
+            if producer_id == _PLAIN:
+                yield from decoded
+            else:
+                uncommitted.setdefault(producer_id, []).extend(decoded)
+
+    def _batches(self) -> Iterator[tuple[bool, int, Iterator[Record]]]:
+        """(is control, producer id of a transactional batch or _PLAIN, records), in order."""
+        log = self._replica_manager.partition(self._topic_partition).open_log()
+        offset, end_offset = log.log_start_offset, log.log_end_offset
+        while offset < end_offset:
+            found = log.read(offset, self._config.load_buffer_size, True, end_offset)
+            if found.records is None:
+                return
+            data = found.records.read()
+            found.records.close()
+            next_offset = offset
+            for position, header in iterate_headers(data):
+                if not check_crc(data, position, header):
+                    raise KafkaError(
+                        ErrorCode.CORRUPT_MESSAGE, f"bad checksum at offset {header.base_offset}"
+                    )
+                next_offset = header.next_offset
+                if next_offset > offset:
+                    producer_id = header.producer_id if header.is_transactional else _PLAIN
+                    yield header.is_control, producer_id, read_records(data, position, header)
+            if next_offset <= offset:
+                return
+            offset = next_offset
+
+    def _partition(self) -> Partition | None:
+        return self._replica_manager.get_partition_or_none(self._topic_partition)
+
+
+_PLAIN = -1
+
+
+def _is_commit(records: Iterator[Record]) -> bool:
+    return any(parse_end_txn_marker(record).type is ControlRecordType.COMMIT for record in records)
+
+
+def _completed(on_complete: Callable[[AppendOutcome], None], results: list[AppendResult]) -> None:
+    result = results[0]
+    on_complete(AppendOutcome(result.error_code, result.base_offset >= 0))
