@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 LONG_MAX = 2**63 - 1
@@ -120,6 +120,17 @@ class LogConfig:
     segment_jitter_ms: int = 0
     segment_ms: int = 604_800_000
     unclean_leader_election_enable: bool = False
+    takes_batches_as_sent: bool = field(init=False, compare=False, repr=False, default=True)
+    """True if no config makes the log open or change a batch, but for a time in the future."""
+
+    def __post_init__(self) -> None:
+        as_sent = (
+            not self.is_compacted
+            and self.compression_type == COMPRESSION_PRODUCER
+            and self.message_timestamp_type == CREATE_TIME
+            and self.message_timestamp_before_max_ms == LONG_MAX
+        )
+        object.__setattr__(self, "takes_batches_as_sent", as_sent)
 
     @property
     def is_compacted(self) -> bool:
@@ -161,5 +172,5 @@ _BY_TYPE: dict[str, Callable[[str], object]] = {
     "tuple[str, ...]": _parse_list,
 }
 _PARSERS: dict[str, Callable[[str], object]] = {
-    field.name.replace("_", "."): _BY_TYPE[str(field.type)] for field in fields(LogConfig)
+    item.name.replace("_", "."): _BY_TYPE[str(item.type)] for item in fields(LogConfig) if item.init
 }

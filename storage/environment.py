@@ -1,0 +1,81 @@
+"""What the logs of one data directory share, and how a log tells its owner that a disk failed.
+
+A log never decides alone what a disk error means. It reports it here once; the owner (the log
+manager) takes the directory offline, and every log in it answers KAFKA_STORAGE_ERROR from then on,
+because each looks at `is_offline` before it writes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage import files
+from storage.config import Clock, Scheduler, SystemClock
+from storage.open_files import OpenFileCache
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from storage.log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+def _ignore_log(log: PartitionLog) -> None:
+    """Nobody keeps checkpoints for this log."""
+
+
+@dataclass(slots=True)
+class LogEnvironment:
+    """One per log directory; shared by its logs, written by whoever sees a failure first."""
+
+    log_dir: Path
+    clock: Clock = field(default_factory=SystemClock)
+    open_files: OpenFileCache = field(default_factory=lambda: OpenFileCache(1024))
+    scheduler: Scheduler | None = None
+    """Runs deferred work (flush after a roll, unlinking); None: it is done at once, or left."""
+    on_failure: Callable[[Path, OSError], None] | None = None
+    """Called once; by the scheduler's thread if there is one, since who saw the error has locks."""
+    on_recovery_point_lowered: Callable[[PartitionLog], None] = _ignore_log
+    """Called before a truncation below the recovery point touches the file (S-6)."""
+    on_log_start_moved: Callable[[PartitionLog], None] = _ignore_log
+    is_offline: bool = False
+    failure: OSError | None = None
+
+    def fail(self, error: OSError) -> None:
+        """Take the directory offline for good; only the first error is reported."""
+        if self.is_offline:
+            return
+        self.is_offline = True
+        self.failure = error
+        logger.error("log directory failed log_dir=%s error=%s", self.log_dir, error)
+        report = self.on_failure
+        if report is None:
+            return
+        if self.scheduler is None:
+            report(self.log_dir, error)
+        else:
+            self.scheduler.schedule_once("log-dir-failure", 0, lambda: report(self.log_dir, error))
+
+    def check_online(self) -> None:
+        """Raise KAFKA_STORAGE_ERROR if the directory is offline."""
+        if self.is_offline:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"log directory is offline: {self.failure}"
+            )
+
+    def storage_error(self, error: OSError, doing: str) -> KafkaError:
+        """What an OSError means to clients; takes the directory offline unless it may recover.
+
+        A full disk and a lack of descriptors pass: the operation failed and was undone, and the
+        next is tried afresh (S-16, S-17). Everything else is final (S-4).
+        """
+        passes = files.is_disk_full(error) or files.is_out_of_descriptors(error)
+        if passes and not getattr(error, "is_final", False):
+            logger.warning("%s failed log_dir=%s error=%s", doing, self.log_dir, error)
+        else:
+            self.fail(error)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing} failed: {error.strerror}")

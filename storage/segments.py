@@ -1,0 +1,81 @@
+"""The segments of one log, in offset order (Kafka: LogSegments).
+
+Writers replace the tuple as a whole under the log's lock; readers take `items` once and work with
+what they got, so they need no lock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+from storage.segment import LogSegment
+
+
+class LogSegments:
+    """An ordered set of segments by base offset; never empty once a log is open."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, segments: Iterable[LogSegment] = ()) -> None:
+        self._state: tuple[tuple[int, ...], tuple[LogSegment, ...]] = ((), ())
+        self._set(segments)
+
+    def _set(self, segments: Iterable[LogSegment]) -> None:
+        items = tuple(segments)
+        self._state = (tuple(segment.base_offset for segment in items), items)
+
+    @property
+    def items(self) -> tuple[LogSegment, ...]:
+        """All segments as of now."""
+        return self._state[1]
+
+    @property
+    def active(self) -> LogSegment:
+        """The last segment, the one appended to."""
+        return self._state[1][-1]
+
+    @property
+    def size(self) -> int:
+        """Bytes in all log files together."""
+        return sum(segment.size for segment in self._state[1])
+
+    def __len__(self) -> int:
+        return len(self._state[1])
+
+    def __iter__(self) -> Iterator[LogSegment]:
+        return iter(self._state[1])
+
+    def floor(self, offset: int) -> LogSegment | None:
+        """The segment that holds `offset` if any does: the last with a base at or below it."""
+        bases, items = self._state
+        index = bisect_right(bases, offset) - 1
+        return items[index] if index >= 0 else None
+
+    def higher(self, base_offset: int) -> LogSegment | None:
+        """The segment after the one with this base offset."""
+        bases, items = self._state
+        index = bisect_right(bases, base_offset)
+        return items[index] if index < len(items) else None
+
+    def from_floor(self, offset: int) -> tuple[LogSegment, ...]:
+        """The segment that holds `offset` and all after it."""
+        bases, items = self._state
+        return items[max(bisect_right(bases, offset) - 1, 0) :]
+
+    def at_or_above(self, offset: int) -> tuple[LogSegment, ...]:
+        """Segments whose base offset is at or above `offset`."""
+        bases, items = self._state
+        return items[bisect_left(bases, offset) :]
+
+    def add(self, segment: LogSegment) -> None:
+        """Add a segment in its place; one with the same base offset must not be there."""
+        bases, items = self._state
+        index = bisect_left(bases, segment.base_offset)
+        assert index == len(bases) or bases[index] != segment.base_offset, "segment exists"
+        self._set((*items[:index], segment, *items[index:]))
+
+    def remove(self, gone: Iterable[LogSegment]) -> None:
+        """Take segments out; their files are the caller's business."""
+        ids = {id(segment) for segment in gone}
+        self._set(segment for segment in self._state[1] if id(segment) not in ids)
