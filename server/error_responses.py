@@ -1,0 +1,107 @@
+"""An error answer for any API, in that API's own shape, written from its declaration.
+
+Why generic: APIs fail in three ways (one top-level code; a code for each topic, group or resource;
+a code for each partition), and clients need every topic and partition they asked about in the
+answer (protocol.md rule 21). So the response is built by walking its schema: every `error_code`
+gets the code, arrays that hold one are filled from the request's array they answer, keys are
+copied, everything else is Kafka's "unknown" value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wire.schema import RESPONSES, Field, Request, Response, Struct
+
+# Which array of the request an array of the response answers, where the names differ.
+_ANSWERS: dict[str, tuple[str, ...]] = {
+    "responses": ("topic_data", "topics", "topic_names", "resources"),
+    "partition_responses": ("partition_data",),
+    "partitions": ("partitions", "partition_indexes"),
+    "results": ("topics", "resources", "groups_names"),
+    "coordinators": ("coordinator_keys",),
+    "replica_election_results": ("topic_partitions",),
+    "partition_result": ("partitions",),
+}
+# Other names of the same key, request or response.
+_SAME: tuple[frozenset[str], ...] = (
+    frozenset({"name", "topic", "topic_name"}),
+    frozenset({"partition_index", "partition", "index", "partition_id"}),
+)
+_KEYS_OF_SCALARS = frozenset(
+    {"name", "topic", "group_id", "key", "partition_index", "partition", "partition_id"}
+)
+# What "unknown" is where Kafka's fresh object says 0.
+_UNKNOWN_MINUS_ONE = frozenset(
+    {
+        "base_offset",
+        "committed_offset",
+        "high_watermark",
+        "leader_id",
+        "low_watermark",
+        "node_id",
+        "offset",
+        "producer_epoch",
+    }
+)
+
+
+def error_response(
+    request: Request, version: int, code: int, message: str | None = None
+) -> Response:
+    """The response to `request` in which everything failed with `code`."""
+    response: Any = _failed(RESPONSES[request.api_key], request, version, code, message)
+    return response  # type: ignore[no-any-return]
+
+
+def _failed(
+    struct: type[Struct], source: Any, version: int, code: int, message: str | None
+) -> Struct:
+    values: dict[str, Any] = {}
+    for field in struct.schema:
+        if field.name == "error_code":
+            values[field.name] = int(code)
+        elif field.name == "error_message":
+            values[field.name] = message if field.nullable is not None else message or ""
+        elif field.struct is not None and _holds_error(field.struct):
+            values[field.name] = [
+                _failed(field.struct, item, version, code, message)
+                for item in _answered(field.name, source)
+            ]
+        else:
+            values[field.name] = _copied(field, source)
+    return struct(**values)
+
+
+def _holds_error(struct: type[Struct]) -> bool:
+    return any(
+        field.name == "error_code" or (field.struct is not None and _holds_error(field.struct))
+        for field in struct.schema
+    )
+
+
+def _answered(name: str, source: Any) -> list[Any]:
+    """The elements of the request that the response's array `name` answers."""
+    for candidate in _ANSWERS.get(name, (name,)):
+        items = getattr(source, candidate, None)
+        if items:
+            return list(items)
+    return []
+
+
+def _copied(field: Field, source: Any) -> Any:
+    """The request's value of the same name; else "unknown"."""
+    if not isinstance(source, Struct):
+        return source if field.name in _KEYS_OF_SCALARS else _unknown(field)
+    names = next((same for same in _SAME if field.name in same), frozenset({field.name}))
+    for name in (field.name, *sorted(names)):
+        value = getattr(source, name, None)
+        if isinstance(value, (str, int)) or (isinstance(value, bytes) and field.kind == "uuid"):
+            return value
+    return _unknown(field)
+
+
+def _unknown(field: Field) -> Any:
+    if field.name in _UNKNOWN_MINUS_ONE and field.kind.startswith("int"):
+        return -1
+    return field.blank()

@@ -1,0 +1,339 @@
+"""The listener: accepts connections, spreads them over processors, starts and stops the lot.
+
+    Acceptor thread -> Processor threads (num.network.threads) -> RequestChannel -> handler threads
+
+Names and roles are Kafka's (SocketServer). One listener; an inter-broker listener and TLS get
+acceptors of their own later.
+
+Accepting (N-10): over a connection limit a socket is accepted and closed at once, and counted. When
+the process has no descriptor or memory left, the acceptor pauses 100 ms and goes on; connections
+wait in the backlog and nothing spins (S-17).
+
+Stopping is controlled: stop accepting, let what is in flight be answered (parked requests at once,
+with what there is), close, end the threads.
+
+Gaps: TLS, SASL and several listeners are not served; a configuration that asks for them is refused
+by server.config.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import logging
+import select
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from server.connection import ConnectionLimits
+from server.limits import ConnectionQuotas, MemoryPool
+from server.processor import Channel, Processor
+from server.request_channel import RequestChannel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from server.handlers import ApiHandler
+
+logger = logging.getLogger(__name__)
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_PAUSE_S = 0.1
+_COMPLAIN_MS = 60_000
+_NO_LIMIT = 2_147_483_647
+_OS_DEFAULT = -1
+
+
+class BindError(Exception):
+    """The listener's address cannot be used; the message names it and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class SocketServerConfig:
+    """What the socket server obeys; names are Kafka's keys with _ for a dot.
+
+    host "" or "0.0.0.0" listens on every address; port 0 takes a free one. Byte counts in bytes, -1
+    for buffers is the operating system's default. Times in ms.
+
+    Defaults differ from Kafka's in two places. Threads: with the GIL more of them make one broker
+    slower, so there is one network thread (3 in Kafka) and two handler threads (8), measured in
+    benchmarks/requests.py; more cores are used by more brokers. Memory of large requests is bounded
+    (queued.max.request.bytes, no bound in Kafka): a bit above the largest request (N-9).
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 9092
+    listener_name: str = "PLAINTEXT"
+    num_network_threads: int = 1
+    num_io_threads: int = 2
+    queued_max_requests: int = 500
+    queued_max_request_bytes: int = 134_217_728
+    socket_request_max_bytes: int = 104_857_600
+    socket_send_buffer_bytes: int = _OS_DEFAULT
+    socket_receive_buffer_bytes: int = _OS_DEFAULT
+    socket_listen_backlog_size: int = 50
+    max_connections: int = _NO_LIMIT
+    max_connections_per_ip: int = _NO_LIMIT
+    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    max_connection_creation_rate: int = _NO_LIMIT
+    connections_max_idle_ms: int = 600_000
+    frame_complete_ms: int = 30_000
+    send_stall_ms: int = 60_000
+
+    def connection_limits(self) -> ConnectionLimits:
+        return ConnectionLimits(
+            frame_bytes_max=self.socket_request_max_bytes,
+            idle_ms=self.connections_max_idle_ms,
+            frame_ms=self.frame_complete_ms,
+            send_stall_ms=self.send_stall_ms,
+        )
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class SocketServer:
+    """Everything between the wire and the handlers.
+
+    `apis` is the dispatch table (`server.handlers.APIS`), `broker` what handlers find as
+    `ctx.broker`. Duties of the caller: `start` once, when the broker can answer; `shutdown` once.
+    `bind` may be called before `start` to learn the port: clients can connect then, and are
+    answered from `start` on.
+    """
+
+    def __init__(
+        self,
+        config: SocketServerConfig,
+        broker: Any,
+        apis: Mapping[int, ApiHandler],
+        clock_ms: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        self.config = config
+        self.request_channel = RequestChannel(
+            apis, broker, config.num_io_threads, config.queued_max_requests
+        )
+        self.quotas = ConnectionQuotas(
+            config.max_connections,
+            config.max_connections_per_ip,
+            config.max_connections_per_ip_overrides,
+            config.max_connection_creation_rate,
+        )
+        self.memory = MemoryPool(config.queued_max_request_bytes)
+        self.processors = [
+            Processor(index, self.request_channel, clock_ms, self.quotas, self.memory)
+            for index in range(max(1, config.num_network_threads))
+        ]
+        self._clock_ms = clock_ms
+        self._acceptor: Acceptor | None = None
+
+    @property
+    def port(self) -> int:
+        """The port listened on."""
+        if self._acceptor is None:
+            raise RuntimeError("the socket server is not bound")
+        return self._acceptor.port
+
+    def bind(self) -> None:
+        """Take the address; BindError if it cannot be had."""
+        if self._acceptor is None:
+            self._acceptor = Acceptor(self.config, self.processors, self.quotas, self._clock_ms)
+
+    def start(self) -> None:
+        """Bind, unless that was done, and serve."""
+        self.bind()
+        for processor in self.processors:
+            processor.start()
+        assert self._acceptor is not None
+        self._acceptor.start()
+
+    def stop_accepting(self) -> None:
+        """Close the listener; connections there are go on."""
+        if self._acceptor is not None:
+            self._acceptor.stop()
+
+    def shutdown(self, timeout: float = 5.0) -> None:
+        """Stop accepting, answer what is in flight for at most `timeout` seconds, close."""
+        self.stop_accepting()
+        deadline = time.monotonic() + timeout
+        for processor in self.processors:
+            processor.begin_drain()
+        for processor in self.processors:
+            processor.drained.wait(max(0.0, deadline - time.monotonic()))
+        for processor in self.processors:
+            processor.stop(1.0)
+        self.request_channel.shutdown(1.0)
+
+
+class Acceptor:
+    """Listens, accepts, and hands connections to the processors in turn."""
+
+    def __init__(
+        self,
+        config: SocketServerConfig,
+        processors: list[Processor],
+        quotas: ConnectionQuotas,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._limits = config.connection_limits()
+        self._processors = processors
+        self._quotas = quotas
+        self._clock_ms = clock_ms
+        self._next_id = 0
+        self._complained_ms = -_COMPLAIN_MS
+        self._listener = _listen(config)
+        self.port: int = self._listener.getsockname()[1]
+        self.exhausted = 0
+        self._stopping = threading.Event()
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, name="acceptor", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close the listener; returns when no connection will be accepted any more."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._wake_writer.close()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._listener.close()
+        self._wake_reader.close()
+
+    def _run(self) -> None:
+        poller = select.poll()
+        poller.register(self._listener.fileno(), select.POLLIN)
+        poller.register(self._wake_reader.fileno(), select.POLLIN)
+        while True:
+            poller.poll()
+            if self._stopping.is_set():
+                return
+            try:
+                self._accept_all()
+            except OSError as error:
+                self._pause(error)
+            except Exception:
+                logger.exception("accepting failed")
+
+    def _accept_all(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                sock, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            host = address[0].removeprefix("::ffff:")
+            refused = self._quotas.admit(host, self._clock_ms())
+            if refused is not None:
+                logger.debug("connection refused peer=%s limit=%s", host, refused)
+                sock.close()
+                continue
+            self._hand_on(sock, host)
+
+    def _hand_on(self, sock: socket.socket, host: str) -> None:
+        processor = self._processors[self._next_id % len(self._processors)]
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if self._config.socket_send_buffer_bytes != _OS_DEFAULT:
+                sock.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_SNDBUF, self._config.socket_send_buffer_bytes
+                )
+            channel = Channel(
+                sock,
+                processor,
+                self._limits,
+                listener_name=self._config.listener_name,
+                connection_id=self._next_id,
+                peer_host=host,
+            )
+        except OSError:  # the peer has left already
+            sock.close()
+            self._quotas.release(host)
+            return
+        self._next_id += 1
+        processor.adopt(channel)
+
+    def _pause(self, error: OSError) -> None:
+        """Out of descriptors or memory: closing connections will free some."""
+        self.exhausted += 1
+        now_ms = self._clock_ms()
+        if now_ms - self._complained_ms >= _COMPLAIN_MS:
+            self._complained_ms = now_ms
+            level = logging.WARNING if error.errno in _EXHAUSTED else logging.ERROR
+            logger.log(level, "cannot accept connections error=%s; trying on", error)
+        self._stopping.wait(_PAUSE_S)
+
+
+def _listen(config: SocketServerConfig) -> socket.socket:
+    host = config.host
+    everywhere = host in ("", "0.0.0.0", "::")
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        if everywhere and host != "0.0.0.0" and socket.has_dualstack_ipv6():
+            family = socket.AF_INET6
+        elif host and family == socket.AF_INET:
+            info = socket.getaddrinfo(host, config.port, type=socket.SOCK_STREAM)[0]
+            family, host = info[0], str(info[4][0])
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise BindError(_bind_message(config, error)) from error
+    try:
+        # A restarted broker must not wait for the old connections' TIME_WAIT.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            only = 0 if everywhere and config.host != "::1" else 1
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
+        if config.socket_receive_buffer_bytes != _OS_DEFAULT:
+            # On the listener: the window's scale is settled when a connection is accepted.
+            listener.setsockopt(
+                socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes
+            )
+        listener.bind(("::" if family == socket.AF_INET6 and everywhere else host, config.port))
+        listener.listen(config.socket_listen_backlog_size)
+        listener.setblocking(False)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise BindError(_bind_message(config, error)) from error
+    return listener
+
+
+def _bind_message(config: SocketServerConfig, error: Exception) -> str:
+    address = f"{config.host or '*'}:{config.port}"
+    code = error.errno if isinstance(error, OSError) else None
+    if code == errno.EADDRINUSE:
+        return f"{address} is in use by another process: stop it, or listen elsewhere (--listen)"
+    if code == errno.EACCES:
+        return f"{address} needs more rights than this user has: choose a port above 1023"
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return f"cannot listen on {address}: {reason}"
+
+
+def keep_freed_memory(size: int = 16 << 20) -> None:
+    """Make the C library keep freed blocks up to `size` bytes for the next request.
+
+    glibc gives large freed blocks back to the kernel, and the next large request pays a page fault
+    for each 4 KiB: a 1 MiB frame cost 1,230 µs of CPU to receive before this call and 126 µs after
+    it (measured). Freeing one block of `size` that was never touched raises both of glibc's
+    thresholds for good (mallopt's dynamic M_MMAP_THRESHOLD); elsewhere it does nothing.
+    """
+    block = bytes(size)
+    del block
+
+
+def freeze_collector() -> None:
+    """Take what exists after start out of the garbage collector's sight, and let it run rarely.
+
+    Called once by the broker when it is ready. The request path makes no reference cycles (a test
+    counts them), so the collector finds nothing there, and its pauses are the tail of the latency.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
