@@ -429,8 +429,9 @@ class TransactionBuffer:
     those before an Abort never.
     """
 
-    def __init__(self) -> None:
-        self._held: list[Any] | None = None
+    def __init__(self, in_transaction: bool = False) -> None:
+        """`in_transaction`: the records to come continue one whose beginning is elsewhere."""
+        self._held: list[Any] | None = [] if in_transaction else None
 
     @property
     def in_transaction(self) -> bool:

@@ -416,9 +416,7 @@ def _change(broker: BrokerRegistration, **what: Any) -> BrokerRegistrationChange
 def fence_stale_broker(
     image: MetadataImage, sessions: BrokerSessions, config: ControllerConfig, now_ms: int
 ) -> list[Any]:
-    """Records that fence the broker silent for longest; one per pass, so that the next decision
-    sees it.
-    """
+    """Records that fence the broker silent for longest; only one, so that the next sees it."""
     broker_id = sessions.stale_broker(image, now_ms)
     return [] if broker_id is None else fence_records(image, config, image.brokers[broker_id])
 
