@@ -37,7 +37,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from server.coordinator.classic_group import (
     UNKNOWN_MEMBER_ID,
@@ -49,6 +48,8 @@ from server.coordinator.classic_group import (
 from server.coordinator.deadlines import Deadlines, Moment
 from server.coordinator.group_config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from server.coordinator.group_messages import (
+    Client,
+    LeavingMember,
     assignments_of,
     empty_group_record,
     generation_response,
@@ -73,21 +74,6 @@ from wire.messages.groups_records import GroupMetadataKey, GroupMetadataValue
 _MEMBER_ID_REQUIRED_VERSION = 4
 _SKIP_ASSIGNMENT_VERSION = 9
 _NO_LEADER = ""
-
-
-class Client(NamedTuple):
-    """Who sends a request: `host` as Kafka shows it, with a leading slash."""
-
-    client_id: str
-    host: str
-    api_version: int
-
-
-class LeavingMember(NamedTuple):
-    """One member of a LeaveGroup; an empty member id with an instance id is an administrator's."""
-
-    member_id: str
-    group_instance_id: str | None
 
 
 class ClassicGroups:

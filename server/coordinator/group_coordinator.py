@@ -13,10 +13,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from server.coordinator.classic_protocol import Client, LeavingMember
 from server.coordinator.group_config import GroupConfig
+from server.coordinator.group_messages import Client, LeavingMember
 from server.coordinator.group_shard import GroupShard
 from server.coordinator.records import Records, decode_record, encode_record
 from server.coordinator.runtime import CoordinatorRuntime, InternalTopic, Surroundings
@@ -154,7 +154,7 @@ class GroupCoordinator:
             self.runtime.read(
                 group_id,
                 partial(_describe_one, group_id, api_version),
-                partial(gather.put, i, partial(_describe_failed, group_id)),
+                partial(_put_or, gather, i, partial(_describe_failed, group_id)),
             )
 
     def delete_groups(
@@ -168,7 +168,7 @@ class GroupCoordinator:
             self.runtime.write(
                 group_id,
                 partial(_delete_one, group_id),
-                partial(gather.put, i, partial(_delete_failed, group_id)),
+                partial(_put_or, gather, i, partial(_delete_failed, group_id)),
                 is_pure=True,
             )
 
@@ -194,7 +194,7 @@ class GroupCoordinator:
         for i, shard in enumerate(shards):
             shard.read(
                 lambda machine: machine.list_groups(states, types),
-                partial(gather.put, i, _unchanged),
+                cast("Reply", partial(gather.put, i)),
             )
 
     def on_topics_deleted(self, names: Collection[str]) -> None:
@@ -214,11 +214,10 @@ class Gather(Generic[T]):
         if not count:
             on_complete([])
 
-    def put(self, i: int, failed: Callable[[KafkaError], T], part: T | KafkaError) -> None:
-        """The answer number `i`; `failed` makes one of an error."""
-        value = failed(part) if isinstance(part, KafkaError) else part
+    def put(self, i: int, part: T) -> None:
+        """The answer number `i`."""
         with self._lock:
-            self._parts[i] = value
+            self._parts[i] = part
             self._missing -= 1
             is_last = not self._missing
         if is_last:
@@ -255,8 +254,9 @@ def _drop_topics(names: Collection[str], shard: GroupShard) -> tuple[Records, No
     return shard.on_topics_deleted(names), None
 
 
-def _unchanged(error: KafkaError) -> KafkaError:
-    return error
+def _put_or(gather: Gather[T], i: int, failed: Callable[[KafkaError], T], result: object) -> None:
+    """Gather a response, or what `failed` makes of an error."""
+    gather.put(i, failed(result) if isinstance(result, KafkaError) else cast("T", result))
 
 
 def _ignore(_: object) -> None:

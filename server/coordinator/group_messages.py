@@ -1,10 +1,12 @@
-"""Between a classic group and the wire: its responses and its record (PURE).
+"""Between a classic group and the wire: its requests, responses and record (PURE).
 
 The record (GroupMetadataValue) holds, for each member, the metadata of the chosen protocol only: a
 loaded member knows one protocol until it joins again, as in Kafka.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from server.coordinator.classic_group import ClassicGroup, ClassicMember, GroupState, Protocols
 from server.coordinator.records import CoordinatorRecord
@@ -15,6 +17,21 @@ from wire.messages.groups_records import GroupMetadataKey, GroupMetadataValue
 _NO_LEADER = ""
 _NO_GENERATION = -1
 _NO_TIMESTAMP = -1
+
+
+class Client(NamedTuple):
+    """Who sends a request: `host` as Kafka shows it, with a leading slash."""
+
+    client_id: str
+    host: str
+    api_version: int
+
+
+class LeavingMember(NamedTuple):
+    """One member of a LeaveGroup; an empty member id with an instance id is an administrator's."""
+
+    member_id: str
+    group_instance_id: str | None
 
 
 def protocols_of(request: JoinGroupRequest) -> Protocols:

@@ -18,9 +18,10 @@ from functools import partial
 from itertools import islice
 
 from server.coordinator.classic_group import ClassicGroup, GroupState, Reply
-from server.coordinator.classic_protocol import ClassicGroups, Client, LeavingMember
+from server.coordinator.classic_protocol import ClassicGroups
 from server.coordinator.deadlines import Deadlines, Moment
 from server.coordinator.group_config import GroupConfig
+from server.coordinator.group_messages import Client, LeavingMember
 from server.coordinator.offsets import Offsets, validate_commit, validate_offset_delete
 from server.coordinator.records import CoordinatorRecord, Records
 from wire.errors import ErrorCode, KafkaError
