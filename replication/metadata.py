@@ -214,7 +214,7 @@ class MetadataDelta:
             self.changed_topics.add(topic.name)
         return topic
 
-    # --- topics ----------------------------------------------------------------------------------
+    # --- topics ---------------------------------------------------------------------------------
 
     def _topic_record(self, record: m.TopicRecord) -> None:
         if record.name in self.topics_by_name:
@@ -265,8 +265,7 @@ class MetadataDelta:
                     own = self._topic(topic.topic_id, record)
                     own.partitions[index] = replace(partition, elr=(), last_known_elr=())
 
-    # --- cluster
-    # -----------------------------------------------------------------------------------
+    # --- cluster --------------------------------------------------------------------------------
 
     def _register_broker(self, record: m.RegisterBrokerRecord) -> None:
         cordoned = record.cordoned_log_dirs
@@ -329,8 +328,7 @@ class MetadataDelta:
             zk_migration_ready=record.zk_migration_ready,
         )
 
-    # --- the rest
-    # ----------------------------------------------------------------------------------
+    # --- the rest -------------------------------------------------------------------------------
 
     def _config(self, record: m.ConfigRecord) -> None:
         key = (record.resource_type, record.resource_name)

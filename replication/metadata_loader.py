@@ -74,8 +74,7 @@ class MetadataLoader:
         self._snapshot_thread: threading.Thread | None = None
         self._thread: threading.Thread | None = None
 
-    # --- for the broker
-    # ------------------------------------------------------------------------------
+    # --- for the broker -------------------------------------------------------------------------
 
     def start(self, publishers: Sequence[MetadataPublisher]) -> None:
         """Publish the whole image, then each change. After the driver's start."""
@@ -117,8 +116,7 @@ class MetadataLoader:
         """Does the committed log end inside a metadata transaction."""
         return self._transactions.in_transaction
 
-    # --- listener of the driver
-    # ------------------------------------------------------------------------
+    # --- listener of the driver -----------------------------------------------------------------
 
     def handle_snapshot(
         self, snapshot_id: SnapshotId, timestamp: int, records: Sequence[Any]
@@ -141,8 +139,7 @@ class MetadataLoader:
     def handle_leader_change(self, leader_id: int, epoch: int) -> None:
         """Images do not depend on who leads."""
 
-    # --- replaying and publishing
-    # ------------------------------------------------------------------------
+    # --- replaying and publishing ---------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
@@ -188,8 +185,7 @@ class MetadataLoader:
         if self._on_fatal is not None:
             self._on_fatal(error)
 
-    # --- snapshots
-    # -----------------------------------------------------------------------------------------
+    # --- snapshots ------------------------------------------------------------------------------
 
     def _maybe_write_snapshot(self) -> None:
         config = self._snapshot_config

@@ -130,7 +130,7 @@ class BrokerSessions:
         return min(offsets, default=None)
 
 
-# --- registration --------------------------------------------------------------------------------
+# --- registration -------------------------------------------------------------------------------
 
 
 def register_broker(
@@ -267,7 +267,7 @@ def _leave_isrs(image: MetadataImage, config: ControllerConfig, broker_id: int) 
     return leader_and_isr_updates(image, config, change, lambda p: broker_id in p.isr)
 
 
-# --- heartbeat -----------------------------------------------------------------------------------
+# --- heartbeat ----------------------------------------------------------------------------------
 
 
 def broker_heartbeat(
@@ -344,7 +344,7 @@ def _records_for(
 def unfence_records(
     image: MetadataImage, config: ControllerConfig, broker: BrokerRegistration
 ) -> list[Any]:
-    """The broker may lead: it says so, and partitions without a leader get one if it is eligible."""
+    """The broker may lead: partitions without a leader get one if it is eligible."""
     record = BrokerRegistrationChangeRecord(
         broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=-1
     )
@@ -409,8 +409,7 @@ def _change(broker: BrokerRegistration, **what: Any) -> BrokerRegistrationChange
     )
 
 
-# --- fencing and unregistering
-# -----------------------------------------------------------------------
+# --- fencing and unregistering ------------------------------------------------------------------
 
 
 def fence_stale_broker(

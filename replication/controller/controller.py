@@ -88,7 +88,7 @@ class Controller:
         registration: ControllerRegistration | None = None,
         bootstrap_records: Sequence[Any] = (),
     ) -> None:
-        """`new_id` gives random topic ids; `registration` is what this controller says of itself."""
+        """`new_id` gives random topic ids, `registration` is what this controller is known by."""
         self.config = config
         self._driver = driver
         self._loader = loader
@@ -117,8 +117,7 @@ class Controller:
         loader.when_published(self._published)
         driver.add_listener(self)
 
-    # --- for callers
-    # -------------------------------------------------------------------------------
+    # --- for callers ----------------------------------------------------------------------------
 
     @property
     def is_active(self) -> bool:
@@ -158,8 +157,7 @@ class Controller:
                 return
         _complete(on_complete, _not_controller())
 
-    # --- listener of the driver
-    # ----------------------------------------------------------------------
+    # --- listener of the driver -----------------------------------------------------------------
 
     def handle_snapshot(
         self, snapshot_id: SnapshotId, timestamp: int, records: Sequence[Any]
@@ -176,8 +174,7 @@ class Controller:
             self._events.append(_LeaderChanged(led, self._committed_offset))
             self._wake.notify()
 
-    # --- the thread
-    # ------------------------------------------------------------------------------------
+    # --- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
@@ -240,8 +237,7 @@ class Controller:
         for waiting in failed:
             _complete(waiting.on_complete, _not_controller())
 
-    # --- one request
-    # ---------------------------------------------------------------------------------------
+    # --- one request ----------------------------------------------------------------------------
 
     def _serve(self, event: _Submitted) -> None:
         if self._epoch < 0:
@@ -319,8 +315,7 @@ class Controller:
             except KafkaError as error:
                 logger.warning("fencing waits for the quorum error=%s", error)
 
-    # --- handlers: which pure function serves what; modules are imported on first use
-    # ---------------------------
+    # --- handlers: which pure function serves what; modules are imported on first use -----------
 
     def _create_topics(self, request: Any, context: ControllerContext) -> ControllerResult:
         from replication.controller import topics

@@ -102,8 +102,7 @@ class PartitionChange:
             record.leader_recovery_state = self.leader_recovery_state
         return None if _changes_nothing(record) else record
 
-    # --- election
-    # ----------------------------------------------------------------------------------
+    # --- election -------------------------------------------------------------------------------
 
     def _elect(self, record: PartitionChangeRecord) -> None:
         elected = self._choose_leader()
@@ -151,8 +150,7 @@ class PartitionChange:
         ):
             record.leader = self.partition.leader
 
-    # --- eligible leader replicas (KIP-966)
-    # ---------------------------------------------------------
+    # --- eligible leader replicas (KIP-966) -----------------------------------------------------
 
     def _target_elr(self) -> None:
         if not self.elr_enabled:
@@ -189,8 +187,14 @@ class PartitionChange:
         if leader != NO_LEADER and partition.last_known_elr:
             record.last_known_elr = []
 
-    # --- reassignment
-    # --------------------------------------------------------------------------------
+    def _last_in_sync(self) -> int:
+        """The leader, or where there is none the only member of the ISR."""
+        partition = self.partition
+        if partition.has_leader() or len(partition.isr) != 1:
+            return partition.leader
+        return partition.isr[0]
+
+    # --- reassignment ---------------------------------------------------------------------------
 
     def _complete_reassignment(self) -> None:
         """All adding replicas are in the ISR: the removing ones leave (B-6)."""

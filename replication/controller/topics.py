@@ -271,7 +271,7 @@ def _too_many_records() -> KafkaError:
     )
 
 
-# --- delete ------------------------------------------------------------------------------------
+# --- delete -------------------------------------------------------------------------------------
 
 
 def delete_topics(
@@ -343,7 +343,7 @@ def _topic_to_delete(image: MetadataImage, name: str | None, topic_id: bytes) ->
     return topic
 
 
-# --- create partitions ---------------------------------------------------------------------------
+# --- create partitions --------------------------------------------------------------------------
 
 
 def create_partitions(image: MetadataImage, request: CreatePartitionsRequest) -> ControllerResult:

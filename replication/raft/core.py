@@ -84,7 +84,7 @@ class LogPosition(NamedTuple):
     end_offset: int
 
 
-# --- events -----------------------------------------------------------------------------------
+# --- events -------------------------------------------------------------------------------------
 
 
 class Start(NamedTuple):
@@ -160,7 +160,7 @@ Event = (
 )
 
 
-# --- effects ----------------------------------------------------------------------------------
+# --- effects ------------------------------------------------------------------------------------
 
 
 class LeaderChange(NamedTuple):
@@ -261,7 +261,7 @@ class RaftCore:
         _HANDLERS[type(event)](self, event, ready, now_ms)
         return ready
 
-    # --- handlers, one per event ---------------------------------------------------------------
+    # --- handlers, one per event ----------------------------------------------------------------
 
     def _on_start(self, event: Start, ready: Ready, now_ms: int) -> None:
         """Resume in the stored epoch; never as its leader: a restart proves nothing was lost.
@@ -363,7 +363,7 @@ class RaftCore:
             self._move(Role.RESIGNED)
             self.deadline_ms = now_ms + self._election_backoff_ms()
 
-    # --- moves -----------------------------------------------------------------------------------
+    # --- moves ----------------------------------------------------------------------------------
 
     def _become_candidate(self, ready: Ready, now_ms: int) -> None:
         self._move(Role.CANDIDATE)

@@ -164,8 +164,7 @@ class RaftDriver:
         self._delivered_from_disk = False
         self._thread: threading.Thread | None = None
 
-    # --- for callers
-    # -------------------------------------------------------------------------------
+    # --- for callers ----------------------------------------------------------------------------
 
     @property
     def leader_id(self) -> int:
@@ -301,8 +300,7 @@ class RaftDriver:
             )
         return QuorumInfo(core.leader_id, core.epoch, core.high_watermark, states, [])
 
-    # --- the thread
-    # ----------------------------------------------------------------------------------
+    # --- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -413,7 +411,7 @@ class RaftDriver:
             self._next_offset = offset + 1
 
     def _write_pending(self) -> KafkaError | None:
-        """Write all waiting batches, sync once, count ourselves. Returns what stopped the writing."""
+        """Write all waiting batches, sync once, count ourselves. Returns what stopped it, if any."""
         with self._wake:
             waiting, self._accumulator = self._accumulator, deque()
         if not waiting:
@@ -440,8 +438,7 @@ class RaftDriver:
             self._accumulator.clear()
         self._tell_leader(NO_LEADER)
 
-    # --- telling the listeners
-    # -------------------------------------------------------------------------
+    # --- telling the listeners ------------------------------------------------------------------
 
     def _deliver(self, high_watermark: int) -> None:
         self.log.update_high_watermark(high_watermark)

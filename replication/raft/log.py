@@ -115,7 +115,7 @@ class RaftLog:
         self._log.update_high_watermark(latest.offset)
         self._log.increment_log_start_offset(latest.offset)
 
-    # --- state -----------------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------
 
     @property
     def end_offset(self) -> int:
@@ -151,8 +151,7 @@ class RaftLog:
         """Durable on return (K-1). Raises OSError."""
         write_quorum_state(self.directory, state, voters, self.voters.kraft_version)
 
-    # --- appending
-    # ---------------------------------------------------------------------------------
+    # --- appending ------------------------------------------------------------------------------
 
     def append(self, batch: bytes, epoch: int) -> int:
         """Write one batch at the end of the log; returns its last offset. Not durable yet.
@@ -173,8 +172,7 @@ class RaftLog:
     def update_high_watermark(self, offset: int) -> None:
         self._log.update_high_watermark(offset)
 
-    # --- reading
-    # -----------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------
 
     def batches(self, offset: int, end_offset: int) -> Iterator[LoggedBatch]:
         """Batches from the one that holds `offset` to `end_offset`. Raises KafkaError."""
@@ -202,8 +200,7 @@ class RaftLog:
         """Raises CorruptSnapshot."""
         return read_snapshot(self.directory / snapshot_id.file_name)
 
-    # --- the voter set
-    # -------------------------------------------------------------------------------
+    # --- the voter set --------------------------------------------------------------------------
 
     def _find_voters(self) -> None:
         """Take the voter set from the snapshot and the control records above it."""
@@ -232,8 +229,7 @@ class RaftLog:
             kept = [other for other in known if other.type is not control.type]
             self.voters = Voters(version, directory_ids, (*kept, control))
 
-    # --- snapshots
-    # -----------------------------------------------------------------------------------
+    # --- snapshots ------------------------------------------------------------------------------
 
     def write_snapshot(
         self, snapshot_id: SnapshotId, timestamp: int, values: Iterable[bytes]
