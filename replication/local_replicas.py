@@ -51,6 +51,9 @@ _RESOURCE_TOPIC = 2
 _RESERVED_DIRECTORY_IDS = 100
 """Directory ids below this are words: unassigned, lost, migrating (KIP-858)."""
 
+Key = tuple[str, int]
+"""(topic, partition index); a TopicPartition is one."""
+
 LeadershipHook = Callable[[TopicPartition, int | None], object]
 
 
@@ -78,7 +81,7 @@ class LocalReplicas:
         lag_ms_max: int,
         on_change: Callable[[Partition], object],
     ) -> None:
-        self.partitions: dict[TopicPartition, Partition] = {}
+        self.partitions: dict[Key, Partition] = {}
         self.on_partition_leadership: list[LeadershipHook] = []
         """Called with (partition, leader epoch) on becoming leader, (partition, None) after it."""
         self.retired_messages_in = 0
@@ -92,20 +95,20 @@ class LocalReplicas:
         self._lag_ms_max = lag_ms_max
         self._on_change = on_change
         self._state_lock = threading.Lock()
-        self._offline: dict[TopicPartition, bytes] = {}
+        self._offline: dict[Key, bytes] = {}
         self._is_loaded = False
         self._applied_offset = -1
 
     # ------------------------------------------------------------------ finding
 
-    def get(self, key: tuple[str, int]) -> Partition:
+    def get(self, key: Key) -> Partition:
         """The partition; raises what `absent` says if it is not served here."""
-        partition = self.partitions.get(key)  # type: ignore[call-overload]
+        partition = self.partitions.get(key)
         if partition is None:
             raise self.absent(key)
-        return partition  # type: ignore[no-any-return]
+        return partition
 
-    def absent(self, key: tuple[str, int]) -> KafkaError:
+    def absent(self, key: Key) -> KafkaError:
         """Why a partition is not here: offline (56), on other nodes (6), or nowhere (3)."""
         topic, index = key
         if key in self._offline:
@@ -323,9 +326,10 @@ class LocalReplicas:
         """Stop serving what is in `directory`: requests there get KAFKA_STORAGE_ERROR (B-7)."""
         changes = _Changes()
         with self._state_lock:
-            for key, partition in list(self.partitions.items()):
+            for partition in list(self.partitions.values()):
                 log = partition.log
                 if log is not None and log.directory.parent == directory:
+                    key = partition.topic_partition
                     self._set_offline(key, partition.topic_id, partition, changes, error)
         self._tell(changes)
 
@@ -334,8 +338,8 @@ class LocalReplicas:
     def reload_topic_configs(self, topics: Iterable[str] | None = None) -> None:
         """Give the logs of `topics` (None: of all topics here) their effective configs anew."""
         by_topic: dict[str, list[Partition]] = {}
-        for key, partition in list(self.partitions.items()):
-            by_topic.setdefault(key.topic, []).append(partition)
+        for (topic, _), partition in list(self.partitions.items()):
+            by_topic.setdefault(topic, []).append(partition)
         for topic in by_topic if topics is None else topics:
             partitions = by_topic.get(topic)
             if partitions:

@@ -400,13 +400,10 @@ class Partition:
             upper_offset = last_stable_offset
             result.aborted = ()
         if offset < upper_offset and (max_bytes > 0 or min_one):
-            try:
-                self._read_into(result, log, offset, max_bytes, min_one, upper_offset)
-            except KafkaError as error:  # deleted by retention just now, or a storage error
-                return FetchResult(int(error.code))
+            self._read_log(result, log, offset, max_bytes, min_one, upper_offset)
         return result
 
-    def _read_into(
+    def _read_log(
         self,
         result: FetchResult,
         log: PartitionLog,
@@ -415,14 +412,17 @@ class Partition:
         min_one: bool,
         upper_offset: int,
     ) -> None:
-        read = log.read(offset, max_bytes, min_one, upper_offset)
-        records = read.records
-        if records is None:
+        wants_aborted = result.aborted is not None
+        try:
+            read = log.read(offset, max_bytes, min_one, upper_offset, include_aborted=wants_aborted)
+        except KafkaError as error:  # deleted by retention just now, or a storage error
+            result.error_code = int(error.code)
             return
-        result.records = records
-        self.bytes_out += records.size
-        if result.aborted is not None:
-            result.aborted = log.aborted_transactions(offset, upper_offset)
+        if read.records is not None:
+            result.records = read.records
+            self.bytes_out += read.records.size
+            if wants_aborted:
+                result.aborted = read.aborted
 
     def _diverges(self, log: PartitionLog, fetch: FetchPartition, result: FetchResult) -> bool:
         """E-5: the fetcher's last epoch must end where ours does; True if `result` says otherwise.

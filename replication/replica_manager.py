@@ -34,7 +34,7 @@ from replication.delayed import (
     DeleteStatus,
     ProduceStatus,
 )
-from replication.local_replicas import LocalReplicas
+from replication.local_replicas import Key, LocalReplicas
 from replication.purgatory import DelayedOperation, Purgatory
 from replication.requests import (
     CONSUMER_REPLICA_ID,
@@ -49,7 +49,7 @@ from replication.requests import (
     LogDirInfo,
     ReplicaLogInfo,
 )
-from storage.append import AppendOrigin
+from storage.log import AppendOrigin
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import ZERO_UUID
 
@@ -79,8 +79,6 @@ __all__ = [
     "ReplicaManager",
     "ReplicaManagerConfig",
 ]
-
-Key = tuple[str, int]
 
 _INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 _INCONSISTENT_TOPIC_ID = int(ErrorCode.INCONSISTENT_TOPIC_ID)
@@ -157,7 +155,8 @@ class ReplicaManager:
         """
         self.produce_requests += 1
         if acks not in (-1, 0, 1):
-            return on_complete([_refused(key, *_INVALID_ACKS) for key, _ in entries])
+            on_complete([_refused(key, *_INVALID_ACKS) for key, _ in entries])
+            return None
         wall_ms = self._wall_ms()
         results: list[AppendResult] = []
         appended: list[tuple[Key, bool]] = []
@@ -449,7 +448,7 @@ class ReplicaManager:
         return self.local.get(tp)
 
     def get_partition_or_none(self, tp: Key) -> Partition | None:
-        return self._partitions.get(tp)  # type: ignore[call-overload, no-any-return]
+        return self._partitions.get(tp)
 
     def partitions(self) -> list[Partition]:
         """All partitions hosted here, in whatever role."""

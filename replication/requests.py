@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from storage.segment import FileSlice
+    from storage.open_files import FileSlice
 
 CONSUMER_REPLICA_ID = -1
 """The replica id of a client's Fetch or ListOffsets."""
