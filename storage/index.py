@@ -170,9 +170,9 @@ class _IndexFile:
             if count < len(entries.keys):
                 # New arrays: a lookup in another thread keeps the old ones.
                 self._entries = _Entries(entries.keys[:count], entries.values[:count])
-                if self._written > count:
-                    self._written = -1
-                    self._write()
+            if self._written > count or self._written < 0:
+                self._written = -1
+                self._write()
 
     def _write(self, sync: bool = False) -> None:
         """Bring the file up to date. `_written` is -1 when it is missing or has bytes too many."""

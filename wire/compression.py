@@ -242,7 +242,7 @@ def _lz4_decompress(data: Buffer, limit: int) -> bytes:
                 chunk: bytes = frame.decompress(rest, max_length=output.room)
                 output.add(chunk)
                 rest = b""
-                if not chunk and frame.needs_input:
+                if not chunk and frame.needs_input and not frame.eof:
                     raise _bad("lz4", "the frame is cut short")
             rest = frame.unused_data
     except (RuntimeError, EOFError, ValueError) as error:
