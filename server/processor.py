@@ -31,9 +31,9 @@ import select
 import socket
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from server.connection import Connection, ConnectionLimits
+from server.channel import BYTES, GONE, MUTED, READ, WRITE, Channel, new_poller, release_slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,17 +49,6 @@ BURST_REQUESTS = 16
 BURST_BYTES = 65_536
 """Answers gathered before they are sent although more requests wait."""
 SWEEP_MS = 1_000
-SENDFILE_BYTES_MAX = 1 << 20
-SMALL_SLICE_BYTES = 4_096
-"""Record data up to this are read and sent with their header: one system call less (measured)."""
-_IOV_MAX = 512
-_BYTES = (bytes, bytearray, memoryview)
-_MSG_MORE = getattr(socket, "MSG_MORE", 0)
-
-READ = select.EPOLLIN | select.EPOLLRDHUP if hasattr(select, "epoll") else 1
-WRITE = select.EPOLLOUT if hasattr(select, "epoll") else 4
-GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR if hasattr(select, "epoll") else 0
-MUTED = select.EPOLLRDHUP if hasattr(select, "epoll") else 0
 
 
 class RequestReceiver(Protocol):
@@ -70,111 +59,6 @@ class RequestReceiver(Protocol):
 
     def await_room(self, processor: Processor) -> None:
         """Call `processor.resume` as soon as there is room."""
-
-
-class Channel(Connection):
-    """A connection with its socket, as handlers and the processor see it (Kafka's KafkaChannel).
-
-    `principal` is who the peer is; `local_host` and `local_port` are the address it dialled.
-    """
-
-    __slots__ = (
-        "client_id",
-        "client_id_raw",
-        "client_software",
-        "connection_id",
-        "ending",
-        "fd",
-        "interest",
-        "listener_name",
-        "local_host",
-        "local_port",
-        "peer_host",
-        "principal",
-        "processor",
-        "reserved_bytes",
-        "security_protocol",
-        "slice_sent",
-        "sock",
-    )
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        processor: Processor,
-        limits: ConnectionLimits,
-        *,
-        listener_name: str,
-        connection_id: int,
-        peer_host: str,
-    ) -> None:
-        super().__init__(limits, processor.now_ms)
-        self.sock = sock
-        self.fd = sock.fileno()
-        self.processor = processor
-        self.connection_id = connection_id
-        self.listener_name = listener_name
-        self.security_protocol = "PLAINTEXT"
-        self.principal = "User:ANONYMOUS"
-        self.peer_host = peer_host
-        local = sock.getsockname()
-        self.local_host: str = local[0].removeprefix("::ffff:")
-        self.local_port: int = local[1]
-        self.client_id = ""
-        self.client_id_raw = b""
-        self.client_software = ("unknown", "unknown")
-        self.interest = READ
-        self.ending = False
-        self.reserved_bytes = 0
-        self.slice_sent = 0
-
-    def __repr__(self) -> str:
-        return f"{self.listener_name}-{self.connection_id}({self.peer_host})"
-
-
-class _SelectorPoller:
-    """The face of select.epoll on a platform without it."""
-
-    def __init__(self) -> None:
-        import selectors
-
-        self._selector = selectors.DefaultSelector()
-
-    @staticmethod
-    def _events(mask: int) -> int:
-        return (1 if mask & READ else 0) | (2 if mask & WRITE else 0)
-
-    def register(self, fd: int, mask: int) -> None:
-        self._selector.register(fd, self._events(mask))
-
-    def modify(self, fd: int, mask: int) -> None:
-        events = self._events(mask)
-        registered = fd in self._selector.get_map()
-        if not events:
-            if registered:
-                self._selector.unregister(fd)
-        elif registered:
-            self._selector.modify(fd, events)
-        else:
-            self._selector.register(fd, events)
-
-    def unregister(self, fd: int) -> None:
-        if fd in self._selector.get_map():
-            self._selector.unregister(fd)
-
-    def poll(self, timeout: float) -> list[tuple[int, int]]:
-        ready = self._selector.select(timeout)
-        return [
-            (key.fd, (READ if events & 1 else 0) | (WRITE if events & 2 else 0))
-            for key, events in ready
-        ]
-
-    def close(self) -> None:
-        self._selector.close()
-
-
-def _new_poller() -> Any:
-    return select.epoll() if hasattr(select, "epoll") else _SelectorPoller()
 
 
 class Processor:
@@ -200,7 +84,7 @@ class Processor:
         self._clock_ms = clock_ms
         self._quotas = quotas
         self._memory = memory
-        self._poller = _new_poller()
+        self._poller = new_poller()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
@@ -428,7 +312,7 @@ class Processor:
                 channel.violation = channel.violation or "its request could not be served"
                 channel.frames.clear()
         elif not channel.answer(request, parts):
-            _release_slices(parts)
+            release_slices(parts)
             return
         if channel.reserved_bytes:
             self._memory.release(channel.reserved_bytes)
@@ -511,7 +395,7 @@ class Processor:
     def _flush(self, channel: Channel) -> None:
         """Send the outbox as far as the socket takes it."""
         try:
-            done = self._send(channel)
+            done = channel.send()
         except (BlockingIOError, InterruptedError):
             done = False
         except OSError as error:
@@ -523,66 +407,6 @@ class Processor:
             channel.last_active_ms = self.now_ms
         elif channel.send_stalled_ms < 0:
             channel.send_stalled_ms = self.now_ms
-
-    def _send(self, channel: Channel) -> bool:
-        """True when all was sent; False or BlockingIOError when the socket is full."""
-        outbox = channel.outbox
-        if len(outbox) == 1:
-            part = outbox[0]
-            if isinstance(part, bytearray):  # the common case: one small answer
-                sent = channel.sock.send(part)
-                self.bytes_out += sent
-                if sent == len(part):
-                    outbox.clear()
-                    return True
-                outbox[0] = memoryview(part)[sent:]
-                return False
-        turns = 4  # others have their turn after so much of a large answer
-        while outbox and turns:
-            if not isinstance(outbox[0], _BYTES):
-                turns -= self._send_slice(channel, outbox)
-            elif not self._send_bytes(channel, outbox):
-                return False
-            channel.last_active_ms = self.now_ms
-            if channel.send_stalled_ms >= 0:
-                channel.send_stalled_ms = self.now_ms
-        return not outbox
-
-    def _send_bytes(self, channel: Channel, outbox: list[Part]) -> bool:
-        """Send the bytes in front of the outbox with one call; False if some are left."""
-        count = 0
-        size = 0
-        flags = 0
-        for part in outbox:
-            if not isinstance(part, _BYTES):
-                flags = _MSG_MORE
-                break
-            if count == _IOV_MAX:
-                break
-            count += 1
-            size += len(part)
-        sent = channel.sock.sendmsg(outbox[:count], (), flags)  # type: ignore[arg-type]
-        self.bytes_out += sent
-        if sent == size:
-            del outbox[:count]
-            return True
-        _consume(outbox, sent)
-        return False
-
-    def _send_slice(self, channel: Channel, outbox: list[Part]) -> int:
-        """Send from the file slice in front of the outbox; 1 if it was a large piece."""
-        part: Any = outbox[0]
-        left = len(part) - channel.slice_sent
-        if left:
-            sent = part.send_to(channel.fd, channel.slice_sent, min(left, SENDFILE_BYTES_MAX))
-            self.bytes_out += sent
-            channel.slice_sent += sent
-            left -= sent
-        if not left:
-            part.close()
-            channel.slice_sent = 0
-            del outbox[0]
-        return 0 if channel.slice_sent < SENDFILE_BYTES_MAX else 1
 
     # -- beginning and end of connections
 
@@ -610,7 +434,7 @@ class Processor:
         if channel.reserved_bytes:
             self._memory.release(channel.reserved_bytes)
             channel.reserved_bytes = 0
-        _release_slices(channel.outbox)
+        release_slices(channel.outbox)
         channel.outbox = []
         channel.frames.clear()
         request, channel.in_flight = channel.in_flight, None
@@ -649,27 +473,8 @@ class Processor:
         self._wake_writer.close()
 
 
-def _consume(outbox: list[Part], sent: int) -> None:
-    """Take `sent` bytes off the front of an outbox that begins with bytes."""
-    while sent:
-        part = outbox[0]
-        size = len(part)
-        if sent < size:
-            outbox[0] = memoryview(part)[sent:]  # type: ignore[arg-type]
-            return
-        del outbox[0]
-        sent -= size
-
-
 def _is_worth_sending(channel: Channel) -> bool:
     """Whether the gathered answers are worth a system call of their own."""
     return channel.unsent_bytes() > BURST_BYTES or not all(
-        isinstance(part, _BYTES) for part in channel.outbox
+        isinstance(part, BYTES) for part in channel.outbox
     )
-
-
-def _release_slices(parts: list[Part]) -> None:
-    for part in parts:
-        close = getattr(part, "close", None)
-        if close is not None:
-            close()

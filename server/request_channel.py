@@ -36,8 +36,9 @@ from wire.primitives import read_uvarint
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from server.channel import Channel
     from server.handlers import ApiHandler
-    from server.processor import Channel, Processor
+    from server.processor import Processor
     from wire.primitives import Part
     from wire.schema import Request, Response
 

@@ -29,9 +29,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from server.channel import Channel
 from server.connection import ConnectionLimits
 from server.limits import ConnectionQuotas, MemoryPool
-from server.processor import Channel, Processor
+from server.processor import Processor
 from server.request_channel import RequestChannel
 
 if TYPE_CHECKING:

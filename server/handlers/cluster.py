@@ -1,0 +1,484 @@
+"""ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions: how clients find their way.
+
+All of them read the metadata image, which never changes while it is read; only Metadata may ask the
+controller for something, a topic to be created. There is no authorizer yet: everything may be seen,
+and the authorized operations of a resource are all there are.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any
+
+from replication.controller.context import ControllerContext
+from replication.controller.topics import check_topic_name
+from replication.metadata import NO_LEADER
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.cluster import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from wire.primitives import UNKNOWN_OPERATIONS, ZERO_UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from replication.metadata import MetadataImage, PartitionRegistration, TopicImage
+    from server.handlers import ApiHandler
+    from server.request_channel import RequestContext
+    from wire.messages.admin import CreateTopicsResponse
+
+INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
+
+# Bits by AclOperation's number; which operations a resource has: AclEntry.supportedOperations.
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
+_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
+ALL_TOPIC_OPERATIONS = (
+    1 << _READ
+    | 1 << _WRITE
+    | 1 << _CREATE
+    | 1 << _DELETE
+    | 1 << _ALTER
+    | 1 << _DESCRIBE
+    | 1 << _DESCRIBE_CONFIGS
+    | 1 << _ALTER_CONFIGS
+)
+ALL_CLUSTER_OPERATIONS = (
+    1 << _CREATE
+    | 1 << _ALTER
+    | 1 << _DESCRIBE
+    | 1 << _CLUSTER_ACTION
+    | 1 << _DESCRIBE_CONFIGS
+    | 1 << _ALTER_CONFIGS
+    | 1 << _IDEMPOTENT_WRITE
+)
+
+AUTO_CREATION_WAIT_MS = 5_000
+"""How long Metadata waits for a topic it had created before it says LEADER_NOT_AVAILABLE."""
+
+# Levels this broker can run at, as 4.3 names them. Kafka's other features (group, transaction,
+# share, streams) are neither supported nor finalised until their APIs are served.
+SUPPORTED_FEATURES: tuple[tuple[str, int, int], ...] = (
+    ("eligible.leader.replicas.version", 0, 1),
+    ("kraft.version", 0, 1),
+    ("metadata.version", 7, 30),
+)
+
+_NONE = int(ErrorCode.NONE)
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]{0,254}[a-zA-Z0-9])?")
+_BROKER_ENDPOINTS = 1
+_CONTROLLER_ENDPOINTS = 2
+
+
+# ---- ApiVersions
+
+
+def api_versions(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    """List what this broker serves, and the feature levels of the cluster.
+
+    Behaviour: derived from the dispatch table; Produce is listed from 0 (KAFKA-18659). Newer
+               versions than ours are answered by `unsupported_api_versions` (KIP-511).
+    Versions:  3 brings the client's software name and the features; below 4 features with minimum
+               level 0 are left out, because old Java clients fail on them (KAFKA-17011).
+    Gaps:      -
+    """
+    version = ctx.api_version
+    if version >= 3:
+        name, software_version = request.client_software_name, request.client_software_version
+        if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(software_version)):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+        ctx.connection.client_software = (name, software_version)
+    image: MetadataImage = ctx.broker.metadata
+    return ApiVersionsResponse(
+        error_code=_NONE,
+        api_keys=_api_keys(),
+        supported_features=[
+            ApiVersionsResponse.SupportedFeature(
+                name=feature, min_version=lowest, max_version=highest
+            )
+            for feature, lowest, highest in SUPPORTED_FEATURES
+            if lowest > 0 or version >= 4
+        ],
+        finalized_features_epoch=max(image.offset, 0),
+        finalized_features=[
+            ApiVersionsResponse.FinalizedFeature(
+                name=feature, max_version_level=level, min_version_level=level
+            )
+            for feature, level in sorted(image.features.items())
+            if level > 0
+        ],
+    )
+
+
+def _api_keys() -> list[ApiVersionsResponse.ApiKey]:
+    from server.handlers import ADVERTISED_MIN_VERSION, APIS
+
+    return [
+        ApiVersionsResponse.ApiKey(
+            api_key=key,
+            min_version=ADVERTISED_MIN_VERSION.get(key, api.min_version),
+            max_version=api.max_version,
+        )
+        for key, api in sorted(APIS.items())
+    ]
+
+
+def unsupported_api_versions(api: ApiHandler) -> ApiVersionsResponse:
+    """What a client that asked in too new a version gets: the versions of ApiVersions itself."""
+    own = ApiVersionsResponse.ApiKey(
+        api_key=api.api_key, min_version=api.min_version, max_version=api.max_version
+    )
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
+
+
+# ---- Metadata
+
+
+def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse | None:
+    """Name the brokers, and the partitions of topics with their leaders.
+
+    Behaviour: null topics means all (v0: empty means all). Unknown topics are created if request
+               and auto.create.topics.enable allow it; the answer waits for them, where Kafka says
+               LEADER_NOT_AVAILABLE and has the client ask again. Brokers are named by the address
+               the client dialled, unless advertised.listeners is set.
+    Versions:  4 auto-creation is the client's choice. 7 leader epoch. 10 topic ids. 12 ask by id.
+               13 top-level error.
+    Gaps:      internal topics are made by their coordinators, not by asking for their metadata.
+    """
+    topics = request.topics
+    version = ctx.api_version
+    if topics is None or (version == 0 and not topics):
+        return _metadata_response(ctx, request, sorted(ctx.broker.metadata.topics_by_name), {})
+    if version < 12 and any(t.name is None or t.topic_id != ZERO_UUID for t in topics):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"topic ids are not supported in version {version}"
+        )
+    ids = [t.topic_id for t in topics if t.topic_id != ZERO_UUID]
+    if ids:
+        return _metadata_by_id(ctx, request, ids)
+    names = list(dict.fromkeys(t.name or "" for t in topics))
+    image: MetadataImage = ctx.broker.metadata
+    missing = {name: _missing(name) for name in names if name not in image.topics_by_name}
+    creatable = [
+        name
+        for name, code in missing.items()
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name not in INTERNAL_TOPICS
+    ]
+    if (
+        creatable
+        and request.allow_auto_topic_creation
+        and ctx.broker.config.get("auto.create.topics.enable")
+    ):
+        _create_then_answer(ctx, request, names, missing, creatable)
+        return None
+    return _metadata_response(ctx, request, names, missing)
+
+
+def _missing(name: str) -> int:
+    """The error of a topic that is not there."""
+    try:
+        check_topic_name(name)
+    except KafkaError as error:
+        return int(error.code)
+    return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _create_then_answer(
+    ctx: RequestContext,
+    request: MetadataRequest,
+    names: list[str],
+    missing: dict[str, int],
+    creatable: list[str],
+) -> None:
+    """Have the controller create topics; answer when it did, or when waiting is over."""
+    from wire.messages.admin import CreateTopicsRequest
+
+    def answer(created: CreateTopicsResponse | KafkaError | None) -> None:
+        timeout.cancel()
+        ctx.respond(_metadata_response(ctx, request, names, missing | _not_created(created)))
+
+    def _not_created(created: CreateTopicsResponse | KafkaError | None) -> dict[str, int]:
+        if created is None or isinstance(created, KafkaError):
+            return dict.fromkeys(creatable, int(ErrorCode.LEADER_NOT_AVAILABLE))
+        return {
+            topic.name: topic.error_code
+            for topic in created.topics
+            if topic.error_code not in (_NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+        }
+
+    # A second answer, should both come, finds its request gone and does nothing.
+    timeout = ctx.broker.timer.add(AUTO_CREATION_WAIT_MS, lambda: answer(None))
+    ctx.on_disconnect(timeout.cancel)
+    ctx.broker.controller.submit(
+        CreateTopicsRequest(
+            topics=[
+                CreateTopicsRequest.Topic(
+                    name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[]
+                )
+                for name in creatable
+            ],
+            timeout_ms=AUTO_CREATION_WAIT_MS,
+            validate_only=False,
+        ),
+        answer,
+        context=ControllerContext(ctx.principal, ctx.api_version, ctx.client_id),
+    )
+
+
+def _metadata_by_id(
+    ctx: RequestContext, request: MetadataRequest, ids: list[bytes]
+) -> MetadataResponse:
+    image: MetadataImage = ctx.broker.metadata
+    found = [image.topics_by_id.get(topic_id) for topic_id in ids]
+    response = _metadata_response(
+        ctx, request, [topic.name for topic in found if topic is not None], {}
+    )
+    response.topics += [
+        MetadataResponse.Topic(
+            error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id, partitions=[]
+        )
+        for topic_id, topic in zip(ids, found, strict=True)
+        if topic is None
+    ]
+    return response
+
+
+def _metadata_response(
+    ctx: RequestContext, request: MetadataRequest, names: Iterable[str], missing: dict[str, int]
+) -> MetadataResponse:
+    image: MetadataImage = ctx.broker.metadata
+    operations = ALL_TOPIC_OPERATIONS if request.include_topic_authorized_operations else None
+    alive = frozenset(broker.broker_id for broker in image.alive_brokers())
+    topics = []
+    for name in names:
+        topic = image.topics_by_name.get(name)
+        if topic is None:
+            code = missing.get(name, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            topics.append(_absent_topic(name, code))
+        else:
+            topics.append(_metadata_topic(topic, alive, operations))
+    cluster_operations = request.include_cluster_authorized_operations
+    return MetadataResponse(
+        brokers=_metadata_brokers(ctx, image),
+        cluster_id=ctx.broker.cluster_id,
+        controller_id=_controller_id(ctx, image),
+        topics=topics,
+        cluster_authorized_operations=(
+            ALL_CLUSTER_OPERATIONS if cluster_operations else UNKNOWN_OPERATIONS
+        ),
+    )
+
+
+def _metadata_brokers(ctx: RequestContext, image: MetadataImage) -> list[MetadataResponse.Broker]:
+    brokers = []
+    for broker in image.alive_brokers():
+        host, port = ctx.broker.endpoint_for(ctx, broker)
+        brokers.append(
+            MetadataResponse.Broker(
+                node_id=broker.broker_id, host=host, port=port, rack=broker.rack
+            )
+        )
+    return brokers
+
+
+def _controller_id(ctx: RequestContext, image: MetadataImage) -> int:
+    """Some alive broker: any of them takes controller requests in KRaft mode (protocol.md 5.3)."""
+    node_id: int = ctx.broker.node_id
+    if image.is_active(node_id):
+        return node_id
+    alive = image.alive_brokers()
+    return alive[0].broker_id if alive else -1
+
+
+def _absent_topic(name: str, code: int) -> MetadataResponse.Topic:
+    return MetadataResponse.Topic(
+        error_code=code, name=name, is_internal=name in INTERNAL_TOPICS, partitions=[]
+    )
+
+
+def _metadata_topic(
+    topic: TopicImage, alive: frozenset[int], operations: int | None
+) -> MetadataResponse.Topic:
+    make = MetadataResponse.Topic.Partition
+    return MetadataResponse.Topic(
+        error_code=_NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[
+            make(
+                error_code=_partition_error(partition, alive),
+                partition_index=index,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=list(partition.replicas),
+                isr_nodes=list(partition.isr),
+                offline_replicas=[r for r in partition.replicas if r not in alive],
+            )
+            for index, partition in sorted(topic.partitions.items())
+        ],
+        topic_authorized_operations=UNKNOWN_OPERATIONS if operations is None else operations,
+    )
+
+
+def _partition_error(partition: PartitionRegistration, alive: frozenset[int]) -> int:
+    if partition.leader == NO_LEADER or partition.leader not in alive:
+        return int(ErrorCode.LEADER_NOT_AVAILABLE)
+    return _NONE
+
+
+# ---- DescribeCluster
+
+
+def describe_cluster(
+    ctx: RequestContext, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    """Name cluster, controller and brokers.
+
+    Behaviour: a client that wants controllers asked the wrong listener: MISMATCHED_ENDPOINT_TYPE.
+    Versions:  1 endpoint type. 2 fenced brokers, when they are asked for.
+    Gaps:      -
+    """
+    image: MetadataImage = ctx.broker.metadata
+    if request.endpoint_type != _BROKER_ENDPOINTS:
+        return _wrong_endpoint(ctx, request.endpoint_type)
+    brokers = []
+    for broker_id in sorted(image.brokers):
+        broker = image.brokers[broker_id]
+        if broker.fenced and not request.include_fenced_brokers:
+            continue
+        host, port = ctx.broker.endpoint_for(ctx, broker)
+        brokers.append(
+            DescribeClusterResponse.Broker(
+                broker_id=broker_id, host=host, port=port, rack=broker.rack, is_fenced=broker.fenced
+            )
+        )
+    operations = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        error_code=_NONE,
+        endpoint_type=_BROKER_ENDPOINTS,
+        cluster_id=ctx.broker.cluster_id,
+        controller_id=_controller_id(ctx, image),
+        brokers=brokers,
+        cluster_authorized_operations=(
+            ALL_CLUSTER_OPERATIONS if operations else UNKNOWN_OPERATIONS
+        ),
+    )
+
+
+def _wrong_endpoint(ctx: RequestContext, endpoint_type: int) -> DescribeClusterResponse:
+    if endpoint_type == _CONTROLLER_ENDPOINTS:
+        code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
+        message = "this listener serves brokers, and the request asks for controllers"
+    else:
+        code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        message = f"unsupported endpoint type {endpoint_type}"
+    return DescribeClusterResponse(
+        error_code=code,
+        error_message=message,
+        endpoint_type=endpoint_type,
+        cluster_id=ctx.broker.cluster_id,
+        brokers=[],
+    )
+
+
+# ---- DescribeTopicPartitions
+
+
+def describe_topic_partitions(
+    ctx: RequestContext, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """Page through topics and partitions, by name and index (KIP-966).
+
+    Behaviour: no names means all topics. A page ends after response_partition_limit partitions, or
+               max.request.partition.size.limit; `next_cursor` says where the next begins.
+    Versions:  all alike.
+    Gaps:      -
+    """
+    cursor = request.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor's partition index is negative")
+    image: MetadataImage = ctx.broker.metadata
+    names = sorted({topic.name for topic in request.topics} or image.topics_by_name)
+    if cursor is not None:
+        names = names[bisect_left(names, cursor.topic_name) :]
+    limit = min(
+        int(ctx.broker.config.get("max.request.partition.size.limit")),
+        request.response_partition_limit,
+    )
+    page = _Page(image, max(1, limit))
+    for name in names:
+        first = cursor.partition_index if cursor and cursor.topic_name == name else 0
+        if not page.add(name, first):
+            break
+    return DescribeTopicPartitionsResponse(topics=page.topics, next_cursor=page.next_cursor)
+
+
+class _Page:
+    """One answer of DescribeTopicPartitions being filled."""
+
+    def __init__(self, image: MetadataImage, limit: int) -> None:
+        self._image = image
+        self._alive = frozenset(broker.broker_id for broker in image.alive_brokers())
+        self._left = limit
+        self.topics: list[DescribeTopicPartitionsResponse.Topic] = []
+        self.next_cursor: DescribeTopicPartitionsResponse.Cursor | None = None
+
+    def add(self, name: str, first: int) -> bool:
+        """Add a topic's partitions from index `first`; False when the page is full."""
+        topic = self._image.topics_by_name.get(name)
+        if topic is None:
+            self.topics.append(self._topic(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, ()))
+            return True
+        indexes = [index for index in sorted(topic.partitions) if index >= first]
+        if not self._left and indexes:
+            self._stop_at(name, indexes[0])
+            return False
+        taken = indexes[: self._left]
+        self._left -= len(taken)
+        self.topics.append(self._topic(name, _NONE, topic, taken))
+        if len(taken) < len(indexes):
+            self._stop_at(name, indexes[len(taken)])
+            return False
+        return True
+
+    def _stop_at(self, name: str, index: int) -> None:
+        self.next_cursor = DescribeTopicPartitionsResponse.Cursor(
+            topic_name=name, partition_index=index
+        )
+
+    def _topic(
+        self, name: str, code: int, topic: TopicImage | None, indexes: Sequence[int]
+    ) -> DescribeTopicPartitionsResponse.Topic:
+        return DescribeTopicPartitionsResponse.Topic(
+            error_code=code,
+            name=name,
+            topic_id=ZERO_UUID if topic is None else topic.topic_id,
+            is_internal=name in INTERNAL_TOPICS,
+            partitions=[
+                self._partition(index, topic.partitions[index]) for index in indexes if topic
+            ],
+            topic_authorized_operations=UNKNOWN_OPERATIONS
+            if topic is None
+            else ALL_TOPIC_OPERATIONS,
+        )
+
+    def _partition(self, index: int, partition: PartitionRegistration) -> Any:
+        return DescribeTopicPartitionsResponse.Topic.Partition(
+            error_code=_partition_error(partition, self._alive),
+            partition_index=index,
+            leader_id=partition.leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=list(partition.replicas),
+            isr_nodes=list(partition.isr),
+            eligible_leader_replicas=list(partition.elr),
+            last_known_elr=list(partition.last_known_elr),
+            offline_replicas=[r for r in partition.replicas if r not in self._alive],
+        )
