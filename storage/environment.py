@@ -42,6 +42,8 @@ class LogEnvironment:
     on_recovery_point_lowered: Callable[[PartitionLog], None] = _ignore_log
     """Called before a truncation below the recovery point touches the file (S-6)."""
     on_log_start_moved: Callable[[PartitionLog], None] = _ignore_log
+    is_writable: bool = True
+    """False if appends are refused: offline, or the disk is full and its reserve is in use."""
     is_offline: bool = False
     failure: OSError | None = None
 
@@ -50,6 +52,7 @@ class LogEnvironment:
         if self.is_offline:
             return
         self.is_offline = True
+        self.is_writable = False
         self.failure = error
         logger.error("log directory failed log_dir=%s error=%s", self.log_dir, error)
         report = self.on_failure
@@ -66,6 +69,12 @@ class LogEnvironment:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"log directory is offline: {self.failure}"
             )
+
+    def check_writable(self) -> None:
+        """Raise KAFKA_STORAGE_ERROR if nothing may be appended (now, or for good)."""
+        self.check_online()
+        if not self.is_writable:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no space left on {self.log_dir}")
 
     def storage_error(self, error: OSError, doing: str) -> KafkaError:
         """What an OSError means to clients; takes the directory offline unless it may recover.

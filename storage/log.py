@@ -48,7 +48,7 @@ from storage.producer_state import (
 )
 from storage.results import LogAppendInfo, LogEnd, ReadResult
 from storage.segment import DELETED_SUFFIX, LogSegment
-from storage.segments import LogSegments
+from storage.segments import LogSegments, make_segment
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
 from wire.record_batch import BatchHeader, patch_for_log
@@ -162,8 +162,8 @@ class PartitionLog(LogReader):
         """
         batch = prepare_batch(records, self.config, wall_ms, origin, request_version)
         with self.lock:
-            if self.environment.is_offline:
-                self.environment.check_online()
+            if not self.environment.is_writable:
+                self.environment.check_writable()
             try:
                 return self._append(batch, leader_epoch, wall_ms, origin)
             except OSError as error:
@@ -253,7 +253,7 @@ class PartitionLog(LogReader):
         starts below the log's end, FENCED_LEADER_EPOCH if it is of an epoch above `leader_epoch`.
         """
         with self.lock:
-            self.environment.check_online()
+            self.environment.check_writable()
             batches = check_follower_batches(records, self.end.offset, leader_epoch)
             try:
                 return self._append_given(records, batches)
@@ -333,7 +333,7 @@ class PartitionLog(LogReader):
         active = self.end.segment
         if active.size == 0 and active.base_offset >= base_offset:
             return active
-        segment = self.make_segment(base_offset)
+        segment = make_segment(self.directory, base_offset, self.config, self.environment)
         segment.create(self.config.segment_bytes if self.config.preallocate else 0)
         try:
             self.producer_state.take_snapshot()
@@ -347,23 +347,6 @@ class PartitionLog(LogReader):
         self.end = LogEnd(self.end.offset, segment, 0)
         if self.environment.scheduler is not None:
             self.environment.scheduler.schedule_once("flush-log", 0, self.flush)
-        return segment
-
-    def make_segment(self, base_offset: int) -> LogSegment:
-        """A segment object for this log's directory and config; no file is touched."""
-        config = self.config
-        segment = LogSegment(
-            self.directory,
-            base_offset,
-            index_interval_bytes=config.index_interval_bytes,
-            index_size_max=config.segment_index_bytes,
-            created_ms=self.environment.clock.wall_ms(),
-            open_files=self.environment.open_files,
-        )
-        if config.segment_jitter_ms:
-            import random
-
-            segment.jitter_ms = random.randrange(min(config.segment_jitter_ms, config.segment_ms))
         return segment
 
     # -- durability ------------------------------------------------------------------------------
@@ -431,6 +414,14 @@ class PartitionLog(LogReader):
         """The producers the log remembers (DescribeProducers)."""
         with self.lock:
             return self.producer_state.active_producers()
+
+    def change_directory(self, directory: Path) -> None:
+        """Note that the log's directory was renamed; what is open stays open."""
+        with self.lock:
+            self.directory = directory
+            self.producer_state.directory = directory
+            for segment in self.segments:
+                segment.change_directory(directory)
 
     def close(self) -> None:
         """Finish the indexes and let all files go; durable only if `flush` came before.
@@ -569,7 +560,7 @@ class PartitionLog(LogReader):
     def _start_over(self, offset: int) -> None:
         self._lower_flushed_offset(min(offset, self.flushed_offset))
         self._remove_segments(list(self.segments))
-        segment = self.make_segment(offset)
+        segment = make_segment(self.directory, offset, self.config, self.environment)
         segment.create()
         self.segments.add(segment)
         self._is_directory_dirty = True

@@ -56,7 +56,7 @@ from storage.segment import (
     IndexMismatch,
     LogSegment,
 )
-from storage.segments import LogSegments
+from storage.segments import LogSegments, make_segment
 from wire.crc import crc32c
 from wire.errors import MalformedFrame
 from wire.primitives import TopicPartition
@@ -277,14 +277,7 @@ class _Recovery:
         raise OSError(errno.EIO, f"indexes of {self._directory} do not fit their logs")
 
     def _make_segment(self, base_offset: int) -> LogSegment:
-        return LogSegment(
-            self._directory,
-            base_offset,
-            index_interval_bytes=self._config.index_interval_bytes,
-            index_size_max=self._config.segment_index_bytes,
-            created_ms=self._environment.clock.wall_ms(),
-            open_files=self._environment.open_files,
-        )
+        return make_segment(self._directory, base_offset, self._config, self._environment)
 
     def _load_segments(self) -> None:
         """Find the `.log` files; rebuild indexes that are missing or cannot be read (S-10)."""

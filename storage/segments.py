@@ -8,8 +8,30 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+from storage.config import LogConfig
+from storage.environment import LogEnvironment
 from storage.segment import LogSegment
+
+
+def make_segment(
+    directory: Path, base_offset: int, config: LogConfig, environment: LogEnvironment
+) -> LogSegment:
+    """A segment object for a log of this config; no file is touched."""
+    segment = LogSegment(
+        directory,
+        base_offset,
+        index_interval_bytes=config.index_interval_bytes,
+        index_size_max=config.segment_index_bytes,
+        created_ms=environment.clock.wall_ms(),
+        open_files=environment.open_files,
+    )
+    if config.segment_jitter_ms:
+        import random
+
+        segment.jitter_ms = random.randrange(min(config.segment_jitter_ms, config.segment_ms))
+    return segment
 
 
 class LogSegments:
