@@ -103,6 +103,7 @@ class Partition:
         self._lag_ms_max = lag_ms_max
         self._min_isr = 1
         self._has_min_isr = False
+        self._is_electing = False  # a leader epoch is being recorded: no appends
         self._group_commit = GroupCommit(flush_async, self._log_flushed)
 
     def __repr__(self) -> str:
@@ -144,7 +145,7 @@ class Partition:
 
         Idempotent: metadata older than what is known is ignored, the same again changes nothing.
         The epoch's start is on disk before the first append can be stamped with it (E-3); during
-        that moment appends are answered NOT_LEADER_OR_FOLLOWER, which clients retry.
+        that moment new appends are answered NOT_LEADER_OR_FOLLOWER, which clients retry.
 
         The caller serialises role changes, and calls `on_progress`'s work itself afterwards.
         """
@@ -153,13 +154,12 @@ class Partition:
                 return False
             is_new_leader = self.leader_log is None
             is_new_epoch = registration.leader_epoch > self.leader_epoch or is_new_leader
-            if is_new_epoch:
-                self.leader_log = None
-                self.not_serving = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            self._is_electing = is_new_epoch
         start_offset = log.log_end_offset
         if is_new_epoch:
             log.assign_epoch_start(registration.leader_epoch, start_offset)
         with self.lock:
+            self._is_electing = False
             if self._is_stale(registration):  # stopped meanwhile
                 return False
             self.log = log
@@ -168,7 +168,7 @@ class Partition:
                 self._begin_leader_epoch(registration, start_offset, is_new_leader=is_new_leader)
             self.leader_log = log
             self._refresh_min_isr()
-            if is_new_epoch:
+            if is_new_leader:
                 self._group_commit.begin_leadership(log)
             self._advance_high_watermark(log)
         if is_new_epoch:
@@ -286,7 +286,7 @@ class Partition:
         """
         with self.lock:
             log = self.leader_log
-            if log is None:
+            if log is None or self._is_electing:
                 raise self._not_serving_error()
             if acks == -1 and not self._has_min_isr:
                 raise KafkaError(

@@ -622,6 +622,37 @@ def test_what_a_crash_left_unflushed_is_flushed_before_it_is_served(tmp_path: Pa
     node.log.close()
 
 
+def test_a_re_elected_leader_still_waits_for_the_fsync_it_promised(tmp_path: Path) -> None:
+    node = Node(tmp_path / "orders-0", LogConfig(flush_messages=3))
+    node.lead(epoch=1)
+    for value in (b"a", b"b", b"c"):
+        node.append(value)
+    node.log.update_config(LogConfig(flush_messages=100))
+    node.lead(epoch=2)
+    assert node.partition.must_wait(3, -1)
+    assert node.partition.high_watermark == 2
+    node.log.close()
+
+
+def test_appends_are_refused_and_reads_go_on_while_an_election_is_recorded(node: Node) -> None:
+    """E-3: no batch of the new epoch before its start is on disk, none of the old one after."""
+    node.lead(epoch=1)
+    node.append(b"a")
+    seen: list[object] = []
+    record = node.log.assign_epoch_start
+
+    def record_slowly(epoch: int, offset: int) -> None:
+        with refused(ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            node.append(b"too early")
+        seen.append(node.values(0))
+        record(epoch, offset)
+
+    node.log.assign_epoch_start = record_slowly  # type: ignore[method-assign]
+    node.lead(epoch=2)
+    assert seen == [[b"a"]]
+    assert node.append(b"b")[0].leader_epoch == 2
+
+
 def test_page_cache_mode_never_waits_for_the_disk(node: Node) -> None:
     node.lead()
     node.append(b"a")

@@ -1,0 +1,159 @@
+"""Cost of the replication layer per request: `python -m benchmarks.replication [NAME...]`.
+
+Each figure is the best of several rounds, in microseconds. "on top" is the difference to the log
+call the request contains, measured in the same run: the budgets in the docstrings are about that.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from replication.metadata import EMPTY_IMAGE, MetadataDelta, PartitionRegistration, TopicImage
+from replication.replica_manager import FetchPartition, ReplicaManager, ReplicaManagerConfig
+from replication.timer import Timer
+from storage.config import LogConfig, SystemClock
+from storage.environment import LogEnvironment
+from storage.log import PartitionLog
+from storage.recovery import open_log
+from wire.primitives import ZERO_UUID, TopicPartition
+from wire.records import Record, build_batch
+
+TOPIC_ID = b"benchmark topic!"
+PRODUCED, READ, QUIET = (TopicPartition("orders", index) for index in range(3))
+BATCH = build_batch([Record(-1, 1_700_000_000_000, None, bytes(100))])
+
+
+class Logs:
+    """A log manager of three logs in one directory."""
+
+    offline_dirs: frozenset[Path] = frozenset()
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._environment = LogEnvironment(root)
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+
+    def all_logs(self) -> list[PartitionLog]:
+        return list(self.logs.values())
+
+    def get(self, key: TopicPartition) -> PartitionLog | None:
+        return self.logs.get(key)
+
+    def get_or_create(
+        self, key: TopicPartition, topic_id: bytes, config: LogConfig, directory: Path | None = None
+    ) -> PartitionLog:
+        log = open_log(self._root / str(key), key, config, self._environment, topic_id=topic_id)
+        self.logs[key] = log
+        return log
+
+    def high_watermark(self, key: TopicPartition) -> int:
+        return 0
+
+    def flush_async(self, log: PartitionLog, callback: Callable[..., object]) -> None:
+        log.flush()
+        callback(None)
+
+
+def microseconds(call: Callable[[], object], count: int, rounds: int = 5) -> float:
+    """Best mean cost of one call."""
+    best = float("inf")
+    for _ in range(rounds):
+        started = time.perf_counter_ns()
+        for _ in range(count):
+            call()
+        best = min(best, (time.perf_counter_ns() - started) / count)
+    return best / 1000
+
+
+def nothing(results: object) -> None:
+    """The callback of a request whose answer nobody wants."""
+
+
+def make_manager(root: Path, timer: Timer) -> tuple[ReplicaManager, Logs]:
+    registration = PartitionRegistration((0,), (ZERO_UUID,), (0,), 0)
+    topic = TopicImage("orders", TOPIC_ID, dict.fromkeys(range(3), registration))
+    image = replace(
+        EMPTY_IMAGE, offset=1, topics_by_name={"orders": topic}, topics_by_id={TOPIC_ID: topic}
+    )
+    logs = Logs(root)
+    log_manager: Any = logs
+    manager = ReplicaManager(
+        ReplicaManagerConfig(),
+        log_manager,
+        lambda: image,
+        timer,
+        SystemClock(),
+        0,
+        topic_config=lambda topic: LogConfig(),
+    )
+    manager.apply_delta(MetadataDelta(EMPTY_IMAGE), image)
+    return manager, logs
+
+
+def measure(root: Path, timer: Timer) -> dict[str, float]:
+    """Microseconds by name."""
+    manager, logs = make_manager(root, timer)
+    log, read_log = logs.logs[PRODUCED], logs.logs[READ]
+    wall_ms = SystemClock().wall_ms()
+    entries = [(PRODUCED, BATCH)]
+    read_log.append_as_leader(BATCH, 0, wall_ms)
+    read_log.update_high_watermark(1)
+    at_data = [FetchPartition("orders", TOPIC_ID, READ.partition_index, 0)]
+    at_end = [FetchPartition("orders", TOPIC_ID, QUIET.partition_index, 0)]
+
+    def append_to_log() -> None:
+        log.append_as_leader(BATCH, 0, wall_ms)
+
+    def produce(acks: int) -> Callable[[], object]:
+        return lambda: manager.append_records(acks, 1000, entries, nothing, request_version=9)
+
+    def park() -> None:
+        operation = manager.fetch(-1, 500, 1, 1 << 20, 0, at_end, nothing)
+        assert operation is not None
+        operation.cancel()
+
+    def long_poll() -> None:
+        end = [FetchPartition("orders", TOPIC_ID, PRODUCED.partition_index, log.log_end_offset)]
+        manager.fetch(-1, 500, 1, 1 << 20, 0, end, nothing)
+        manager.append_records(1, 1000, entries, nothing)
+
+    bare = microseconds(append_to_log, 5_000)
+    figures = {
+        "log append": bare,
+        "produce acks=1, on top": microseconds(produce(1), 5_000) - bare,
+        "produce acks=all, on top": microseconds(produce(-1), 5_000) - bare,
+        "log read at the end": microseconds(lambda: read_log.read(0, 1 << 20, True, 1), 5_000),
+        "fetch with data": microseconds(
+            lambda: manager.fetch(-1, 500, 1, 1 << 20, 0, at_data, nothing), 5_000
+        ),
+        "park and cancel a fetch": microseconds(park, 5_000),
+        "long poll: park, append, read": microseconds(long_poll, 2_000),
+        "check_and_complete, nothing watched": microseconds(
+            lambda: manager.fetch_purgatory.check_and_complete(QUIET), 100_000
+        ),
+        "timer add and cancel": microseconds(lambda: timer.add(500, print).cancel(), 50_000),
+    }
+    for opened in logs.all_logs():
+        opened.close()
+    return figures
+
+
+def main() -> None:
+    wanted = sys.argv[1:]
+    timer = Timer(SystemClock())
+    timer.start()
+    with tempfile.TemporaryDirectory() as root:
+        for name, figure in measure(Path(root), timer).items():
+            if not wanted or any(word in name for word in wanted):
+                print(f"{name:40} {figure:8.2f} us")
+    timer.shutdown()
+
+
+if __name__ == "__main__":
+    main()
