@@ -243,7 +243,7 @@ def _host_port(text: str) -> tuple[str, int]:
 def _start_failure(error: Exception) -> Exception:
     """Turn what stopped the start into one line with its remedy; ours stay as they are."""
     from server.socket_server import BindError
-    from storage.log_manager import LogDirError
+    from storage.log_dirs import LogDirError
 
     if isinstance(error, BindError | LogDirError):
         return UserError(str(error))
@@ -278,13 +278,15 @@ def _dump_log(arguments: argparse.Namespace) -> int:
 
 
 def _check_config(arguments: argparse.Namespace) -> int:
-    from server.broker import check_config
+    from server import settings
+    from server.listeners import advertised_listener, client_listener
 
     values = load_properties(arguments.file)
     config = KafkaConfig(values)
-    notes = check_config(config)
+    settings.check_single_node(config)
+    advertised_listener(config, client_listener(config))
     print(f"{arguments.file}: {len(values)} keys, all known and well-typed")
-    for note in notes:
+    for note in settings.notes(config):
         print(f"note: {note}")
     return EXIT_OK
 

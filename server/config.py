@@ -10,12 +10,12 @@ How a value is found (Kafka's order, DynamicBrokerConfig): this broker's dynamic
 wide dynamic value, the static value (server.properties, --set), the default. A topic's value: the
 topic's own override, then the broker keys that are its synonyms in their order, then the default.
 
-Defaults are Kafka's, except PROFILE: a node that is not told its `process.roles` is a development
-node of one, where nobody waits for a second replica or for a rebalance that cannot come (the book,
-part 7).
+Defaults are Kafka's, except DEFAULTS, measured, and PROFILE: a node that is not told its
+`process.roles` is a development node of one, where nobody waits for a second replica or for a
+rebalance that cannot come (the book, part 7).
 
-Keys that are valid but change nothing here yet are those not in OBEYED; the broker names them at
-start when they are set, and the README's gap ledger lists them by area.
+Keys that are valid but change nothing here yet are those `server.settings` does not know; the
+broker names them at start when they are set, and the README's gap ledger lists them by area.
 """
 
 from __future__ import annotations
@@ -47,6 +47,13 @@ PROFILE: Mapping[str, str] = {
     "controller.listener.names": "CONTROLLER",
     "log.dirs": "barnabas-data",
     "listeners": "PLAINTEXT://127.0.0.1:9092",
+}
+
+# Every node's defaults, where they differ from Kafka's: server.socket_server says why.
+DEFAULTS: Mapping[str, str] = {
+    "num.network.threads": "1",
+    "num.io.threads": "2",
+    "queued.max.request.bytes": "134217728",
 }
 
 _INT_BITS = {"SHORT": 16, "INT": 32, "LONG": 64}
@@ -233,7 +240,7 @@ class KafkaConfig:
         for name in given:
             if name not in known and _without_listener_prefix(name) not in known:
                 raise ConfigError(name, given[name], _nearest(name, known))
-        self._profile = PROFILE if "process.roles" not in given else {}
+        self._defaults = DEFAULTS if "process.roles" in given else {**DEFAULTS, **PROFILE}
         self.static: Mapping[str, str] = given
         self.dynamic_broker: Mapping[str, str] = {}
         self.dynamic_default: Mapping[str, str] = {}
@@ -247,9 +254,9 @@ class KafkaConfig:
                 raise ConfigError(name, None, "must be set where process.roles is set")
 
     def default(self, name: str) -> str | None:
-        """The default of `name` as text: the development profile's, else Kafka's."""
-        profile = self._profile.get(name)
-        return catalogue().broker[name].default if profile is None else profile
+        """The default of `name` as text: ours, where it differs, else Kafka's."""
+        ours = self._defaults.get(name)
+        return catalogue().broker[name].default if ours is None else ours
 
     def text(self, name: str) -> str | None:
         """The effective value of a broker key as text; None when it has none."""
@@ -326,7 +333,7 @@ class KafkaConfig:
         """A topic key's default on this broker, through its broker synonyms, as text."""
         definition = catalogue().topic[name]
         for synonym in definition.synonyms:
-            if self.is_set(synonym) or self._profile.get(synonym) is not None:
+            if self.is_set(synonym) or synonym in self._defaults:
                 text = self.text(synonym)
                 if text is not None and unit_ms(synonym) != 1:
                     return str(int(text) * unit_ms(synonym))

@@ -88,7 +88,7 @@ def _pass_on(ctx: RequestContext, request: Request) -> None:
 
     def answer(response: Response | KafkaError) -> None:
         if isinstance(response, KafkaError):
-            ctx.respond_error(response)
+            ctx.respond_error(request, response.code, response.detail)
         else:
             ctx.respond(response)
 
@@ -97,8 +97,8 @@ def _pass_on(ctx: RequestContext, request: Request) -> None:
         answer,
         context=ControllerContext(
             principal=ctx.principal,
-            api_version=ctx.header.api_version,
-            client_id=ctx.header.client_id or "",
+            api_version=ctx.api_version,
+            client_id=ctx.client_id,
         ),
     )
 
@@ -275,7 +275,7 @@ def list_config_resources(
         schema.GROUP,
     }
     wanted = {schema.CLIENT_METRICS}
-    if ctx.header.api_version >= 1:
+    if ctx.api_version >= 1:
         wanted = set(request.resource_types) or all_types
         if not wanted <= all_types:
             code = int(ErrorCode.UNSUPPORTED_VERSION)
