@@ -144,7 +144,7 @@ class LocalReplicas:
                 self._rename_strays(image)
                 topics = image.topics_by_name
             self._remove_deleted(delta, image, changes)
-            for name in topics:
+            for name in {*topics, *self._retriable()}:
                 topic = image.topics_by_name.get(name)
                 if topic is not None:
                     self._apply_topic(topic, changes)
@@ -152,6 +152,17 @@ class LocalReplicas:
         changed = [name for kind, name in delta.changed_configs if kind == _RESOURCE_TOPIC]
         if changed:
             self.reload_topic_configs(changed)
+
+    def _retriable(self) -> set[str]:
+        """Topics with partitions that failed although no directory is offline: the disk was full.
+
+        They are tried again with each change of metadata; an offline directory stays so (B-7).
+        """
+        if not self._offline or self._log_manager.offline_dirs:
+            return set()
+        topics = {topic for topic, _ in self._offline}
+        self._offline.clear()
+        return topics
 
     def _tell(self, changes: _Changes) -> None:
         for partition in changes.partitions:
@@ -172,7 +183,12 @@ class LocalReplicas:
                     *log.topic_partition,
                     log.topic_id and log.topic_id.hex(),
                 )
-                self._log_manager.mark_stray(log.topic_partition)
+                try:
+                    self._log_manager.mark_stray(log.topic_partition)
+                except KafkaError as error:
+                    logger.error(
+                        "stray log stays partition=%s-%s error=%s", *log.topic_partition, error
+                    )
 
     def _belongs_here(self, log: PartitionLog, image: MetadataImage) -> bool:
         name, index = log.topic_partition

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -28,10 +29,12 @@ from replication.replica_manager import (
     ReplicaManager,
     ReplicaManagerConfig,
 )
-from replication.timer import Timer
+from replication.timer import BackgroundScheduler, Timer
+from storage import files
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
 from storage.log import PartitionLog
+from storage.log_manager import LogManager
 from storage.recovery import open_log
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import ZERO_UUID, TopicPartition
@@ -83,6 +86,7 @@ class Logs:
     def __init__(self, root: Path, clock: ManualClock) -> None:
         self.log_dirs = [root]
         self.offline_dirs: set[Path] = set()
+        self.refusal: KafkaError | None = None
         self.strays: list[TopicPartition] = []
         self.deleted: list[TopicPartition] = []
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -104,8 +108,8 @@ class Logs:
         self, key: TopicPartition, topic_id: bytes, config: LogConfig, directory: Path | None = None
     ) -> PartitionLog:
         if key not in self.logs:
-            if self.offline_dirs:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no directory is online")
+            if self.refusal is not None:
+                raise self.refusal
             self.logs[key] = self.open(key, topic_id, config)
         return self.logs[key]
 
@@ -868,6 +872,20 @@ def test_a_changed_topic_config_reaches_the_log(single: Broker) -> None:
     assert codes(answer) == [ErrorCode.MESSAGE_TOO_LARGE]
 
 
+def test_a_partition_that_found_the_disk_full_is_tried_again_with_the_next_metadata(
+    broker: Broker,
+) -> None:
+    """S-16: it resumes without hand work."""
+    full = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no space left on device")
+    broker.logs.refusal = full
+    broker.publish(topic("orders", ORDERS, led()))
+    assert codes(broker.produce((ORDERS_0, batch(b"a")))) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    broker.logs.refusal = None
+    broker.change_config("payments", LogConfig())
+    assert codes(broker.produce((ORDERS_0, batch(b"a")))) == [0]
+    assert broker.manager.offline_replicas == 0
+
+
 def test_counters_survive_the_deletion_of_a_topic(single: Broker) -> None:
     single.produce((ORDERS_0, batch(b"a", b"b")))
     single.fetch(read_from(0))
@@ -911,6 +929,123 @@ def test_active_producers_are_described(single: Broker) -> None:
     assert (producer.producer_id, producer.producer_epoch) == (5, 1)
     with pytest.raises(KafkaError):
         single.manager.active_producers(("orders", 9))
+
+
+# ---------------------------------------------------------------------- the real log manager
+
+
+class Restartable:
+    """A broker's storage and replica manager over real directories; `stop` and start again."""
+
+    def __init__(self, directory: Path, config: LogConfig | None = None) -> None:
+        self.clock = ManualClock()
+        self.scheduler = BackgroundScheduler(self.clock)
+        self.timer = Timer(self.clock)
+        registration = led(replicas=(1, 2), isr=(1, 2))
+        orders = topic("orders", ORDERS, registration)
+        self.image = replace(
+            EMPTY_IMAGE,
+            offset=1,
+            brokers={2: BrokerRegistration(2, 72, bytes(16), {}, fenced=False)},
+            topics_by_name={"orders": orders},
+            topics_by_id={ORDERS: orders},
+        )
+        self.logs = LogManager(
+            {directory: b"a directory's id"},
+            config or LogConfig(),
+            self.clock,
+            self.scheduler,
+            lambda path, error: self.manager.log_dir_failed(path, error),
+        )
+        self.logs.startup(lambda name: config or LogConfig())
+        self.manager = ReplicaManager(
+            ReplicaManagerConfig(),
+            self.logs,
+            lambda: self.image,
+            self.timer,
+            self.clock,
+            NODE,
+            topic_config=lambda name: config or LogConfig(),
+        )
+        self.manager.apply_delta(MetadataDelta(EMPTY_IMAGE), self.image)
+
+    def produce(self, *values: bytes, acks: int = 1) -> Answer[list[AppendResult]]:
+        answer: Answer[list[AppendResult]] = Answer()
+        self.manager.append_records(acks, 1000, [(ORDERS_0, batch(*values))], answer)
+        return answer
+
+    def read(self, offset: int, replica: int = -1) -> list[bytes | None]:
+        answer: Answer[list[FetchResult]] = Answer()
+        requests = [read_from(offset, start=0)]
+        self.manager.fetch(replica, 0, 1, 1 << 20, 0, requests, answer)
+        return values_of(answer.value[0])
+
+    def stop(self) -> None:
+        self.manager.shutdown()
+        self.logs.shutdown()
+
+
+def test_a_restart_keeps_records_and_high_watermark(tmp_path: Path) -> None:
+    first = Restartable(tmp_path)
+    first.produce(b"a", b"b")
+    first.produce(b"c")
+    first.read(2, replica=2)
+    assert first.read(0) == [b"a", b"b"]
+    first.stop()
+
+    second = Restartable(tmp_path)
+    assert second.read(0) == [b"a", b"b"]
+    assert second.read(2, replica=2) == [b"c"]
+    second.read(3, replica=2)
+    assert second.read(0) == [b"a", b"b", b"c"]
+    second.stop()
+
+
+def test_a_disk_error_takes_the_partition_offline_and_answers_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Restartable(tmp_path)
+    waiting = broker.produce(b"a", acks=-1)
+    fetch: Answer[list[FetchResult]] = Answer()
+    broker.manager.fetch(-1, 500, 1, 1 << 20, 0, [read_from(0)], fetch)
+
+    def fails(*args: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(files, "pwritev", fails)
+    assert codes(broker.produce(b"b")) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    broker.scheduler.run_due()
+    assert codes(waiting) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert fetch.value[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    [info] = broker.manager.describe_log_dirs(lambda name, index: True)
+    assert info.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    broker.stop()
+
+
+def test_the_flusher_thread_acknowledges_what_it_has_synced(tmp_path: Path) -> None:
+    broker = Restartable(tmp_path, LogConfig(flush_messages=1))
+    answered = threading.Semaphore(0)
+    offsets: list[int] = []
+
+    def on_complete(results: list[AppendResult]) -> None:
+        assert results[0].error_code == 0
+        assert broker.manager.partition(ORDERS_0).log.flushed_offset > results[0].last_offset  # type: ignore[union-attr]
+        offsets.append(results[0].base_offset)
+        answered.release()
+
+    def produce() -> None:
+        for _ in range(20):
+            broker.manager.append_records(1, 30_000, [(ORDERS_0, batch(b"a"))], on_complete)
+
+    producers = [threading.Thread(target=produce) for _ in range(3)]
+    for producer in producers:
+        producer.start()
+    for _ in range(60):
+        assert answered.acquire(timeout=30)
+    for producer in producers:
+        producer.join()
+    assert sorted(offsets) == list(range(60))
+    broker.stop()
 
 
 # ---------------------------------------------------------------------- threads
