@@ -85,7 +85,7 @@ class OffsetCheckpoint:
         self.path = path
 
     def read(self) -> dict[TopicPartition, int]:
-        """All entries; empty when there is no file. Raises CorruptCheckpoint and OSError."""
+        """All entries; none without file or in an empty one. Raises CorruptCheckpoint and OSError."""
         offsets: dict[TopicPartition, int] = {}
         for line, (topic, index, offset) in _read_entries(self.path, fields=3):
             key = TopicPartition(topic, _number(self.path, line, index, 0))
@@ -126,7 +126,9 @@ def _read_entries(path: Path, fields: int) -> list[tuple[int, list[str]]]:
         lines = _text(path).splitlines()
     except FileNotFoundError:
         return []
-    version = _number(path, 1, lines[0] if lines else "", 0)
+    if not lines:
+        return []  # Kafka creates its checkpoints empty and fills them minutes later.
+    version = _number(path, 1, lines[0], 0)
     if version != _VERSION:
         raise CorruptCheckpoint(path, 1, f"unknown version {version}")
     expected = _number(path, 2, lines[1] if len(lines) > 1 else "", 0)

@@ -1,10 +1,10 @@
 """Control records: what brokers write into logs for each other, in batches applications never see.
 
 Key (Kafka: ControlRecordType): int16 version 0, int16 type. Value of a transaction marker (Kafka:
-EndTransactionMarker): int16 version 0, int32 coordinator epoch. The values of the quorum's
-control records (leader change, snapshot header and footer, kraft version, voters) are flexible
-structs and are declared with the quorum's messages; here only their type is known. Batches of
-them: `wire.records.build_control_batch`.
+EndTransactionMarker): int16 version 0, int32 coordinator epoch. The values of the quorum's control
+records (leader change, snapshot header and footer, kraft version, voters) are flexible structs and
+are declared in `wire.messages.raft_records`; here only their type is known. Batches of them:
+`wire.records.build_control_batch`.
 """
 
 from __future__ import annotations

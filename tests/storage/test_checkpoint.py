@@ -80,6 +80,8 @@ def test_an_offset_checkpoint_is_kafkas_text(tmp_path: Path) -> None:
     checkpoint.write(offsets)
     assert checkpoint.path.read_text() == "0\n2\norders 0 5\na.b_c-d 12 1099511627776\n"
     assert checkpoint.read() == offsets
+    checkpoint.path.write_bytes(b"")  # as Kafka creates it
+    assert checkpoint.read() == {}
     checkpoint.write({})
     assert checkpoint.path.read_text() == "0\n0\n"
     assert checkpoint.read() == {}
@@ -108,7 +110,7 @@ def test_offsets_come_back(
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("", 1),
+        ("\n", 1),
         ("1\n0\n", 1),
         ("x\n0\n", 1),
         ("0\n", 2),
