@@ -85,7 +85,7 @@ class OffsetCheckpoint:
         self.path = path
 
     def read(self) -> dict[TopicPartition, int]:
-        """All entries; none without file or in an empty one. Raises CorruptCheckpoint and OSError."""
+        """All entries; none without file or in an empty one. CorruptCheckpoint and OSError."""
         offsets: dict[TopicPartition, int] = {}
         for line, (topic, index, offset) in _read_entries(self.path, fields=3):
             key = TopicPartition(topic, _number(self.path, line, index, 0))
