@@ -19,6 +19,7 @@ from storage.files import Buffer
 from storage.producer_state import AppendOrigin
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.record_batch import (
+    BATCH_OVERHEAD,
     CREATE_TIME,
     LOG_APPEND_TIME,
     BatchHeader,
@@ -148,7 +149,7 @@ def check_follower_batches(
     valid: list[tuple[int, BatchHeader]] = []
     position = 0
     next_offset = end_offset
-    while position < len(records):
+    while len(records) - position >= BATCH_OVERHEAD:
         try:
             header = read_header(records, position)
             if position + header.size > len(records):

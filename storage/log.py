@@ -515,8 +515,9 @@ class PartitionLog(LogReader):
             scheduler.schedule_once("delete-segments", self.config.file_delete_delay_ms, unlink)
 
     def truncate_to(self, offset: int) -> bool:
-        """Cut off everything at or above `offset`; True if there was anything.
+        """Cut off every batch that reaches `offset` or beyond; True if there was any.
 
+        The log then ends at `offset`, or below it if that was in the middle of a batch.
         The flushed offset goes back, on disk too, before the first byte does (S-6).
         """
         with self.lock:
@@ -538,7 +539,7 @@ class PartitionLog(LogReader):
         gone = [segment for segment in self.segments if segment.base_offset > offset]
         self._remove_segments(gone)
         active = self.segments.active
-        active.truncate_to(offset)
+        offset = active.truncate_to(offset)
         self._after_truncation(offset, active)
         replay_producer_state(
             self.producer_state,

@@ -470,25 +470,27 @@ class LogSegment:
     # -- changing --------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> int:
-        """Remove all batches that hold `offset` or higher ones; returns the bytes removed."""
+        """Remove all batches that hold `offset` or higher ones; returns where the rest ends.
+
+        That is `offset`, or the start of the batch around it: batches are cut whole.
+        """
         found = self.search(offset)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.txn_index.truncate_to(offset)
         self._recent = {}
         self._older = {}
-        removed = 0
         if found is not None:
-            position = found[0]
+            position, header = found
             files.ftruncate(self.handle().fd, position)
-            removed = self.size - position
             self.size = position
+            offset = min(offset, header.base_offset)
         if self.size == 0:
             self._first_timestamp = None
         self.bytes_since_index = 0
         self.is_index_full = False
         self._max_timestamp = None
-        return removed
+        return offset
 
     def cut_to_size(self, size: int) -> None:
         """Shorten the log file; the indexes are the caller's business (recovery rebuilds them)."""
