@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from replication.controller.configs import MIN_INSYNC_REPLICAS
 from replication.controller.context import ControllerConfig
+from replication.controller.elections import MIN_INSYNC_REPLICAS
 from replication.metadata import (
     ELR_VERSION,
     METADATA_VERSION,

@@ -18,6 +18,7 @@ from replication.controller.context import (
     ConfigSchema,
     ControllerResult,
 )
+from replication.controller.elections import MIN_INSYNC_REPLICAS
 from replication.metadata import (
     ELR_VERSION,
     RESOURCE_BROKER,
@@ -41,7 +42,6 @@ RESOURCE_TYPES = {
     RESOURCE_CLIENT_METRICS: "client-metrics",
     RESOURCE_GROUP: "group",
 }
-MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 class ConfigOperation(IntEnum):

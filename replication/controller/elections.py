@@ -8,7 +8,7 @@ image: about 1 ms for 5,000 partitions, and only on such events, so no index is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from replication.controller.context import (
     RECORDS_PER_OPERATION_MAX,
@@ -26,8 +26,11 @@ from replication.metadata import (
     TopicImage,
 )
 from wire.errors import ErrorCode, KafkaError
-from wire.messages.admin import ElectLeadersRequest, ElectLeadersResponse
 
+if TYPE_CHECKING:
+    from wire.messages.admin import ElectLeadersRequest, ElectLeadersResponse
+
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
 _ELECT_PREFERRED = 0
 _ELECT_UNCLEAN = 1
 
@@ -84,7 +87,7 @@ def partition_change(
 
 
 def min_insync_replicas(image: MetadataImage, config: ControllerConfig, topic: str) -> int:
-    value = _topic_value(image, topic, "min.insync.replicas")
+    value = _topic_value(image, topic, MIN_INSYNC_REPLICAS)
     return config.min_insync_replicas if value is None else int(value)
 
 
@@ -134,6 +137,8 @@ def elect_leaders(
     image: MetadataImage, config: ControllerConfig, request: ElectLeadersRequest
 ) -> ControllerResult:
     """Serve ElectLeaders; without a list, for all partitions, leaving out those that need none."""
+    from wire.messages.admin import ElectLeadersResponse
+
     if request.election_type not in (_ELECT_PREFERRED, _ELECT_UNCLEAN):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}"
@@ -161,6 +166,8 @@ def elect_leaders(
 
 
 def _topic_result(name: str, outcomes: list[tuple[int, KafkaError]]) -> ElectLeadersResponse.Topic:
+    from wire.messages.admin import ElectLeadersResponse
+
     return ElectLeadersResponse.Topic(
         topic=name,
         partition_result=[

@@ -411,7 +411,7 @@ class RaftDriver:
             self._next_offset = offset + 1
 
     def _write_pending(self) -> KafkaError | None:
-        """Write all waiting batches, sync once, count ourselves. Returns what stopped it, if any."""
+        """Write all waiting batches, sync once, count ourselves; returns what stopped it."""
         with self._wake:
             waiting, self._accumulator = self._accumulator, deque()
         if not waiting:
