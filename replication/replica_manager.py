@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 __all__ = [
+    "AppendOrigin",
     "CONSUMER_REPLICA_ID",
     "DEBUGGING_REPLICA_ID",
     "DELETE_TO_HIGH_WATERMARK",
