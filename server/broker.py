@@ -147,6 +147,7 @@ class Broker:
         self._start_storage(dirs)
         self._start_coordinators()
         self.loader.start([self._publish_configs, self._publish_partitions, self._publish_groups])
+        self.controller.start()
         self._register(incarnation_id)
         self.log_manager.start_background()
         keep_freed_memory()
@@ -219,6 +220,7 @@ class Broker:
             snapshot_config=settings.snapshots(config),
             on_fatal=self._fatal,
         )
+        self.raft.add_listener(self.loader)
         self._then("metadata loader", self.loader.shutdown)
         self.controller = Controller(
             settings.controller(config, self.node_id, self.cluster_id),
@@ -234,7 +236,6 @@ class Broker:
         )
         self._then("controller", self.controller.shutdown)
         self.raft.start()
-        self.controller.start()
 
     def _start_storage(self, dirs: FormattedDirs) -> None:
         self.log_manager = LogManager(
