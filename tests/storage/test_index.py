@@ -359,6 +359,9 @@ def test_finding_a_time_through_the_index_agrees_with_brute_force(tmp_path: Path
 def test_time_truncation_goes_by_offset(times: TimeIndex) -> None:
     for number in (1, 2, 3):
         times.maybe_append(number * 100, BASE + number * 10)
+    assert [times.lookup(timestamp) for timestamp in (99, 100, 199, 200, 999)] == [
+        (-1, BASE), (100, BASE + 10), (100, BASE + 10), (200, BASE + 20), (300, BASE + 30),
+    ]  # fmt: skip
     times.truncate_to(BASE + 20)
     assert times.last_entry == (100, BASE + 10)
     times.maybe_append(150, BASE + 20)
@@ -420,6 +423,7 @@ def test_markers_must_come_in_order(aborted: TransactionIndex) -> None:
         (0, 100, TXNS, False),
         (0, 32, TXNS[:3], True),
         (0, 35, TXNS, True),
+        (0, 40, TXNS, True),
         (10, 35, TXNS, True),
         (11, 35, TXNS[1:], True),
         (20, 41, TXNS[2:], False),

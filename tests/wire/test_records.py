@@ -326,7 +326,9 @@ def test_records_that_do_not_fill_a_small_batch_are_refused() -> None:
     good = build_batch(some_records(12))
     body = good[BATCH_OVERHEAD:]
     last = len(body) - (body[0] // 2 + 1)
+    first, second = slice(body[0] // 2 + 1), slice(body[0] // 2 + 1, body[0] + 2)
     cases = [
+        body[first] + body[second][:3] + b"\x04" + body[second][4:] + body[second.stop :],
         body[:-1],  # the last one cut short
         body + b"\0",  # something behind it
         body[last:] + body[:last],  # offset deltas in another order
@@ -372,6 +374,21 @@ def test_random_bytes_never_raise_anything_but_the_two_errors() -> None:
         assert code_of(lambda: validate_producer_batch(raw)) in EXPECTED  # noqa: B023
         with suppress(MalformedFrame):
             assert code_of(lambda: list(read_records(raw))) in EXPECTED  # noqa: B023
+
+
+def test_a_record_whose_fields_do_not_fill_it_is_refused() -> None:
+    """Two spare bytes in a record that is long enough for them."""
+    batch = build_batch([Record(-1, WALL_MS, b"k", b"v", [])])
+    body = batch[BATCH_OVERHEAD:]
+    padded = with_body(batch, bytes([body[0] + 4]) + body[1:] + b"\0\0")
+    assert refusal(padded) == ErrorCode.INVALID_RECORD
+    with pytest.raises(KafkaError, match="fields end elsewhere"):
+        list(read_records(padded))
+    # A value that reaches into the next record.
+    greedy = with_body(batch, body[:6] + b"\x08" + body[7:] + body, count=2)
+    assert refusal(greedy) == ErrorCode.INVALID_RECORD
+    with pytest.raises(KafkaError, match="key or value of 4 bytes"):
+        list(read_records(greedy))
 
 
 def test_a_count_that_cannot_fit_allocates_nothing() -> None:
