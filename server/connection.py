@@ -22,7 +22,7 @@ taken while a request is in flight. The outbox holds the answers of one burst of
 bounded by the processor; record data in it are file slices, not bytes.
 
 Duties of the caller: one thread only (the processor's); `begin` only when `may_start`; call
-`expired` about once a second for every connection that is `watched`.
+`expired` about once a second.
 """
 
 from __future__ import annotations
@@ -197,6 +197,7 @@ class Connection:
     def unmute(self, now_ms: int) -> None:
         """Reading goes on; a frame under way gets its whole time again."""
         self.reading = True
+        self.last_active_ms = now_ms
         if self.frame_started_ms >= 0:
             self.frame_started_ms = now_ms
 
@@ -231,11 +232,6 @@ class Connection:
 
     # -- deadlines
 
-    @property
-    def watched(self) -> bool:
-        """Whether a deadline shorter than the idle limit runs."""
-        return self.frame_started_ms >= 0 or self.send_stalled_ms >= 0
-
     def expired(self, now_ms: int) -> str | None:
         """Why the connection must be closed now, or None."""
         limits = self.limits
@@ -249,9 +245,12 @@ class Connection:
                 return "answer was not read in time"
             if stalled > limits.send_stall_ms and self.unsent_bytes() > limits.send_stall_bytes:
                 return "answer was not read in time"
-        elif self.in_flight is None and now_ms - self.last_active_ms > limits.idle_ms:
+        elif self.reading and self._is_idle(now_ms):
             return "idle"
         return None
+
+    def _is_idle(self, now_ms: int) -> bool:
+        return self.in_flight is None and now_ms - self.last_active_ms > self.limits.idle_ms
 
     def unsent_bytes(self) -> int:
         """Bytes of unsent answers held in memory; file slices hold none."""

@@ -109,6 +109,10 @@ class Processor:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def is_started(self) -> bool:
+        return self._thread.ident is not None
+
     def adopt(self, channel: Channel) -> None:
         """Take over a connection that was just accepted."""
         self._command(lambda: self._register(channel))
@@ -131,9 +135,11 @@ class Processor:
 
     def stop(self, timeout: float) -> None:
         """Close every connection and end the thread."""
+        if not self.is_started:
+            self._close_everything()
+            return
         self._command(self._stop)
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout)
+        self._thread.join(timeout)
 
     def _command(self, run: Callable[[], None]) -> None:
         self._commands.append(run)

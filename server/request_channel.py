@@ -2,10 +2,11 @@
 
 What: a Processor gives a frame to `RequestChannel.receive`. The header is decoded, the API and its
 version looked up in the dispatch table, and the request either runs at once on the processor's own
-thread, when its API is marked inline and nothing queues (the caller-runs rule), or it goes into the
-bounded queue that the handler threads take from (Kafka's RequestChannel and KafkaRequestHandler).
+thread, when its API is marked inline (the caller-runs rule), or it goes into the bounded queue that
+the handler threads take from (Kafka's RequestChannel and KafkaRequestHandler).
 Why: handing a request to another thread costs CPython 20-40 µs and a long tail, running it in place
-costs nothing; but a request that may take long must not hold up the connections of its processor.
+costs nothing; but a request that may take long must not hold up the connections of its processor,
+and neither may a queue of such requests: what is inline never queues behind them.
 
 Fates of a request (reliability.md N-3, N-4):
     unknown API or version       the connection is closed; ApiVersions is answered with error 35
@@ -224,8 +225,8 @@ class RequestChannel:
         api = self._apis.get(key)
         if api is None or not api.min_version <= version <= api.max_version:
             return self._receive_unsupported(channel, api, key, version, correlation_id)
-        queued = self._queue.qsize()
-        if queued >= self._queue_max:
+        inline = api.inline
+        if not inline and self._queue.qsize() >= self._queue_max:
             return False
         pos = 14
         if length > 0:
@@ -238,7 +239,7 @@ class RequestChannel:
             self._broker,
         )  # fmt: skip
         channel.in_flight = context  # Connection.begin: the processor asked may_start
-        if api.inline and not queued:
+        if inline:
             self.run(context, frame, pos)
         else:
             self._hand_over((context, frame, pos))

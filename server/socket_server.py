@@ -60,10 +60,11 @@ class SocketServerConfig:
     host "" or "0.0.0.0" listens on every address; port 0 takes a free one. Byte counts in bytes, -1
     for buffers is the operating system's default. Times in ms.
 
-    Defaults differ from Kafka's in two places. Threads: with the GIL more of them make one broker
+    Defaults differ from Kafka's in three places. Threads: with the GIL more of them make one broker
     slower, so there is one network thread (3 in Kafka) and two handler threads (8), measured in
     benchmarks/requests.py; more cores are used by more brokers. Memory of large requests is bounded
-    (queued.max.request.bytes, no bound in Kafka): a bit above the largest request (N-9).
+    (queued.max.request.bytes, no bound in Kafka): a bit above the largest request (N-9). The
+    backlog is 512 (50): a burst of clients beyond it would wait a second for their next SYN.
     """
 
     host: str = "127.0.0.1"
@@ -76,7 +77,7 @@ class SocketServerConfig:
     socket_request_max_bytes: int = 104_857_600
     socket_send_buffer_bytes: int = _OS_DEFAULT
     socket_receive_buffer_bytes: int = _OS_DEFAULT
-    socket_listen_backlog_size: int = 50
+    socket_listen_backlog_size: int = 512
     max_connections: int = _NO_LIMIT
     max_connections_per_ip: int = _NO_LIMIT
     max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
@@ -141,8 +142,14 @@ class SocketServer:
 
     def bind(self) -> None:
         """Take the address; BindError if it cannot be had."""
-        if self._acceptor is None:
+        if self._acceptor is not None:
+            return
+        try:
             self._acceptor = Acceptor(self.config, self.processors, self.quotas, self._clock_ms)
+        except BindError:
+            for processor in self.processors:
+                processor.stop(0)
+            raise
 
     def start(self) -> None:
         """Bind, unless that was done, and serve."""
@@ -161,9 +168,10 @@ class SocketServer:
         """Stop accepting, answer what is in flight for at most `timeout` seconds, close."""
         self.stop_accepting()
         deadline = time.monotonic() + timeout
-        for processor in self.processors:
+        started = [processor for processor in self.processors if processor.is_started]
+        for processor in started:
             processor.begin_drain()
-        for processor in self.processors:
+        for processor in started:
             processor.drained.wait(max(0.0, deadline - time.monotonic()))
         for processor in self.processors:
             processor.stop(1.0)
