@@ -29,6 +29,9 @@ from replication.raft.core import (
 )
 
 
+EMPTY_LOG = LogPosition(0, 0)
+
+
 def core(node_id: int = 1, voters: tuple[int, ...] = (1,)) -> RaftCore:
     return RaftCore(node_id, voters, Random(node_id))
 
@@ -37,7 +40,7 @@ def started(
     node_id: int = 1,
     voters: tuple[int, ...] = (1,),
     state: ElectionState | None = None,
-    log: LogPosition = LogPosition(0, 0),
+    log: LogPosition = EMPTY_LOG,
 ) -> tuple[RaftCore, Ready]:
     made = core(node_id, voters)
     return made, made.step(Start(state or ElectionState(), log), 0)

@@ -1,0 +1,266 @@
+"""A controller's decisions in a loop without threads: decide, encode, decode, replay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from replication.controller import bootstrap, cluster, configs, elections, producer_ids, topics
+from replication.controller.context import (
+    ControllerConfig,
+    ControllerContext,
+    ControllerResult,
+    EffectiveConfig,
+)
+from replication.metadata import (
+    EMPTY_IMAGE,
+    MetadataDelta,
+    MetadataImage,
+    PartitionRegistration,
+    TransactionBuffer,
+)
+from replication.record_serde import MetadataRecordSerde
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.admin import (
+    AlterConfigsRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    ElectLeadersRequest,
+    IncrementalAlterConfigsRequest,
+)
+from wire.messages.quorum import (
+    AllocateProducerIdsRequest,
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+)
+
+CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
+
+
+class Schema:
+    """Knows five keys; `retention.ms` must be a number, `broker.id` may not be altered."""
+
+    known = frozenset(
+        ("retention.ms", "cleanup.policy", "min.insync.replicas", "unclean.leader.election.enable")
+    )
+
+    def validate(
+        self,
+        resource_type: int,
+        resource_name: str,
+        values: Mapping[str, str],
+        changed: frozenset[str],
+    ) -> None:
+        if "broker.id" in changed:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Cannot update these configs dynamically")
+        for name in changed:
+            if name not in self.known:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
+        if not values.get("retention.ms", "0").lstrip("-").isdecimal():
+            raise KafkaError(ErrorCode.INVALID_CONFIG, "retention.ms: not a number")
+
+    def is_list(self, resource_type: int, name: str) -> bool:
+        return name == "cleanup.policy"
+
+    def default_value(self, resource_type: int, name: str) -> str | None:
+        return "delete" if name == "cleanup.policy" else None
+
+    def topic_configs(
+        self,
+        overrides: Mapping[str, str],
+        dynamic_broker: Mapping[str, str],
+        dynamic_default: Mapping[str, str],
+    ) -> Sequence[EffectiveConfig]:
+        value = overrides.get("retention.ms")
+        return [
+            EffectiveConfig("retention.ms", value or "604800000", False, 1 if value else 5, False)
+        ]
+
+
+class Cluster:
+    """A controller and its image; every record goes through its bytes."""
+
+    def __init__(self, **config: Any) -> None:
+        self.config = ControllerConfig(node_id=1, cluster_id=CLUSTER_ID, **config)
+        self.schema = Schema()
+        self.image: MetadataImage = EMPTY_IMAGE
+        self.sessions = cluster.BrokerSessions(self.config.broker_session_timeout_ms, 1)
+        self.now_ms = 0
+        self.log: list[bytes] = []
+        self.serde = MetadataRecordSerde()
+        self._ids = count(1)
+        self.apply(bootstrap.activation_records(self.image, False, self.config, None))
+
+    @property
+    def next_offset(self) -> int:
+        return self.image.offset + 1
+
+    def apply(self, records: Sequence[Any]) -> list[Any]:
+        """Append and replay; returns the records as they come back from bytes."""
+        values = [self.serde.encode(record) for record in records]
+        self.log += values
+        self.image = replayed(self.image, values)
+        return [self.serde.decode(value) for value in values]
+
+    def run(self, result: ControllerResult) -> Any:
+        if result.records:
+            self.apply(result.records)
+        return result.response
+
+    # --- brokers --------------------------------------------------------------------------------
+
+    def register(
+        self,
+        broker_id: int = 1,
+        incarnation: int = 1,
+        *,
+        clean: bool = False,
+        rack: str | None = None,
+        **changes: Any,
+    ) -> int:
+        """Register a broker; returns its epoch."""
+        existing = self.image.brokers.get(broker_id)
+        fields: dict[str, Any] = {
+            "broker_id": broker_id, "cluster_id": CLUSTER_ID,
+            "incarnation_id": bytes([incarnation]) * 16,
+            "listeners": [
+                BrokerRegistrationRequest.Listener(
+                    name="PLAINTEXT", host="h", port=9092, security_protocol=0
+                )
+            ],
+            "features": [
+                BrokerRegistrationRequest.Feature(
+                    name=name, min_supported_version=levels.minimum,
+                    max_supported_version=levels.maximum,
+                )
+                for name, levels in bootstrap.SUPPORTED_FEATURES.items()
+            ],
+            "rack": rack, "log_dirs": [bytes([200, broker_id]) * 8],
+            "previous_broker_epoch": existing.broker_epoch if clean and existing else -1,
+        }  # fmt: skip
+        request = BrokerRegistrationRequest(**{**fields, **changes})
+        result = cluster.register_broker(
+            self.image, self.sessions, self.config, request, self.next_offset, self.now_ms
+        )
+        return int(self.run(result).broker_epoch)
+
+    def heartbeat(self, broker_id: int = 1, **changes: Any) -> Any:
+        fields: dict[str, Any] = {
+            "broker_id": broker_id, "broker_epoch": self.image.brokers[broker_id].broker_epoch,
+            "current_metadata_offset": self.image.offset, "want_fence": False,
+            "want_shut_down": False,
+        }  # fmt: skip
+        request = BrokerHeartbeatRequest(**{**fields, **changes})
+        return self.run(
+            cluster.broker_heartbeat(
+                self.image, self.sessions, self.config, request, self.next_offset, self.now_ms
+            )
+        )
+
+    def start_broker(self, broker_id: int = 1, incarnation: int = 1, **options: Any) -> None:
+        """Register and unfence."""
+        self.register(broker_id, incarnation, **options)
+        assert not self.heartbeat(broker_id).is_fenced
+
+    def stop_broker(self, broker_id: int = 1) -> None:
+        """A controlled shutdown, until the broker may go."""
+        for _ in range(3):
+            if self.heartbeat(broker_id, want_shut_down=True).should_shut_down:
+                return
+        raise AssertionError("the broker may not shut down")
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def new_id(self) -> bytes:
+        return next(self._ids).to_bytes(8, "big") * 2
+
+    def create_topics(self, *wanted: Any, validate_only: bool = False, version: int = 7) -> Any:
+        request = CreateTopicsRequest(topics=list(wanted), validate_only=validate_only)
+        return self.run(
+            topics.create_topics(
+                self.image, request, self.config, self.schema,
+                ControllerContext(api_version=version), self.new_id,
+            )
+        )  # fmt: skip
+
+    def create(self, name: str, partitions: int = 1, factor: int = 1, **configs: str) -> None:
+        values = {key.replace("_", "."): value for key, value in configs.items()}
+        response = self.create_topics(new_topic(name, partitions, factor, values))
+        assert response.topics[0].error_code == 0, response
+
+    def delete_topics(self, request: DeleteTopicsRequest, version: int = 6) -> Any:
+        context = ControllerContext(api_version=version)
+        return self.run(topics.delete_topics(self.image, request, self.config, context))
+
+    def create_partitions(self, *wanted: Any, validate_only: bool = False) -> Any:
+        request = CreatePartitionsRequest(
+            topics=list(wanted), timeout_ms=1000, validate_only=validate_only
+        )
+        return self.run(topics.create_partitions(self.image, request))
+
+    def incremental_alter(self, *resources: Any, validate_only: bool = False) -> Any:
+        request = IncrementalAlterConfigsRequest(
+            resources=list(resources), validate_only=validate_only
+        )
+        return self.run(configs.incremental_alter_configs(self.image, request, self.schema))
+
+    def alter(self, *resources: Any, validate_only: bool = False) -> Any:
+        request = AlterConfigsRequest(resources=list(resources), validate_only=validate_only)
+        return self.run(configs.alter_configs(self.image, request, self.schema))
+
+    def elect(self, election_type: int, wanted: dict[str, list[int]] | None) -> Any:
+        listed = None
+        if wanted is not None:
+            listed = [
+                ElectLeadersRequest.Topic(topic=name, partitions=indexes)
+                for name, indexes in wanted.items()
+            ]
+        request = ElectLeadersRequest(election_type=election_type, topic_partitions=listed)
+        return self.run(elections.elect_leaders(self.image, self.config, request))
+
+    def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> Any:
+        request = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
+        return self.run(producer_ids.allocate_producer_ids(self.image, request))
+
+    def partition(self, name: str, index: int = 0) -> PartitionRegistration:
+        found = self.image.partition(name, index)
+        assert found is not None
+        return found
+
+
+def replayed(base: MetadataImage, values: Sequence[bytes]) -> MetadataImage:
+    """The image after the records in `values`."""
+    serde = MetadataRecordSerde()
+    delta = MetadataDelta(base)
+    delta.replay_all(TransactionBuffer().filter(serde.decode(value) for value in values))
+    return delta.apply(base.offset + len(values), 1, 1)
+
+
+def new_topic(
+    name: str,
+    partitions: int = -1,
+    factor: int = -1,
+    configs: Mapping[str, str | None] | None = None,
+    assignments: dict[int, list[int]] | None = None,
+) -> CreateTopicsRequest.Topic:
+    return CreateTopicsRequest.Topic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=factor,
+        assignments=[
+            CreateTopicsRequest.Topic.Assignment(partition_index=index, broker_ids=brokers)
+            for index, brokers in (assignments or {}).items()
+        ],
+        configs=[
+            CreateTopicsRequest.Topic.Config(name=key, value=value)
+            for key, value in (configs or {}).items()
+        ],
+    )
+
+
+def errors_of(response: Any) -> list[tuple[str, int]]:
+    """(name, error code) of each topic, in the order of the answer."""
+    listed = getattr(response, "topics", None) or getattr(response, "responses", None)
+    return [(entry.name, entry.error_code) for entry in listed or response.results]
