@@ -41,6 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for text in CLIENTS_WARNINGS:
         config.addinivalue_line("filterwarnings", f"ignore:{text}:DeprecationWarning")
+    # kafka-python forgets to close the sockets of attempts that were refused (a killed broker).
+    config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
 @pytest.hookimpl(wrapper=True)

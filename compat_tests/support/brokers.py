@@ -191,6 +191,9 @@ def _kafka_properties(port: int, controller_port: int, data_dir: Path) -> dict[s
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": str(data_dir),
         "group.initial.rebalance.delay.ms": "0",
+        # After kill -9 a node may not register again before its old session is over (9 s).
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
     }
     for topic in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
         properties[f"{topic}.replication.factor"] = "1"

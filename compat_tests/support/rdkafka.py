@@ -1,0 +1,36 @@
+"""Helpers for tests that use confluent-kafka."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+def send_all(producer: Any, topic: str, values: list[bytes], **kwargs: Any) -> list[Any]:
+    """Sends the values and waits; the delivered messages in order. A failed one is a failure."""
+    delivered: list[Any] = []
+    failed: list[Any] = []
+
+    def report(error: Any, message: Any) -> None:
+        (failed if error else delivered).append(error or message)
+
+    for value in values:
+        producer.produce(topic, value, on_delivery=report, **kwargs)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    assert not failed, failed[:3]
+    return delivered
+
+
+def read(consumer: Any, count: int, *, timeout_s: float = 20.0) -> list[Any]:
+    """Polls until `count` messages came; an error event is a failure."""
+    messages: list[Any] = []
+    deadline = time.monotonic() + timeout_s
+    while len(messages) < count:
+        assert time.monotonic() < deadline, f"{len(messages)} of {count} in {timeout_s} s"
+        for message in consumer.consume(count - len(messages), 0.5):
+            assert message.error() is None, message.error()
+            messages.append(message)
+    return messages
