@@ -44,6 +44,20 @@ class ConnectionQuotas:
         self.accepted = 0
         self.rejected = 0
 
+    def set_limits(
+        self,
+        connections_max: int,
+        connections_per_ip_max: int,
+        per_ip_overrides: Mapping[str, int],
+        creations_per_second_max: int,
+    ) -> None:
+        """Obey other limits from now on; connections that are there stay."""
+        with self._lock:
+            self._max = connections_max
+            self._per_ip_max = connections_per_ip_max
+            self._overrides = per_ip_overrides
+            self._rate_max = creations_per_second_max
+
     def admit(self, host: str, now_ms: int) -> str | None:
         """Count a new connection in; or return which limit refuses it."""
         with self._lock:

@@ -11,6 +11,7 @@ import re
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
+from replication.controller.bootstrap import SUPPORTED_FEATURES
 from replication.controller.context import ControllerContext
 from replication.controller.topics import check_topic_name
 from replication.metadata import NO_LEADER
@@ -63,13 +64,9 @@ ALL_CLUSTER_OPERATIONS = (
 AUTO_CREATION_WAIT_MS = 5_000
 """How long Metadata waits for a topic it had created before it says LEADER_NOT_AVAILABLE."""
 
-# Levels this broker can run at, as 4.3 names them. Kafka's other features (group, transaction,
-# share, streams) are neither supported nor finalised until their APIs are served.
-SUPPORTED_FEATURES: tuple[tuple[str, int, int], ...] = (
-    ("eligible.leader.replicas.version", 0, 1),
-    ("kraft.version", 0, 1),
-    ("metadata.version", 7, 30),
-)
+# The features of 4.3 that this broker serves. The others (group, transaction, share, streams) are
+# neither shown as supported nor finalised until their APIs are served.
+SERVED_FEATURES = ("eligible.leader.replicas.version", "kraft.version", "metadata.version")
 
 _NONE = int(ErrorCode.NONE)
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]{0,254}[a-zA-Z0-9])?")
@@ -101,10 +98,10 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersion
         api_keys=_api_keys(),
         supported_features=[
             ApiVersionsResponse.SupportedFeature(
-                name=feature, min_version=lowest, max_version=highest
+                name=feature, min_version=levels.minimum, max_version=levels.maximum
             )
-            for feature, lowest, highest in SUPPORTED_FEATURES
-            if lowest > 0 or version >= 4
+            for feature, levels in ((name, SUPPORTED_FEATURES[name]) for name in SERVED_FEATURES)
+            if levels.minimum > 0 or version >= 4
         ],
         finalized_features_epoch=max(image.offset, 0),
         finalized_features=[

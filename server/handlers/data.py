@@ -1,0 +1,548 @@
+"""Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, DeleteRecords: what touches partitions' data.
+
+Handlers here know versions, topic ids, sessions and error shapes; what happens to records is the
+replica manager's. A request that must wait (acks=all, fetch.min.bytes) is parked there; its answer
+is written by whoever completes it, through the callback that is given with it, which must keep
+nothing of the request alive but names and numbers.
+
+There is no authorizer yet. Only the broker's own followers may fetch as replicas, and there are
+none yet: a replica id from a client is refused, because a client that poses as a follower would
+move the high watermark (Z-4).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from replication.requests import (
+    CONSUMER_REPLICA_ID,
+    DEBUGGING_REPLICA_ID,
+    LIST_OFFSETS_MIN_VERSION,
+    AppendResult,
+    FetchPartition,
+    FetchResult,
+)
+from server.handlers.cluster import INTERNAL_TOPICS
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.data import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from wire.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from replication.metadata import MetadataImage
+    from server.fetch_session import FetchContext
+    from server.request_channel import RequestContext
+
+ADMIN_CLIENT_ID = "__admin_client"
+"""The one client id that may write internal topics (Kafka's AdminUtils)."""
+TOPIC_ID_VERSION = 13
+_LEADER_HINT_PRODUCE_VERSION = 10
+_LEADER_HINT_FETCH_VERSION = 16
+_ZSTD_FETCH_VERSION = 10
+_STORAGE_ERROR_FETCH_VERSION = 6
+_READ_COMMITTED = 1
+_TRANSACTIONAL = 0x10  # in the low byte of a batch's attributes
+_ATTRIBUTES_LOW_BYTE = 22
+
+_NONE = int(ErrorCode.NONE)
+_LEADER_ERRORS = frozenset(
+    {int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)}
+)
+_ProducedPartition = ProduceResponse.Topic.Partition
+_FetchedPartition = FetchResponse.Topic.Partition
+
+
+# ---- Produce
+
+
+class _ProducedTopic(NamedTuple):
+    """A topic of a Produce request, as the answer needs it: none of the records."""
+
+    name: str
+    topic_id: bytes
+    indexes: list[int]
+    refused: dict[int, AppendResult]
+    """Position in `indexes` -> why that partition was not even tried."""
+
+
+def produce(ctx: RequestContext, request: ProduceRequest) -> None:
+    """Append each partition's batch; answer when `acks` is met.
+
+    Behaviour: partitions fail alone. acks=0 is not answered, and on error the connection is closed.
+               A partition that is named twice is appended to twice and answered twice. Internal
+               topics take records of `__admin_client` only.
+    Versions:  7 allows zstd. 8 record errors. 10 names the new leader (KIP-951). 13 topic ids.
+    Gaps:      a transactional id, or a transactional batch, is refused with
+               TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+    Budget:    one partition, besides `append_records`: 8 µs.
+    """
+    if request.transactional_id is not None:
+        raise _transactions_refused()
+    topics: list[_ProducedTopic] = []
+    entries: list[tuple[tuple[str, int], Any]] = []
+    uses_topic_ids = ctx.api_version >= TOPIC_ID_VERSION
+    for topic in request.topic_data:
+        name = _topic_name(ctx, topic.topic_id) if uses_topic_ids else topic.name
+        refusal = None
+        if not name or name in INTERNAL_TOPICS:
+            refusal = _produce_refusal(ctx, name)
+        indexes: list[int] = []
+        refused: dict[int, AppendResult] = {}
+        topics.append(_ProducedTopic(name, topic.topic_id, indexes, refused))
+        for p in topic.partition_data:
+            records = p.records
+            if refusal is not None or not records:
+                refused[len(indexes)] = _refused_append(name, p.index, refusal or _NO_RECORDS)
+            else:
+                if len(records) > _ATTRIBUTES_LOW_BYTE and (
+                    records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL
+                ):
+                    raise _transactions_refused()
+                entries.append(((name, p.index), records))
+            indexes.append(p.index)
+    on_complete = partial(_answer_produce, ctx, topics, request.acks)
+    if not entries:
+        on_complete([])
+        return
+    ctx.park(
+        ctx.broker.replica_manager.append_records(
+            request.acks,
+            request.timeout_ms,
+            entries,
+            on_complete,
+            request_version=ctx.api_version,
+        )
+    )
+
+
+def _transactions_refused() -> KafkaError:
+    return KafkaError(
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        "this broker does not serve transactions yet",
+    )
+
+
+_NO_RECORDS = KafkaError(
+    ErrorCode.INVALID_RECORD, "a produce request must have exactly one record batch per partition"
+)
+_UNKNOWN_ID = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+def _topic_name(ctx: RequestContext, topic_id: bytes) -> str:
+    """The name of a topic id; "" if there is no such topic."""
+    topic = ctx.broker.metadata.topics_by_id.get(topic_id)
+    return "" if topic is None else topic.name
+
+
+def _produce_refusal(ctx: RequestContext, name: str) -> KafkaError | None:
+    """Why nothing may be appended to the topic."""
+    if name in INTERNAL_TOPICS:
+        if ctx.client_id == ADMIN_CLIENT_ID:
+            return None
+        return KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"cannot append to internal topic {name}"
+        )
+    if ctx.api_version >= TOPIC_ID_VERSION:
+        return _UNKNOWN_ID
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _refused_append(name: str, index: int, error: KafkaError) -> AppendResult:
+    return AppendResult(
+        (name, index), int(error.code), error_message=error.detail or error.code.name
+    )
+
+
+def _answer_produce(
+    ctx: RequestContext, topics: list[_ProducedTopic], acks: int, results: list[AppendResult]
+) -> None:
+    if acks == 0:
+        failed = any(topic.refused for topic in topics) or any(r.error_code for r in results)
+        if failed:
+            ctx.close()
+        else:
+            ctx.no_response()
+        return
+    moved: list[tuple[str, int]] = []
+    answered = iter(results)
+    responses = []
+    for name, topic_id, indexes, refused in topics:
+        partitions = []
+        for position, index in enumerate(indexes):
+            result = refused[position] if position in refused else next(answered)
+            if result.error_code:
+                partitions.append(_failed_partition(ctx, name, index, result, moved))
+            else:
+                partitions.append(
+                    _ProducedPartition(
+                        index=index,
+                        error_code=0,
+                        base_offset=result.base_offset,
+                        log_append_time_ms=result.log_append_time_ms,
+                        log_start_offset=result.log_start_offset,
+                    )
+                )
+        responses.append(
+            ProduceResponse.Topic(name=name, topic_id=topic_id, partition_responses=partitions)
+        )
+    response = ProduceResponse(responses=responses)
+    if moved:
+        response.node_endpoints = _endpoints(ctx, moved, ProduceResponse.NodeEndpoint)
+    ctx.respond(response)
+
+
+def _failed_partition(
+    ctx: RequestContext,
+    name: str,
+    index: int,
+    result: AppendResult,
+    moved: list[tuple[str, int]],
+) -> ProduceResponse.Topic.Partition:
+    partition = _ProducedPartition(
+        index=index,
+        error_code=result.error_code,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
+        log_start_offset=result.log_start_offset,
+        record_errors=[
+            _ProducedPartition.RecordError(batch_index=at, batch_index_error_message=message)
+            for at, message in result.record_errors
+        ],
+        error_message=result.error_message,
+    )
+    if result.error_code in _LEADER_ERRORS and ctx.api_version >= _LEADER_HINT_PRODUCE_VERSION:
+        partition.current_leader = _current_leader(
+            ctx, name, index, _ProducedPartition.LeaderIdAndEpoch
+        )
+        moved.append((name, index))
+    return partition
+
+
+def _current_leader(ctx: RequestContext, name: str, index: int, make: Callable[..., Any]) -> Any:
+    registration = ctx.broker.metadata.partition(name, index)
+    if registration is None:
+        return None
+    return make(leader_id=registration.leader, leader_epoch=registration.leader_epoch)
+
+
+def _endpoints(
+    ctx: RequestContext, partitions: Iterable[tuple[str, int]], make: Callable[..., Any]
+) -> list[Any]:
+    """Where the leaders of these partitions are reached (KIP-951)."""
+    image: MetadataImage = ctx.broker.metadata
+    leaders = {
+        registration.leader
+        for registration in (image.partition(*key) for key in partitions)
+        if registration is not None
+    }
+    endpoints = []
+    for broker_id in sorted(leaders & image.brokers.keys()):
+        broker = image.brokers[broker_id]
+        host, port = ctx.broker.endpoint_for(ctx, broker)
+        endpoints.append(make(node_id=broker_id, host=host, port=port, rack=broker.rack))
+    return endpoints
+
+
+# ---- Fetch
+
+
+def fetch(ctx: RequestContext, request: FetchRequest) -> FetchResponse | None:
+    """Read record batches; wait for min_bytes, at most max_wait_ms.
+
+    Behaviour: batches are sent whole and as they are stored, at least one if there is any (KIP-74).
+               Sessions are complete (KIP-227, server.fetch_session).
+    Versions:  5 log start offset. 7 sessions. 9 leader epoch. 10 zstd. 12 diverging epoch.
+               13 topic ids. 16 names the new leader (KIP-951).
+    Gaps:      only consumers are served, not followers; no quotas.
+    Budget:    one partition in a session, besides `ReplicaManager.fetch`: 10 µs.
+    """
+    if request.replica_id >= 0 or (request.replica_state and request.replica_state.replica_id >= 0):
+        raise KafkaError(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "only brokers of this cluster fetch as replicas"
+        )
+    broker = ctx.broker
+    try:
+        context = broker.fetch_sessions.context(
+            request, ctx.api_version, ctx.received_ms, partial(_topic_name, ctx)
+        )
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code, responses=[])
+    requests: list[FetchPartition] = context.requests
+    refused = _refused_fetches(ctx, requests)
+    if refused:
+        requests = [one for at, one in enumerate(requests) if at not in refused]
+    on_complete = partial(_answer_fetch, ctx, context, refused)
+    if not requests:
+        on_complete([])
+        return None
+    ctx.park(
+        broker.replica_manager.fetch(
+            CONSUMER_REPLICA_ID,
+            0 if refused else request.max_wait_ms,
+            request.min_bytes,
+            request.max_bytes,
+            request.isolation_level,
+            requests,
+            on_complete,
+            rack=request.rack_id,
+        )
+    )
+    return None
+
+
+def _refused_fetches(
+    ctx: RequestContext, requests: Sequence[FetchPartition]
+) -> dict[int, FetchResult]:
+    """Position -> answer, of what is not even read. Empty in the common case."""
+    refused: dict[int, FetchResult] = {}
+    if ctx.api_version >= TOPIC_ID_VERSION:
+        for at, one in enumerate(requests):
+            if not one.topic:
+                refused[at] = FetchResult(int(ErrorCode.UNKNOWN_TOPIC_ID))
+    elif ctx.api_version < _ZSTD_FETCH_VERSION:
+        for at, one in enumerate(requests):
+            if ctx.broker.topic_config(one.topic).compression_type == "zstd":
+                refused[at] = FetchResult(int(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
+    return refused
+
+
+def _answer_fetch(
+    ctx: RequestContext,
+    context: FetchContext,
+    refused: dict[int, FetchResult],
+    results: list[FetchResult],
+) -> None:
+    if refused:
+        read = iter(results)
+        results = [
+            refused[at] if at in refused else next(read) for at in range(len(context.requests))
+        ]
+    try:
+        selected = context.select(results, ctx.received_ms)
+    except KafkaError as error:
+        for result in results:
+            if result.records is not None:
+                result.records.close()
+        ctx.respond(FetchResponse(error_code=error.code, responses=[]))
+        return
+    moved: list[tuple[str, int]] = []
+    topics: list[FetchResponse.Topic] = []
+    partitions: list[Any] = []
+    last: tuple[str, bytes | None] | None = None
+    for one, result in selected:
+        name, topic_id = one.topic, one.topic_id
+        if (name, topic_id) != last:
+            last = (name, topic_id)
+            partitions = []
+            topics.append(
+                FetchResponse.Topic(
+                    topic=name, topic_id=topic_id or ZERO_UUID, partitions=partitions
+                )
+            )
+        if result.error_code or result.diverging_epoch is not None:
+            partitions.append(_unusual_partition(ctx, one, result, moved))
+        else:
+            aborted = result.aborted
+            partitions.append(
+                _FetchedPartition(
+                    partition_index=one.partition_index,
+                    error_code=0,
+                    high_watermark=result.high_watermark,
+                    last_stable_offset=result.last_stable_offset,
+                    log_start_offset=result.log_start_offset,
+                    aborted_transactions=None if aborted is None else _aborted(aborted),
+                    preferred_read_replica=result.preferred_read_replica,
+                    records=b"" if result.records is None else result.records,
+                )
+            )
+    response = FetchResponse(session_id=context.session_id, responses=topics)
+    if moved:
+        response.node_endpoints = _endpoints(ctx, moved, FetchResponse.NodeEndpoint)
+    ctx.respond(response)
+
+
+def _aborted(aborted: Sequence[Any]) -> list[Any]:
+    return [
+        _FetchedPartition.AbortedTransaction(
+            producer_id=one.producer_id, first_offset=one.first_offset
+        )
+        for one in aborted
+    ]
+
+
+def _unusual_partition(
+    ctx: RequestContext, one: FetchPartition, result: FetchResult, moved: list[tuple[str, int]]
+) -> Any:
+    """A partition's answer with an error or a diverging epoch."""
+    code = result.error_code
+    if code == ErrorCode.KAFKA_STORAGE_ERROR and ctx.api_version < _STORAGE_ERROR_FETCH_VERSION:
+        code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # clients of that age do not know 56
+    partition = _FetchedPartition(
+        partition_index=one.partition_index,
+        error_code=code,
+        high_watermark=result.high_watermark,
+        last_stable_offset=result.last_stable_offset,
+        log_start_offset=result.log_start_offset,
+        aborted_transactions=None if result.aborted is None else _aborted(result.aborted),
+        records=b"" if result.records is None else result.records,
+    )
+    if result.diverging_epoch is not None:
+        epoch, end_offset = result.diverging_epoch
+        partition.diverging_epoch = _FetchedPartition.EpochEndOffset(
+            epoch=epoch, end_offset=end_offset
+        )
+    if code in _LEADER_ERRORS and ctx.api_version >= _LEADER_HINT_FETCH_VERSION:
+        partition.current_leader = _current_leader(
+            ctx, one.topic, one.partition_index, _FetchedPartition.LeaderIdAndEpoch
+        )
+        moved.append((one.topic, one.partition_index))
+    return partition
+
+
+# ---- ListOffsets
+
+
+def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """Find offsets: the log's ends, or the first record at or after a time.
+
+    Behaviour: no record at or after the time: offset -1, timestamp -1, no error. A partition that
+               is named twice: INVALID_REQUEST.
+    Versions:  2 isolation level. 4 leader epoch. 7 max timestamp. 8 and 9 local and tiered ends.
+               11 earliest offset waiting for upload. Special timestamps are refused below theirs.
+    Gaps:      there is no tiered storage: its ends are those of a log that was never tiered.
+    """
+    replica_id = request.replica_id
+    if replica_id >= 0:
+        raise KafkaError(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "only brokers of this cluster ask as replicas"
+        )
+    if replica_id not in (CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"replica id {replica_id}")
+    seen: set[tuple[str, int]] = set()
+    twice: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        for p in topic.partitions:
+            key = (topic.name, p.partition_index)
+            (twice if key in seen else seen).add(key)
+    topics = []
+    for topic in request.topics:
+        partitions = [
+            _list_offset(ctx, request, topic.name, p, (topic.name, p.partition_index) in twice)
+            for p in topic.partitions
+        ]
+        topics.append(ListOffsetsResponse.Topic(name=topic.name, partitions=partitions))
+    return ListOffsetsResponse(topics=topics)
+
+
+def _list_offset(
+    ctx: RequestContext,
+    request: ListOffsetsRequest,
+    name: str,
+    p: ListOffsetsRequest.Topic.Partition,
+    is_duplicate: bool,
+) -> ListOffsetsResponse.Topic.Partition:
+    timestamp = p.timestamp
+    code, found_timestamp, offset, leader_epoch = _NONE, -1, -1, -1
+    if is_duplicate:
+        code = int(ErrorCode.INVALID_REQUEST)
+    elif timestamp < 0 and LIST_OFFSETS_MIN_VERSION.get(timestamp, 1 << 15) > ctx.api_version:
+        code = int(ErrorCode.UNSUPPORTED_VERSION)
+    else:
+        code, found_timestamp, offset, leader_epoch = ctx.broker.replica_manager.list_offset(
+            (name, p.partition_index),
+            timestamp,
+            request.isolation_level,
+            p.current_leader_epoch,
+            request.replica_id,
+        )
+    return ListOffsetsResponse.Topic.Partition(
+        partition_index=p.partition_index,
+        error_code=code,
+        timestamp=found_timestamp,
+        offset=offset,
+        leader_epoch=leader_epoch,
+    )
+
+
+# ---- OffsetForLeaderEpoch
+
+
+def offset_for_leader_epoch(
+    ctx: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """Say where epochs end, so that a consumer sees a truncation (KIP-320).
+
+    Behaviour: an unknown epoch: epoch -1, offset -1, no error.
+    Versions:  3 replica id.
+    Gaps:      only consumers are served.
+    """
+    if ctx.api_version >= 3 and request.replica_id >= 0:
+        raise KafkaError(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "only brokers of this cluster ask as replicas"
+        )
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for p in topic.partitions:
+            code, epoch, end_offset = ctx.broker.replica_manager.offset_for_leader_epoch(
+                (topic.topic, p.partition), p.current_leader_epoch, p.leader_epoch
+            )
+            partitions.append(
+                OffsetForLeaderEpochResponse.Topic.Partition(
+                    error_code=code,
+                    partition=p.partition,
+                    leader_epoch=epoch,
+                    end_offset=end_offset,
+                )
+            )
+        topics.append(OffsetForLeaderEpochResponse.Topic(topic=topic.topic, partitions=partitions))
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+# ---- DeleteRecords
+
+
+def delete_records(ctx: RequestContext, request: DeleteRecordsRequest) -> None:
+    """Move log start offsets up; the records below are gone for readers at once.
+
+    Behaviour: offset -1 means the high watermark. Internal topics: INVALID_TOPIC_EXCEPTION.
+    Versions:  all alike.
+    Gaps:      -
+    """
+    layout = [
+        (topic.name, [p.partition_index for p in topic.partitions]) for topic in request.topics
+    ]
+    offsets = {
+        (topic.name, p.partition_index): p.offset
+        for topic in request.topics
+        for p in topic.partitions
+    }
+
+    def answer(done: dict[Any, tuple[int, int]]) -> None:
+        topics = []
+        for name, indexes in layout:
+            partitions = []
+            for index in indexes:
+                code, low_watermark = done[name, index]
+                partitions.append(
+                    DeleteRecordsResponse.Topic.Partition(
+                        partition_index=index, low_watermark=low_watermark, error_code=code
+                    )
+                )
+            topics.append(DeleteRecordsResponse.Topic(name=name, partitions=partitions))
+        ctx.respond(DeleteRecordsResponse(topics=topics))
+
+    ctx.park(ctx.broker.replica_manager.delete_records(offsets, request.timeout_ms, answer))
