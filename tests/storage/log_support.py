@@ -101,6 +101,7 @@ def make_log(
     **options: Any,
 ) -> PartitionLog:
     """Open (or create) the test partition's log below `root`."""
+    root.mkdir(parents=True, exist_ok=True)
     if env is None:
         env = environment(root, open_files=OpenFileCache(64))
     return open_log(root / "orders-0", PARTITION, config or LogConfig(), env, **options)
