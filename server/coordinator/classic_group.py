@@ -27,7 +27,8 @@ Invariants:
 - `awaiting_join_count` is the number of members whose JoinGroup is parked.
 - `supported_protocols[name]` counts the members that listed `name`; a protocol can be chosen when
   that equals the number of members.
-- the leader, if any, is a member; an assignment belongs to the generation it was made for.
+- the leader, if any, is a member.
+- an assignment is that of the last Stable generation; nobody is told it in any other state.
 """
 
 from __future__ import annotations
@@ -390,7 +391,6 @@ class ClassicGroup:
     def start_next_generation(self, wall_ms: int) -> None:
         """Fix the members and the protocol of the next generation; Empty if nobody is left."""
         self.generation_id += 1
-        self.pending_sync.clear()
         if self.members:
             self.protocol_name = self.select_protocol()
             self.transition_to(GroupState.COMPLETING_REBALANCE, wall_ms)

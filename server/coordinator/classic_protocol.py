@@ -284,7 +284,6 @@ class ClassicGroups:
         group_id = group.group_id
         if group.state is GroupState.COMPLETING_REBALANCE:
             for member in group.members.values():
-                member.assignment = b""
                 self._answer_sync(member, KafkaError(ErrorCode.REBALANCE_IN_PROGRESS))
         group.pending_sync.clear()
         self._deadlines.cancel(("sync", group_id))

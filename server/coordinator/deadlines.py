@@ -105,9 +105,9 @@ class Deadlines:
         """The earliest callback whose time has come, taken out; None when there is none."""
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
-            heap_ms, _, key, deadline = heapq.heappop(heap)
+            _, _, key, deadline = heapq.heappop(heap)
             fn = deadline.fn
-            if fn is None or heap_ms != deadline.heap_ms:
+            if fn is None:
                 continue
             if deadline.at_ms > now_ms:
                 deadline.heap_ms = deadline.at_ms

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from replication.replica_manager import AppendOrigin  # type: ignore[attr-defined]
+from replication.replica_manager import AppendOrigin
 from server.coordinator.shard import AppendOutcome, Records
 from wire.control_records import ControlRecordType, parse_end_txn_marker
 from wire.errors import ErrorCode, KafkaError

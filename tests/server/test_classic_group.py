@@ -393,6 +393,24 @@ def test_a_member_that_waits_for_us_does_not_time_out() -> None:
     assert world.heartbeat(leader, 3) == 0, "its session started again when it was answered"
 
 
+def test_a_session_that_ended_while_we_kept_the_member_waiting_starts_again() -> None:
+    world = World()
+    leader, _ = world.join_new(session_ms=6_000)
+    follower, _ = world.join_new(session_ms=6_000)
+    world.join(leader, session_ms=6_000)
+    waiting = world.sync(follower, 2)
+    world.advance(5_000)
+    world.heartbeat(leader, 2)
+    world.advance(2_000)
+    world.sync(leader, 2, {follower: b"F"})
+    assert waiting.response.assignment == b"F"
+    world.advance(4_000)
+    world.heartbeat(leader, 2)
+    assert world.state() == "Stable"
+    world.advance(2_000)
+    assert world.heartbeat(follower, 2) == E.UNKNOWN_MEMBER_ID
+
+
 def test_a_first_join_that_waits_too_long_is_given_up() -> None:
     world = World()
     world.stable(2, session_ms=1_000_000, rebalance_ms=1_000_000)
@@ -596,6 +614,65 @@ def test_a_static_member_that_is_away_keeps_its_place_until_its_session_ends() -
     world.advance(5_000)
     assert other not in world.groups[GROUP].members, "the session of i2 ended"
     assert world.state() == "CompletingRebalance"
+
+
+def test_a_static_member_that_is_away_belongs_to_the_next_generation() -> None:
+    world = World()
+    patience = {"rebalance_ms": 8_000, "session_ms": 100_000}
+    first = world.join(instance_id="i1", **patience).response.member_id
+    second = world.join(instance_id="i2", **patience)
+    world.join(first, instance_id="i1", **patience)
+    away = second.response.member_id
+    world.sync(first, 2, {first: b"one", away: b"two"}, instance_id="i1")
+    world.sync(away, 2, instance_id="i2")
+    again = world.join(first, instance_id="i1", **patience)
+    world.advance(8_000)
+    assert {m.member_id for m in again.response.members} == {first, away}
+
+
+def test_when_only_absent_static_members_are_left_the_rebalance_waits_on() -> None:
+    world = World()
+    patience = {"rebalance_ms": 8_000, "session_ms": 100_000}
+    first = world.join(instance_id="i1", **patience).response.member_id
+    second = world.join(instance_id="i2", **patience)
+    world.join(first, instance_id="i1", **patience)
+    world.sync(first, 2, {}, instance_id="i1")
+    world.sync(second.response.member_id, 2, instance_id="i2")
+    world.leave(("", "i2"))
+    world.advance(8_000)
+    assert world.state() == "PreparingRebalance"
+    assert world.join(first, instance_id="i1", **patience).response.generation_id == 3
+
+
+def test_absent_static_members_do_not_hold_up_the_one_that_came_for_ever() -> None:
+    world = World()
+    patience = {"rebalance_ms": 8_000, "session_ms": 100_000}
+    ids = [f"i{i}" for i in range(3)]
+    members = [world.join(instance_id=i, **patience) for i in ids]
+    world.join(members[0].response.member_id, instance_id="i0", **patience)
+    names = [member.response.member_id for member in members]
+    for name, instance_id in zip(names, ids, strict=True):
+        world.sync(name, 2, {}, instance_id=instance_id)
+    assert world.state() == "Stable"
+    world.leave(("", "i2"))
+    world.advance(8_000)
+    came = world.join(names[1], instance_id="i1", **patience)
+    assert came.waits
+    world.advance(8_000)
+    assert {m.member_id for m in came.response.members} == set(names[:2])
+
+
+def test_a_restarted_static_member_that_never_syncs_is_removed_like_any_other() -> None:
+    world = World()
+    patience = {"rebalance_ms": 8_000, "session_ms": 100_000}
+    first = world.join(instance_id="i1", **patience).response.member_id
+    world.join(instance_id="i2", **patience)
+    world.join(first, instance_id="i1", **patience)
+    world.sync(first, 2, {}, instance_id="i1")
+    new = world.join(instance_id="i2", **patience).response.member_id
+    assert world.state() == "Stable"
+    world.advance(8_000)
+    assert new not in world.groups[GROUP].members
 
 
 # ---- the log

@@ -80,6 +80,7 @@ class MemoryLog:
         self.refuses = 0
         self.waiting: list[Callable[[AppendOutcome], None]] = []
         self.during_append: Callable[[], None] = lambda: None
+        self.during_end_offset: Callable[[], None] = lambda: None
         self.epochs: list[int] = []
         self.broken = False
 
@@ -112,6 +113,7 @@ class MemoryLog:
         self.waiting.pop(0)(AppendOutcome(code, is_appended=True))
 
     def end_offset(self) -> int:
+        self.during_end_offset()
         return len(self.records)
 
     def high_watermark(self) -> int:
@@ -372,22 +374,27 @@ def test_a_held_read_gives_up_when_the_high_watermark_never_comes() -> None:
     assert read.error == E.COORDINATOR_NOT_AVAILABLE
 
 
-def test_an_append_that_another_thread_completes_at_once_is_not_lost() -> None:
+@pytest.mark.parametrize("moment", ["inside the append", "just after it"])
+def test_an_append_that_another_thread_completes_early_is_not_lost(moment: str) -> None:
     world = World().active()
-    world.log.replicates = True
+    log = world.log
+    log.replicates = True
 
-    def complete_from_another_thread() -> None:
-        append = world.log.append
+    def commit_elsewhere() -> None:
+        thread = threading.Thread(target=log.commit)
+        thread.start()
+        thread.join()
 
-        def and_complete(*arguments: Any) -> None:
-            append(*arguments)
-            thread = threading.Thread(target=world.log.commit)
-            thread.start()
-            thread.join()
+    append = log.append
 
-        world.log.append = and_complete  # type: ignore[method-assign]
+    def append_and_commit(*arguments: Any) -> None:
+        append(*arguments)
+        commit_elsewhere()
 
-    complete_from_another_thread()
+    if moment == "inside the append":
+        log.append = append_and_commit  # type: ignore[method-assign]
+    else:
+        log.during_end_offset = commit_elsewhere
     assert world.add(5).response == 5
 
 
@@ -467,6 +474,18 @@ def test_a_load_that_was_overtaken_is_ignored() -> None:
     assert world.shard.state is ShardState.LOADING
     world.run_jobs()
     assert world.read().response == 3
+
+
+def test_a_confirmation_of_an_earlier_leadership_confirms_nothing_now() -> None:
+    world = World().active()
+    world.log.replicates = True
+    world.add(5)
+    world.shard.elected(2)
+    world.run_jobs()
+    read = world.read()
+    (late,) = world.log.waiting
+    late(AppendOutcome(0, is_appended=True))
+    assert read.waits, "in another leader's log the same offset may be another record"
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
@@ -561,6 +580,32 @@ def test_a_callback_from_within_an_append_may_use_the_shard() -> None:
     world.log.during_append = from_under_the_lock
     assert world.add(5).response == 5
     assert inner.response == 5
+
+
+def test_an_event_that_comes_while_the_owner_leaves_is_not_forgotten() -> None:
+    world = World().active()
+    late = Answer()
+
+    class LeavingLock:
+        """Another thread posts an event between the owner's last look and its release."""
+
+        def __init__(self) -> None:
+            self.inner = threading.Lock()
+            self.posted = False
+
+        def acquire(self, blocking: bool) -> bool:
+            return self.inner.acquire(blocking)
+
+        def release(self) -> None:
+            if not self.posted:
+                self.posted = True
+                world.shard.read(lambda machine: machine.value, late)
+                assert late.waits
+            self.inner.release()
+
+    world.shard._lock = LeavingLock()  # type: ignore[assignment]
+    world.add(5)
+    assert late.response == 5
 
 
 def test_an_answer_may_be_followed_by_the_next_request_on_the_spot() -> None:
@@ -761,6 +806,16 @@ def test_offsets_of_transactions_count_when_they_were_committed(node: Node) -> N
     transaction(13, "open", None)
     node.restart()
     assert [node.fetch("g", t) for t in ("committed", "aborted", "open")] == [11, -1, -1]
+
+
+def test_nothing_is_appended_in_an_epoch_that_we_were_not_elected_in(node: Node) -> None:
+    node.find()
+    index = node.groups.partition_for("g")
+    partition = node.replica_manager.partition((GROUP_METADATA_TOPIC, index))
+    partition.leader_epoch += 1
+    end_offset = partition.open_log().log_end_offset
+    assert node.commit("g", 1).error == E.NOT_COORDINATOR
+    assert partition.open_log().log_end_offset == end_offset
 
 
 def test_requests_for_partitions_of_others_are_turned_away(node: Node) -> None:
