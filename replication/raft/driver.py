@@ -208,7 +208,11 @@ class RaftDriver:
             self._wake.notify()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        self.log.close()
+        try:
+            self.log.close()
+        except (OSError, KafkaError) as error:
+            # All that counts was synced before; the next start rebuilds the indexes.
+            logger.error("closing the metadata log failed error=%s", error)
 
     def next_offset(self, epoch: int) -> int:
         """The offset the next append of `epoch`'s leader gets. Raises KafkaError NOT_CONTROLLER."""

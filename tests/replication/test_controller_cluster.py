@@ -112,7 +112,7 @@ def test_a_broker_that_lacks_a_finalised_feature_is_told_which() -> None:
     feature = BrokerRegistrationRequest.Feature(
         name="metadata.version", min_supported_version=7, max_supported_version=27
     )
-    with pytest.raises(KafkaError, match="version 30 of metadata.version"):
+    with pytest.raises(KafkaError, match=r"version 30 of metadata\.version"):
         made.register(features=[feature])
 
 

@@ -28,7 +28,6 @@ from replication.raft.core import (
     committed_offset,
 )
 
-
 EMPTY_LOG = LogPosition(0, 0)
 
 
