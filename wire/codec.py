@@ -391,7 +391,6 @@ class _DecoderWriter(_Writer):
         tag, tag_end = self.fresh("tag"), self.fresh("tag_end")
         with self.block("if n:"):
             self.line("if n > 127: n, p = more(data, p, n)")
-            self.line("if n * 2 > size - p: refuse_count(n, size - p)")
             self.line(f"{tag} = -1")
             with self.block("for _ in range(n):"):
                 self.line(f"{tag}, {tag_end}, p = next_tag(data, p, {tag})")

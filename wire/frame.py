@@ -310,6 +310,7 @@ class FrameReader:
         pos = 0
         while pos < len(data):
             room = self.buffer()
+            assert len(room) > 0
             count = min(len(room), len(data) - pos)
             room[:count] = data[pos : pos + count]
             frames += self.advance(count)

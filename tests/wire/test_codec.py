@@ -263,8 +263,12 @@ def test_a_wrong_tag_section_is_malformed(tags: bytes) -> None:
         ApiVersionsRequest.decode(api_versions_v3(tags), 3)
 
 
-@pytest.mark.parametrize("size", [0, 2, 10])
-def test_a_known_tag_of_another_size_than_its_content_is_malformed(size: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "behind"), [(0, b""), (2, b""), (4, b""), (6, b"\0"), (8, b"\0\0\0"), (9, b"\0")]
+)
+def test_a_known_tag_of_another_size_than_its_content_is_malformed(
+    size: int, behind: bytes
+) -> None:
     fetch = FetchRequest(
         max_wait_ms=1, min_bytes=1, isolation_level=0, topics=[], forgotten_topics_data=[]
     )
@@ -272,8 +276,8 @@ def test_a_known_tag_of_another_size_than_its_content_is_malformed(size: int) ->
     assert encoded[-1] == 0
     right = encoded[:-1] + uvarint(1) + tag(0, b"\x05abcd")  # cluster_id
     assert FetchRequest.decode(right, 12).cluster_id == "abcd"
-    wrong = encoded[:-1] + uvarint(1) + uvarint(0) + uvarint(size) + b"\x05abcd" + bytes(6)
-    with pytest.raises(MalformedFrame):
+    wrong = encoded[:-1] + uvarint(1) + uvarint(0) + uvarint(size) + b"\x05abcd" + behind
+    with pytest.raises(MalformedFrame, match="beyond the data" if size == 9 else "another size"):
         FetchRequest.decode(wrong, 12)
 
 

@@ -1,0 +1,337 @@
+"""Frames out of a byte stream, and the headers of requests and responses."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wire.errors import MalformedFrame
+from wire.frame import (
+    FrameReader,
+    RequestHeader,
+    decode_response_header,
+    encode_request,
+    encode_response,
+    request_header_version,
+)
+from wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from wire.messages.data import FetchResponse, ProduceRequest, ProduceResponse
+from wire.messages.groups import HeartbeatRequest, HeartbeatResponse
+from wire.messages.security import SaslHandshakeRequest
+
+LIMIT = 1 << 24
+
+
+def framed(*frames: bytes) -> bytes:
+    return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+
+
+def some_frames() -> list[bytes]:
+    """Frames on both sides of every size at which the reader does something else."""
+    rng = random.Random(5)
+    sizes = [0, 1, 3, 4, 100, 16_383, 16_384, 16_385, 65_531, 65_532, 65_533, 131_072, 400_000, 7]
+    return [rng.randbytes(size) for size in sizes]
+
+
+# --- reading frames -----------------------------------------------------------------------------
+
+
+def test_many_frames_in_one_read_all_come_out_in_order() -> None:
+    frames = [bytes([number]) * 10 for number in range(200)]
+    assert FrameReader(LIMIT).feed(framed(*frames)) == frames
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 1000, 16_384, 65_536, 65_537, 10**9])
+def test_frames_come_out_whole_however_the_stream_is_cut(step: int) -> None:
+    frames = some_frames()
+    if step < 6:
+        frames = [frame for frame in frames if len(frame) < 20_000]
+    stream = framed(*frames)
+    reader = FrameReader(LIMIT)
+    out = [f for at in range(0, len(stream), step) for f in reader.feed(stream[at : at + step])]
+    assert out == frames
+    assert reader.pending == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 70_000), max_size=8),
+    cuts=st.lists(st.integers(1, 90_000), min_size=1, max_size=30),
+    scratch=st.sampled_from([64, 4096, 65_536]),
+)
+def test_frames_come_out_whole_for_any_sizes_and_cuts(
+    sizes: list[int], cuts: list[int], scratch: int
+) -> None:
+    frames = [bytes([number]) * size for number, size in enumerate(sizes)]
+    stream = framed(*frames)
+    reader = FrameReader(LIMIT, bytearray(scratch))
+    out = []
+    at = turn = 0
+    while at < len(stream):
+        step = cuts[turn % len(cuts)]
+        out += reader.feed(stream[at : at + step])
+        at += step
+        turn += 1
+    assert out == frames
+    assert reader.pending == 0
+
+
+def test_the_tail_of_a_read_waits_for_the_rest() -> None:
+    reader = FrameReader(LIMIT)
+    assert reader.feed(framed(b"first", b"second")[:-2]) == [b"first"]
+    assert reader.pending == 4 + 4
+    assert reader.feed(b"nd") == [b"second"]
+    assert reader.pending == 0
+
+
+def test_frames_are_bytes_of_their_own_without_the_size_prefix() -> None:
+    reader = FrameReader(LIMIT)
+    small, large = reader.feed(framed(b"x" * 10, b"y" * 100_000))
+    reader.feed(framed(b"z" * 10, b"z" * 100_000))
+    assert type(small) is type(large) is bytes
+    assert (small, large) == (b"x" * 10, b"y" * 100_000)
+
+
+def test_readers_of_one_thread_share_a_scratch_without_mixing_their_streams() -> None:
+    scratch = bytearray(65_536)
+    readers = [FrameReader(LIMIT, scratch) for _ in range(3)]
+    streams = [framed(*[bytes([n]) * size for size in (5, 3000, 90_000, 1)]) for n in range(3)]
+    out: list[list[bytes]] = [[], [], []]
+    for at in range(0, len(streams[0]), 777):
+        for n, reader in enumerate(readers):
+            out[n] += reader.feed(streams[n][at : at + 777])
+    assert out == [[bytes([n]) * size for size in (5, 3000, 90_000, 1)] for n in range(3)]
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), LIMIT + 1, 2**31 - 1])
+def test_a_size_that_cannot_be_is_malformed(size: int) -> None:
+    reader = FrameReader(LIMIT)
+    with pytest.raises(MalformedFrame, match=str(size)):
+        reader.feed(size.to_bytes(4, "big", signed=True))
+    with pytest.raises(MalformedFrame):  # and it stays so
+        reader.buffer()
+    with pytest.raises(MalformedFrame):
+        reader.advance(1)
+
+
+def test_a_hostile_size_that_arrives_byte_by_byte_is_malformed() -> None:
+    reader = FrameReader(LIMIT)
+    assert [reader.feed(b"\x7f"), reader.feed(b"\xff"), reader.feed(b"\xff")] == [[], [], []]
+    with pytest.raises(MalformedFrame):
+        reader.feed(b"\xff")
+
+
+def test_frames_before_a_hostile_size_are_not_lost() -> None:
+    reader = FrameReader(100)
+    stream = framed(b"good", b"also good") + b"\xff\xff\xff\xff"
+    reader.buffer()[: len(stream)] = stream
+    assert reader.advance(len(stream)) == [b"good", b"also good"]
+    with pytest.raises(MalformedFrame):
+        reader.advance(1)
+    with pytest.raises(MalformedFrame):
+        reader.buffer()
+
+
+def test_a_frame_of_exactly_the_limit_is_taken_and_one_byte_more_is_not() -> None:
+    assert FrameReader(1000).feed(framed(bytes(1000))) == [bytes(1000)]
+    with pytest.raises(MalformedFrame):
+        FrameReader(999).feed(framed(bytes(1000)))
+
+
+def test_a_claimed_size_allocates_nothing_before_its_bytes_arrive() -> None:
+    """A thousand connections that claim 100 MiB each and send a little cost only that little."""
+    scratch = bytearray(65_536)
+    readers = [FrameReader(100 << 20, scratch) for _ in range(1000)]
+    opening = (100 << 20).to_bytes(4, "big") + b"x" * 6
+    tracemalloc.start()
+    try:
+        for reader in readers:
+            reader.feed(opening)
+            assert len(reader.buffer()) <= 4096
+        assert tracemalloc.get_traced_memory()[1] < 1000 * 6000
+        assert sum(reader.pending for reader in readers) < 1000 * 6000
+    finally:
+        tracemalloc.stop()
+
+
+def test_room_for_a_large_frame_grows_with_what_has_arrived() -> None:
+    reader = FrameReader(100 << 20)
+    reader.feed((50 << 20).to_bytes(4, "big"))
+    arrived = 0
+    while arrived < 3 << 20:
+        room = reader.buffer()
+        assert 0 < len(room) <= max(arrived, 4096)
+        assert reader.advance(len(room)) == []
+        arrived += len(room)
+        assert reader.pending >= arrived
+        assert reader.pending <= 2 * arrived + 4096
+
+
+def test_an_idle_reader_holds_nothing() -> None:
+    reader = FrameReader(LIMIT)
+    for frame in some_frames():
+        reader.feed(framed(frame))
+        assert reader.pending == 0
+
+
+# --- request headers ----------------------------------------------------------------------------
+
+
+def header_bytes(key: int, version: int, client_id: str | None, correlation: int = 7) -> bytes:
+    name = b"" if client_id is None else client_id.encode()
+    length = -1 if client_id is None else len(name)
+    start = b"".join(
+        number.to_bytes(size, "big", signed=True)
+        for number, size in [(key, 2), (version, 2), (correlation, 4), (length, 2)]
+    )
+    return start + name + (b"\0" if request_header_version(key, version) == 2 else b"")
+
+
+@pytest.mark.parametrize("client_id", [None, "", "rdkafka", "größe-€", "x" * 32_000])
+@pytest.mark.parametrize(("key", "version"), [(0, 8), (0, 9), (18, 0), (18, 3), (17, 1), (47, 0)])
+def test_a_request_header_is_read_up_to_its_body(
+    key: int, version: int, client_id: str | None
+) -> None:
+    data = header_bytes(key, version, client_id)
+    header = RequestHeader.decode(data + b"body")
+    assert (header.api_key, header.api_version) == (key, version)
+    assert (header.correlation_id, header.client_id) == (7, client_id)
+    assert header.body_pos == len(data)
+
+
+def test_headers_as_kafka_writes_them(kafka: dict[str, Any]) -> None:
+    """The vectors of RequestHeader: v1 as of Produce v3, v2 as of Produce v9."""
+    with gzip.open(Path(__file__).parent / "data" / "vectors.txt.gz", "rt") as file:
+        rows = [line.split() for line in file if line.startswith("RequestHeader ")]
+    assert len(rows) == 6
+    for _, version, filling, text in rows:
+        api = {"1": b"\0\0\0\3", "2": b"\0\0\0\x09"}[version]
+        data = api + bytes.fromhex(text)[4:]
+        header = RequestHeader.decode(data)
+        assert header.body_pos == len(data), (version, filling)
+        assert (header.client_id is None) == (filling == "null")
+
+
+def test_tagged_fields_of_a_header_are_skipped() -> None:
+    data = header_bytes(0, 9, "c")[:-1] + b"\x02\x00\x03abc\x07\x00" + b"body"
+    assert RequestHeader.decode(data).body_pos == len(data) - 4
+
+
+def test_every_truncated_header_is_malformed() -> None:
+    data = header_bytes(0, 9, "client")
+    for end in range(len(data)):
+        with pytest.raises(MalformedFrame):
+            RequestHeader.decode(data[:end])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\0\0\0\x09\0\0\0\1\xff\xfe\0", id="client id of length -2"),
+        pytest.param(b"\0\0\0\x09\0\0\0\1\0\2\xff\xfe\0", id="client id not UTF-8"),
+        pytest.param(b"\0\0\0\x09\0\0\0\1\xff\xff\x02\x01\0\x01\0", id="tag twice"),
+        pytest.param(b"\0\0\0\x09\0\0\0\1\xff\xff\xff\xff\xff\xff\xff", id="endless tag count"),
+    ],
+)
+def test_a_wrong_header_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedFrame):
+        RequestHeader.decode(data)
+
+
+@settings(max_examples=500, deadline=None)
+@given(data=st.binary(max_size=60))
+def test_any_bytes_are_a_header_or_malformed(data: bytes) -> None:
+    for start in (b"", b"\0\0\0\x09", b"\0\x12\0\x03"):
+        try:
+            header = RequestHeader.decode(start + data)
+        except MalformedFrame:
+            continue
+        assert 10 <= header.body_pos <= len(start + data)
+
+
+def test_the_header_of_an_unknown_api_or_version_can_still_be_read() -> None:
+    """The answer to it (UNSUPPORTED_VERSION) needs its correlation id."""
+    assert RequestHeader.decode(header_bytes(9999, 5, "new")).correlation_id == 7
+    future = RequestHeader.decode(header_bytes(18, 99, "new"))
+    assert (future.api_version, future.client_id) == (99, "new")
+
+
+# --- responses and requests as frames -----------------------------------------------------------
+
+
+class InFile:
+    """Stands for a storage.FileSlice."""
+
+    def __len__(self) -> int:
+        return 70_000
+
+
+def test_a_response_frame_has_size_correlation_id_and_body() -> None:
+    response = ProduceResponse(responses=[], throttle_time_ms=5)
+    (old,) = encode_response(0, 8, 0x01020304, response)
+    assert bytes(old) == b"\0\0\0\x0c\1\2\3\4" + response.encode_bytes(8)  # type: ignore[arg-type]
+    (new,) = encode_response(0, 9, 0x01020304, response)
+    assert bytes(new) == b"\0\0\0\x0b\1\2\3\4\0" + response.encode_bytes(9)  # type: ignore[arg-type]
+
+
+def test_the_size_of_a_response_counts_what_lies_in_files() -> None:
+    slice_ = InFile()
+    partition = FetchResponse.Topic.Partition(
+        partition_index=0, error_code=0, high_watermark=1, aborted_transactions=[], records=slice_
+    )
+    topic = FetchResponse.Topic(topic="t", partitions=[partition])
+    parts = encode_response(1, 12, 9, FetchResponse(responses=[topic]))
+    assert parts[1] is slice_
+    size = int.from_bytes(parts[0][:4], "big")  # type: ignore[index]
+    assert size == sum(map(len, parts)) - 4
+
+
+def test_api_versions_is_always_answered_with_the_oldest_header() -> None:
+    """KIP-511: a client must be able to read it before it knows what the broker speaks."""
+    response = ApiVersionsResponse(error_code=0, api_keys=[])
+    for version in range(5):
+        (frame,) = encode_response(18, version, 3, response)
+        body = bytes(frame)[8:]  # type: ignore[arg-type]
+        assert ApiVersionsResponse.decode(body, version) == response
+
+
+@pytest.mark.parametrize("client_id", [None, "peer"])
+def test_a_request_we_send_is_one_we_can_read(client_id: str | None) -> None:
+    requests = [
+        (ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3),
+        (HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 4),
+        (HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 0),
+        (SaslHandshakeRequest(mechanism="PLAIN"), 1),
+        (ProduceRequest(acks=-1, timeout_ms=100, topic_data=[]), 9),
+    ]
+    for request, version in requests:
+        stream = b"".join(encode_request(version, 12, client_id, request))  # type: ignore[arg-type]
+        (frame,) = FrameReader(LIMIT).feed(stream)
+        header = RequestHeader.decode(frame)
+        assert (header.api_key, header.api_version) == (request.api_key, version)
+        assert (header.correlation_id, header.client_id) == (12, client_id)
+        decoded = type(request).decode(frame, version, header.body_pos)
+        assert decoded == request
+
+
+def test_a_response_we_send_is_one_our_peers_can_read() -> None:
+    response = HeartbeatResponse(error_code=27, throttle_time_ms=0)
+    for version in range(5):
+        (part,) = encode_response(12, version, 77, response)
+        (frame,) = FrameReader(LIMIT).feed(bytes(part))  # type: ignore[arg-type]
+        correlation_id, pos = decode_response_header(12, version, frame)
+        assert correlation_id == 77
+        assert HeartbeatResponse.decode(frame, version, pos) == response
+
+
+@pytest.mark.parametrize("frame", [b"", b"\0\0\0", b"\0\0\0\1", b"\0\0\0\1\x01\x05"])
+def test_a_truncated_response_header_is_malformed(frame: bytes) -> None:
+    with pytest.raises(MalformedFrame):
+        decode_response_header(12, 4, frame)
