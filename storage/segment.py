@@ -249,15 +249,16 @@ class LogSegment:
         self, handle: FileHandle, position: int, base_offset: int, error: OSError
     ) -> None:
         """Undo a failed append, so that the file ends where the log ends (S-2)."""
-        self._max_timestamp = None
+        self._max_timestamp = None  # read again when it is asked for
         try:
             files.ftruncate(handle.fd, position)
-            self.offset_index.truncate_to(base_offset)
-            self.time_index.truncate_to(base_offset)
-            self._max_timestamp, self._max_timestamp_offset = self._read_max_timestamp()
         except OSError as second:
             error.is_final = True  # type: ignore[attr-defined]
             error.add_note(f"and cutting the file back failed: {second}")
+        for index in (self.offset_index, self.time_index):
+            # In memory it is right in any case, and its file is written anew later.
+            with suppress(OSError):
+                index.truncate_to(base_offset)
 
     def _remember(self, base_offset: int, position: int) -> None:
         self._recent[base_offset] = position
