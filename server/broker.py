@@ -164,13 +164,10 @@ class Broker:
 
     def shutdown(self) -> None:
         """Stop all that was started, in reverse; a part that fails does not keep the rest."""
-        if self.lifecycle is not None:
-            self._attempt(
-                "controlled shutdown",
-                lambda: (
-                    self.lifecycle and self.lifecycle.controlled_shutdown(_CONTROLLED_SHUTDOWN_S)
-                ),
-            )
+        lifecycle = self.lifecycle
+        if lifecycle is not None:
+            timeout_s = _CONTROLLED_SHUTDOWN_S
+            self._attempt("lifecycle", lambda: lifecycle.controlled_shutdown(timeout_s))
             # What is in flight is answered while the parts below it still work.
             self._attempt("socket server", self.socket_server.shutdown)
         while self._undo:
@@ -315,8 +312,7 @@ class Broker:
             changed = self._apply_dynamic_configs()
             topic_keys = {key for d in catalogue().topic.values() for key in d.synonyms}
             if changed & topic_keys:
-                for topic in {log.topic_partition.topic for log in self.log_manager.all_logs()}:
-                    self.log_manager.update_topic_config(topic, self.topic_config(topic))
+                self.replica_manager.reload_topic_configs()
             settings.apply_connection_limits(self.config, changed, self.socket_server.quotas)
 
     def _apply_dynamic_configs(self) -> set[str]:

@@ -135,7 +135,8 @@ def _consume(connection: Connection, topic_id: bytes, offset: int) -> None:
     _check(answer.error_code)
     fetched = answer.responses[0].partitions[0]
     _check(fetched.error_code)
-    data = bytes(fetched.records or b"")  # type: ignore[arg-type]
+    assert isinstance(fetched.records, memoryview)
+    data = bytes(fetched.records)
     for position, header in iterate_headers(data):
         for record in read_records(data, position, header):
             print(f"consumed  {record.value!r} from offset {record.offset}")
