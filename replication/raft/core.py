@@ -38,12 +38,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 NO_LEADER = -1
 NO_VOTE = -1
 ZERO_DIRECTORY_ID = bytes(16)
+
+
+class Random(Protocol):
+    """What is asked of `random.Random`; the caller seeds it."""
+
+    def randrange(self, stop: int, /) -> int: ...
 
 
 class Role(Enum):
