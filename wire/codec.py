@@ -16,8 +16,8 @@ ascend and tag sizes that do not match their content are refused where they stan
 struct.error, UnicodeDecodeError and MalformedFrame can come out of a decoder; Message.decode makes
 them one.
 
-Budget (benchmarks/codec): decode Produce v9 with one partition 3 us, encode its response 2 us;
-compiling one function takes about 0.5 ms.
+Budget (`python -m benchmarks.codec`): decode Produce v9 with one partition 3 us, encode its answer
+1.5 us, encode a Fetch v12 answer 2.5 us; compiling one function takes about 0.5 ms.
 """
 
 from __future__ import annotations

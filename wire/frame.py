@@ -252,8 +252,8 @@ class FrameReader:
     they are joined once. Chunks of full size are used again, for the first touch of fresh memory
     costs several times what copying it does. An idle connection holds nothing.
 
-    Budget: 0.3 us a frame of 100 bytes when many arrive in one read, 0.7 us when it comes alone;
-    1 MiB in pieces of 64 KiB costs 80 us beside 50 us for receiving (copying) it once.
+    Budget (`python -m benchmarks.codec`): 0.3 us a frame of 100 bytes when many arrive in one read,
+    1 us when it comes alone; 1 MiB in pieces of 64 KiB costs three times what copying it once does.
     """
 
     __slots__ = ("_begun", "_chunks", "_failure", "_filled", "_left", "_scratch", "limit")
