@@ -243,7 +243,7 @@ class _DecoderWriter(_Writer):
         self.flush()
         if any("view[" in line for line in self.lines):
             self.lines.insert(start, "    view = memoryview(data)")
-        with self.block("if p != size:"):
+        with self.block("if p > size:" if self.cls.allows_bytes_behind else "if p != size:"):
             self.line('raise MalformedFrame(f"ends at {p} of {size} bytes")')
         self.line("return message")
 

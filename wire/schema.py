@@ -384,6 +384,7 @@ class Message(Struct):
     kind: ClassVar[str]
     versions: ClassVar[tuple[int, int]]
     flexible: ClassVar[int | None]
+    allows_bytes_behind: ClassVar[bool] = False
     _decoders: ClassVar[dict[int, Callable[[bytes, int], Any]]]
     _encoders: ClassVar[dict[int, Callable[[Any, bytearray], list[Part]]]]
 
@@ -453,9 +454,12 @@ class Message(Struct):
 class Request(Message):
     """A request: `class XRequest(Request, key=, versions=(lowest, highest), flexible=)`.
 
-    `unstable` marks that the highest version is not to be advertised.
+    `unstable` marks that the highest version is not to be advertised. Bytes behind a request are
+    ignored, as Apache Kafka ignores them: librdkafka 2.16 leaves three behind a Metadata request
+    for all topics (it shortens the array's count, but not the frame).
     """
 
+    allows_bytes_behind = True
     api_key: ClassVar[int]
     latest_version_unstable: ClassVar[bool]
 
