@@ -166,11 +166,19 @@ class LogSegment:
         return handle
 
     def create(self, preallocated_bytes: int = 0) -> None:
-        """Make the empty log file; raises FileExistsError rather than touch an old one."""
+        """Make the empty log file; what an undone roll may have left in its place is set aside."""
+        self._set_leftovers_aside()
         self._handle = self._open(files.CREATE | os.O_EXCL)
         if preallocated_bytes:
             files.allocate(self._handle.fd, preallocated_bytes)
         self._max_timestamp = NO_TIMESTAMP
+
+    def _set_leftovers_aside(self) -> None:
+        indexes = (self.offset_index.path, self.time_index.path, self.txn_index.path)
+        for path in (self.path, *indexes):
+            if path.exists():
+                logger.warning("setting leftover file aside path=%s", path)
+                files.replace(path, path.with_name(path.name + DELETED_SUFFIX))
 
     def load_size(self) -> None:
         """Take the size from the file (start-up: the file may be longer than what is valid)."""
