@@ -1,1 +1,1 @@
-"""Bytes to objects and back: Kafka's messages, record batches, frames. Imports none of our packages."""
+"""Bytes to objects and back: Kafka's messages, record batches, frames. Imports none of ours."""
