@@ -114,8 +114,8 @@ def allocate(fd: int, size: int) -> None:
 
 
 def is_disk_full(error: OSError) -> bool:
-    """No space or quota left: the disk is healthy and may have room again later (S-16)."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    """No space, quota or file size left: the disk is healthy and may have room later (S-16)."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def is_out_of_descriptors(error: OSError) -> bool:

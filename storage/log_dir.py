@@ -190,7 +190,7 @@ class Reserve:
             files.allocate(fd, RESERVE_BYTES)
         except OSError as error:
             with suppress(OSError):
-                files.ftruncate(fd, 0)
+                files.unlink(self.path)
             if not files.is_disk_full(error):
                 raise
             return False
