@@ -104,4 +104,6 @@ def _copied(field: Field, source: Any) -> Any:
 def _unknown(field: Field) -> Any:
     if field.name in _UNKNOWN_MINUS_ONE and field.kind.startswith("int"):
         return -1
+    if field.kind == "records":
+        return b""  # as Kafka: null records are only allowed, not expected
     return field.blank()

@@ -1,0 +1,249 @@
+"""A broker without sockets for handler tests: frames go in, decoded responses come out.
+
+Requests take the real way through RequestChannel and the dispatch table, so every test also proves
+decoding, dispatch and encoding in the version it asks in. What handlers work on is faked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from replication.metadata import (
+    BrokerRegistration,
+    Endpoint,
+    MetadataImage,
+    PartitionRegistration,
+    TopicImage,
+)
+from replication.requests import AppendResult, FetchResult
+from server.connection import Connection, ConnectionLimits
+from server.fetch_session import FetchSessionCache
+from server.handlers import APIS
+from server.request_channel import RequestChannel
+from storage.config import LogConfig
+from tests.server.wire_client import request_bytes
+from wire.errors import ErrorCode, KafkaError
+from wire.frame import decode_response_header
+from wire.schema import RESPONSES, Request
+
+NODE = 1
+TOPIC_ID = bytes(range(16))
+CLOSED = "closed"
+"""What `ask` returns when the broker closed the connection instead of answering."""
+
+
+def topic_image(
+    name: str, partition_count: int = 1, topic_id: bytes = TOPIC_ID, leader: int = NODE
+) -> TopicImage:
+    return TopicImage(
+        name,
+        topic_id,
+        {
+            index: PartitionRegistration(
+                replicas=(NODE,),
+                directories=(bytes(16),),
+                isr=(NODE,),
+                leader=leader,
+                leader_epoch=4,
+            )
+            for index in range(partition_count)
+        },
+    )
+
+
+def broker_registration(
+    broker_id: int = NODE, fenced: bool = False, rack: str | None = None
+) -> BrokerRegistration:
+    return BrokerRegistration(
+        broker_id=broker_id,
+        broker_epoch=17,
+        incarnation_id=bytes(16),
+        endpoints={"PLAINTEXT": Endpoint(f"host-{broker_id}", 9092, 0)},
+        rack=rack,
+        fenced=fenced,
+    )
+
+
+def image_of(*topics: TopicImage, brokers: Any = (), offset: int = 42) -> MetadataImage:
+    known = {b.broker_id: b for b in (brokers or (broker_registration(),))}
+    return MetadataImage(
+        offset=offset,
+        features={"metadata.version": 30, "eligible.leader.replicas.version": 1},
+        brokers=known,
+        topics_by_name={t.name: t for t in topics},
+        topics_by_id={t.topic_id: t for t in topics},
+    )
+
+
+class FakeReplicaManager:
+    """Answers what a test puts into it, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.appended: list[Any] = []
+        self.append_results: dict[tuple[str, int], AppendResult] = {}
+        self.held_appends: list[Any] | None = None
+        self.fetched: list[Any] = []
+        self.fetch_results: dict[tuple[str, int], FetchResult] = {}
+        self.listed: list[Any] = []
+        self.end_offsets: dict[tuple[str, int], tuple[int, int, int]] = {}
+        self.deleted: dict[Any, int] = {}
+        self.producers: dict[tuple[str, int], list[Any]] = {}
+
+    def append_records(self, acks, timeout_ms, entries, on_complete, *, request_version):
+        self.appended.append(
+            (acks, timeout_ms, [(key, bytes(r)) for key, r in entries], request_version)
+        )
+        offset = 100
+        results = []
+        for key, _ in entries:
+            given = self.append_results.get(key)
+            results.append(given or AppendResult(key, base_offset=offset, log_start_offset=7))
+            offset += 1
+        if self.held_appends is not None:
+            self.held_appends.append((on_complete, results))
+        else:
+            on_complete(results)
+
+    def fetch(
+        self, replica_id, max_wait_ms, min_bytes, max_bytes, isolation, partitions, on_complete, *,
+        rack="",
+    ):  # fmt: skip
+        self.fetched.append((replica_id, max_wait_ms, isolation, list(partitions)))
+        unknown = FetchResult(int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        on_complete(
+            [self.fetch_results.get((p.topic, p.partition_index), unknown) for p in partitions]
+        )
+
+    def list_offset(self, tp, timestamp, isolation_level, current_leader_epoch, replica_id):
+        self.listed.append((tp, timestamp, isolation_level, current_leader_epoch, replica_id))
+        return 0, 1_000, 55, 4
+
+    def offset_for_leader_epoch(self, tp, current_leader_epoch, leader_epoch):
+        return self.end_offsets.get(tp, (int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), -1, -1))
+
+    def delete_records(self, offsets, timeout_ms, on_complete):
+        self.deleted = dict(offsets)
+        on_complete({key: (0, offset) for key, offset in offsets.items()})
+
+    def active_producers(self, tp):
+        if tp not in self.producers:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return self.producers[tp]
+
+
+class FakeTimer:
+    def __init__(self) -> None:
+        self.due: list[Any] = []
+
+    def add(self, delay_ms, fn):
+        self.due.append(fn)
+
+        class Task:
+            cancelled = False
+
+            def cancel(self):
+                self.cancelled = True
+
+        return Task()
+
+
+class FakeController:
+    """Keeps requests until the test answers them."""
+
+    def __init__(self) -> None:
+        self.submitted: deque[Any] = deque()
+
+    def submit(self, request, on_complete, *, context):
+        self.submitted.append((request, on_complete, context))
+
+
+class FakeBroker:
+    node_id = NODE
+    cluster_id = "cluster-of-tests-01"
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.metadata = image
+        self.replica_manager = FakeReplicaManager()
+        self.controller = FakeController()
+        self.timer = FakeTimer()
+        self.fetch_sessions = FetchSessionCache(1000)
+        self.config = {
+            "auto.create.topics.enable": True,
+            "max.request.partition.size.limit": 2000,
+        }
+        self.topic_configs: dict[str, LogConfig] = {}
+
+    def endpoint_for(self, ctx, registration):
+        if registration.broker_id == NODE:
+            return ctx.local_host, ctx.local_port
+        endpoint = registration.endpoints[ctx.listener_name]
+        return endpoint.host, endpoint.port
+
+    def topic_config(self, topic):
+        return self.topic_configs.get(topic) or LogConfig.from_values({})
+
+
+class FakeProcessor:
+    def __init__(self) -> None:
+        self.now_ms = 1_000
+        self.done: deque[Any] = deque()
+
+    def complete(self, channel, request, parts):
+        if parts is None:
+            self.done.append(CLOSED)
+            channel.in_flight = None
+        elif channel.answer(request, parts):
+            self.done.append(b"".join(bytes(p) for p in parts))
+
+
+class FakeChannel(Connection):
+    def __init__(self, processor: FakeProcessor) -> None:
+        super().__init__(ConnectionLimits(), 0)
+        self.processor = processor
+        self.client_id = ""
+        self.client_id_raw = b""
+        self.client_software = ("unknown", "unknown")
+        self.listener_name = "PLAINTEXT"
+        self.local_host, self.local_port = "127.9.9.9", 4711
+        self.peer_host = "127.0.0.1"
+        self.principal = "User:ANONYMOUS"
+
+
+class Asked:
+    """One connection to a fake broker."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.processor = FakeProcessor()
+        self.channel = FakeChannel(self.processor)
+        apis = {}
+        for key, api in APIS.items():
+            inline = type(api)(
+                api.api_key, api.name, api.area, api.min_version, api.max_version, True
+            )
+            apis[key] = inline
+        self.requests = RequestChannel(apis, broker, 1, 500)
+
+    def send(self, request: Request, version: int, client_id: str | None = "test") -> None:
+        frame = request_bytes(request, version, 77, client_id)
+        assert self.requests.receive(self.channel, frame)
+
+    def received(self, request: Request, version: int) -> Any:
+        """The answer; None if there is none (yet), CLOSED if the connection was closed."""
+        if self.channel.violation is not None:
+            return CLOSED
+        if not self.processor.done:
+            return None
+        answer = self.processor.done.popleft()
+        if answer in (CLOSED, b""):
+            return answer or None
+        assert int.from_bytes(answer[:4], "big") == len(answer) - 4
+        frame = answer[4:]
+        correlation_id, pos = decode_response_header(request.api_key, version, frame)
+        assert correlation_id == 77
+        return RESPONSES[request.api_key].decode(frame, version, pos)
+
+    def ask(self, request: Request, version: int, client_id: str | None = "test") -> Any:
+        self.send(request, version, client_id)
+        return self.received(request, version)
