@@ -27,7 +27,8 @@ Threads: a shard has one owner at a time and nobody ever waits for it. Events (r
 outcome of appends, elections) go into a mailbox; whoever can take the lock without waiting works
 off the mailbox, everybody else leaves. So handlers never block, callbacks from under other locks
 cannot deadlock, and on one thread a request is served before `write` returns. Answers are delivered
-after the lock was released.
+after the lock was released. A deadline that writes does so on the timer's thread: a few hundred
+bytes into the page cache, a few times a minute.
 
 How errors of the log reach the client (CoordinatorOperationExceptionHelper):
 

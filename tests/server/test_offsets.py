@@ -442,6 +442,58 @@ def test_records_have_the_bytes_kafka_writes() -> None:
     )  # fmt: skip
 
 
+# What an Apache Kafka 4.3.1 broker wrote for one consumer and one static consumer (client id app,
+# topic orders with one partition): group made, assigned, offsets committed, left.
+KAFKA_WROTE = [
+    ("00020003677270", "0003000000000000ffffffff000001a1fdd65d5e00000000"),
+    (
+        "00020003677270",
+        "00030008636f6e73756d657200000001000572616e676500286170702d38303961303139322d366166652d3437"
+        "37392d386536652d393866346231313666323265000001a1fdd65d6f0000000100286170702d38303961303139"
+        "322d366166652d343737392d386536652d393866346231313666323265ffff0003617070000a2f3132372e302e"
+        "302e31000493e00000afc80000001200000000000100066f7264657273000000000000001a0000000000010006"
+        "6f7264657273000000010000000000000000",
+    ),
+    (
+        "0001000367727000066f726465727300000000",
+        "0004000000000000000300000000056e6f7465000001a1fdd65db20100109e6401597ad14d7dbe468ae235c337"
+        "97",
+    ),
+    (
+        "0001000367727000066f726465727300000000",
+        "000400000000000000050000000001000001a1fdd65dba0100109e6401597ad14d7dbe468ae235c33797",
+    ),
+    ("00020003677270", "00030008636f6e73756d657200000002ffffffff000001a1fdd65dbf00000000"),
+    (
+        "00020009677270696e73742d31",
+        "00030008636f6e73756d657200000002000572616e6765002b696e73742d312d37656362613963342d64633139"
+        "2d343136352d616137392d393234323361323834656531000001a1fdd65e3700000001002b696e73742d312d37"
+        "656362613963342d646331392d343136352d616137392d3932343233613238346565310006696e73742d310003"
+        "617070000a2f3132372e302e302e31000493e00000afc80000001200000000000100066f726465727300000000"
+        "0000001a00000000000100066f7264657273000000010000000000000000",
+    ),
+]
+
+
+def test_what_kafka_wrote_is_understood_and_written_back_byte_for_byte() -> None:
+    world = World()
+    for key, value in KAFKA_WROTE:
+        record = decode_record(bytes.fromhex(key), bytes.fromhex(value))
+        assert record is not None
+        assert encode_record(record) == (bytes.fromhex(key), bytes.fromhex(value))
+        world.log.append((bytes.fromhex(key), bytes.fromhex(value)))
+    world.fail_over()
+    assert world.fetch("orders", group="grp") == 5
+    assert (world.state("grp"), world.generation("grp")) == ("Empty", 2)
+    assert (world.state("grpinst-1"), world.generation("grpinst-1")) == ("Stable", 2)
+    group = world.groups["grpinst-1"]
+    member_id = group.static_members["inst-1"]
+    assert world.heartbeat(member_id, 2, "inst-1", "grpinst-1") == 0
+    assert group.members[member_id].session_timeout_ms == 45_000
+    assert group.is_subscribed_to("orders")
+    assert not group.is_subscribed_to("payments")
+
+
 @given(
     offset=st.integers(0, 2**63 - 1),
     epoch=st.integers(-1, 2**31 - 1),

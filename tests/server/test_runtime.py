@@ -398,6 +398,13 @@ def test_an_append_that_another_thread_completes_early_is_not_lost(moment: str) 
     assert world.add(5).response == 5
 
 
+def test_a_failure_that_comes_before_we_began_to_wait_is_told_at_once() -> None:
+    world = World().active()
+    world.log.replicates = True
+    world.log.during_end_offset = lambda: world.log.waiting and world.log.time_out()
+    assert world.add(5).error == E.COORDINATOR_NOT_AVAILABLE
+
+
 def test_a_fault_of_ours_is_told_and_the_machine_is_not_trusted_any_more(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
