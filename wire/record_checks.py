@@ -56,9 +56,10 @@ def validate_producer_batch(
     Raises KafkaError with Kafka's code, in Kafka's order (ProduceRequest.validateRecords,
     UnifiedLog.analyzeAndValidateRecords, LogValidator.validateBatch): INVALID_RECORD unless it is
     exactly one batch, v2, with base offset 0, as many records as offsets, no control bit, no
-    unknown attribute, sequences where there is a producer id; MESSAGE_TOO_LARGE; CORRUPT_MESSAGE
-    when cut short or the CRC differs; UNSUPPORTED_COMPRESSION_TYPE for an unknown codec, or for
-    zstd before Produce v7 (KIP-110); INVALID_TIMESTAMP when the producer claims LogAppendTime.
+    unknown attribute, sequences where there is a producer id, or when it is cut short (Kafka's
+    iterator finds no batch then); MESSAGE_TOO_LARGE; CORRUPT_MESSAGE when the CRC differs;
+    UNSUPPORTED_COMPRESSION_TYPE for an unknown codec, or for zstd before Produce v7 (KIP-110);
+    INVALID_TIMESTAMP when the producer claims LogAppendTime.
 
     Then the body is checked for plausibility, which is less than Kafka does: it reads every record
     of every batch. Here the records of an uncompressed batch of at most 16 must have the offset
@@ -106,9 +107,7 @@ def validate_producer_batch(
 def _too_short(size: int) -> KafkaError:
     if size == 0:
         return invalid_record("a produce request must carry exactly one record batch, found none")
-    return KafkaError(
-        ErrorCode.CORRUPT_MESSAGE, f"record batch of {size} bytes, its header needs 61"
-    )
+    return invalid_record(f"record batch of {size} bytes, its header needs 61")
 
 
 def _corrupt(header: BatchHeader) -> KafkaError:
@@ -125,9 +124,11 @@ def _explain(
     size = len(records)
     if header.magic != MAGIC:
         raise invalid_record(f"record batches must have magic 2, found {header.magic}")
-    if header.size > size or header.size < BATCH_OVERHEAD:
-        detail = f"record batch says {header.size} bytes, {size} arrived"
+    if header.size < BATCH_OVERHEAD:
+        detail = f"record batch says {header.size} bytes, its header needs 61"
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, detail)
+    if header.size > size:
+        raise invalid_record(f"record batch says {header.size} bytes, {size} arrived")
     if header.size < size:
         raise invalid_record(
             f"a produce request must carry exactly one record batch, "

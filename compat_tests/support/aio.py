@@ -17,8 +17,8 @@ CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 @asynccontextmanager
 async def producing(bootstrap: str, **config: Any) -> AsyncIterator[AIOKafkaProducer]:
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, **config)
-    await producer.start()
     try:
+        await producer.start()
         yield producer
     finally:
         await producer.stop()
@@ -28,8 +28,8 @@ async def producing(bootstrap: str, **config: Any) -> AsyncIterator[AIOKafkaProd
 async def consuming(bootstrap: str, *topics: str, **config: Any) -> AsyncIterator[AIOKafkaConsumer]:
     config.setdefault("auto_offset_reset", "earliest")
     consumer = AIOKafkaConsumer(*topics, bootstrap_servers=bootstrap, **config)
-    await consumer.start()
     try:
+        await consumer.start()
         yield consumer
     finally:
         await consumer.stop()
@@ -38,8 +38,8 @@ async def consuming(bootstrap: str, *topics: str, **config: Any) -> AsyncIterato
 @asynccontextmanager
 async def administering(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
     try:
+        await admin.start()
         yield admin
     finally:
         await admin.close()

@@ -79,7 +79,7 @@ def test_an_append_tells_times_epoch_and_size(tmp_path: Path) -> None:
     [
         (LogConfig(max_message_bytes=100), batch("x" * 100), ErrorCode.MESSAGE_TOO_LARGE),
         (LogConfig(segment_bytes=100), batch("x" * 100), ErrorCode.RECORD_LIST_TOO_LARGE),
-        (LogConfig(), batch("x")[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (LogConfig(), batch("x")[:-1], ErrorCode.INVALID_RECORD),
         (LogConfig(), batch("x")[:-1] + b"!", ErrorCode.CORRUPT_MESSAGE),
         (LogConfig(), batch("x", base_offset=5), ErrorCode.INVALID_RECORD),
         (LogConfig(), batch("x") * 2, ErrorCode.INVALID_RECORD),
