@@ -28,6 +28,10 @@ def _ignore_log(log: PartitionLog) -> None:
     """Nobody keeps checkpoints for this log."""
 
 
+def _ignore_truncation(log: PartitionLog, offset: int) -> None:
+    """Nobody cleans this log."""
+
+
 @dataclass(slots=True)
 class LogEnvironment:
     """One per log directory; shared by its logs, written by whoever sees a failure first."""
@@ -41,6 +45,8 @@ class LogEnvironment:
     """Called once; by the scheduler's thread if there is one, since who saw the error has locks."""
     on_recovery_point_lowered: Callable[[PartitionLog], None] = _ignore_log
     """Called before a truncation below the recovery point touches the file (S-6)."""
+    on_truncation: Callable[[PartitionLog, int], None] = _ignore_truncation
+    """Called before any truncation, with the offset, under the log's lock (the cleaner's wish)."""
     on_log_start_moved: Callable[[PartitionLog], None] = _ignore_log
     is_writable: bool = True
     """False if appends are refused: offline, or the disk is full and its reserve is in use."""

@@ -443,19 +443,23 @@ class TransactionIndex:
     stable offset moves only then).
     """
 
-    __slots__ = ("_aborted", "path", "start_offset")
+    __slots__ = ("_aborted", "_lock", "path", "start_offset")
 
     def __init__(self, path: Path, start_offset: int) -> None:
         self.path = path
         self.start_offset = start_offset
         self._aborted: list[AbortedTxn] | None = None
+        # A file that is being renamed is not one that does not exist.
+        self._lock = Lock()
 
     @property
     def aborted(self) -> list[AbortedTxn]:
         """All entries. Raises CorruptIndexError for an unknown version or a broken file."""
-        if self._aborted is None:
-            self._aborted = self._read()
-        return self._aborted
+        aborted = self._aborted
+        if aborted is None:
+            with self._lock:
+                aborted = self._aborted = self._read()
+        return aborted
 
     def append(self, txn: AbortedTxn) -> None:
         """Raises ValueError when the marker is not behind the last one, and OSError."""
@@ -516,9 +520,10 @@ class TransactionIndex:
 
     def rename(self, path: Path) -> None:
         """Move the file, if there is one."""
-        with suppress(FileNotFoundError):
-            files.replace(self.path, path)
-        self.path = path
+        with self._lock:
+            with suppress(FileNotFoundError):
+                files.replace(self.path, path)
+            self.path = path
 
     def _read(self) -> list[AbortedTxn]:
         try:

@@ -93,7 +93,7 @@ class PartitionLog(LogReader):
         self.is_closed = False
         self.last_flush_ms = environment.clock.now_ms()
         self._flush_lock = threading.Lock()
-        self._truncations = 0
+        self.truncations = 0
         self._unsynced_sealed: list[LogSegment] = []
         self._is_directory_dirty = True
 
@@ -362,7 +362,7 @@ class PartitionLog(LogReader):
             with self.lock:
                 self.environment.check_online()
                 end_offset = self.end.offset
-                truncations = self._truncations
+                truncations = self.truncations
                 sealed, self._unsynced_sealed = self._unsynced_sealed, []
                 is_dirty, self._is_directory_dirty = self._is_directory_dirty, False
                 started_ms = self.environment.clock.now_ms()
@@ -380,7 +380,7 @@ class PartitionLog(LogReader):
             with self.lock:
                 self.last_flush_ms = started_ms
                 # What was cut off and written again meanwhile is not what was synced.
-                if truncations == self._truncations and end_offset > self.flushed_offset:
+                if truncations == self.truncations and end_offset > self.flushed_offset:
                     self.flushed_offset = end_offset
 
     def _sync(
@@ -573,7 +573,8 @@ class PartitionLog(LogReader):
         self.producer_state.truncate_fully_and_start_at(offset)
 
     def _lower_flushed_offset(self, offset: int) -> None:
-        self._truncations += 1
+        self.truncations += 1
+        self.environment.on_truncation(self, offset)
         if offset < self.flushed_offset:
             self.flushed_offset = offset
             self.environment.on_recovery_point_lowered(self)

@@ -8,6 +8,7 @@ last, only where every log was loaded and closed without an error.
 
 In the background, on the scheduler's thread: retention, flushes by age, checkpoints (recovery
 points and log starts every minute, high watermarks every five seconds), forgetting idle producers.
+Compaction has a thread of its own (`storage.cleaner`).
 
 A directory whose disk fails goes offline for good and alone; the others go on (B-7). A full disk is
 no failure: checkpoints then get the directory's reserve, appends are refused until there is room
@@ -32,6 +33,7 @@ from functools import partial
 from pathlib import Path
 
 from storage import files
+from storage.cleaner import CleanerConfig, LogCleaner
 from storage.config import LONG_MAX, Clock, LogConfig, ScheduledTask, Scheduler
 from storage.environment import LogEnvironment
 from storage.flusher import FlushCallback, Flusher
@@ -81,6 +83,7 @@ class LogManager:
         config: LogManagerConfig | None = None,
         *,
         failed: Mapping[Path, OSError] | None = None,
+        cleaner_config: CleanerConfig | None = None,
     ) -> None:
         """`dirs` maps log directories to their ids, as `prepare_log_dirs` returned them; `failed`
         holds those that did not answer then."""
@@ -100,6 +103,7 @@ class LogManager:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._checkpointed_high_watermarks: dict[TopicPartition, int] = {}
         self._tasks: list[ScheduledTask] = []
+        self.cleaner = LogCleaner(self.all_logs, clock, cleaner_config)
         self._dirs = {path: self._make_dir(path, uuid) for path, uuid in dirs.items()}
 
     def _make_dir(self, path: Path, directory_id: bytes) -> LogDir:
@@ -110,6 +114,7 @@ class LogManager:
             scheduler=self._scheduler,
             on_failure=self._dir_failed,
             on_recovery_point_lowered=self._recovery_point_lowered,
+            on_truncation=self.cleaner.log_truncated,
             on_log_start_moved=self._log_start_moved,
         )
         return LogDir(path, directory_id, environment)
@@ -128,6 +133,7 @@ class LogManager:
             except OSError as error:
                 log_dir.environment.fail(error)
                 epochs.append(-1)
+        self.cleaner.load()
         if epochs and not self.offline_dirs and len(set(epochs)) == 1:
             self.previous_broker_epoch = epochs[0]
 
@@ -218,6 +224,7 @@ class LogManager:
         for name, period_ms, job in jobs:
             delay_ms = min(period_ms, _INITIAL_DELAY_MS)
             self._tasks.append(scheduler.schedule(name, period_ms, job, delay_ms))
+        self.cleaner.start()
 
     # -- logs ------------------------------------------------------------------------------------
 
@@ -327,6 +334,7 @@ class LogManager:
             if log is None:
                 return None
             log.close()
+            self.cleaner.log_removed(log)
             name = renamed_dir_name(topic_partition, os.urandom(16), suffix)
             path = log.directory.with_name(name)
             try:
@@ -462,6 +470,7 @@ class LogManager:
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
+        self.cleaner.shutdown()
         self._flusher.shutdown()
         clean: list[LogDir] = []
         for log_dir in self._online_dirs():

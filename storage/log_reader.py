@@ -117,19 +117,21 @@ class LogReader:
         self, offset: int, max_bytes: int, min_one: bool, upper_offset: int, aborted: bool
     ) -> ReadResult:
         end = self.end
-        segment: LogSegment | None = end.segment
-        if offset < end.segment.base_offset:
-            segment = self.segments.floor(offset)
-            if segment is None:
-                raise self._out_of_range(offset)
-        assert segment is not None
-        position = segment.position_of(offset)
-        while position is None:
-            # A gap at the segment's end (compaction): the next batch is in the next segment.
-            segment = self.segments.higher(segment.base_offset)
-            if segment is None:
-                return ReadResult(None, offset, end.segment.base_offset, end.position)
+        segment = end.segment
+        position = None
+        if offset >= segment.base_offset:
             position = segment.position_of(offset)
+        else:
+            # All from one look: compaction may put one segment in the place of several meanwhile.
+            segments = self.segments.from_floor(offset)
+            if segments[0].base_offset > offset:
+                raise self._out_of_range(offset)
+            for segment in segments:
+                position = segment.position_of(offset)
+                if position is not None:
+                    break  # else a gap at the segment's end: the next batch is in the next one
+        if position is None:
+            return ReadResult(None, offset, end.segment.base_offset, end.position)
         limit = self._limit(end, segment, upper_offset)
         size = limit - position
         if size > max_bytes:

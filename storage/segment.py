@@ -345,7 +345,8 @@ class LogSegment:
         else:
             start = entry[0]
         for _, header in self.batches(start):
-            if header.max_timestamp > timestamp:
+            # A batch that compaction emptied has the time of records that are gone.
+            if header.max_timestamp > timestamp and header.records_count:
                 timestamp, offset = header.max_timestamp, header.last_offset
         return timestamp, offset
 
@@ -530,7 +531,7 @@ class LogSegment:
 
     def note_batch(self, position: int, header: BatchHeader) -> None:
         """Index one batch that is in the file already: what `append` would have written."""
-        if header.max_timestamp > self.max_timestamp:
+        if header.max_timestamp > self.max_timestamp and header.records_count:
             self._max_timestamp = header.max_timestamp
             self._max_timestamp_offset = header.last_offset
         if self.bytes_since_index > self.index_interval_bytes:

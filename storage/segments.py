@@ -97,6 +97,14 @@ class LogSegments:
         assert index == len(bases) or bases[index] != segment.base_offset, "segment exists"
         self._set((*items[:index], segment, *items[index:]))
 
+    def replace(self, old: Iterable[LogSegment], new: LogSegment) -> None:
+        """Put one segment in the place of others, in one step for readers (compaction)."""
+        ids = {id(segment) for segment in old}
+        kept = [segment for segment in self._state[1] if id(segment) not in ids]
+        kept.append(new)
+        kept.sort(key=lambda segment: segment.base_offset)
+        self._set(kept)
+
     def remove(self, gone: Iterable[LogSegment]) -> None:
         """Take segments out; their files are the caller's business."""
         ids = {id(segment) for segment in gone}
