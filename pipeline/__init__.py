@@ -1,0 +1,34 @@
+"""PySpark jobs around any Kafka-compatible broker: archive, replay, segments, profile.
+
+For the data engineer who wants topics in a lake and back, exactly once, with one command, on a
+laptop or on a Spark cluster. A black-box client: it imports none of `server` and `replication`, and
+knows the broker only by the Kafka protocol and by the files of its log directory.
+
+    cli        the flags of `barnabas pipeline ...`; PySpark is imported when a command runs
+    session    Spark with its Kafka connector; problems become one line and the next step (errors)
+    archive    Kafka -> Parquet, exactly once (archive_log: which files count; compaction)
+    replay     Parquet -> Kafka with keys, headers, timestamps (producer: what executors run)
+    segments   a broker's log directory as a DataFrame (segment_plan, segment_decode,
+               segment_source: what executors run)
+    profile    counts, rates, keys, sizes, gaps (profile_html: the page)
+
+Nothing is distributed to executors by hand: `producer` and the three segment modules import only
+NumPy and PyArrow, which a Spark executor has for Arrow anyway, and travel inside the job, pickled by
+value (`session.ship`). They claim no module name there, and no broker package need be installed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make `spark.read.format("barnabas")` work in this session (options: segment_source)."""
+    from pipeline.session import register_source
+
+    register_source(spark)

@@ -1,0 +1,29 @@
+"""What spark-submit runs: `spark-submit --packages CONNECTOR .../pipeline/__main__.py archive ...`.
+
+The same commands and flags as `barnabas pipeline`; Spark's own flags (master, deploy resources, jars)
+belong before the file, as with any job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    """Run one pipeline command; returns its exit code."""
+    # spark-submit puts this folder on the path; the packages are one level up.
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from pipeline.cli import add_pipeline_parsers
+
+    parser = argparse.ArgumentParser(
+        prog="barnabas pipeline", description="Spark jobs around a Kafka-compatible broker."
+    )
+    add_pipeline_parsers(parser)
+    arguments = parser.parse_args()
+    return int(arguments.run(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,243 @@
+"""Which files of an archive count: Spark's own sink log, read and, by compaction, replaced.
+
+Structured Streaming's file sink commits a batch by creating one small file, `_spark_metadata/<batch>`,
+that lists the data files of the batch; every tenth, `<batch>.compact`, lists all files so far.
+`spark.read.parquet(DIR)` reads this log, not the directory: what is not listed does not exist. So the
+log is what makes the archive exactly once (a driver killed in mid-batch leaves files that no log
+names), and it is also where many small files can be exchanged for one in a single atomic step.
+
+Format (Spark: FileStreamSinkLog): line 1 `v1`, then one JSON object a line: path (a URL), size,
+isDir, modificationTime, blockReplication, blockSize, action `add`.
+
+Besides, `_barnabas/archive.json` remembers how the archive was made (format, folders, checkpoint):
+a run with another checkpoint would make Spark skip batches in silence, so it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from pipeline.errors import PipelineError
+from pipeline.hadoop_files import FileInfo, HadoopFiles, from_log
+
+METADATA = "_spark_metadata"
+OWN = "_barnabas"
+_DESCRIPTION = f"{OWN}/archive.json"
+_VERSION_LINE = "v1"
+_BATCH_NAME = re.compile(r"(\d+)(\.compact)?")
+_READ_TRIES = 5
+
+ARCHIVE_SCHEMA = (
+    "key binary, value binary, headers array<struct<key: string, value: binary>>,"
+    " partition int, offset bigint, timestamp timestamp, timestampType int,"
+    " topic string, day string"
+)
+"""Columns of an archive, with the folder columns (hour only when partitioned by hour)."""
+
+
+@dataclass(slots=True)
+class LoggedFile:
+    """One data file of the archive. `relative` is its path below the archive's root."""
+
+    relative: str
+    size: int
+    entry: dict[str, Any]
+
+    @property
+    def folder(self) -> str:
+        return self.relative.rpartition("/")[0]
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """The log at one moment: all files, those of the last `.compact` file, and its name."""
+
+    latest_batch: int
+    files: list[LoggedFile]
+    compact_name: str | None
+    compacted: list[LoggedFile]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """How an archive was made."""
+
+    format: str
+    partition_by: str
+    checkpoint: str
+
+
+class ArchiveLog:
+    """The log of one archive. Reading is safe while a query writes it."""
+
+    def __init__(self, files: HadoopFiles) -> None:
+        self.files = files
+        self._folder = files.join(METADATA)
+
+    def exists(self) -> bool:
+        return self._latest()[0] >= 0
+
+    def snapshot(self) -> Snapshot:
+        """The files that count now. Raises PipelineError when the log has holes."""
+        for attempt in range(_READ_TRIES):
+            try:
+                return self._snapshot()
+            except Exception as error:
+                # The query removed old batches of the log while we read them: look again.
+                if "FileNotFound" not in str(error) or attempt == _READ_TRIES - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def check_complete(self, snapshot: Snapshot) -> None:
+        """Raise PipelineError unless every file of the log is there with its size."""
+        present = {info.path: info.size for info in self.files.walk(self.files.root)}
+        missing = [
+            file.relative
+            for file in snapshot.files
+            if present.get(self.files.join(file.relative)) != file.size
+        ]
+        if missing:
+            raise PipelineError(
+                f"half-written archive: {len(missing)} of the {len(snapshot.files)} files that"
+                f" {self.files.root} lists are missing or cut short (the first: {missing[0]});"
+                " copy it again in full, or restore them"
+            )
+
+    def replace_compact(self, name: str, entries: list[dict[str, Any]]) -> None:
+        """Publish another list of files under the name of the last `.compact` file, atomically."""
+        lines = [_VERSION_LINE, *(json.dumps(entry, separators=(",", ":")) for entry in entries)]
+        self.files.replace_text(f"{self._folder}/{name}", "\n".join(lines))
+
+    def description(self) -> Description | None:
+        """How this archive was made; None when it is not one of ours (yet)."""
+        path = self.files.join(_DESCRIPTION)
+        if not self.files.exists(path):
+            return None
+        try:
+            content = json.loads(self.files.read_text(path))
+            return Description(content["format"], content["partition_by"], content["checkpoint"])
+        except (ValueError, KeyError, TypeError):
+            raise PipelineError(
+                f"{path} is damaged; restore it from a copy of the archive"
+            ) from None
+
+    def describe(self, description: Description) -> None:
+        text = json.dumps(
+            {
+                "format": description.format,
+                "partition_by": description.partition_by,
+                "checkpoint": description.checkpoint,
+            }
+        )
+        self.files.replace_text_in_new_folder(self.files.join(_DESCRIPTION), text)
+
+    def _snapshot(self) -> Snapshot:
+        latest, names = self._latest()
+        compacts = [number for number, name in names.items() if name.endswith(".compact")]
+        start = max(compacts, default=-1)
+        compact_name = names.get(start)
+        compacted = [] if compact_name is None else self._read(compact_name)
+        files = list(compacted)
+        for batch in range(start + 1, latest + 1):
+            if batch not in names:
+                raise PipelineError(
+                    f"half-written archive: {self._folder} lacks batch {batch} of {latest};"
+                    " copy it again in full, or restore it"
+                )
+            files += self._read(names[batch])
+        return Snapshot(latest, files, compact_name, compacted)
+
+    def _latest(self) -> tuple[int, dict[int, str]]:
+        names: dict[int, str] = {}
+        for name in self.files.names(self._folder):
+            match = _BATCH_NAME.fullmatch(name)
+            if match is not None:
+                names[int(match.group(1))] = name
+        return max(names, default=-1), names
+
+    def _read(self, name: str) -> list[LoggedFile]:
+        text = self.files.read_text(f"{self._folder}/{name}")
+        lines = text.split("\n")
+        if lines[0].strip() != _VERSION_LINE:
+            raise PipelineError(f"{self._folder}/{name} has an unknown version {lines[0][:20]!r}")
+        entries = [json.loads(line) for line in lines[1:] if line.strip()]
+        return [self._logged(entry) for entry in entries if entry.get("action") == "add"]
+
+    def _logged(self, entry: dict[str, Any]) -> LoggedFile:
+        path = from_log(entry["path"])
+        if path.startswith(self.files.root + "/"):
+            relative = path[len(self.files.root) + 1 :]
+        else:
+            # The archive was moved: what its log names lies where its folders begin.
+            at = path.find("/topic=")
+            if at < 0:
+                raise PipelineError(f"{self._folder} lists {path}, which is no file of an archive")
+            relative = path[at + 1 :]
+        return LoggedFile(relative, int(entry["size"]), entry)
+
+
+def new_entry(info: FileInfo) -> dict[str, Any]:
+    """The log's line for a file (Spark: SinkFileStatus)."""
+    return {
+        "path": _as_url(info.path),
+        "size": info.size,
+        "isDir": False,
+        "modificationTime": info.modified_ms,
+        "blockReplication": info.block_replication,
+        "blockSize": info.block_size,
+        "action": "add",
+    }
+
+
+def _as_url(path: str) -> str:
+    scheme, colon, rest = path.partition(":")
+    if not colon or "/" in scheme:
+        return quote(path)
+    if rest.startswith("//"):
+        return f"{scheme}:{quote(rest)}"
+    return f"{scheme}://{quote(rest)}"
+
+
+def open_archive(spark: Any, directory: str) -> tuple[ArchiveLog, Snapshot, Description]:
+    """An archive to read. Raises PipelineError for a directory that is none, or only half of one."""
+    files = HadoopFiles(spark, directory)
+    log = ArchiveLog(files)
+    if not files.exists(files.root):
+        raise PipelineError(f"{directory} does not exist; check --from")
+    description = log.description()
+    if description is None and not log.exists():
+        raise PipelineError(
+            f"{directory} is no archive: it holds no {METADATA}; give the directory that"
+            " `barnabas pipeline archive --to` or `segments --to` wrote"
+        )
+    if not log.exists():
+        raise PipelineError(
+            f"half-written archive: no batch of {directory} is complete yet; run the same"
+            " `barnabas pipeline archive` command again, which finishes it"
+        )
+    snapshot = log.snapshot()
+    log.check_complete(snapshot)
+    return log, snapshot, description or _guess(snapshot)
+
+
+def _guess(snapshot: Snapshot) -> Description:
+    """For an archive whose description was lost: its files tell."""
+    sample = snapshot.files[0].relative if snapshot.files else ""
+    kind = "orc" if sample.endswith(".orc") else "parquet"
+    return Description(kind, "hour" if "/hour=" in sample else "day", "")
+
+
+def read_files(
+    spark: Any, log: ArchiveLog, files: list[LoggedFile], description: Description
+) -> Any:
+    """These files as a DataFrame, with folder columns; right for a moved archive too."""
+    schema = ARCHIVE_SCHEMA + (", hour string" if description.partition_by == "hour" else "")
+    paths = [log.files.join(file.relative) for file in files]
+    reader = spark.read.schema(schema).option("basePath", log.files.root)
+    if not paths:
+        return spark.createDataFrame([], schema)
+    return reader.format(description.format).load(paths)

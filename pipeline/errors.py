@@ -1,0 +1,159 @@
+"""What can go wrong outside of us, said in one line with the next step.
+
+Why: an exception of Spark is two hundred lines of Java. A person needs to know which of a dozen
+things happened and what to do. `explain` finds the known causes in the text of any exception (Spark
+wraps the true cause many times, but always prints it); what is unknown stays itself, with the
+place of Spark's log.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from typing import NamedTuple
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+
+
+class PipelineError(Exception):
+    """A failure the person can mend: one line for stderr, and the exit code."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_FAILURE) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class _Cause(NamedTuple):
+    pattern: str
+    message: str
+
+
+# In this order: the first that matches wins, so causes stand before their consequences.
+_CAUSES = (
+    _Cause(
+        r"No space left on device|Disk quota exceeded|SQLITE_FULL|Errno 28",
+        "the disk is full; free some space (or choose another directory, SPARK_LOCAL_DIRS for"
+        " Spark's own scratch files) and run the same command again: nothing half written counts",
+    ),
+    _Cause(
+        r"UnsupportedClassVersionError|class file version",
+        "this Java is too old for Spark 4; install Java 17 or newer and point JAVA_HOME at it",
+    ),
+    _Cause(
+        r"JAVA_HOME is not set|java: (command )?not found|Unable to locate a Java Runtime",
+        "there is no Java; install a Java runtime, 17 or newer (Debian: openjdk-17-jre-headless),"
+        " or set JAVA_HOME",
+    ),
+    _Cause(
+        r"unresolved dependency|UNRESOLVED DEPENDENCIES|Server access error|download failed",
+        "Spark could not fetch its Kafka connector; check that this machine reaches Maven Central"
+        " or set spark.jars.repositories (--conf) to a mirror; --conf spark.jars.ivySettings=FILE"
+        " for a proxy",
+    ),
+    _Cause(
+        r"Failed to find data source: kafka|DATA_SOURCE_NOT_FOUND.*kafka",
+        "this Spark has no Kafka connector; with spark-submit add --packages {connector}",
+    ),
+    _Cause(
+        r"UnknownTopicOrPartitionException|This server does not host this topic-partition",
+        "a topic does not exist on that broker (or was deleted while the job ran);"
+        " list them with kafka-topics.sh --list or kcat -L",
+    ),
+    _Cause(
+        r"(?i)some data may have been lost|data loss|offset.{0,40}(was changed|out of range)",
+        "records were deleted from the topic (retention, or the topic was made anew) before they"
+        " were archived; run again with --skip-lost to go on with what is still there",
+    ),
+    _Cause(
+        r"(Multiple streaming queries are concurrently|ConcurrentModification|"
+        r"CONCURRENT_STREAM_LOG_UPDATE)",
+        "another archive run uses the same checkpoint; stop it first, or wait until it has ended",
+    ),
+    _Cause(
+        r"Timed out waiting for a node assignment|TimeoutException: Call\(|"
+        r"Failed to get offsets before timeout|Connection to node .* could not be established",
+        "the broker gives no answer; check that it runs and that the address and port it advertises"
+        " can be reached from here",
+    ),
+    _Cause(
+        r"SaslAuthenticationException|SslAuthenticationException|AuthorizationException",
+        "the broker refused us; check --client-property (security.protocol, sasl.*, ssl.*) and the"
+        " permissions of that user",
+    ),
+    _Cause(
+        r"Permission denied|AccessControlException|Errno 13",
+        "permission denied; check who owns the directory",
+    ),
+    _Cause(
+        r"Initial job has not accepted any resources|All masters are unresponsive|Could not parse Master URL",
+        "the Spark master is not right or has no free executors; check --master",
+    ),
+)
+
+
+def explain(error: BaseException, log_text: str = "", connector: str = "") -> str | None:
+    """The one line for a known cause in the error or in Spark's log; None when it is unknown."""
+    text = _text(error)
+    for cause in _CAUSES:
+        if re.search(cause.pattern, text):
+            return _with_detail(cause.message.replace("{connector}", connector), text)
+    for cause in _CAUSES[:5]:
+        if re.search(cause.pattern, log_text):
+            return cause.message.replace("{connector}", connector)
+    return None
+
+
+def from_os(error: OSError) -> PipelineError:
+    """A system error of a file, as a line."""
+    step = {
+        errno.ENOSPC: "; the disk is full: free some space and run the same command again",
+        errno.EACCES: "; check who owns it",
+        errno.ENOENT: "; check the path",
+    }.get(error.errno or 0, "")
+    return PipelineError(f"{error.filename or 'file'}: {error.strerror or error}{step}")
+
+
+def short(error: BaseException, limit: int = 300) -> str:
+    """The first meaningful line of an exception."""
+    for line in _text(error).splitlines():
+        line = line.strip()
+        if line and not line.startswith(
+            ("at ", "JVM stacktrace", "An error occurred while calling")
+        ):
+            return line[:limit]
+    return type(error).__name__
+
+
+def _text(error: BaseException) -> str:
+    """All an exception says, its causes too."""
+    parts: list[str] = []
+    seen: BaseException | None = error
+    while seen is not None and len(parts) < 10:
+        parts.append(f"{type(seen).__name__}: {seen}")
+        java = getattr(seen, "java_exception", None)
+        if java is not None:
+            parts.append(_java_text(java))
+        seen = seen.__cause__ or seen.__context__
+    return "\n".join(parts)
+
+
+def _java_text(java: object) -> str:
+    texts: list[str] = []
+    try:
+        while java is not None and len(texts) < 12:
+            texts.append(str(java.toString()))  # type: ignore[attr-defined]
+            java = java.getCause()  # type: ignore[attr-defined]
+    except Exception:  # the JVM may be gone; what we have must do
+        return "\n".join(texts)
+    return "\n".join(texts)
+
+
+def _with_detail(message: str, text: str) -> str:
+    named = re.search(r"(?:topic(?:s)?|partition) \[?([\w.-]+)\]?", text)
+    return (
+        f"{message} (topic {named.group(1)})"
+        if named and "a topic does not" in message
+        else message
+    )

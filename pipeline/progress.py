@@ -1,0 +1,95 @@
+"""What a person sees of long work: one line on a terminal, rare lines in a log, tables at the end.
+
+Standard output carries results only; progress goes to stderr. On a terminal the line is rewritten
+in place; elsewhere a line is printed at most every ten seconds, so that logs stay readable.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TextIO
+
+_LOG_EVERY_S = 10.0
+
+
+class Progress:
+    """The one line. `show` as often as you like; `clear` before anything else is printed."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._is_terminal = self._stream.isatty()
+        self._width = 0
+        self._printed_at = 0.0
+        self._text = ""
+
+    def show(self, text: str) -> None:
+        if self._is_terminal:
+            self._stream.write("\r" + text[:150].ljust(self._width))
+            self._width = len(text[:150])
+        else:
+            now = time.monotonic()
+            if now - self._printed_at < _LOG_EVERY_S or text == self._text:
+                return
+            self._printed_at, self._text = now, text
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        self.clear()
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def clear(self) -> None:
+        if self._is_terminal and self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+            self._width = 0
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A plain text table; numbers to the right, with thousands separated."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [
+        max([len(heading), *(len(row[index]) for row in cells)])
+        for index, heading in enumerate(headings)
+    ]
+    right = [
+        bool(rows)
+        and all(isinstance(row[index], int | float) or row[index] is None for row in rows)
+        for index in range(len(headings))
+    ]
+
+    def line(values: Sequence[str]) -> str:
+        padded = (
+            value.rjust(width) if is_right else value.ljust(width)
+            for value, width, is_right in zip(values, widths, right, strict=True)
+        )
+        return "  ".join(padded).rstrip()
+
+    rule = "  ".join("-" * width for width in widths)
+    return "\n".join([line(list(headings)), rule, *(line(row) for row in cells)])
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def human_bytes(count: float) -> str:
+    """1536 -> '1.5 KiB'."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024 or unit == "GiB":
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    raise AssertionError("unreachable")
+
+
+def rate(rows: int, seconds: float) -> str:
+    """'12,345 rows/s'."""
+    return f"{rows / seconds:,.0f} rows/s" if seconds > 0 else "- rows/s"

@@ -1,0 +1,326 @@
+"""Which bytes of a broker's log directory to read: one part per segment, narrowed by its indexes.
+
+Runs in Spark's planning process, next to the driver, and travels there by value: it imports nothing of
+ours, therefore it reads Kafka's small files itself instead of through `storage`.
+
+What is readable. Up to the high watermark that the broker last wrote down
+(`replication-offset-checkpoint`, every 5 s and at a clean stop), or to the end of the log when asked
+(`log_end`). Reading committed, also not beyond the first record of an open transaction: open
+transactions are found from the latest producer snapshot plus a scan of the batch headers after it
+(the active segment, as a rule). Aborted transactions come from the transaction indexes. From the log
+start offset on (`log-start-offset-checkpoint`: DeleteRecords).
+
+Filters go down to the indexes: a segment outside of the wanted offsets is not read; the first batch is
+found by the offset index; a segment whose time index says that it holds nothing young enough is not
+read, and else reading begins after the last entry that is too old.
+
+File formats, big-endian (Kafka: OffsetIndex, TimeIndex, AbortedTxn, ProducerSnapshot, CheckpointFile):
+.index int32 relative offset, int32 position; .timeindex int64 timestamp, int32 relative offset;
+.txnindex int16 0, int64 producer id, first, last, last stable offset; .snapshot int16 1, uint32 crc,
+int32 count, then 46 bytes each; checkpoints are text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from typing import NamedTuple
+
+import numpy as np
+
+HEADER_BYTES = 61
+HEADER = struct.Struct(">qiibIhiqqqhii")
+_TXN = struct.Struct(">hqqqq")
+_SNAPSHOT_HEAD = struct.Struct(">hIi")
+_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+_MAX_OFFSET = 2**63 - 1
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+
+
+class PlanError(Exception):
+    """The directory, the topic or the options are wrong; the text says what to do."""
+
+
+class Wanted(NamedTuple):
+    """What to read of one topic. Offsets by partition, -1 standing for all; ends are exclusive."""
+
+    topic: str
+    partitions: frozenset[int] | None = None
+    from_offsets: dict[int, int] = {}
+    to_offsets: dict[int, int] = {}
+    since_ms: int | None = None
+    until_ms: int | None = None
+    committed_only: bool = True
+    log_end: bool = False
+
+
+class SegmentPart(NamedTuple):
+    """What one task reads: batches of a segment from a position, records of an offset range."""
+
+    path: str
+    topic: str
+    partition: int
+    from_offset: int
+    to_offset: int
+    position: int
+    aborted: tuple[tuple[int, int, int], ...]
+    """(producer id, first offset, offset of the abort marker) of transactions to leave out."""
+    since_ms: int | None
+    until_ms: int | None
+    committed_only: bool
+    size: int
+    """Bytes of the segment file from `position` on: an estimate of the work."""
+    is_last: bool
+    """Whether the segment is the active one, whose end may be a batch half written."""
+
+
+class PartitionPlan(NamedTuple):
+    """One partition: what there is, and the parts to read."""
+
+    topic: str
+    partition: int
+    log_start: int
+    readable_to: int
+    """End of what may be read: high watermark or last stable offset, exclusive."""
+    parts: list[SegmentPart]
+    has_checkpoint: bool
+    """Whether the broker has written down a high watermark for it."""
+
+
+def plan(paths: list[str], wanted: Wanted) -> list[PartitionPlan]:
+    """The plan of each partition of a topic. Raises PlanError."""
+    plans: list[PartitionPlan] = []
+    topics: set[str] = set()
+    for path in paths:
+        check_log_dir(path)
+        high_watermarks = _checkpoint(os.path.join(path, "replication-offset-checkpoint"))
+        log_starts = _checkpoint(os.path.join(path, "log-start-offset-checkpoint"))
+        for topic, partition, folder in partitions_in(path):
+            topics.add(topic)
+            if topic != wanted.topic:
+                continue
+            if wanted.partitions is not None and partition not in wanted.partitions:
+                continue
+            key = (topic, partition)
+            plans.append(
+                _plan_partition(
+                    folder, key, high_watermarks.get(key), log_starts.get(key, 0), wanted
+                )
+            )
+    if wanted.topic not in topics:
+        known = ", ".join(sorted(name for name in topics if not name.startswith("__"))[:8])
+        raise PlanError(
+            f"no topic {wanted.topic!r} in {','.join(paths)}; there are: {known or 'none at all'}"
+        )
+    return sorted(plans, key=lambda one: one.partition)
+
+
+def check_log_dir(path: str) -> None:
+    """Raise PlanError unless a broker keeps logs there."""
+    if not os.path.isdir(path):
+        raise PlanError(f"{path} is no directory (on this machine); give a broker's log directory")
+    names = os.listdir(path)
+    if any(re.fullmatch(r"\d{20}\.log", name) for name in names):
+        raise PlanError(
+            f"{path} is the directory of one partition; give the log directory above it,"
+            f" {os.path.dirname(os.path.abspath(path))}, and --topic"
+        )
+    if "meta.properties" not in names and not any(partitions_in(path)):
+        raise PlanError(
+            f"{path} is no log directory of a Kafka broker (no meta.properties, no partitions);"
+            " give what its log.dirs or --data-dir says"
+        )
+
+
+def partitions_in(path: str) -> list[tuple[str, int, str]]:
+    """(topic, partition, folder) of the partitions kept there; deleted and future ones left out."""
+    found: list[tuple[str, int, str]] = []
+    for name in sorted(os.listdir(path)):
+        topic, dash, index = name.rpartition("-")
+        folder = os.path.join(path, name)
+        if dash and index.isdigit() and "." not in index and os.path.isdir(folder):
+            found.append((topic, int(index), folder))
+    return found
+
+
+def _plan_partition(
+    folder: str, key: tuple[str, int], high_watermark: int | None, log_start: int, wanted: Wanted
+) -> PartitionPlan:
+    topic, partition = key
+    bases = _segments(folder)
+    log_start = max(log_start, bases[0]) if bases else log_start
+    end = high_watermark
+    if wanted.log_end:
+        end = _MAX_OFFSET
+    elif end is None:
+        end = log_start
+    if bases and wanted.committed_only:
+        end = min(end, _first_open_transaction(folder, bases, end))
+    lower = max(log_start, wanted.from_offsets.get(partition, wanted.from_offsets.get(-1, 0)))
+    upper = min(end, wanted.to_offsets.get(partition, wanted.to_offsets.get(-1, _MAX_OFFSET)))
+    aborted = _aborted(folder, bases) if wanted.committed_only else []
+    parts: list[SegmentPart] = []
+    for number, base in enumerate(bases):
+        is_last = number == len(bases) - 1
+        following = _MAX_OFFSET if is_last else bases[number + 1]
+        start, stop = max(lower, base), min(upper, following)
+        if start >= stop:
+            continue
+        part = _part(folder, base, (start, stop), is_last, aborted, wanted, partition)
+        if part is not None:
+            parts.append(part)
+    return PartitionPlan(topic, partition, log_start, end, parts, high_watermark is not None)
+
+
+def _part(
+    folder: str,
+    base: int,
+    offsets: tuple[int, int],
+    is_last: bool,
+    aborted: list[tuple[int, int, int]],
+    wanted: Wanted,
+    partition: int,
+) -> SegmentPart | None:
+    start, stop = offsets
+    name = os.path.join(folder, f"{base:020d}")
+    if wanted.since_ms is not None:
+        young = _first_young(name, base, wanted.since_ms, is_last)
+        if young is None or young >= stop:
+            return None
+        start = max(start, young)
+    position = _position(name, base, start)
+    size = os.stat(name + ".log").st_size
+    overlapping = tuple(txn for txn in aborted if txn[2] >= start and txn[1] < stop)
+    return SegmentPart(
+        name + ".log", wanted.topic, partition, start, stop, position, overlapping,
+        wanted.since_ms, wanted.until_ms, wanted.committed_only, size - position, is_last,
+    )  # fmt: skip
+
+
+def _segments(folder: str) -> list[int]:
+    """Base offsets, ascending. Raises PlanError when a compaction was cut off by a crash."""
+    for _ in range(20):
+        names = os.listdir(folder)
+        if not any(name.endswith(".log.swap") for name in names):
+            return sorted(int(name[:-4]) for name in names if re.fullmatch(r"\d{20}\.log", name))
+    raise PlanError(
+        f"{folder} holds a .swap file: the broker was stopped while it compacted; start it once"
+        " (it finishes that), then read again"
+    )
+
+
+def _position(name: str, base: int, offset: int) -> int:
+    """Where to begin reading for an offset: a hint, right or too early."""
+    entries = _entries(name + ".index", np.dtype([("offset", ">i4"), ("position", ">i4")]))
+    # Entries name the last offset of a batch: the one below the wanted offset is safe.
+    at = int(np.searchsorted(entries["offset"], offset - base, side="left")) - 1
+    return int(entries["position"][at]) if at >= 0 else 0
+
+
+def _first_young(name: str, base: int, since_ms: int, is_last: bool) -> int | None:
+    """The first offset that may be young enough; None when the segment has none."""
+    entries = _entries(name + ".timeindex", np.dtype([("timestamp", ">i8"), ("offset", ">i4")]))
+    if not len(entries):
+        return base
+    if not is_last and int(entries["timestamp"][-1]) < since_ms:
+        return None  # a closed segment's last entry is its largest timestamp
+    old = int(np.searchsorted(entries["timestamp"], since_ms, side="left"))
+    return base + int(entries["offset"][old - 1]) + 1 if old else base
+
+
+def _entries(path: str, kind: np.dtype[np.void]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    """Entries of an index without the zeros that Kafka preallocates; none without a file."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return np.empty(0, kind)
+    entries = np.frombuffer(data[: len(data) // kind.itemsize * kind.itemsize], kind)
+    first, second = kind.names or ("", "")
+    used = np.flatnonzero((entries[first] != 0) | (entries[second] != 0))
+    return entries[: int(used[-1]) + 1] if len(used) else entries[:0]
+
+
+def _checkpoint(path: str) -> dict[tuple[str, int], int]:
+    """Offsets by partition; {} without the file or with an unfinished one."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return {}
+    found: dict[tuple[str, int], int] = {}
+    for line in lines[2:]:
+        words = line.split()
+        if len(words) == 3:
+            found[words[0], int(words[1])] = int(words[2])
+    return found
+
+
+def _aborted(folder: str, bases: list[int]) -> list[tuple[int, int, int]]:
+    """(producer id, first offset, marker's offset) of all aborted transactions of a partition."""
+    found: list[tuple[int, int, int]] = []
+    for base in bases:
+        try:
+            with open(os.path.join(folder, f"{base:020d}.txnindex"), "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            continue
+        whole = data[: len(data) - len(data) % _TXN.size]
+        found += [
+            (producer, first, last) for _, producer, first, last, _ in _TXN.iter_unpack(whole)
+        ]
+    return found
+
+
+def _first_open_transaction(folder: str, bases: list[int], end: int) -> int:
+    """First offset of the oldest transaction that is open at `end`; `end` when there is none."""
+    scan_from, still_open = _snapshot(folder, bases, end)
+    for number, base in enumerate(bases):
+        following = bases[number + 1] if number + 1 < len(bases) else _MAX_OFFSET
+        if following <= scan_from or base >= end:
+            continue
+        name = os.path.join(folder, f"{base:020d}")
+        _follow_transactions(
+            name, _position(name, base, max(scan_from, base)), scan_from, end, still_open
+        )
+    return min(still_open.values(), default=end)
+
+
+def _snapshot(folder: str, bases: list[int], end: int) -> tuple[int, dict[int, int]]:
+    """The newest usable producer snapshot: its offset and the transactions open there."""
+    offsets = [
+        int(name[:20]) for name in os.listdir(folder) if re.fullmatch(r"\d{20}\.snapshot", name)
+    ]
+    for offset in sorted((one for one in offsets if one <= end), reverse=True):
+        try:
+            with open(os.path.join(folder, f"{offset:020d}.snapshot"), "rb") as file:
+                data = file.read()
+            version, _, count = _SNAPSHOT_HEAD.unpack_from(data)
+            if version == 1 and len(data) == _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+                rows = _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :])
+                return offset, {row[0]: row[7] for row in rows if row[7] >= 0}
+        except (OSError, struct.error):
+            continue
+    return bases[0], {}
+
+
+def _follow_transactions(
+    name: str, position: int, scan_from: int, end: int, still_open: dict[int, int]
+) -> None:
+    """Keep `still_open` up to date over the batches of a segment. One pread a batch."""
+    fd = os.open(name + ".log", os.O_RDONLY)
+    try:
+        while len(head := os.pread(fd, HEADER_BYTES, position)) == HEADER_BYTES:
+            base, length, _, magic, _, attributes, delta, _, _, producer, *_ = HEADER.unpack(head)
+            if magic != 2 or length < HEADER_BYTES - 12 or base >= end:
+                return
+            if attributes & _TRANSACTIONAL and base + delta >= scan_from:
+                if attributes & _CONTROL:
+                    still_open.pop(producer, None)
+                else:
+                    still_open.setdefault(producer, base)
+            position += 12 + length
+    finally:
+        os.close(fd)

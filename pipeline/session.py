@@ -1,0 +1,283 @@
+"""Spark with its Kafka connector, on a laptop or an existing cluster, from one place.
+
+How:
+- The master is Spark's business: `--master`, else spark-defaults.conf or spark-submit, else Spark's
+  own default, local[*]. Nothing a person configured is overridden, but two things a job of ours
+  relies on: the session's time zone is UTC and timestamps in Parquet are INT64 micros.
+- The connector is resolved by Spark (`spark.jars.packages`), its version that of PySpark and its
+  Scala that of Spark's own jars, joined to packages the person configured. Under spark-submit the
+  JVM already runs: there the connector comes with --packages, and its absence is said so.
+- Spark's JVM writes to a log file, not into the terminal: the file is where `errors.explain` looks,
+  it is named when something unknown goes wrong, and removed when all went well.
+
+Duties of the caller: `with open_session(...) as job:`; only one at a time in a process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from pipeline.errors import PipelineError, explain, short
+from pipeline.progress import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_KAFKA_PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_LOG_TAIL_BYTES = 200_000
+_PINNED = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+# Ours unless the person says otherwise: quiet, and progress that moves.
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.executor.heartbeatInterval": "2s",
+    "spark.log.level": "ERROR",
+}
+
+
+@dataclass(slots=True)
+class Job:
+    """An open Spark session and what a command needs around it."""
+
+    spark: SparkSession
+    progress: Progress
+
+    @property
+    def jvm(self) -> Any:
+        """The driver's JVM through Py4J; its types are not known to Python."""
+        return self.spark._jvm
+
+    def parallelism(self) -> int:
+        return int(self.spark.sparkContext.defaultParallelism)
+
+
+def connector() -> str:
+    """Coordinates of the connector that fits the installed PySpark."""
+    import pyspark
+
+    return f"org.apache.spark:spark-sql-kafka-0-10_{_scala_version()}:{pyspark.__version__}"
+
+
+@contextmanager
+def open_session(
+    name: str,
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    needs_kafka: bool = True,
+) -> Iterator[Job]:
+    """A session for one command. Raises PipelineError when Spark cannot start.
+
+    Exceptions of the body with a known cause become PipelineError too; KeyboardInterrupt (SIGINT,
+    and SIGTERM for the time of the session) passes after Spark was stopped.
+    """
+    _require_pyspark()
+    log = Path(tempfile.mkstemp(prefix="barnabas-spark-", suffix=".log")[1])
+    job: Job | None = None
+    failed = True
+    progress = Progress()
+    with _sigterm_is_interrupt():
+        try:
+            progress.show("starting Spark ...")
+            job = Job(_start(name, master, dict(conf or {}), needs_kafka, log), progress)
+            progress.clear()
+            yield job
+            failed = False
+        except (PipelineError, KeyboardInterrupt):
+            failed = False
+            raise
+        except Exception as error:
+            known = explain(error, _tail(log), connector())
+            failed = known is None
+            message = known or f"{short(error)}; Spark's log is in {log}"
+            if known is None:
+                _append_traceback(log, error)
+            raise PipelineError(message) from error
+        finally:
+            progress.clear()
+            _stop(job)
+            if not failed:
+                log.unlink(missing_ok=True)
+
+
+def _require_pyspark() -> None:
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        raise PipelineError(
+            "the pipeline needs PySpark 4; install it with: pip install 'barnabas[spark]'"
+        ) from None
+    for package in ("pyarrow", "pandas"):
+        try:
+            __import__(package)
+        except ImportError:
+            raise PipelineError(
+                f"the pipeline needs {package}; install it with: pip install 'barnabas[spark]'"
+            ) from None
+    java_home = os.environ.get("JAVA_HOME")
+    java = Path(java_home, "bin", "java") if java_home else None
+    if java is not None and not java.exists():
+        raise PipelineError(f"JAVA_HOME is {java_home}, but there is no bin/java in it; correct it")
+    if java is None and shutil.which("java") is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        raise PipelineError(
+            "there is no Java; install a Java runtime, 17 or newer (Debian:"
+            " openjdk-17-jre-headless), or set JAVA_HOME"
+        )
+
+
+def _start(
+    name: str, master: str | None, conf: dict[str, str], needs_kafka: bool, log: Path
+) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
+    configured = _configured()
+    settings = {key: value for key, value in _DEFAULTS.items() if key not in configured}
+    settings.update(_PINNED)
+    if needs_kafka and not under_submit:
+        present = conf.get("spark.jars.packages") or configured.get("spark.jars.packages", "")
+        wanted = "" if "spark-sql-kafka-0-10" in present else connector()
+        conf["spark.jars.packages"] = ",".join(part for part in (present, wanted) if part)
+    settings.update(conf)
+    if master is not None:
+        settings["spark.master"] = master
+    if (master or configured.get("spark.master", "local[*]")).startswith("local"):
+        # A laptop's host name often leads nowhere; a local Spark talks to itself only.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items())).setAppName(name)
+    if SparkContext._gateway is None and not under_submit:
+        with open(log, "ab") as sink:
+            gateway = launch_gateway(spark_conf, {"stdout": sink, "stderr": sink})
+        SparkContext._ensure_initialized(gateway=gateway)
+    builder = SparkSession.builder.appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    if needs_kafka and not _has_class(spark, _KAFKA_PROVIDER):
+        spark.stop()
+        raise PipelineError(
+            "this Spark has no Kafka connector; with spark-submit add --packages " + connector()
+        )
+    return spark
+
+
+def _has_class(spark: SparkSession, name: str) -> bool:
+    jvm: Any = spark._jvm
+    try:
+        jvm.org.apache.spark.util.Utils.classForName(name, False, False)
+    except Exception as error:
+        return "ClassNotFound" not in str(error)
+    return True
+
+
+def _configured() -> dict[str, str]:
+    """What spark-defaults.conf of this machine says; {} without one."""
+    home = os.environ.get("SPARK_HOME", "")
+    folder = os.environ.get("SPARK_CONF_DIR") or (os.path.join(home, "conf") if home else "")
+    if not folder:
+        return {}
+    try:
+        text = Path(folder, "spark-defaults.conf").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    found = (re.match(r"\s*([^#\s=]+)[\s=]+(.*\S)", line) for line in text.splitlines())
+    return {match.group(1): match.group(2) for match in found if match}
+
+
+def _scala_version() -> str:
+    """2.13 for every PySpark 4 there is; read from its jars, so that a later one is right too."""
+    import pyspark
+
+    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+    for jar in Path(home, "jars").glob("spark-sql_*.jar"):
+        return jar.name.split("_")[1].split("-")[0]
+    return "2.13"
+
+
+def _stop(job: Job | None) -> None:
+    """Stop Spark and its JVM: a later session in this process must not meet half of this one."""
+    from pyspark import SparkContext
+
+    with suppress(Exception):
+        if job is not None:
+            job.spark.stop()
+    gateway: Any = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if process is None:
+        return
+    with suppress(Exception):
+        gateway.shutdown()
+    with suppress(Exception):
+        process.stdin.close()  # what the JVM waits for
+        process.wait(10)
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+
+
+def _tail(log: Path) -> str:
+    with suppress(OSError), open(log, "rb") as file:
+        file.seek(max(0, os.path.getsize(log) - _LOG_TAIL_BYTES))
+        return file.read().decode("utf-8", "replace")
+    return ""
+
+
+def _append_traceback(log: Path, error: BaseException) -> None:
+    import traceback
+
+    with suppress(OSError), open(log, "a", encoding="utf-8") as file:
+        traceback.print_exception(error, file=file)
+
+
+@contextmanager
+def _sigterm_is_interrupt() -> Iterator[None]:
+    """An orderly stop, whoever asks. PySpark has its own handler for SIGINT, which raises too."""
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(number)
+
+    before: Callable[[int, FrameType | None], Any] | int | None
+    try:
+        before = signal.signal(signal.SIGTERM, on_signal)
+    except ValueError:  # not the main thread: the host process keeps its own
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def ship(*modules: Any) -> None:
+    """Let Spark carry these modules of ours to its executors inside the pickled job.
+
+    They must import nothing of ours but each other.
+    """
+    from pyspark import cloudpickle
+
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+
+
+def register_source(spark: SparkSession) -> None:
+    """Make `format("barnabas")` known to a session (a user's own, too)."""
+    from pipeline import segment_decode, segment_plan, segment_source
+
+    ship(segment_plan, segment_decode, segment_source)
+    spark.dataSource.register(segment_source.BarnabasDataSource)
