@@ -107,7 +107,7 @@ class Broker:
     @property
     def data_dir(self) -> str:
         """The log directories, for people."""
-        return ",".join(str(path) for path in self.config.log_dirs())
+        return ",".join(str(path.absolute()) for path in self.config.log_dirs())
 
     def endpoint_for(
         self, ctx: RequestContext, registration: BrokerRegistration
@@ -165,6 +165,7 @@ class Broker:
     def shutdown(self) -> None:
         """Stop all that was started, in reverse; a part that fails does not keep the rest."""
         lifecycle = self.lifecycle
+        was_started = lifecycle is not None
         if lifecycle is not None:
             timeout_s = _CONTROLLED_SHUTDOWN_S
             self._attempt("lifecycle", lambda: lifecycle.controlled_shutdown(timeout_s))
@@ -172,7 +173,8 @@ class Broker:
             self._attempt("socket server", self.socket_server.shutdown)
         while self._undo:
             self._attempt(*self._undo.pop())
-        logger.info("broker stopped node_id=%s", self.node_id)
+        if was_started:
+            logger.info("broker stopped node_id=%s", self.node_id)
 
     def _then(self, name: str, undo: Callable[[], object]) -> None:
         self._undo.append((name, undo))

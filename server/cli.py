@@ -245,8 +245,10 @@ def _start_failure(error: Exception) -> Exception:
     from server.socket_server import BindError
     from storage.log_dirs import LogDirError
 
-    if isinstance(error, BindError | LogDirError):
+    if isinstance(error, BindError):
         return UserError(str(error))
+    if isinstance(error, LogDirError):
+        return UserError(f"{error} (--data-dir chooses the directory)")
     if isinstance(error, OSError) and error.errno is not None:
         where = f" ({error.filename})" if error.filename else ""
         remedy = {
