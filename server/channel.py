@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from wire.primitives import Part
 
 SENDFILE_BYTES_MAX = 1 << 20
-SMALL_SLICE_BYTES = 4_096
-"""Record data up to this are read and sent with their header: one system call less (measured)."""
+SMALL_SLICE_BYTES = 32_768
+"""Record data up to this are read and sent with their header, 6 µs instead of 11 (measured); from
+256 KiB on sendfile is the cheaper one."""
+READ_SLICES_BYTES_MAX = 65_536
+"""Record data of one answer held in memory at most."""
 BYTES = (bytes, bytearray, memoryview)
 _IOV_MAX = 512
 _TURNS = 4
@@ -209,6 +212,20 @@ def _consume(outbox: list[Part], sent: int) -> None:
             return
         del outbox[0]
         sent -= size
+
+
+def read_small_slices(parts: list[Part]) -> None:
+    """Put the bytes of small file slices in their place; OSError if a file lost them."""
+    budget = READ_SLICES_BYTES_MAX
+    for at, part in enumerate(parts):
+        if isinstance(part, BYTES):
+            continue
+        file_slice: Any = part
+        size = len(file_slice)
+        if size <= SMALL_SLICE_BYTES and size <= budget:
+            parts[at] = file_slice.read()
+            file_slice.close()
+            budget -= size
 
 
 def release_slices(parts: list[Part]) -> None:

@@ -33,7 +33,16 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from server.channel import BYTES, GONE, MUTED, READ, WRITE, Channel, new_poller, release_slices
+from server.channel import (
+    BYTES,
+    GONE,
+    MUTED,
+    READ,
+    WRITE,
+    Channel,
+    new_poller,
+    release_slices,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

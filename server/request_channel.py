@@ -30,6 +30,7 @@ from queue import SimpleQueue
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from server.channel import read_small_slices
 from server.error_responses import error_response
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.primitives import read_uvarint
@@ -124,10 +125,21 @@ class RequestContext:
     # -- answering
 
     def respond(self, response: Response) -> None:
-        """Send the answer."""
+        """Send the answer. Never raises: an answer that cannot be written ends the connection."""
+        try:
+            self.send(response)
+        except Exception:
+            logger.exception("answer failed %r", self)
+            self.close()
+
+    def send(self, response: Response) -> None:
+        """Send the answer; raises, with nothing done, what encoding or reading its records did."""
+        parts = self.encode(response)
+        if len(parts) > 1:
+            read_small_slices(parts)
         self._cancel = self._complete_early = None
         connection = self.connection
-        connection.processor.complete(connection, self, self.encode(response))
+        connection.processor.complete(connection, self, parts)
 
     def encode(self, response: Response) -> list[Part]:
         """Size, response header and body as parts to send."""
@@ -294,7 +306,7 @@ class RequestChannel:
             request = api.request_class.decode(frame, context.api_version, pos)
             response = handle(context, request)
             if response is not None:
-                context.respond(response)
+                context.send(response)
         except (MalformedFrame, IndexError) as error:
             if request is not None:  # not the frame's fault: a handler met this
                 self._failed(context, request, error)
@@ -324,10 +336,12 @@ class RequestChannel:
             context.close()
             return
         try:
-            context.respond_error(request, code, message)
+            response = error_response(request, context.api_version, code, message)
         except Exception:
             logger.exception("error response failed %r", context)
             context.close()
+        else:
+            context.respond(response)
 
     # -- handler threads
 

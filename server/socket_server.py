@@ -60,11 +60,13 @@ class SocketServerConfig:
     host "" or "0.0.0.0" listens on every address; port 0 takes a free one. Byte counts in bytes, -1
     for buffers is the operating system's default. Times in ms.
 
-    Defaults differ from Kafka's in three places. Threads: with the GIL more of them make one broker
+    Defaults differ from Kafka's in four places. Threads: with the GIL more of them make one broker
     slower, so there is one network thread (3 in Kafka) and two handler threads (8), measured in
     benchmarks/requests.py; more cores are used by more brokers. Memory of large requests is bounded
     (queued.max.request.bytes, no bound in Kafka): a bit above the largest request (N-9). The
-    backlog is 512 (50): a burst of clients beyond it would wait a second for their next SYN.
+    backlog is 512 (50): a burst of clients beyond it would wait a second for their next SYN. Socket
+    buffers are the operating system's (102,400), which grow with the connection: half the CPU time
+    for each megabyte received.
     """
 
     host: str = "127.0.0.1"
