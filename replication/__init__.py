@@ -1,1 +1,1 @@
-"""Partitions, in-sync replicas, high watermark, purgatory; the metadata quorum and its controller."""
+"""Partitions, in-sync replicas, high watermark, purgatory; the quorum and its controller."""
