@@ -182,18 +182,26 @@ def slices() -> None:
 
 def buffers() -> None:
     frame = _produce(1_000_000)
-    for title, size in (("operating system's", -1), ("Kafka's 102,400", 102_400)):
-        server = _serving(True, socket_send_buffer_bytes=size, socket_receive_buffer_bytes=size)
-        processor = server.processors[0]
-        with socket.create_connection(("127.0.0.1", server.port)) as sock:
-            start = time.perf_counter()
-            for _ in range(600):
-                sock.sendall(frame)
-            while processor.requests < 600:
-                time.sleep(0.001)
-            taken = time.perf_counter() - start
-        print(f"buffers  {title:20} {600 * len(frame) / taken / 1e6:8,.0f} MB/s received")
-        server.shutdown()
+    variants = (("operating system's", -1), ("Kafka's 102,400", 102_400))
+    best: dict[str, tuple[float, float]] = {}
+    for _ in range(5):
+        for title, size in variants:
+            server = _serving(True, socket_send_buffer_bytes=size, socket_receive_buffer_bytes=size)
+            processor = server.processors[0]
+            clock = time.pthread_getcpuclockid(processor._thread.ident or 0)
+            with socket.create_connection(("127.0.0.1", server.port)) as sock:
+                start, start_cpu = time.perf_counter(), time.clock_gettime(clock)
+                for _ in range(400):
+                    sock.sendall(frame)
+                while processor.requests < 400:
+                    time.sleep(0.001)
+                taken = time.perf_counter() - start
+                cpu = time.clock_gettime(clock) - start_cpu
+            server.shutdown()
+            found = (cpu / 400 * 1e6, 400 * len(frame) / taken / 1e6)
+            best[title] = min(best.get(title, found), found)
+    for title, (cpu_us, rate) in best.items():
+        print(f"buffers  {title:20} {rate:8,.0f} MB/s received, {cpu_us:6.0f} µs CPU per MB")
 
 
 if __name__ == "__main__":

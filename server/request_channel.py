@@ -376,7 +376,13 @@ class RequestChannel:
 
     @property
     def queue_size(self) -> int:
+        """Requests that wait for a handler thread."""
         return self._queue.qsize()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request waits for a handler thread or is run by one."""
+        return self._busy > 0
 
     def shutdown(self, timeout: float) -> None:
         """End the handler threads once they have run what is queued."""

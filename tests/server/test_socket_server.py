@@ -751,6 +751,23 @@ def test_stopping_answers_what_is_in_flight_and_wakes_long_polls():
     assert not [t for t in threading.enumerate() if t.name.startswith(("processor", "acceptor"))]
 
 
+def test_stopping_does_not_wait_long_for_what_only_waits():
+    class Joining(Handlers):
+        def fetch(self, ctx, request):
+            self.parked_one.set()  # like a JoinGroup: answered when others come, if they do
+
+    handlers = Joining()
+    server = SocketServer(SocketServerConfig(port=0), None, handlers.apis())
+    server.start()
+    with WireClient(server.port) as client:
+        client.send(fetch(), 12)
+        assert handlers.parked_one.wait(10)
+        started = time.monotonic()
+        server.shutdown(30.0)
+        assert 1.0 <= time.monotonic() - started < 10
+        assert client.is_closed()
+
+
 def test_the_dialled_address_is_known_to_handlers():
     class Asking(Handlers):
         def heartbeat(self, ctx, request):
