@@ -31,6 +31,7 @@ from replication.metadata import (
 from replication.metadata_loader import MetadataLoader
 from replication.raft.driver import RaftDriver
 from replication.raft.log import RaftLog
+from replication.raft.snapshots import read_snapshot
 from replication.record_serde import MetadataRecordSerde
 from replication.replica_manager import ReplicaManager
 from replication.timer import BackgroundScheduler, Timer
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 _CONTROLLED_SHUTDOWN_S = 30.0
 
 
@@ -62,6 +64,14 @@ def new_uuid() -> bytes:
         value = uuid.uuid4().bytes
         if value[0] >> 2 != 62:  # 62 is "-" in base64url
             return value
+
+
+def _bootstrap_records(metadata_dir: Path, serde: MetadataRecordSerde) -> list[object]:
+    """What `kafka-storage format` left for the first start of a cluster; none in our own dirs."""
+    path = metadata_dir / BOOTSTRAP_CHECKPOINT
+    if not path.exists():
+        return []
+    return [serde.decode(value) for value in read_snapshot(path).values]
 
 
 class Broker:
@@ -232,6 +242,7 @@ class Broker:
             registration=ControllerRegistration(
                 self.node_id, incarnation_id, {}, dict(SUPPORTED_FEATURES)
             ),
+            bootstrap_records=_bootstrap_records(metadata_dir, serde),
         )
         self._then("controller", self.controller.shutdown)
         self.raft.start()
