@@ -147,6 +147,9 @@ class Cleaning:
             return self._first_dirty
         segments = [s for s in log.segments.items if s.base_offset < end_offset]
         filter_ = self._make_filter()
+        self._transactions.add_aborted(
+            log.aborted_transactions(segments[0].base_offset, self._first_uncleanable)
+        )
         groups = group_segments(
             segments,
             log.config.segment_bytes,
@@ -251,10 +254,6 @@ class Cleaning:
         writer = _SegmentWriter(cleaned, self._io_bytes)
         last = next((segment for segment in reversed(group) if segment.size), None)
         for segment in group:
-            end_offset = self._end_of(segment)
-            self._transactions.add_aborted(
-                self._log.aborted_transactions(segment.base_offset, end_offset)
-            )
             left = segment.size
             for batch, header in self._batches(segment, 0):
                 left -= header.size
@@ -267,10 +266,6 @@ class Cleaning:
                 stats.bytes_written += result.header.size
                 stats.records_written += result.records_kept
         writer.flush()
-
-    def _end_of(self, segment: LogSegment) -> int:
-        following = self._log.segments.higher(segment.base_offset)
-        return self._first_uncleanable if following is None else following.base_offset
 
     # -- reading ---------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ memory is taken before there are keys.
 
 from __future__ import annotations
 
-ENTRY_BYTES = 250
+ENTRY_BYTES = 200
 """Upper bound of the memory per key, measured with tracemalloc at the dict's worst size."""
 
 _DIGEST_BYTES = 16
