@@ -14,7 +14,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from compat_tests.support.members import poll_all_until
+from compat_tests.support.members import poll_in_turns_until
 from compat_tests.support.rdkafka import read, send_all
 from compat_tests.support.wait import eventually
 
@@ -44,13 +44,8 @@ def shares(members: list[Any]) -> list[int]:
     return sorted(len(member.assignment()) for member in members)
 
 
-def settle(members: list[Any], expected: list[int], timeout_s: float = 30) -> None:
-    poll_all_until(
-        members,
-        lambda: shares(members) == expected,
-        poll=lambda member: member.poll(0.05),
-        timeout_s=timeout_s,
-    )
+def settle(members: list[Any], expected: list[int]) -> None:
+    poll_in_turns_until(members, lambda: shares(members) == expected)
 
 
 def test_assign_with_offsets_seek_and_position(filled: str, new_consumer: Any) -> None:

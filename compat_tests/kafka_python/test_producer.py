@@ -19,7 +19,9 @@ from kafka.partitioner.abc import Partitioner
 
 from compat_tests.support.kpy import CODECS, read
 
-NOW_MS = int(time.time() * 1000)
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def test_a_synchronous_send_answers_topic_partition_offset_and_timestamp(
@@ -117,7 +119,7 @@ def test_timestamps_of_the_application_are_kept_under_create_time(
 ) -> None:
     topic = make_topic()
     producer = new_producer()
-    stamps = [NOW_MS - 100_000, NOW_MS - 200_000, 0, NOW_MS]
+    stamps = [now_ms() - 100_000, now_ms() - 200_000, 0, now_ms()]
     for stamp in stamps:
         assert producer.send(topic, b"x", timestamp_ms=stamp).get(timeout=10).timestamp == stamp
     records = read(new_consumer(topic), len(stamps))
@@ -129,10 +131,10 @@ def test_the_broker_stamps_records_under_log_append_time(
     make_topic: Any, new_producer: Any, new_consumer: Any
 ) -> None:
     topic = make_topic(**{"message.timestamp.type": "LogAppendTime"})
-    before = int(time.time() * 1000)
+    before = now_ms()
     meta = new_producer().send(topic, b"x", timestamp_ms=1000).get(timeout=10)
     record = read(new_consumer(topic), 1)[0]
-    assert before - 1000 <= record.timestamp <= int(time.time() * 1000) + 1000
+    assert before - 1000 <= record.timestamp <= now_ms() + 1000
     assert record.timestamp_type == 1
     assert meta.timestamp == record.timestamp
 
@@ -206,8 +208,8 @@ def test_a_timestamp_out_of_the_topics_bounds_is_refused(
     topic = make_topic(**{"message.timestamp.before.max.ms": "60000"})
     producer = new_producer(retries=0, enable_idempotence=False)
     with pytest.raises(InvalidTimestampError):
-        producer.send(topic, b"x", timestamp_ms=NOW_MS - 3_600_000).get(timeout=10)
-    assert producer.send(topic, b"x", timestamp_ms=NOW_MS).get(timeout=10).offset == 0
+        producer.send(topic, b"x", timestamp_ms=now_ms() - 3_600_000).get(timeout=10)
+    assert producer.send(topic, b"x", timestamp_ms=now_ms()).get(timeout=10).offset == 0
 
 
 def test_an_illegal_topic_name_is_refused_at_once(new_producer: Any, bootstrap: str) -> None:

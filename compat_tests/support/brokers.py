@@ -19,6 +19,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -121,8 +122,9 @@ class ApacheKafka:
         ]  # fmt: skip
         with open(self._log_path(), "ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory
-            )
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory,
+                preexec_fn=_die_with_parent,
+            )  # fmt: skip
 
     def await_ready(self) -> None:
         assert self._process is not None
@@ -178,6 +180,15 @@ class ApacheKafka:
         if done.returncode != 0:
             raise BrokerDied(f"format failed: {done.stdout}{done.stderr}")
         self._formatted = True
+
+
+def _die_with_parent() -> None:
+    """In the child, before exec: SIGKILL when the test process ends, however it ends (Linux)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def _kafka_properties(port: int, controller_port: int, data_dir: Path) -> dict[str, str]:

@@ -1,11 +1,14 @@
-"""Consumers of one group, polled together in one thread: a rebalance test without sleeps.
+"""Consumers of one group, polled until the group has settled.
 
-kafka-python heartbeats in its own thread but rejoins only inside `poll`, so the members of a group
-have to be polled in turns until the group has settled.
+kafka-python rejoins inside `poll`, and a rebalance needs every member to rejoin: members polled in
+turns by one thread would wait for each other, so each gets a thread (`poll_all_until`). librdkafka
+rejoins in a thread of its own, and its `assignment()` must not meet a `poll` of the same consumer
+in another Python thread (it holds the interpreter's lock): `poll_in_turns_until`.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,15 +18,42 @@ def poll_all_until(
     members: Iterable[Any],
     settled: Callable[[], Any],
     *,
-    timeout_s: float = 30.0,
-    poll: Callable[[Any], Any] = lambda member: member.poll(timeout_ms=50),
+    timeout_s: float = 40.0,
     what: str = "the group settles",
-) -> list[Any]:
-    """Polls each member in turn until `settled()` is true; everything that the polls returned."""
+) -> None:
+    """Polls all members at once until `settled()` is true; what a poll raises, this raises."""
+    done = threading.Event()
+    raised: list[Exception] = []
+
+    def work(member: Any) -> None:
+        try:
+            while not done.is_set():
+                member.poll(timeout_ms=200)
+        except Exception as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=work, args=(member,)) for member in members]
+    for thread in threads:
+        thread.start()
     deadline = time.monotonic() + timeout_s
-    answers: list[Any] = []
+    try:
+        while not settled():
+            if raised:
+                raise raised[0]
+            assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+            time.sleep(0.02)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(30)
+
+
+def poll_in_turns_until(
+    members: list[Any], settled: Callable[[], Any], *, timeout_s: float = 40.0
+) -> None:
+    """Polls confluent-kafka consumers one after the other until `settled()` is true."""
+    deadline = time.monotonic() + timeout_s
     while not settled():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: the group settles"
         for member in members:
-            answers.append(poll(member))
-    return answers
+            member.poll(0.05)
