@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -375,10 +374,10 @@ class LogManager:
     def dir_space(self, directory: Path) -> tuple[int, int]:
         """(total, usable) bytes of the file system a directory is on; -1 if it does not answer."""
         try:
-            usage = shutil.disk_usage(directory)
+            found = os.statvfs(directory)
         except OSError:
             return -1, -1
-        return usage.total, usage.free
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def release_reserve(self, directory: Path) -> bool:
         """Give a full disk's reserve to who must still write (the metadata log); see `Reserve`."""
@@ -410,7 +409,7 @@ class LogManager:
         now_ms = self._clock.now_ms()
         for log in self.all_logs():
             flush_ms = log.config.flush_ms
-            is_old = now_ms - log.last_flush_ms >= flush_ms
+            is_old = now_ms - log.sync.last_flush_ms >= flush_ms
             if is_old and log.flushed_offset < log.log_end_offset:
                 _try(log, lambda log: log.flush())
 

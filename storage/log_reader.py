@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from storage.environment import LogEnvironment
-from storage.index import AbortedTxn
+from storage.index import AbortedTxn, CorruptIndexError
 from storage.leader_epochs import LeaderEpochCache
 from storage.results import LogEnd, ReadResult
 from storage.segment import Batch, CorruptSegment, IndexMismatch, LogSegment
@@ -84,7 +84,7 @@ class LogReader:
         At most `max_bytes`, and cut anywhere, but the first batch comes whole: larger than
         `max_bytes` if `min_one`, else not at all. `records` is None when there is nothing to read
         at or above `offset` yet. Raises KafkaError OFFSET_OUT_OF_RANGE outside of [start, end].
-        Budget: 3 us at the end of the log, 10 us with an index lookup (benchmarks, log).
+        Budget: 3 us at the end of the log, 10 us with an index lookup (benchmarks/log.py).
         """
         end = self.end
         if offset < self.log_start_offset or offset > end.offset:
@@ -102,13 +102,19 @@ class LogReader:
                 return look()
             except IndexMismatch as error:
                 self._rebuild_indexes(error.segment, error)
+            except CorruptIndexError as error:
+                logger.error("corrupt index partition=%s error=%s", self.topic_partition, error)
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "corrupt index") from error
             except CorruptSegment as error:
                 logger.error("corrupt segment partition=%s error=%s", self.topic_partition, error)
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "corrupt log segment") from error
             except OSError as error:
-                # Retention may have renamed the file under us: look at the segments again.
                 if not isinstance(error, FileNotFoundError) or attempt + 1 == _ATTEMPTS:
                     raise self.environment.storage_error(error, "read") from error
+                # Retention or compaction renames the file under us, and holds the lock until the
+                # segment knows its new name: wait for that, then look at the segments again.
+                with self.lock:
+                    pass
             if offset is not None and offset < self.log_start_offset:
                 raise self._out_of_range(offset)
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "index does not fit its log")

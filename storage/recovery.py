@@ -260,7 +260,7 @@ class _Recovery:
             producer_state=producer_state,
             topic_id=topic_id,
         )
-        log.mark_unsynced(self._rebuilt)
+        log.sync.note_sealed(self._rebuilt)
         return log
 
     def _replay(
@@ -297,7 +297,9 @@ class _Recovery:
             self._segments.add(segment)
             problem = _index_problem(segment, known_names)
             if problem is not None:
-                logger.warning("rebuilding indexes path=%s reason=%s", segment.path, problem)
+                # After a crash the newest segments have no index yet: that is nothing to report.
+                level = logging.WARNING if self._is_clean else logging.DEBUG
+                logger.log(level, "rebuilding indexes path=%s reason=%s", segment.path, problem)
                 self._broken.append(segment)
 
     def _load_epochs(self) -> LeaderEpochCache:

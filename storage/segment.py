@@ -216,13 +216,14 @@ class LogSegment:
 
         Raises OSError after cutting the file back to what it was; if even that fails the error
         carries the attribute `is_final`, and nothing in the directory may be written any more.
-        Budget: 4 us and one system call without an index entry (benchmarks, log).
+        Budget: 4 us and one system call without an index entry (benchmarks/log.py).
         """
         position = self.size
         handle = self._handle or self.handle()
         known = self._max_timestamp
         if known is None:
             known = self.max_timestamp
+        known_offset = self._max_timestamp_offset
         try:
             if files.pwritev(handle.fd, buffers, position) != size:
                 # Rare: write the whole once more, in a loop.
@@ -233,6 +234,7 @@ class LogSegment:
             if self.bytes_since_index > self.index_interval_bytes:
                 self._append_index_entry(last_offset, position)
         except OSError as error:
+            self._max_timestamp, self._max_timestamp_offset = known, known_offset
             self._cut_back(handle, position, base_offset, error)
             raise
         if position == 0:
@@ -257,7 +259,6 @@ class LogSegment:
         self, handle: FileHandle, position: int, base_offset: int, error: OSError
     ) -> None:
         """Undo a failed append, so that the file ends where the log ends (S-2)."""
-        self._max_timestamp = None  # read again when it is asked for
         try:
             files.ftruncate(handle.fd, position)
         except OSError as second:
@@ -499,7 +500,7 @@ class LogSegment:
             self._first_timestamp = None
         self.bytes_since_index = 0
         self.is_index_full = False
-        self._max_timestamp = None
+        self._max_timestamp, self._max_timestamp_offset = self._read_max_timestamp()
         return offset
 
     def cut_to_size(self, size: int) -> None:

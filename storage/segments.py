@@ -105,6 +105,10 @@ class LogSegments:
         kept.sort(key=lambda segment: segment.base_offset)
         self._set(kept)
 
+    def reset(self, segments: Iterable[LogSegment]) -> None:
+        """Put other segments in the place of all."""
+        self._set(segments)
+
     def remove(self, gone: Iterable[LogSegment]) -> None:
         """Take segments out; their files are the caller's business."""
         ids = {id(segment) for segment in gone}

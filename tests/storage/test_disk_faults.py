@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import resource
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from storage import files
 from storage.config import LogConfig
 from storage.log import PartitionLog
-from storage.open_files import OpenFileCache
+from storage.open_files import FileSlice, OpenFileCache
 from storage.recovery import open_log
 from tests.storage.log_support import (
     WALL_MS,
@@ -409,3 +410,135 @@ def test_a_broken_batch_chain_is_reported_as_corrupt(tmp_path: Path) -> None:
     with pytest.raises(KafkaError) as error:
         log.read(1, 1000, True, 3)
     assert error.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+# --- while something else goes on ---------------------------------------------------------------
+
+
+def test_a_flush_that_meets_a_deletion_leaves_the_directory_online(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = make_log(tmp_path, LogConfig(retention_ms=0))
+    append(log, "x", timestamp=1)
+    log.roll()
+    log.update_high_watermark(1)
+    sealed = log.segments.items[0]
+    sealed.close()  # the flush must open it again
+    real = files.open_file
+
+    def open_file(path: Any, *arguments: Any) -> int:
+        if str(path) == str(sealed.path) and not sealed.is_deleted:
+            monkeypatch.setattr(files, "open_file", real)
+            assert log.delete_old_segments(WALL_MS) == 1  # unlinks at once: there is no scheduler
+        return real(path, *arguments)
+
+    monkeypatch.setattr(files, "open_file", open_file)
+    log.flush()
+    assert sealed.is_deleted
+    assert not log.is_offline
+    assert log.flushed_offset == 1
+
+
+def test_a_flush_that_meets_the_deletion_of_the_log_leaves_the_directory_online(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = make_log(tmp_path)
+    append(log, "x")
+    real = files.fsync_directory
+
+    def fsync_directory(fd: int) -> None:
+        log.close()
+        log.directory.rename(tmp_path / "gone")
+        raise FileNotFoundError(errno.ENOENT, "gone")
+
+    monkeypatch.setattr(files, "fsync_directory", fsync_directory)
+    log.flush()
+    monkeypatch.setattr(files, "fsync_directory", real)
+    assert not log.is_offline
+    assert log.flushed_offset == 0
+    log.flush()  # a closed log has nothing to flush
+    fails_with_storage_error(log, "late")
+    assert not log.is_offline
+
+
+def test_what_was_cut_off_and_written_again_during_a_sync_is_not_called_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = make_log(tmp_path)
+    for value in "abc":
+        append(log, value)
+    real = files.fsync
+
+    def fsync(fd: int) -> None:
+        real(fd)
+        monkeypatch.setattr(files, "fsync", real)
+        log.truncate_to(1)
+        append(log, "B")
+        append(log, "C")
+
+    monkeypatch.setattr(files, "fsync", fsync)
+    log.flush()
+    assert log.flushed_offset == 0
+    log.flush()
+    assert log.flushed_offset == 3
+
+
+def test_truncated_segments_do_not_come_back_after_a_power_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[set[str]] = []
+    real = files.fsync_directory
+
+    def fsync_directory(fd: int) -> None:
+        real(fd)
+        synced.append(set(os.listdir(fd)))
+
+    log = make_log(tmp_path, LogConfig(segment_bytes=200))
+    for number in range(6):
+        append(log, f"{number}", "x" * 60)
+    monkeypatch.setattr(files, "fsync_directory", fsync_directory)
+    log.truncate_to(3)
+    remaining = {segment.path.name for segment in log.segments}
+    assert {name for name in synced[-1] if name.endswith(".log")} == remaining
+
+
+def test_a_reader_waits_for_a_rename_that_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has its new name, the segment does not know it yet, and the reader is quick."""
+    log = make_log(tmp_path)
+    append(log, "x")
+    log.roll()
+    append(log, "y")
+    segment = log.segments.items[0]
+    segment.close()
+    tried = threading.Event()
+    answers: list[object] = []
+    real_replace, real_open = files.replace, files.open_file
+
+    def open_file(path: Any, *arguments: Any) -> int:
+        tried.set()
+        return real_open(path, *arguments)
+
+    def read() -> None:
+        try:
+            answers.append(log.read(0, 1000, True, 2).records)
+        except KafkaError as error:
+            answers.append(error.code)
+
+    reader = threading.Thread(target=read)
+
+    def replace(old: Any, new: Any) -> None:
+        real_replace(old, new)
+        if str(new).endswith(".log.deleted"):
+            monkeypatch.setattr(files, "open_file", open_file)
+            reader.start()
+            assert tried.wait(10)
+            reader.join(0.05)  # a reader that does not wait for us has given up by now
+
+    monkeypatch.setattr(files, "replace", replace)
+    with log.lock:
+        segment.rename_suffix(".deleted")
+    reader.join(10)
+    assert not log.is_offline
+    assert [type(answer) for answer in answers] == [FileSlice]
