@@ -38,7 +38,9 @@ MUTED = select.EPOLLRDHUP if hasattr(select, "epoll") else 0
 class Channel(Connection):
     """A connection with its socket, as handlers and the processor see it (Kafka's KafkaChannel).
 
-    `principal` is who the peer is; `local_host` and `local_port` are the address it dialled.
+    `principal` is who the peer is; `local_host` and `local_port` are the address it dialled. With
+    authentication `limits` starts with a small `frame_bytes_max` (sasl.server.max.receive.size) and
+    is replaced when the peer is known; PLAINTEXT needs none of that.
     """
 
     __slots__ = (

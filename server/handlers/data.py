@@ -53,6 +53,7 @@ _LEADER_HINT_PRODUCE_VERSION = 10
 _LEADER_HINT_FETCH_VERSION = 16
 _ZSTD_FETCH_VERSION = 10
 _STORAGE_ERROR_FETCH_VERSION = 6
+_READ_UNCOMMITTED = 0
 _READ_COMMITTED = 1
 _TRANSACTIONAL = 0x10  # in the low byte of a batch's attributes
 _ATTRIBUTES_LOW_BYTE = 22
@@ -273,6 +274,7 @@ def fetch(ctx: RequestContext, request: FetchRequest) -> FetchResponse | None:
         raise KafkaError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "only brokers of this cluster fetch as replicas"
         )
+    _check_isolation_level(request.isolation_level)
     broker = ctx.broker
     try:
         context = broker.fetch_sessions.context(
@@ -301,6 +303,11 @@ def fetch(ctx: RequestContext, request: FetchRequest) -> FetchResponse | None:
         )
     )
     return None
+
+
+def _check_isolation_level(level: int) -> None:
+    if level not in (_READ_UNCOMMITTED, _READ_COMMITTED):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"isolation level {level}")
 
 
 def _refused_fetches(
@@ -431,6 +438,7 @@ def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffset
         )
     if replica_id not in (CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"replica id {replica_id}")
+    _check_isolation_level(request.isolation_level)
     seen: set[tuple[str, int]] = set()
     twice: set[tuple[str, int]] = set()
     for topic in request.topics:

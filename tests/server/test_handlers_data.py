@@ -414,6 +414,17 @@ def test_list_offsets_serves_clients_and_debuggers_only(asked, replica, code):
     assert partition.error_code == code
 
 
+@pytest.mark.parametrize("level", [-1, 2, 127])
+def test_an_unknown_isolation_level_is_an_invalid_request(asked, level):
+    request = list_offsets(-1)
+    request.isolation_level = level
+    (partition,) = asked.ask(request, 5).topics[0].partitions
+    assert partition.error_code == ErrorCode.INVALID_REQUEST
+    answer = asked.ask(fetch([("t", [0])], isolation=level), 12)
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert asked.broker.replica_manager.fetched == []
+
+
 # ---- OffsetForLeaderEpoch, DeleteRecords
 
 
