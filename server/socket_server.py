@@ -44,6 +44,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+# A peer that vanished is found after 60 s + 6 x 10 s, instead of the system's two hours (N-11).
+_KEEPALIVE = tuple(
+    (getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
+    if hasattr(socket, name)
+)
 _PAUSE_S = 0.1
 _SWITCH_INTERVAL_S = 0.0002
 _PARKED_S = 1.0
@@ -266,6 +272,8 @@ class Acceptor:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
             if self._config.socket_send_buffer_bytes != _OS_DEFAULT:
                 sock.setsockopt(
                     socket.SOL_SOCKET, socket.SO_SNDBUF, self._config.socket_send_buffer_bytes

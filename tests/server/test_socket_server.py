@@ -722,6 +722,17 @@ def test_an_unknown_host_is_one_clear_error():
         SocketServer(SocketServerConfig(host="203.0.113.7", port=0), None, {}).bind()
 
 
+def test_sockets_are_told_to_send_at_once_and_to_find_vanished_peers(served):
+    server, _ = served
+    with WireClient(server.port) as client:
+        client.ask(heartbeat(1), 4)
+        (channel,) = server.processors[0].channels.values()
+        assert channel.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert channel.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            assert channel.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+
+
 def test_stopping_answers_what_is_in_flight_and_wakes_long_polls():
     handlers = Handlers()
     handlers.list_offsets_gate = threading.Event()
