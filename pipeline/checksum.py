@@ -7,7 +7,7 @@ changes it. Computed by Spark where the data is. Not a cryptographic proof; chan
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,15 +30,26 @@ class ContentSum(NamedTuple):
         return f"{self.content % 2**64:016x}"
 
 
-def content_sum(frame: DataFrame) -> ContentSum:
-    """The sum over all rows; needs the columns key, value, headers and timestamp."""
-    row = (
+def content_sums(frame: DataFrame, *groups: str) -> dict[tuple[Any, ...], ContentSum]:
+    """The sum of each group of rows; needs the columns key, value, headers and timestamp."""
+    rows = (
         frame.selectExpr(
+            *groups,
             f"cast({_RECORD_HASH} as decimal(38, 0)) as content",
             f"cast({_TIMED_HASH} as decimal(38, 0)) as timed",
         )
-        .selectExpr("count(*) as n", "sum(content) as content", "sum(timed) as timed")
-        .first()
+        .groupBy(*groups)
+        .agg({"*": "count", "content": "sum", "timed": "sum"})
+        .collect()
     )
-    assert row is not None  # an aggregate without groups has one row
-    return ContentSum(int(row["n"]), int(row["content"] or 0), int(row["timed"] or 0))
+    return {
+        tuple(row[name] for name in groups): ContentSum(
+            int(row["count(1)"]), int(row["sum(content)"] or 0), int(row["sum(timed)"] or 0)
+        )
+        for row in rows
+    }
+
+
+def content_sum(frame: DataFrame) -> ContentSum:
+    """The sum over all rows."""
+    return content_sums(frame)[()]

@@ -96,6 +96,9 @@ _CAUSES = (
 def explain(error: BaseException, log_text: str = "", connector: str = "") -> str | None:
     """The one line for a known cause in the error or in Spark's log; None when it is unknown."""
     text = _text(error)
+    own = re.search(r"(?:PlanError|SegmentError|ProducerError): (.+)", text)
+    if own is not None:
+        return own.group(1)
     for cause in _CAUSES:
         if re.search(cause.pattern, text):
             return _with_detail(cause.message.replace("{connector}", connector), text)

@@ -10,19 +10,20 @@ out of the decompressed bytes.
 Columns, types and order are those of Spark's Kafka source, nulls included: a record without headers
 has null headers, as there.
 
-Checksums are verified when the package crc32c is installed where the executor runs (it is on every
-machine with Barnabas), else they are not.
+Every batch's checksum is verified (pipeline.crc).
 """
 
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from pipeline.crc import checksum_function
 from pipeline.segment_plan import HEADER, HEADER_BYTES, SegmentPart
 
 _READ_BYTES = 8 * 1024 * 1024
@@ -70,7 +71,7 @@ def read_part(part: SegmentPart, include_headers: bool) -> Iterator[pa.RecordBat
 
 
 def _wanted_batches(part: SegmentPart) -> Iterator[Batch]:
-    crc32c = _checksum_function()
+    crc32c = checksum_function()
     aborted: dict[int, list[tuple[int, int]]] = {}
     for producer, first, last in part.aborted:
         aborted.setdefault(producer, []).append((first, last))
@@ -84,7 +85,7 @@ def _wanted_batches(part: SegmentPart) -> Iterator[Batch]:
             first <= base <= last for first, last in aborted.get(producer, ())
         ):
             continue
-        if crc32c is not None and crc32c(data[21:]) != crc:
+        if crc32c(data[21:]) != crc:
             raise SegmentError(
                 f"{part.path}: the batch at offset {base} has a wrong checksum; the file is damaged"
             )
@@ -103,7 +104,7 @@ def _batches(part: SegmentPart) -> Iterator[tuple[tuple[int, ...], memoryview]]:
                 buffer, at = os.pread(fd, _READ_BYTES, position), 0
                 if len(buffer) < HEADER_BYTES:
                     return
-            head = HEADER.unpack_from(buffer, at)
+            head = struct.unpack_from(HEADER, buffer, at)
             base, length, magic = head[0], head[1], head[3]
             if base >= part.to_offset or length == 0:  # zeros: a preallocated file's free space
                 return
@@ -143,14 +144,6 @@ def _open(path: str) -> int:
         f"{path} is gone: the broker deleted the segment (retention or compaction) after the read"
         " was planned, or this executor does not see the directory; run the read again"
     )
-
-
-def _checksum_function() -> Any:
-    try:
-        from crc32c import crc32c
-    except ImportError:
-        return None
-    return crc32c
 
 
 # ---- compression

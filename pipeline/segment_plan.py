@@ -30,10 +30,11 @@ from typing import NamedTuple
 import numpy as np
 
 HEADER_BYTES = 61
-HEADER = struct.Struct(">qiibIhiqqqhii")
-_TXN = struct.Struct(">hqqqq")
-_SNAPSHOT_HEAD = struct.Struct(">hIi")
-_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+# Formats, not Struct objects: those cannot be pickled, and `struct` keeps compiled ones anyway.
+HEADER = ">qiibIhiqqqhii"
+_TXN = ">hqqqq"
+_SNAPSHOT_HEAD = ">hIi"
+_SNAPSHOT_ENTRY = ">qhiqiqiq"
 _MAX_OFFSET = 2**63 - 1
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
@@ -267,10 +268,8 @@ def _aborted(folder: str, bases: list[int]) -> list[tuple[int, int, int]]:
                 data = file.read()
         except FileNotFoundError:
             continue
-        whole = data[: len(data) - len(data) % _TXN.size]
-        found += [
-            (producer, first, last) for _, producer, first, last, _ in _TXN.iter_unpack(whole)
-        ]
+        whole = data[: len(data) - len(data) % struct.calcsize(_TXN)]
+        found += [row[1:4] for row in struct.iter_unpack(_TXN, whole)]
     return found
 
 
@@ -297,9 +296,10 @@ def _snapshot(folder: str, bases: list[int], end: int) -> tuple[int, dict[int, i
         try:
             with open(os.path.join(folder, f"{offset:020d}.snapshot"), "rb") as file:
                 data = file.read()
-            version, _, count = _SNAPSHOT_HEAD.unpack_from(data)
-            if version == 1 and len(data) == _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
-                rows = _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :])
+            version, _, count = struct.unpack_from(_SNAPSHOT_HEAD, data)
+            entries = data[struct.calcsize(_SNAPSHOT_HEAD) :]
+            if version == 1 and len(entries) == count * struct.calcsize(_SNAPSHOT_ENTRY):
+                rows = struct.iter_unpack(_SNAPSHOT_ENTRY, entries)
                 return offset, {row[0]: row[7] for row in rows if row[7] >= 0}
         except (OSError, struct.error):
             continue
@@ -313,7 +313,9 @@ def _follow_transactions(
     fd = os.open(name + ".log", os.O_RDONLY)
     try:
         while len(head := os.pread(fd, HEADER_BYTES, position)) == HEADER_BYTES:
-            base, length, _, magic, _, attributes, delta, _, _, producer, *_ = HEADER.unpack(head)
+            base, length, _, magic, _, attributes, delta, _, _, producer, *_ = struct.unpack(
+                HEADER, head
+            )
             if magic != 2 or length < HEADER_BYTES - 12 or base >= end:
                 return
             if attributes & _TRANSACTIONAL and base + delta >= scan_from:

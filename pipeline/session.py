@@ -21,6 +21,8 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 _KAFKA_PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _LOG_TAIL_BYTES = 200_000
+_POLL_S = 0.5
 _PINNED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -264,6 +267,48 @@ def _sigterm_is_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def run_watched(job: Job, action: Callable[[], Any], text: Callable[[float], str]) -> Any:
+    """Run Spark's work in a thread while this one shows `text(seconds)` and hears Ctrl-C."""
+    outcome: list[Any] = []
+    problem: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(action())
+        except BaseException as error:
+            problem.append(error)
+
+    started = time.monotonic()
+    thread = threading.Thread(target=work, name="spark-action", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_POLL_S)
+            with suppress(Exception):
+                job.progress.show(text(time.monotonic() - started))
+    except KeyboardInterrupt:
+        with suppress(Exception):
+            job.spark.sparkContext.cancelAllJobs()
+        raise
+    job.progress.clear()
+    if problem:
+        raise problem[0]
+    return outcome[0]
+
+
+def stages(job: Job) -> str:
+    """How far Spark's running stages are: '12/40 tasks, 1,234,567 rows'."""
+    context: Any = job.spark.sparkContext
+    active = context._jsc.sc().statusStore().activeStages()
+    done = total = rows = 0
+    for index in range(active.size()):
+        stage = active.apply(index)
+        done += stage.numCompleteTasks()
+        total += stage.numTasks()
+        rows += max(stage.inputRecords(), stage.outputRecords(), stage.shuffleWriteRecords())
+    return f"{done}/{total} tasks, {rows:,} rows"
+
+
 def ship(*modules: Any) -> None:
     """Let Spark carry these modules of ours to its executors inside the pickled job.
 
@@ -277,7 +322,7 @@ def ship(*modules: Any) -> None:
 
 def register_source(spark: SparkSession) -> None:
     """Make `format("barnabas")` known to a session (a user's own, too)."""
-    from pipeline import segment_decode, segment_plan, segment_source
+    from pipeline import crc, segment_decode, segment_plan, segment_source
 
-    ship(segment_plan, segment_decode, segment_source)
+    ship(crc, segment_plan, segment_decode, segment_source)
     spark.dataSource.register(segment_source.BarnabasDataSource)

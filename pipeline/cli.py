@@ -1,0 +1,402 @@
+"""The flags of `barnabas pipeline archive | replay | segments | profile`, and what runs them.
+
+PySpark is imported only when a command runs, so the `barnabas` command stays fast. Results go to
+standard output, progress and errors to stderr: one line that names the problem and the next step. Exit
+codes: 0 done, 1 failed, 2 wrong flags, 130 Ctrl-C (143 SIGTERM).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pipeline.errors import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    EXIT_USAGE,
+    PipelineError,
+    from_os,
+)
+
+if TYPE_CHECKING:
+    from pipeline.session import Job
+
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def add_commands(subparsers: Any) -> None:
+    """Hook `pipeline` into the command line of `barnabas`."""
+    parser = subparsers.add_parser(
+        "pipeline",
+        help="Spark jobs: archive topics, replay them, read segments, profile a topic",
+        description="Spark jobs around any Kafka-compatible broker; local[*] unless --master or"
+        " Spark's own configuration says otherwise. Needs Java 17 and pip install 'barnabas[spark]'.",
+    )
+    add_pipeline_parsers(parser)
+
+
+def add_pipeline_parsers(parser: argparse.ArgumentParser) -> None:
+    """The four commands below `parser`; without one it prints its help."""
+
+    def print_help(_arguments: argparse.Namespace) -> int:
+        parser.print_help()
+        return EXIT_USAGE
+
+    parser.set_defaults(run=print_help)
+    commands = parser.add_subparsers(dest="pipeline_command", metavar="COMMAND", title="commands")
+    _add_archive(commands)
+    _add_replay(commands)
+    _add_segments(commands)
+    _add_profile(commands)
+
+
+def _add_archive(commands: Any) -> None:
+    parser = commands.add_parser(
+        "archive",
+        help="topics into Parquet, every record once",
+        description="Archive topics into a directory, exactly once over restarts: stop it, kill it,"
+        " run the same command again.",
+    )
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="the broker(s)")
+    topics = parser.add_mutually_exclusive_group()
+    topics.add_argument("--topics", metavar="A,B", type=_names, help="topics by name")
+    topics.add_argument("--pattern", metavar="P", help="all topics whose whole name matches")
+    parser.add_argument("--to", metavar="DIR", required=True, help="the archive (any Spark path)")
+    parser.add_argument("--format", choices=["parquet", "orc"], default="parquet")
+    parser.add_argument("--partition-by", choices=["day", "hour"], default="day")
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument(
+        "--available-now", action="store_true", help="all there is now, then end (the default)"
+    )
+    when.add_argument("--every", metavar="30s", type=_interval, help="go on, one batch each time")
+    when.add_argument(
+        "--compact",
+        action="store_true",
+        help="merge the small files of an archive; no broker needed",
+    )
+    parser.add_argument("--checkpoint", metavar="DIR", help="default: DIR/_checkpoint")
+    parser.add_argument(
+        "--max-per-trigger", metavar="N", type=_positive, default=2_000_000,
+        help="records of one batch (2,000,000)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--skip-lost", action="store_true", help="go on when records were deleted before archiving"
+    )
+    parser.add_argument(
+        "--grace", metavar="1h", type=_duration_ms, default=3_600_000,
+        help="with --compact: keep replaced files so long for running readers (1h)",
+    )  # fmt: skip
+    _add_spark(parser, client=True)
+    parser.set_defaults(run=_archive)
+
+
+def _add_replay(commands: Any) -> None:
+    parser = commands.add_parser(
+        "replay",
+        help="an archive back into topics, verified",
+        description="Restore topics with keys, headers and timestamps; counts and checksums are"
+        " compared at the end.",
+    )
+    parser.add_argument("--from", metavar="DIR", dest="source", required=True, help="the archive")
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", required=True)
+    names = parser.add_mutually_exclusive_group()
+    names.add_argument("--topic", metavar="T", help="only this topic (or rename the only one)")
+    names.add_argument("--topic-prefix", metavar="P", default="", help="put P before each name")
+    parser.add_argument("--since", metavar="TS", type=_time_ms, help="records from this time on")
+    parser.add_argument("--until", metavar="TS", type=_time_ms, help="records before this time")
+    parser.add_argument(
+        "--keep-partitions", action="store_true", help="same partition, same order within it"
+    )
+    parser.add_argument("--rate", metavar="N", type=_rate, help="at most N records a second")
+    parser.add_argument("--append", action="store_true", help="also into topics that hold records")
+    _add_spark(parser, client=True)
+    parser.set_defaults(run=_replay)
+
+
+def _add_segments(commands: Any) -> None:
+    parser = commands.add_parser(
+        "segments",
+        help="read a broker's log directory in place, without the broker",
+        description="Read the segments of a topic from a broker's log directory (Barnabas or Apache"
+        " Kafka, running or not); with --to, write them as an archive.",
+    )
+    parser.add_argument("data_dir", metavar="DATA_DIR", help="log directory (several: commas)")
+    parser.add_argument("--topic", metavar="T", required=True)
+    parser.add_argument("--to", metavar="DIR", help="write an archive (Parquet)")
+    parser.add_argument(
+        "--offsets",
+        metavar="RANGE",
+        default="",
+        help="FROM-TO or PARTITION:FROM-TO,...; TO exclusive",
+    )
+    parser.add_argument("--since", metavar="TS", type=_time_ms, help="records from this time on")
+    parser.add_argument(
+        "--log-end", action="store_true", help="read beyond the high watermark, to the log's end"
+    )
+    _add_spark(parser, client=False)
+    parser.set_defaults(run=_segments)
+
+
+def _add_profile(commands: Any) -> None:
+    parser = commands.add_parser(
+        "profile",
+        help="counts, rates, keys, sizes and gaps of a topic",
+        description="Profile a topic from a broker, or straight from its log directory.",
+    )
+    parser.add_argument("data_dir", metavar="DATA_DIR", nargs="?", help="log directory")
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="the broker, instead of DATA_DIR")
+    parser.add_argument("--topic", metavar="T", required=True)
+    parser.add_argument("--html", metavar="FILE", help="write a self-contained page with plots")
+    _add_spark(parser, client=True)
+    parser.set_defaults(run=_profile)
+
+
+def _add_spark(parser: argparse.ArgumentParser, *, client: bool) -> None:
+    parser.add_argument(
+        "--master", metavar="URL", help="Spark master (Spark's own default: local[*])"
+    )
+    parser.add_argument(
+        "--conf", metavar="K=V", type=_pair, action="append", default=[], help="a Spark setting"
+    )
+    if client:
+        parser.add_argument(
+            "--client-property", metavar="K=V", type=_pair, action="append", default=[],
+            help="a setting of the Kafka client (security.protocol=...)",
+        )  # fmt: skip
+
+
+# ---- the commands
+
+
+def _archive(arguments: argparse.Namespace) -> int:
+    from pipeline import archive, compaction
+
+    def compact(job: Job) -> int:
+        print(compaction.summary(compaction.run_compaction(job, arguments.to, arguments.grace)))
+        return EXIT_OK
+
+    def run(job: Job) -> int:
+        options = archive.ArchiveOptions(
+            arguments.bootstrap,
+            arguments.to,
+            arguments.topics or (),
+            arguments.pattern,
+            arguments.format,
+            arguments.partition_by,
+            arguments.every,
+            arguments.checkpoint,
+            arguments.max_per_trigger,
+            arguments.skip_lost,
+            dict(arguments.client_property),
+        )
+        totals = archive.run_archive(job, options)
+        print(archive.summary(job, options, totals))
+        return 128 + signal.SIGINT if totals.stopped else EXIT_OK
+
+    if arguments.compact:
+        return _with_spark(arguments, "barnabas-compact", compact, needs_kafka=False)
+    if arguments.bootstrap is None or not (arguments.topics or arguments.pattern):
+        return _fail(
+            PipelineError("archive needs --bootstrap and --topics or --pattern", EXIT_USAGE)
+        )
+    return _with_spark(arguments, "barnabas-archive", run, bootstrap=arguments.bootstrap)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from pipeline import replay
+
+    def run(job: Job) -> int:
+        options = replay.ReplayOptions(
+            arguments.source,
+            arguments.bootstrap,
+            arguments.topic,
+            arguments.topic_prefix,
+            arguments.since,
+            arguments.until,
+            arguments.keep_partitions,
+            arguments.rate,
+            arguments.append,
+            dict(arguments.client_property),
+        )
+        totals = replay.run_replay(job, options)
+        print(replay.summary(totals))
+        if totals.matches:
+            return EXIT_OK
+        raise PipelineError(
+            "what was read back is not what was archived (see the table): did somebody else write to"
+            " the topics meanwhile? Delete them and replay again"
+        )
+
+    return _with_spark(
+        arguments, "barnabas-replay", run, conf=replay.ONE_TRY, bootstrap=arguments.bootstrap
+    )
+
+
+def _segments(arguments: argparse.Namespace) -> int:
+    from pipeline import segments
+
+    def run(job: Job) -> int:
+        totals = segments.run_segments(job, options)
+        print(segments.summary(options, totals))
+        return EXIT_OK
+
+    try:
+        starts, ends = segments.parse_offsets(arguments.offsets) if arguments.offsets else ({}, {})
+        options = segments.SegmentsOptions(
+            arguments.data_dir,
+            arguments.topic,
+            arguments.to,
+            starts,
+            ends,
+            arguments.since,
+            arguments.log_end,
+        )
+        segments.plan_segments(options)  # a wrong directory is known before Spark starts
+    except PipelineError as error:
+        return _fail(error)
+    return _with_spark(arguments, "barnabas-segments", run, needs_kafka=False)
+
+
+def _profile(arguments: argparse.Namespace) -> int:
+    from pipeline import profile, profile_html, segments
+
+    if (arguments.bootstrap is None) == (arguments.data_dir is None):
+        return _fail(PipelineError("profile needs either --bootstrap or DATA_DIR", EXIT_USAGE))
+    options = profile.ProfileOptions(
+        arguments.topic,
+        arguments.bootstrap,
+        arguments.data_dir,
+        arguments.html,
+        dict(arguments.client_property),
+    )
+
+    def run(job: Job) -> int:
+        found = profile.run_profile(job, options)
+        print(profile.summary(found))
+        if options.html is not None:
+            with open(options.html, "w", encoding="utf-8") as file:
+                file.write(profile_html.page(found))
+            print(f"page: {options.html}")
+        return EXIT_OK
+
+    try:
+        if options.data_dir is not None:
+            segments.plan_segments(segments.SegmentsOptions(options.data_dir, options.topic))
+        if options.html is not None:
+            open(options.html, "a", encoding="utf-8").close()  # known before the work, not after it
+    except PipelineError as error:
+        return _fail(error)
+    except OSError as error:
+        return _fail(from_os(error))
+    needs_kafka = options.data_dir is None
+    return _with_spark(
+        arguments, "barnabas-profile", run, needs_kafka=needs_kafka, bootstrap=options.bootstrap
+    )
+
+
+def _with_spark(
+    arguments: argparse.Namespace,
+    name: str,
+    run: Callable[[Job], int],
+    *,
+    needs_kafka: bool = True,
+    conf: dict[str, str] | None = None,
+    bootstrap: str | None = None,
+) -> int:
+    from pipeline.kafka_admin import check_reachable
+    from pipeline.session import open_session
+
+    settings = dict(conf or {}) | dict(arguments.conf)
+    try:
+        if bootstrap is not None:
+            check_reachable(bootstrap)  # before the seconds that Spark takes to start
+        with open_session(
+            name, master=arguments.master, conf=settings, needs_kafka=needs_kafka
+        ) as job:
+            return run(job)
+    except PipelineError as error:
+        return _fail(error)
+    except OSError as error:
+        return _fail(from_os(error))
+    except KeyboardInterrupt as stop:
+        print("barnabas: stopped", file=sys.stderr)
+        return 128 + (
+            stop.args[0] if stop.args and isinstance(stop.args[0], int) else signal.SIGINT
+        )
+    except BrokenPipeError:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+
+
+def _fail(error: PipelineError) -> int:
+    print(f"barnabas: {error}", file=sys.stderr)
+    return error.exit_code or EXIT_FAILURE
+
+
+# ---- values of flags
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    bad = [name for name in names if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name)]
+    if not names or bad:
+        raise argparse.ArgumentTypeError(f"{(bad or [text])[0]!r} is no topic name")
+    return names
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise argparse.ArgumentTypeError(f"{text!r}: expected KEY=VALUE")
+    return key.strip(), value
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+    return int(text)
+
+
+def _rate(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+    return value
+
+
+def _duration_ms(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*(ms|s|m|h|d)", text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a duration such as 30s, 5m, 1h")
+    return int(match.group(1)) * _UNITS[match.group(2)]
+
+
+def _interval(text: str) -> str:
+    """A duration as Spark's trigger takes it."""
+    return f"{_duration_ms(text)} milliseconds"
+
+
+def _time_ms(text: str) -> int:
+    """Ms since 1970 from digits (ms) or ISO 8601; without a zone it is UTC."""
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected 2026-01-31, 2026-01-31T12:00 (UTC) or milliseconds since 1970"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return int(moment.timestamp() * 1000)

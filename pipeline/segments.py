@@ -1,0 +1,209 @@
+"""`barnabas pipeline segments`: look into a broker's log directory, or copy it into an archive.
+
+Without `--to`: what there is in each partition, how much of it is readable, and the first rows. With
+`--to`: an archive like that of `archive` (same folders, same log, so `replay` takes it), written in one
+batch. How the directory is read: segment_plan, segment_decode; as a DataFrame: segment_source.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipeline.archive import archive_columns
+from pipeline.archive_log import (
+    METADATA,
+    OWN,
+    ArchiveLog,
+    Description,
+    new_entry,
+)
+from pipeline.errors import PipelineError
+from pipeline.hadoop_files import HadoopFiles
+from pipeline.progress import human_bytes, rate, table
+from pipeline.segment_plan import PartitionPlan, PlanError, Wanted, plan
+from pipeline.session import Job, register_source, run_watched, stages
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_SAMPLE_ROWS = 10
+_OFFSETS = re.compile(r"(?:(\d+):)?(\d*)-(\d*)")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsOptions:
+    """What the flags say. Offsets by partition, -1 for all; ends exclusive."""
+
+    data_dir: str
+    topic: str
+    to: str | None = None
+    from_offsets: dict[int, int] | None = None
+    to_offsets: dict[int, int] | None = None
+    since_ms: int | None = None
+    log_end: bool = False
+
+
+@dataclass(slots=True)
+class SegmentsTotals:
+    """What one run found and did."""
+
+    plans: list[PartitionPlan]
+    rows: int
+    seconds: float
+    sample: list[Any]
+    files: int = 0
+    bytes: int = 0
+
+
+def parse_offsets(text: str) -> tuple[dict[int, int], dict[int, int]]:
+    """`100-200`, `0:100-200,3:50-`: first offsets and ends (exclusive), by partition."""
+    starts: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for item in text.split(","):
+        match = _OFFSETS.fullmatch(item.strip())
+        if match is None or not (match.group(2) or match.group(3)):
+            raise PipelineError(
+                f"--offsets {item!r}: expected FROM-TO or PARTITION:FROM-TO (TO is exclusive;"
+                " either may be left out)",
+                2,
+            )
+        partition = int(match.group(1)) if match.group(1) else -1
+        if match.group(2):
+            starts[partition] = int(match.group(2))
+        if match.group(3):
+            ends[partition] = int(match.group(3))
+    return starts, ends
+
+
+def plan_segments(options: SegmentsOptions) -> list[PartitionPlan]:
+    """What would be read. Raises PipelineError; needs no Spark."""
+    wanted = Wanted(
+        options.topic,
+        from_offsets=options.from_offsets or {},
+        to_offsets=options.to_offsets or {},
+        since_ms=options.since_ms,
+        log_end=options.log_end,
+    )
+    try:
+        return plan(options.data_dir.split(","), wanted)
+    except PlanError as error:
+        raise PipelineError(str(error)) from None
+
+
+def read_frame(job: Job, options: SegmentsOptions) -> DataFrame:
+    """The rows as a DataFrame in Kafka's columns with headers."""
+    register_source(job.spark)
+    reader = (
+        job.spark.read.format("barnabas")
+        .option("topic", options.topic)
+        .option("includeHeaders", "true")
+        .option("readTo", "logEnd" if options.log_end else "highWatermark")
+    )
+    plans = plan_segments(options)
+    for name, offsets in (
+        ("startingOffsets", options.from_offsets),
+        ("endingOffsets", options.to_offsets),
+    ):
+        if offsets:
+            # The data source wants partitions by number: -1 (all) is spelled out.
+            full = {str(one.partition): offsets[-1] for one in plans if -1 in offsets}
+            full |= {str(index): offset for index, offset in offsets.items() if index >= 0}
+            reader = reader.option(name, json.dumps({options.topic: full}))
+    if options.since_ms is not None:
+        reader = reader.option("since", str(options.since_ms))
+    return reader.load(options.data_dir)
+
+
+def run_segments(job: Job, options: SegmentsOptions) -> SegmentsTotals:
+    """Read, and write when asked. Raises PipelineError."""
+    plans = plan_segments(options)
+    frame = read_frame(job, options)
+    started = time.monotonic()
+    totals = SegmentsTotals(plans, 0, 0.0, [])
+
+    def text(seconds: float) -> str:
+        return f"{stages(job)}  {seconds:.0f} s"
+
+    if options.to is None:
+        totals.rows = run_watched(job, frame.count, text)
+        totals.seconds = time.monotonic() - started
+        totals.sample = frame.limit(_SAMPLE_ROWS).collect()
+    else:
+        run_watched(job, lambda: _write_archive(job, frame, options.to or "", totals), text)
+        totals.seconds = time.monotonic() - started
+    return totals
+
+
+def summary(options: SegmentsOptions, totals: SegmentsTotals) -> str:
+    rows = [
+        [
+            one.partition,
+            one.log_start,
+            None if one.readable_to >= 2**62 else one.readable_to,
+            len(one.parts),
+            sum(part.size for part in one.parts),
+        ]
+        for one in totals.plans
+    ]
+    lines = [
+        table(["partition", "log start", "readable to", "segments", "bytes"], rows),
+        "",
+        f"read {totals.rows:,} rows of {options.topic} in {totals.seconds:.1f} s"
+        f" ({rate(totals.rows, totals.seconds)})",
+    ]
+    if options.to is not None:
+        lines.append(f"{options.to} holds {totals.files} files, {human_bytes(totals.bytes)}")
+    elif totals.sample:
+        shown = [
+            [
+                row["partition"],
+                row["offset"],
+                row["timestamp"],
+                _show(row["key"]),
+                _show(row["value"]),
+            ]
+            for row in totals.sample
+        ]
+        lines += ["", table(["partition", "offset", "timestamp", "key", "value"], shown)]
+    if not options.log_end and any(not one.has_checkpoint for one in totals.plans):
+        lines.append(
+            "some partitions have no high watermark on disk yet (a broker writes it every 5 s, and"
+            " when it stops): nothing of them was read; --log-end reads to the end of the log"
+        )
+    return "\n".join(lines)
+
+
+def _show(data: bytes | None, limit: int = 40) -> str:
+    if data is None:
+        return "null"
+    text = bytes(data[: limit + 1]).decode("utf-8", "backslashreplace").replace("\n", "\\n")
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+def _write_archive(job: Job, frame: DataFrame, to: str, totals: SegmentsTotals) -> None:
+    """One batch: data files first, then the log that makes them count, in one step."""
+    files = HadoopFiles(job.spark, to)
+    log = ArchiveLog(files)
+    if files.names(files.root):
+        raise PipelineError(f"{to} is not empty; choose an empty directory")
+    scratch = files.join(OWN, "segments")
+    columns = archive_columns(frame, "day")
+    columns.write.partitionBy("topic", "day").parquet(scratch)
+    entries: list[dict[str, Any]] = []
+    for info in sorted(files.walk(scratch)):
+        relative = info.path[len(scratch) + 1 :]
+        if not relative.endswith(".parquet"):
+            continue
+        files.move(info.path, files.join(relative))
+        entries.append(new_entry(files.info(files.join(relative))))
+        totals.bytes += info.size
+    totals.files = len(entries)
+    files.delete(scratch, recursive=True)
+    log.describe(Description("parquet", "day", f"{files.root}/_checkpoint"))
+    text = "\n".join(["v1", *(json.dumps(entry, separators=(",", ":")) for entry in entries)])
+    files.replace_text_in_new_folder(files.join(METADATA, "0"), text)
+    totals.rows = job.spark.read.parquet(files.root).count()
