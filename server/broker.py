@@ -256,6 +256,7 @@ class Broker:
             self._log_dir_failed,
             settings.log_manager(self.config),
             failed=dirs.failed,
+            cleaner_config=settings.cleaner(self.config),
         )
         self.replica_manager = ReplicaManager(
             settings.replica_manager(self.config),
@@ -327,6 +328,7 @@ class Broker:
             if changed & topic_keys:
                 self.replica_manager.reload_topic_configs()
             settings.apply_connection_limits(self.config, changed, self.socket_server.quotas)
+            self.log_manager.cleaner.reconfigure(settings.cleaner(self.config))
 
     def _apply_dynamic_configs(self) -> set[str]:
         image = self.loader.image

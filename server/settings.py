@@ -19,6 +19,7 @@ from server.config import ConfigError, KafkaConfig, catalogue
 from server.coordinator.group_config import GroupConfig
 from server.listeners import Listener
 from server.socket_server import SocketServerConfig
+from storage.cleaner import CleanerConfig
 from storage.log_manager import LogManagerConfig
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ _LAYERS: tuple[tuple[type, Mapping[str, str]], ...] = (
     (ControllerConfig, {}),
     (LogManagerConfig, _LOG_MANAGER_KEYS),
     (SnapshotConfig, _SNAPSHOT_KEYS),
+    (CleanerConfig, {}),
 )
 
 
@@ -118,6 +120,11 @@ def replica_manager(config: KafkaConfig) -> ReplicaManagerConfig:
 def log_manager(config: KafkaConfig) -> LogManagerConfig:
     """The log manager's periods."""
     return _layer(LogManagerConfig, config, _LOG_MANAGER_KEYS)
+
+
+def cleaner(config: KafkaConfig) -> CleanerConfig:
+    """How logs are compacted."""
+    return _layer(CleanerConfig, config, {})
 
 
 def snapshots(config: KafkaConfig) -> SnapshotConfig:
