@@ -354,6 +354,21 @@ def test_a_roll_without_a_descriptor_is_tried_again(tmp_path: Path, disk: Faulty
     assert len(values(read_from(make_log(tmp_path, log.config)))) == 2
 
 
+def test_a_roll_that_fails_leaves_nothing_behind(tmp_path: Path, disk: FaultyDisk) -> None:
+    log = make_log(tmp_path, LogConfig(segment_bytes=300))
+    sent = [
+        batch("x" * 100, producer_id=1, producer_epoch=0, base_sequence=number)
+        for number in range(2)
+    ]
+    log.append_as_leader(sent[0], 0, WALL_MS)
+    disk.fail("open_file", errno.ENOSPC, only=lambda path, *_: str(path).endswith(".snapshot"))
+    with pytest.raises(KafkaError):
+        log.append_as_leader(sent[1], 0, WALL_MS)
+    names = [path.name for path in (tmp_path / "orders-0").iterdir()]
+    assert [name for name in names if name.startswith("00000000000000000001")] == []
+    assert log.append_as_leader(sent[1], 0, WALL_MS).first_offset == 1
+
+
 # --- readers and deletion ----------------------------------------------------------------------
 
 

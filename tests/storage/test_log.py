@@ -246,10 +246,13 @@ def test_nothing_at_or_above_the_upper_offset_is_returned(tmp_path: Path, upper:
     log = make_log(tmp_path, LogConfig(segment_bytes=300))
     for number in range(6):
         append(log, f"{number}a", f"{number}b")
-    data = read_bytes(log, 0, upper=upper)
-    headers = [header for _, header in iterate_headers(data)]
-    assert sum(header.size for header in headers) == len(data)
-    assert all(header.last_offset < upper for header in headers)
+    for start in range(0, upper - 1, 2):
+        for reader in (log, make_log(tmp_path, log.config)):
+            data = read_bytes(reader, start, upper=upper)
+            headers = [header for _, header in iterate_headers(data)]
+            assert headers
+            assert sum(header.size for header in headers) == len(data)
+            assert all(header.last_offset < upper for header in headers)
 
 
 def test_a_read_in_the_middle_of_a_batch_returns_the_whole_batch(tmp_path: Path) -> None:
@@ -363,6 +366,38 @@ def test_readable_bytes_counts_what_lies_between_two_offsets(tmp_path: Path) -> 
         for end in range(start, 13):
             assert log.readable_bytes(start, end) == sum(sizes[start:end])
     assert log.readable_bytes(5, 3) == 0
+
+
+def test_index_entries_are_where_kafka_writes_them(tmp_path: Path) -> None:
+    """One for a batch before which more than the interval was written; it ends at the offset."""
+    rng = random.Random(9)
+    log = make_log(tmp_path, LogConfig(index_interval_bytes=1000))
+    times = []
+    for number in range(200):
+        time = WALL_MS + rng.randint(-500, 500)
+        times.append(time)
+        rows = [Record(-1, time, b"k", b"x" * rng.randrange(400)) for _ in range(number % 3 + 1)]
+        log.append_as_leader(build_batch(rows), 0, WALL_MS)
+    segment = log.active_segment
+    offsets, newest = [], []
+    since, best = 0, (-1, 0)
+    for position, header in segment.batches(0):
+        best = max(best, (header.max_timestamp, -header.last_offset))
+        if since > 1000:
+            offsets.append((header.last_offset, position))
+            if not newest or best[0] > newest[-1][0]:
+                newest.append((best[0], -best[1]))
+            since = 0
+        since += header.size
+    assert len(offsets) > 20
+    index, time_index = segment.offset_index, segment.time_index
+    assert [index.entry(slot) for slot in range(index.entries)] == offsets
+    assert [time_index.entry(slot) for slot in range(time_index.entries)] == newest
+    # Recovery writes the same, and the newest time as last entry.
+    recovered = make_log(tmp_path, log.config).active_segment
+    again = recovered.offset_index
+    assert [again.entry(slot) for slot in range(again.entries)] == offsets
+    assert recovered.time_index.last_entry == (max(times), recovered.max_timestamp_offset)
 
 
 # --- time --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -330,9 +331,27 @@ def _shifted(path: Path, rng: random.Random) -> None:
     path.write_bytes(data)
 
 
+def _values_of_the_next(path: Path, rng: random.Random) -> None:
+    """Every entry points where the next one should: plausible, and too far."""
+    width = 8 if path.suffix == ".index" else 12
+    data = path.read_bytes()
+    entries = [data[at : at + width] for at in range(0, len(data), width)]
+    moved = [own[:-4] + following[-4:] for own, following in itertools.pairwise(entries)]
+    path.write_bytes(b"".join(moved))
+
+
 @pytest.mark.parametrize(
     "damage",
-    [_random_bytes, _zeros, _cut, _missing, _swapped, _another_segments, _shifted],
+    [
+        _random_bytes,
+        _zeros,
+        _cut,
+        _missing,
+        _swapped,
+        _another_segments,
+        _shifted,
+        _values_of_the_next,
+    ],
 )
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("is_clean", [True, False])
