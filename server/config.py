@@ -54,6 +54,9 @@ DEFAULTS: Mapping[str, str] = {
     "num.network.threads": "1",
     "num.io.threads": "2",
     "queued.max.request.bytes": "134217728",
+    "socket.send.buffer.bytes": "-1",
+    "socket.receive.buffer.bytes": "-1",
+    "socket.listen.backlog.size": "512",
 }
 
 _INT_BITS = {"SHORT": 16, "INT": 32, "LONG": 64}

@@ -24,7 +24,7 @@ def test_every_default_of_the_catalogue_is_valid_by_its_own_rule() -> None:
     for section in catalogue():
         for definition in section.values():
             if definition.default is not None:
-                parse_value(definition, definition.default)
+                assert parse_value(definition, definition.default) is not None
 
 
 def test_the_profiles_values_are_valid_and_differ_from_kafkas() -> None:
