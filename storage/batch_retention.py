@@ -86,6 +86,7 @@ def scan_records(body: bytes, header: BatchHeader) -> list[RecordSpan]:
     """
     spans: list[RecordSpan] = []
     base_offset = header.base_offset
+    new_span = tuple.__new__  # half the price of a NamedTuple's own
     at = 0
     try:
         for _ in range(header.records_count):
@@ -104,11 +105,8 @@ def scan_records(body: bytes, header: BatchHeader) -> list[RecordSpan]:
             value_size, at = read_varint(body, at)
             if at + max(value_size, 0) >= end:
                 raise invalid_record(f"key and value do not fit in {length} bytes")
-            spans.append(
-                RecordSpan(
-                    start, end, timestamp_delta, base_offset + offset_delta, key, value_size < 0
-                )
-            )
+            fields = (start, end, timestamp_delta, base_offset + offset_delta, key, value_size < 0)
+            spans.append(new_span(RecordSpan, fields))
             at = end
     except IndexError:
         raise invalid_record("record runs past the end of its batch") from None
@@ -202,7 +200,7 @@ class BatchFilter:
     def filter(self, batch: Buffer, header: BatchHeader, is_last: bool) -> FilterResult | None:
         """What stays of a batch, None if nothing; `is_last`: it ends the new segment (rule 4).
 
-        Raises KafkaError INVALID_RECORD for a body that cannot be read. Budget: 3 us a record.
+        Raises KafkaError INVALID_RECORD for a body that cannot be read. Budget: 2 us a record.
         """
         body = records_body(batch, 0, header) if header.records_count > 0 else b""
         records = scan_records(body, header)

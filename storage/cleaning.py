@@ -12,7 +12,7 @@ Every batch's checksum is verified before it is believed: a bit that flipped mus
 again under a checksum that fits. Nothing here holds the log's lock but for the swap. Duty of the
 caller: one cleaning of a log at a time.
 
-Pace: after every 64 KiB of work the thread sleeps for a moment, which hands the interpreter to the
+Pace: after every 16 KiB of work the thread sleeps for a moment, which hands the interpreter to the
 threads that serve requests, and if `log.cleaner.io.max.bytes.per.second` asks for it, longer.
 """
 
@@ -45,7 +45,7 @@ from wire.record_batch import BATCH_OVERHEAD, BatchHeader, check_crc, read_heade
 from wire.record_checks import records_body
 from wire.records import read_records
 
-_YIELD_BYTES = 64 * 1024
+_YIELD_BYTES = 16 * 1024
 _YIELD_SECONDS = 0.0001
 _THROTTLE_WINDOW_MS = 300
 

@@ -122,6 +122,9 @@ class LogConfig:
     unclean_leader_election_enable: bool = False
     takes_batches_as_sent: bool = field(init=False, compare=False, repr=False, default=True)
     """True if no config makes the log open or change a batch, but for a time in the future."""
+    max_segment_ms: int = field(init=False, compare=False, repr=False, default=0)
+    """Age at which a segment is rolled: `segment.ms`, or earlier so that it can be cleaned in time
+    for `max.compaction.lag.ms`."""
 
     def __post_init__(self) -> None:
         as_sent = (
@@ -131,6 +134,8 @@ class LogConfig:
             and self.message_timestamp_before_max_ms == LONG_MAX
         )
         object.__setattr__(self, "takes_batches_as_sent", as_sent)
+        lag_ms = self.max_compaction_lag_ms if self.is_compacted else LONG_MAX
+        object.__setattr__(self, "max_segment_ms", min(self.segment_ms, lag_ms))
 
     @property
     def is_compacted(self) -> bool:

@@ -220,7 +220,7 @@ class PartitionLog(LogReader):
                 f"{size} bytes, segment.bytes is {config.segment_bytes}",
             )
         if segment.should_roll(
-            size, last_offset, max_timestamp, config.segment_bytes, config.segment_ms, wall_ms
+            size, last_offset, max_timestamp, config.segment_bytes, config.max_segment_ms, wall_ms
         ):
             segment = self._roll(first_offset)
         return segment

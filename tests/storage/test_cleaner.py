@@ -288,6 +288,14 @@ def test_a_log_waits_for_its_dirty_ratio_but_not_longer_than_max_compaction_lag_
     assert not one.clean(roll=False)
 
 
+def test_a_segment_is_rolled_in_time_for_max_compaction_lag_ms(tmp_path: Path) -> None:
+    one = Cleaned(tmp_path, compacted(max_compaction_lag_ms=60_000))
+    one.append((b"a", b"1"))
+    one.clock.ms = 60_001
+    one.append((b"a", b"2"))
+    assert [segment.base_offset for segment in one.log.segments] == [0, 1]
+
+
 def test_the_dirtiest_log_comes_first(tmp_path: Path) -> None:
     logs = [Cleaned(tmp_path / str(number)) for number in range(3)]
     cleaner = logs[0].cleaner
