@@ -455,8 +455,8 @@ class Request(Message):
     """A request: `class XRequest(Request, key=, versions=(lowest, highest), flexible=)`.
 
     `unstable` marks that the highest version is not to be advertised. Bytes behind a request are
-    ignored, as Apache Kafka ignores them: librdkafka 2.16 leaves three behind a Metadata request
-    for all topics (it shortens the array's count, but not the frame).
+    ignored, as Apache Kafka ignores them: librdkafka 2.16 sends three behind a Metadata request for
+    all topics.
     """
 
     allows_bytes_behind = True
