@@ -1,0 +1,140 @@
+"""`barnabas.Broker` and the pytest fixtures, as a test author uses them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+
+import barnabas
+from compat_tests.support.wait import eventually
+
+
+def is_listening(address: str) -> bool:
+    host, port = address.split(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def produce(broker: barnabas.Broker, *values: bytes) -> None:
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    for value in values:
+        producer.send("orders", value).get(10)
+    producer.close()
+
+
+def consume(broker: barnabas.Broker, count: int) -> list[bytes]:
+    consumer = KafkaConsumer(
+        "orders",
+        bootstrap_servers=broker.bootstrap_servers,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=10_000,
+    )
+    values = [next(consumer).value for _ in range(count)]
+    consumer.close()
+    return values
+
+
+def test_a_context_manager_gives_a_fresh_broker_and_leaves_nothing() -> None:
+    with barnabas.Broker(config={"num.partitions": 3}) as broker:
+        assert is_listening(broker.bootstrap_servers)
+        assert broker.pid is not None
+        directory = broker.data_dir
+        assert (directory / "meta.properties").exists()
+        produce(broker, b"one")
+        assert consume(broker, 1) == [b"one"]
+        assert len(list(directory.glob("orders-*"))) == 3
+        address = broker.bootstrap_servers
+    assert broker.pid is None
+    assert not is_listening(address)
+    assert not directory.exists()
+    assert "broker stopped" in broker.log_text
+
+
+def test_restart_keeps_the_port_and_the_data() -> None:
+    with barnabas.Broker() as broker:
+        produce(broker, b"one")
+        address, pid = broker.bootstrap_servers, broker.pid
+        broker.restart()
+        assert broker.bootstrap_servers == address
+        assert broker.pid != pid
+        assert consume(broker, 1) == [b"one"]
+
+
+def test_kill_is_a_crash_and_what_was_acknowledged_survives_it(tmp_path: Path) -> None:
+    broker = barnabas.Broker(data_dir=tmp_path / "data").start()
+    produce(broker, b"one", b"two")
+    broker.kill()
+    assert broker.pid is None
+    broker.start()
+    assert consume(broker, 2) == [b"one", b"two"]
+    broker.stop()
+    assert (tmp_path / "data" / "meta.properties").exists()
+
+
+def test_a_failed_start_says_why() -> None:
+    with pytest.raises(barnabas.BrokerError, match=r"num\.partitions.*at least 1"):
+        barnabas.Broker(config={"num.partitions": 0}).start()
+    with barnabas.Broker() as first, pytest.raises(barnabas.BrokerError, match="in use"):
+        barnabas.Broker(listen=first.bootstrap_servers).start()
+
+
+def test_a_broker_dies_with_its_parent(tmp_path: Path) -> None:
+    program = "import barnabas, time\nb = barnabas.Broker().start()\n"
+    program += "print(b.bootstrap_servers, b.pid, flush=True)\ntime.sleep(60)\n"
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    address, pid = parent.stdout.readline().split()
+    assert is_listening(address)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    eventually(lambda: not is_listening(address), timeout_s=10)
+    eventually(lambda: not _is_running(int(pid)), timeout_s=10)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIG_DFL)
+    except ProcessLookupError:
+        return False
+    # An orphan that ended stays a zombie until somebody reaps it.
+    stat = Path(f"/proc/{pid}/stat")
+    return not (stat.exists() and ") Z " in stat.read_text())
+
+
+def test_the_pytest_fixtures_work_with_nothing_imported(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\n"
+        "@pytest.fixture(scope='session')\n"
+        "def barnabas_config():\n"
+        "    return {'num.partitions': 2}\n"
+    )
+    (tmp_path / "test_mine.py").write_text(
+        "seen = set()\n"
+        "def check(broker):\n"
+        "    seen.add(broker.bootstrap_servers)\n"
+        "    assert broker.pid\n"
+        "def test_fresh_1(barnabas_broker): check(barnabas_broker)\n"
+        "def test_fresh_2(barnabas_broker): check(barnabas_broker)\n"
+        "def test_shared_1(barnabas_shared_broker): check(barnabas_shared_broker)\n"
+        "def test_shared_2(barnabas_shared_broker): check(barnabas_shared_broker)\n"
+        "def test_zz_three_brokers(): assert len(seen) == 3\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "5 passed" in done.stdout, done.stdout + done.stderr
