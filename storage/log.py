@@ -280,7 +280,8 @@ class PartitionLog(LogReader):
                 header.size,
                 header.base_offset,
                 last_offset,
-                header.max_timestamp,
+                # A batch that compaction emptied has the time of records that are gone.
+                header.max_timestamp if header.records_count else -1,
             )
             self.end = LogEnd(last_offset + 1, segment, segment.size)
             if header.producer_id >= 0:
