@@ -10,11 +10,12 @@ knows the broker only by the Kafka protocol and by the files of its log director
     replay     Parquet -> Kafka with keys, headers, timestamps (producer: what executors run)
     segments   a broker's log directory as a DataFrame (segment_plan, segment_decode,
                segment_source: what executors run)
-    profile    counts, rates, keys, sizes, gaps (profile_html: the page)
+    topic_profile  counts, rates, keys, sizes, gaps (profile_html: the page)
 
 Nothing is distributed to executors by hand: `producer` and the three segment modules import only
-NumPy and PyArrow, which a Spark executor has for Arrow anyway, and travel inside the job, pickled by
-value (`session.ship`). They claim no module name there, and no broker package need be installed.
+NumPy and PyArrow, which a Spark executor has for Arrow anyway, and travel inside the job, pickled
+by value (`session.ship`). They claim no module name there, and no broker package need be
+installed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What spark-submit runs: `spark-submit --packages CONNECTOR .../pipeline/__main__.py archive ...`.
 
-The same commands and flags as `barnabas pipeline`; Spark's own flags (master, deploy resources, jars)
-belong before the file, as with any job.
+The same commands and flags as `barnabas pipeline`; Spark's own flags (master, deploy resources,
+jars) belong before the file, as with any job.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from pathlib import Path
 
 def main() -> int:
     """Run one pipeline command; returns its exit code."""
-    # spark-submit puts this folder on the path; the packages are one level up.
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    # Running a file puts its folder on the path; the packages are one level up.
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [str(here.parent), *(entry for entry in sys.path if Path(entry) != here)]
     from pipeline.cli import add_pipeline_parsers
 
     parser = argparse.ArgumentParser(

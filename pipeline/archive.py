@@ -1,16 +1,17 @@
 """`barnabas pipeline archive`: topics into a lake, every record once, whatever is killed when.
 
 How: Structured Streaming from Kafka into Spark's file sink. The checkpoint fixes the offsets of a
-batch before it is read, and the sink's log (archive_log) commits all files of a batch by one atomic
-rename: after a kill -9 of the driver the same batch is done again under its own number, and files of
-the first attempt are in no log. A killed broker only makes the batch wait or fail; the next run goes
-on. Records of open and aborted transactions stay out (isolation level read_committed).
+batch before it is read, and the sink's log (archive_log) commits all files of a batch by one
+atomic rename: after a kill -9 of the driver the same batch is done again under its own number,
+and files of the first attempt are in no log. A killed broker only makes the batch wait or fail;
+the next run goes on. Records of open and aborted transactions stay out (isolation level
+read_committed).
 
-Layout: `DIR/topic=<topic>/day=<yyyy-MM-dd>[/hour=<HH>]/part-*.parquet`, UTC, by the record's timestamp.
-Columns: key, value, headers, partition, offset, timestamp, timestampType; topic, day, hour from the
-folders. Read it with `spark.read.parquet(DIR)`, the whole directory: that is where Spark finds the log.
-Other engines list files, and would also see those that do not count until `--compact` has removed
-them. `--compact`: see compaction.
+Layout: `DIR/topic=<topic>/day=<yyyy-MM-dd>[/hour=<HH>]/part-*.parquet`, UTC, by the record's
+timestamp. Columns: key, value, headers, partition, offset, timestamp, timestampType; topic, day,
+hour from the folders. Read it with `spark.read.parquet(DIR)`, the whole directory: that is where
+Spark finds the log. Other engines list files, and would also see those that do not count until
+`--compact` has removed them. `--compact`: see compaction.
 
 Gaps: Spark guesses the types of folder columns: if all topics of an archive have names that are
 numbers, read it with spark.sql.sources.partitionColumnTypeInference.enabled=false.
@@ -34,7 +35,7 @@ from pipeline.session import Job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_S = 0.5
 
@@ -221,7 +222,7 @@ def _follow(job: Job, query: StreamingQuery, totals: ArchiveTotals) -> None:
 def _collect(query: StreamingQuery, totals: ArchiveTotals) -> None:
     with suppress(Exception):  # the JVM may be going down
         for progress in query.recentProgress:
-            totals.add(progress)  # type: ignore[arg-type]
+            totals.add(progress)
 
 
 def _lag(progress: Mapping[str, Any]) -> int:

@@ -1,10 +1,11 @@
 """Which files of an archive count: Spark's own sink log, read and, by compaction, replaced.
 
-Structured Streaming's file sink commits a batch by creating one small file, `_spark_metadata/<batch>`,
-that lists the data files of the batch; every tenth, `<batch>.compact`, lists all files so far.
-`spark.read.parquet(DIR)` reads this log, not the directory: what is not listed does not exist. So the
-log is what makes the archive exactly once (a driver killed in mid-batch leaves files that no log
-names), and it is also where many small files can be exchanged for one in a single atomic step.
+Structured Streaming's file sink commits a batch by creating one small file,
+`_spark_metadata/<batch>`, that lists the data files of the batch; every tenth, `<batch>.compact`,
+lists all files so far. `spark.read.parquet(DIR)` reads this log, not the directory: what is not
+listed does not exist. So the log is what makes the archive exactly once (a driver killed in
+mid-batch leaves files that no log names), and it is also where many small files can be exchanged
+for one in a single atomic step.
 
 Format (Spark: FileStreamSinkLog): line 1 `v1`, then one JSON object a line: path (a URL), size,
 isDir, modificationTime, blockReplication, blockSize, action `add`.
@@ -203,7 +204,8 @@ def _as_url(path: str) -> str:
 
 
 def open_archive(spark: Any, directory: str) -> tuple[ArchiveLog, Snapshot, Description]:
-    """An archive to read. Raises PipelineError for a directory that is none, or only half of one."""
+    """An archive to read. Raises PipelineError for a directory that is none, or only half of
+    one."""
     files = HadoopFiles(spark, directory)
     log = ArchiveLog(files)
     if not files.exists(files.root):

@@ -1,8 +1,9 @@
 """Whether two sets of records are the same, whatever their order and storage.
 
-One 64-bit hash per record over key, value and headers (nulls told apart from empty, headers in their
-order), summed: a sum does not depend on the order of rows, and a lost, doubled or changed record
-changes it. Computed by Spark where the data is. Not a cryptographic proof; chance collisions only.
+One 64-bit hash per record over key, value and headers (nulls told apart from empty, headers in
+their order), summed: a sum does not depend on the order of rows, and a lost, doubled or changed
+record changes it. Computed by Spark where the data is. Not a cryptographic proof; chance
+collisions only.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _TIMED_HASH = f"xxhash64({_RECORD_HASH}, unix_millis(timestamp))"
 class ContentSum(NamedTuple):
     """Number of records, sum of their hashes, and that of the hashes with the timestamp."""
 
-    count: int
+    records: int
     content: int
     timed: int
 

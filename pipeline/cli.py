@@ -1,8 +1,8 @@
 """The flags of `barnabas pipeline archive | replay | segments | profile`, and what runs them.
 
 PySpark is imported only when a command runs, so the `barnabas` command stays fast. Results go to
-standard output, progress and errors to stderr: one line that names the problem and the next step. Exit
-codes: 0 done, 1 failed, 2 wrong flags, 130 Ctrl-C (143 SIGTERM).
+standard output, progress and errors to stderr: one line that names the problem and the next step.
+Exit codes: 0 done, 1 failed, 2 wrong flags, 130 Ctrl-C (143 SIGTERM).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def add_commands(subparsers: Any) -> None:
         "pipeline",
         help="Spark jobs: archive topics, replay them, read segments, profile a topic",
         description="Spark jobs around any Kafka-compatible broker; local[*] unless --master or"
-        " Spark's own configuration says otherwise. Needs Java 17 and pip install 'barnabas[spark]'.",
+        " Spark's own configuration says otherwise. Needs Java 17 and: pip install"
+        " 'barnabas[spark]'.",
     )
     add_pipeline_parsers(parser)
 
@@ -230,8 +231,8 @@ def _replay(arguments: argparse.Namespace) -> int:
         if totals.matches:
             return EXIT_OK
         raise PipelineError(
-            "what was read back is not what was archived (see the table): did somebody else write to"
-            " the topics meanwhile? Delete them and replay again"
+            "what was read back is not what was archived (see the table): did somebody else write"
+            " to the topics meanwhile? Delete them and replay again"
         )
 
     return _with_spark(
@@ -265,11 +266,11 @@ def _segments(arguments: argparse.Namespace) -> int:
 
 
 def _profile(arguments: argparse.Namespace) -> int:
-    from pipeline import profile, profile_html, segments
+    from pipeline import profile_html, segments, topic_profile
 
     if (arguments.bootstrap is None) == (arguments.data_dir is None):
         return _fail(PipelineError("profile needs either --bootstrap or DATA_DIR", EXIT_USAGE))
-    options = profile.ProfileOptions(
+    options = topic_profile.ProfileOptions(
         arguments.topic,
         arguments.bootstrap,
         arguments.data_dir,
@@ -278,8 +279,8 @@ def _profile(arguments: argparse.Namespace) -> int:
     )
 
     def run(job: Job) -> int:
-        found = profile.run_profile(job, options)
-        print(profile.summary(found))
+        found = topic_profile.run_profile(job, options)
+        print(topic_profile.summary(found))
         if options.html is not None:
             with open(options.html, "w", encoding="utf-8") as file:
                 file.write(profile_html.page(found))

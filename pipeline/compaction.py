@@ -1,20 +1,24 @@
-"""`barnabas pipeline archive --compact`: many small files become one, and no reader sees it half done.
+"""`barnabas pipeline archive --compact`: many small files become one, and no reader sees it half
+done.
 
-A stream of small batches leaves small files, and reading ten thousand of them is slow. The exchange:
+A stream of small batches leaves small files, and reading ten thousand of them is slow. The
+exchange:
 
-1. Take the small files that the sink log's last `.compact` file lists, per folder. (Batches after it,
+1. Take the small files that the sink log's last `.compact` file lists, per folder. (Batches after
+   it,
    nine at most, are left for the next run.)
-2. Write their rows, sorted by partition and offset, as few files of about 128 MiB, under names that no
+2. Write their rows, sorted by partition and offset, as few files of about 128 MiB, under names
+   that no
    log lists: invisible. Compare row count, offsets and content hashes with the originals.
 3. Publish: replace `<batch>.compact` by a list with the new files in place of the old, one atomic
-   rename. A reader (`spark.read.parquet(DIR)`) has the old list or the new one, each complete. Readers
-   that hold the old list go on: the old files stay.
+   rename. A reader (`spark.read.parquet(DIR)`) has the old list or the new one, each complete.
+   Readers that hold the old list go on: the old files stay.
 4. A later run removes files that no list names: those replaced longer than `--grace` ago (default 1
    hour: longer than any reader runs), and remains of killed attempts older than a day.
 
-A running archive query may write the log at the same moment: if it made its next `.compact` file from
-the old list, old files are listed again and ours become remains. Nothing is lost or doubled at any
-instant; the run notices and says so.
+A running archive query may write the log at the same moment: if it made its next `.compact` file
+from the old list, old files are listed again and ours become remains. Nothing is lost or doubled
+at any instant; the run notices and says so.
 """
 
 from __future__ import annotations
@@ -115,7 +119,7 @@ def _merge(
     source = read_files(job.spark, log, small, description)
     folders = ["topic", "day"] + (["hour"] if description.partition_by == "hour" else [])
     expected = content_sum(source)
-    _write(source, scratch, folders, description.format, _rows_per_file(small, expected.count))
+    _write(source, scratch, folders, description.format, _rows_per_file(small, expected.records))
     entries: list[dict[str, Any]] = []
     moved: list[LoggedFile] = []
     try:
@@ -135,11 +139,11 @@ def _merge(
         for file in moved:
             log.files.delete(log.files.join(file.relative))
         raise PipelineError(
-            f"the merged files hold {got.count:,} rows instead of {expected.count:,} or other"
+            f"the merged files hold {got.records:,} rows instead of {expected.records:,} or other"
             " content; the archive was left as it was"
         )
     totals.files_before, totals.files_after = len(small), len(moved)
-    totals.rows, totals.bytes_after = got.count, sum(file.size for file in moved)
+    totals.rows, totals.bytes_after = got.records, sum(file.size for file in moved)
     return entries
 
 

@@ -87,7 +87,8 @@ _CAUSES = (
         "permission denied; check who owns the directory",
     ),
     _Cause(
-        r"Initial job has not accepted any resources|All masters are unresponsive|Could not parse Master URL",
+        r"Initial job has not accepted any resources|All masters are unresponsive|"
+        r"Could not parse Master URL",
         "the Spark master is not right or has no free executors; check --master",
     ),
 )

@@ -1,7 +1,7 @@
 """Files of an archive, wherever Spark can write: local disk, HDFS, object stores.
 
-Through Hadoop's FileSystem in the driver's JVM, as Spark itself does, so that `--to hdfs://...` needs
-nothing more than it needs for Spark. Paths are strings, qualified (`file:/data/x`).
+Through Hadoop's FileSystem in the driver's JVM, as Spark itself does, so that `--to hdfs://...`
+needs nothing more than it needs for Spark. Paths are strings, qualified (`file:/data/x`).
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """The producer that replays records on Spark's executors: with timestamps, partitions and order.
 
-Why not Spark's Kafka sink: up to 4.1 it has no column for the timestamp, so a restored topic would
-begin today. Why not a client library: nothing need be installed on executors; this module travels in
-the job by value and imports only NumPy and PyArrow. It speaks the three requests that it needs, in
-versions that all brokers from 2.1 to 4.3 serve:
+Why not Spark's Kafka sink: up to 4.1 it has no column for the timestamp, so a restored topic
+would begin today. Why not a client library: nothing need be installed on executors; this module
+travels in the job by value and imports only NumPy and PyArrow. It speaks the three requests that
+it needs, in versions that all brokers from 2.1 to 4.3 serve:
 
     Metadata v4        who leads which partition
     InitProducerId v1  an idempotent producer: a batch sent twice is stored once
     Produce v7         acks=all, one batch per request and connection in flight
 
 A broker that dies is waited for (reconnect, new metadata, the same batch with the same sequence)
-until RETRY_FOR_S has passed. Record encoding: see wire.record_body; here without its types, because a
-replay encodes millions.
+until RETRY_FOR_S has passed. Record encoding: see wire.record_body; here without its types,
+because a replay encodes millions.
 
 Gaps: PLAINTEXT listeners only; batches are not compressed (the topic's compression.type is applied
 by the broker).
@@ -67,7 +67,7 @@ class Pending(NamedTuple):
 
     key: tuple[str, int]
     request: bytes
-    count: int
+    records: int
 
 
 def replay_rows(target: Target) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -143,7 +143,8 @@ class Producer:
         self._client.close()
 
     def _choose(self, topic: str, partition: int, key: bytes | None) -> int:
-        """As Kafka's own producers do for keys; records without one keep to their old neighbours."""
+        """As Kafka's own producers do for keys; records without one keep to their old
+        neighbours."""
         count = self._target.partition_counts[topic]
         return partition % count if key is None else (murmur2(key) & 0x7FFFFFFF) % count
 
@@ -181,7 +182,7 @@ class Producer:
             else:
                 reason = f"error {code}"
             if code in (0, _DUPLICATE_SEQUENCE):
-                self.records += pending.count
+                self.records += pending.records
                 return
             topic, partition = pending.key
             if code not in _RETRIABLE:
@@ -202,7 +203,7 @@ class Producer:
     def _hold_rate(self) -> None:
         rate = self._target.records_per_s
         if rate is not None:
-            sent = self.records + (self._pending.count if self._pending else 0)
+            sent = self.records + (self._pending.records if self._pending else 0)
             time.sleep(max(0.0, self._started + sent / rate - time.monotonic()))
 
 
@@ -235,9 +236,8 @@ class Encoder:
             out.append(varint(len(record)))
             out.append(record)
         body = b"".join(out)
-        tail = struct.pack(
-            ">hiqqqhii", 0, len(rows) - 1, base, newest, producer[0], producer[1], sequence, len(rows)
-        ) + body  # fmt: skip
+        last = len(rows) - 1
+        tail = struct.pack(">hiqqqhii", 0, last, base, newest, *producer, sequence, last + 1) + body
         return struct.pack(">qiibI", 0, 9 + len(tail), -1, 2, self._crc32c(tail)) + tail
 
     def _headers(self, headers: list[dict[str, Any]]) -> bytes:

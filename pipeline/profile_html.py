@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from math import ceil, log10
+from math import ceil, floor, log10
 
-from pipeline.profile import PERCENTILE_NAMES, TopicProfile, show_key, utc
 from pipeline.progress import human_bytes
+from pipeline.topic_profile import PERCENTILE_NAMES, TopicProfile, per_second, show_key, utc
 
 _HOUR_MS = 3_600_000
 _BARS_MAX = 120
@@ -28,7 +28,7 @@ body { font:15px/1.5 system-ui,sans-serif; color:var(--ink); background:var(--pa
   max-width:960px; margin:2rem auto; padding:0 1rem }
 h1 { font-size:1.5rem; margin:0 } h2 { font-size:1.05rem; margin:2rem 0 .4rem }
 .source, .note { color:var(--soft); margin:.2rem 0 1.2rem } .note { margin:.2rem 0 }
-.facts { display:grid; grid-template-columns:repeat(auto-fit,minmax(140px,1fr)); gap:.7rem }
+.facts { display:grid; grid-template-columns:repeat(auto-fit,minmax(200px,1fr)); gap:.7rem }
 .fact { background:var(--card); border-radius:8px; padding:.6rem .8rem }
 .fact b { display:block; font-size:1.2rem; font-variant-numeric:tabular-nums }
 .fact span { color:var(--soft); font-size:.85rem }
@@ -156,9 +156,10 @@ def _keys(profile: TopicProfile) -> str:
         tip = f"{key}: {count:,} records, {human_bytes(size)}"
         parts.append(
             f'<text x="{left - 8}" y="{top + 13}" text-anchor="end">{escape(key)}</text>'
-            f'<rect class="bar2" x="{left}" y="{top}" width="{width:.1f}" height="{line - 7}" rx="2">'
+            f'<rect class="bar2" x="{left}" y="{top}" width="{width:.1f}" height="{line - 7}">'
             f"<title>{escape(tip)}</title></rect>"
-            f'<text x="{left + width + 6:.1f}" y="{top + 13}">{count:,} ({human_bytes(size)})</text>'
+            f'<text x="{left + width + 6:.1f}" y="{top + 13}">{count:,}'
+            f" ({human_bytes(size)})</text>"
         )
     return "".join(parts) + "</svg>"
 
@@ -166,7 +167,7 @@ def _keys(profile: TopicProfile) -> str:
 def _columns(bars: Sequence[tuple[int, str, str]], is_bytes: bool = False) -> str:
     """A bar chart: (value, label, tooltip) each; labels thinned so that they never touch."""
     highest = max(1, *(value for value, _, _ in bars))
-    ceiling, step = _scale(highest)
+    ceiling, step = _scale(highest, 1024 if is_bytes else 1000)
     plot_width, plot_height = _WIDTH - _LEFT - 8, _HEIGHT - _BOTTOM - _TOP_MARGIN
     parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">']
     tick = 0.0
@@ -198,12 +199,15 @@ def _columns(bars: Sequence[tuple[int, str, str]], is_bytes: bool = False) -> st
     return "".join(parts) + "</svg>"
 
 
-def _scale(highest: int) -> tuple[float, float]:
-    """A round ceiling and the step of its four or five grid lines."""
-    raw = highest / 4
-    magnitude = 10 ** int(log10(raw)) if raw >= 1 else 1
-    step = next(one * magnitude for one in (1, 2, 2.5, 5, 10) if one * magnitude >= raw)
-    step = max(1.0, float(step))
+def _scale(highest: int, thousand: int) -> tuple[float, float]:
+    """A round ceiling and the step of its four or five grid lines, in units of 1000 or 1024."""
+    unit = 1
+    while highest / unit >= thousand:
+        unit *= thousand
+    raw = highest / unit / 4
+    magnitude = 10.0 ** floor(log10(raw))
+    step = next(one * magnitude for one in (1, 2, 2.5, 5, 10) if one * magnitude >= raw) * unit
+    step = max(1.0, step)
     return ceil(highest / step) * step, step
 
 
@@ -228,7 +232,7 @@ def _partition_table(profile: TopicProfile) -> str:
             str(one.partition), f"{one.records:,}", f"{one.first_offset:,}", f"{one.last_offset:,}",
             f"{one.missing:,}", human_bytes(one.key_bytes + one.value_bytes), f"{one.keys:,}",
             f"{one.null_keys:,}", f"{one.null_values:,}", utc(one.first_ms), utc(one.last_ms),
-            f"{one.records / one.seconds:,.1f}" if one.seconds > 0 else "-",
+            per_second(one),
         ]
         for one in profile.partitions
     ]  # fmt: skip

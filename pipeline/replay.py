@@ -1,19 +1,21 @@
 """`barnabas pipeline replay`: topics restored from an archive, and proved to be what was archived.
 
-Rows of one source partition go to one task, sorted by offset, so the order within a partition (and
-so within a key) is kept; `producer` sends them with their keys, headers and timestamps, to the same
-partition with `--keep-partitions`, else where Kafka's own partitioner puts the key. Topics that do not
-exist are created with as many partitions as the archive knows.
+Rows of one source partition go to one task, sorted by offset, so the order within a partition
+(and so within a key) is kept; `producer` sends them with their keys, headers and timestamps, to
+the same partition with `--keep-partitions`, else where Kafka's own partitioner puts the key.
+Topics that do not exist are created with as many partitions as the archive knows.
 
-At the end the records are read back from the broker and compared: count and checksum over key, value
-and headers of each topic (and of each partition with `--keep-partitions`), and whether timestamps are the
-same (not on topics with message.timestamp.type=LogAppendTime).
+At the end the records are read back from the broker and compared: count and checksum over key,
+value and headers of each topic (and of each partition with `--keep-partitions`), and whether
+timestamps are the same (not on topics with message.timestamp.type=LogAppendTime).
 
-A replay writes into empty topics only, unless `--append` is given: run twice, it would double them. If
-it is cut off, delete the topics and run it again. A task is never tried twice by Spark (that would
-send its records twice); broker failures are retried by the idempotent producer itself.
+A replay writes into empty topics only, unless `--append` is given: run twice, it would double
+them. If it is cut off, delete the topics and run it again. A task is never tried twice by Spark
+(that would send its records twice); broker failures are retried by the idempotent producer
+itself.
 
-Gaps: PLAINTEXT listeners only. Offsets are new: a topic with gaps (compacted, transactions) closes up.
+Gaps: PLAINTEXT listeners only. Offsets are new: a topic with gaps (compacted, transactions)
+closes up.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def run_replay(job: Job, options: ReplayOptions) -> ReplayTotals:
         targets = _prepare_topics(admin, counts, options)
         before = admin.latest(targets)
         totals.source = content_sums(rows, *groups)
-        expected = sum(one.count for one in totals.source.values())
+        expected = sum(one.records for one in totals.source.values())
         started = time.monotonic()
 
         def text(seconds: float) -> str:
@@ -107,8 +109,8 @@ def summary(totals: ReplayTotals) -> str:
     rows = [
         [
             "-".join(str(part) for part in key),
-            source.count,
-            totals.target.get(key, ContentSum(0, 0, 0)).count,
+            source.records,
+            totals.target.get(key, ContentSum(0, 0, 0)).records,
             source.text,
             totals.target.get(key, ContentSum(0, 0, 0)).text,
         ]
@@ -255,4 +257,4 @@ def _as_json(offsets: Offsets) -> str:
 
 
 def _contents(sums: Mapping[tuple[Any, ...], ContentSum]) -> dict[tuple[Any, ...], tuple[int, int]]:
-    return {key: (one.count, one.content) for key, one in sums.items() if one.count}
+    return {key: (one.records, one.content) for key, one in sums.items() if one.records}

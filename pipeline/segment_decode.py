@@ -1,11 +1,11 @@
 """Bytes of a segment -> Arrow record batches, with no Python code per field.
 
 Runs on Spark's executors and travels there by value: imports only NumPy and PyArrow (whose codecs
-decompress). Why not `wire.records`: that opens one record at a time, 3 µs each, right for a broker that
-hardly ever opens one. Here every record is opened, so it is done in columns: one short Python loop per
-record finds where it begins (its length is the only thing that must be read in order); then NumPy
-reads the varints of thousands of records at a time, and Arrow gathers keys, values and headers straight
-out of the decompressed bytes.
+decompress). Why not `wire.records`: that opens one record at a time, 3 µs each, right for a
+broker that hardly ever opens one. Here every record is opened, so it is done in columns: one
+short Python loop per record finds where it begins (its length is the only thing that must be read
+in order); then NumPy reads the varints of thousands of records at a time, and Arrow gathers keys,
+values and headers straight out of the decompressed bytes.
 
 Columns, types and order are those of Spark's Kafka source, nulls included: a record without headers
 has null headers, as there.
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
     base_offset: int
     base_timestamp: int
     append_time: int | None
-    count: int
+    records: int
     body: bytes
 
 
@@ -59,7 +59,7 @@ def read_part(part: SegmentPart, include_headers: bool) -> Iterator[pa.RecordBat
     for batch in _wanted_batches(part):
         group.append(batch)
         size += len(batch.body)
-        records += batch.count
+        records += batch.records
         if size >= _GROUP_BYTES or records >= _GROUP_RECORDS:
             yield decode(group, part, include_headers)
             group, size, records = [], 0, 0
@@ -197,7 +197,7 @@ def decode(group: list[Batch], part: SegmentPart, include_headers: bool) -> pa.R
     data = b"".join([*(batch.body for batch in group), _PADDING])
     starts, ends = _record_bounds(data, group, part)
     bytes_ = np.frombuffer(data, np.uint8)
-    counts = [batch.count for batch in group]
+    counts = [batch.records for batch in group]
     at = starts + 1  # the attributes byte
     time_delta, at = _varints(bytes_, at)
     offset_delta, at = _varints(bytes_, at)
@@ -259,7 +259,7 @@ def _record_bounds(data: bytes, group: list[Batch], part: SegmentPart) -> tuple[
     for batch in group:
         pos = begin
         stop = begin + len(batch.body)
-        for _ in range(batch.count):
+        for _ in range(batch.records):
             byte = data[pos]
             pos += 1
             size = byte & 0x7F

@@ -1,23 +1,23 @@
 """Which bytes of a broker's log directory to read: one part per segment, narrowed by its indexes.
 
-Runs in Spark's planning process, next to the driver, and travels there by value: it imports nothing of
-ours, therefore it reads Kafka's small files itself instead of through `storage`.
+Runs in Spark's planning process, next to the driver, and travels there by value: it imports
+nothing of ours, therefore it reads Kafka's small files itself instead of through `storage`.
 
 What is readable. Up to the high watermark that the broker last wrote down
-(`replication-offset-checkpoint`, every 5 s and at a clean stop), or to the end of the log when asked
-(`log_end`). Reading committed, also not beyond the first record of an open transaction: open
-transactions are found from the latest producer snapshot plus a scan of the batch headers after it
-(the active segment, as a rule). Aborted transactions come from the transaction indexes. From the log
-start offset on (`log-start-offset-checkpoint`: DeleteRecords).
+(`replication-offset-checkpoint`, every 5 s and at a clean stop), or to the end of the log when
+asked (`log_end`). Reading committed, also not beyond the first record of an open transaction:
+open transactions are found from the latest producer snapshot plus a scan of the batch headers
+after it (the active segment, as a rule). Aborted transactions come from the transaction indexes.
+From the log start offset on (`log-start-offset-checkpoint`: DeleteRecords).
 
-Filters go down to the indexes: a segment outside of the wanted offsets is not read; the first batch is
-found by the offset index; a segment whose time index says that it holds nothing young enough is not
-read, and else reading begins after the last entry that is too old.
+Filters go down to the indexes: a segment outside of the wanted offsets is not read; the first
+batch is found by the offset index; a segment whose time index says that it holds nothing young
+enough is not read, and else reading begins after the last entry that is too old.
 
-File formats, big-endian (Kafka: OffsetIndex, TimeIndex, AbortedTxn, ProducerSnapshot, CheckpointFile):
-.index int32 relative offset, int32 position; .timeindex int64 timestamp, int32 relative offset;
-.txnindex int16 0, int64 producer id, first, last, last stable offset; .snapshot int16 1, uint32 crc,
-int32 count, then 46 bytes each; checkpoints are text.
+File formats, big-endian (Kafka: OffsetIndex, TimeIndex, AbortedTxn, ProducerSnapshot,
+CheckpointFile): .index int32 relative offset, int32 position; .timeindex int64 timestamp, int32
+relative offset; .txnindex int16 0, int64 producer id, first, last, last stable offset; .snapshot
+int16 1, uint32 crc, int32 count, then 46 bytes each; checkpoints are text.
 """
 
 from __future__ import annotations

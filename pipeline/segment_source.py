@@ -1,10 +1,11 @@
-"""`spark.read.format("barnabas")`: a broker's log directory as a DataFrame, with no broker in the way.
+"""`spark.read.format("barnabas")`: a broker's log directory as a DataFrame, with no broker in the
+way.
 
     pipeline.register(spark)
     spark.read.format("barnabas").option("topic", "orders").load("/var/lib/barnabas")
 
-Columns are those of `format("kafka")`. One input partition per segment. The directory must be visible
-to the driver and to all executors (a local Spark, or a shared disk).
+Columns are those of `format("kafka")`. One input partition per segment. The directory must be
+visible to the driver and to all executors (a local Spark, or a shared disk).
 
 | option | meaning | default |
 |---|---|---|
@@ -14,12 +15,12 @@ to the driver and to all executors (a local Spark, or a shared disk).
 | startingOffsets, endingOffsets | JSON as for kafka, `{"orders": {"0": 5}}`; ends exclusive | all |
 | since, until | record timestamps, ms since 1970; until exclusive | all |
 | includeHeaders | `true` adds the column headers | false |
-| isolationLevel | `read_committed`, or `read_uncommitted`: open and aborted ones too | read_committed |
+| isolationLevel | `read_committed`; `read_uncommitted`: open, aborted ones too | read_committed |
 | readTo | `highWatermark`, or `logEnd`: also what is not known to be replicated | highWatermark |
 
 PySpark 4.1 also pushes WHERE on partition, offset and timestamp down (when
-spark.sql.python.filterPushdown.enabled is true); with 4.0 give the options: its data sources hear of
-no filters. Spark applies every filter itself again, so pushing down only saves reading.
+spark.sql.python.filterPushdown.enabled is true); with 4.0 give the options: its data sources hear
+of no filters. Spark applies every filter itself again, so pushing down only saves reading.
 
 Travels by value to where Spark runs it; imports only its two sisters, PySpark, NumPy and PyArrow.
 """
@@ -141,7 +142,8 @@ def _offsets(options: dict[str, str], key: str, topic: str) -> dict[int, int]:
 
 
 def narrow(wanted: Wanted, one: Any) -> Wanted:
-    """`wanted` without what a filter of PySpark 4.1 excludes; unchanged for one it does not know."""
+    """`wanted` without what a filter of PySpark 4.1 excludes; unchanged for one it does not
+    know."""
     column = ".".join(getattr(one, "attribute", ()))
     kind, value = type(one).__name__, getattr(one, "value", None)
     if column == "partition":

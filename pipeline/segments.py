@@ -1,8 +1,9 @@
 """`barnabas pipeline segments`: look into a broker's log directory, or copy it into an archive.
 
-Without `--to`: what there is in each partition, how much of it is readable, and the first rows. With
-`--to`: an archive like that of `archive` (same folders, same log, so `replay` takes it), written in one
-batch. How the directory is read: segment_plan, segment_decode; as a DataFrame: segment_source.
+Without `--to`: what there is in each partition, how much of it is readable, and the first rows.
+With `--to`: an archive like that of `archive` (same folders, same log, so `replay` takes it),
+written in one batch. How the directory is read: segment_plan, segment_decode; as a DataFrame:
+segment_source.
 """
 
 from __future__ import annotations

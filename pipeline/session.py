@@ -167,7 +167,8 @@ def _start(
     spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items())).setAppName(name)
     if SparkContext._gateway is None and not under_submit:
         with open(log, "ab") as sink:
-            gateway = launch_gateway(spark_conf, {"stdout": sink, "stderr": sink})
+            streams = {"stdout": sink, "stderr": sink}
+            gateway = launch_gateway(spark_conf, streams)  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
@@ -317,7 +318,7 @@ def ship(*modules: Any) -> None:
     from pyspark import cloudpickle
 
     for module in modules:
-        cloudpickle.register_pickle_by_value(module)
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def register_source(spark: SparkSession) -> None:

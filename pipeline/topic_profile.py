@@ -1,7 +1,8 @@
 """`barnabas pipeline profile`: what is in a topic, from a broker or straight from its directory.
 
-One read of the topic into Spark's cache (only what is counted: partition, offset, timestamp, key and
-sizes), then a few aggregations. Cardinality and percentiles are Spark's approximations (5 % and
+One read of the topic into Spark's cache (only what is counted: partition, offset, timestamp, key
+and sizes), then a few aggregations. Cardinality and percentiles are Spark's approximations (5 %
+and
 0.01 of the rank); everything else is exact. The page: profile_html.
 """
 
@@ -71,7 +72,8 @@ class TopicProfile:
     keys: int
     percentiles: list[int]
     sizes: list[tuple[int, int]]
-    """(size class, records): class n holds records of 2^(n-1) to 2^n - 1 bytes; 0 the empty ones."""
+    """(size class, records): class n holds records of 2^(n-1) to 2^n - 1 bytes; 0 the empty
+    ones."""
     top_keys: list[tuple[bytes | None, int, int]]
     """(key, records, bytes), the most frequent first."""
     gaps: list[tuple[int, int, int]]
@@ -203,8 +205,8 @@ def _gaps(frame: DataFrame) -> tuple[list[tuple[int, int, int]], int]:
     """The largest gaps between records, and how many there are in all."""
     jumps = frame.sparkSession.sql(
         "select partition, before + 1 as first, offset - before - 1 as n from (select partition,"
-        " offset, lag(offset) over (partition by partition order by offset) as before from profiled)"
-        " where offset - before > 1"
+        " offset, lag(offset) over (partition by partition order by offset) as before from"
+        " profiled) where offset - before > 1"
     )
     largest = jumps.orderBy("n", "partition", "first", ascending=[False, True, True]).limit(_TOP)
     return [(row["partition"], row["first"], row["n"]) for row in largest.collect()], jumps.count()
@@ -216,7 +218,7 @@ def summary(profile: TopicProfile) -> str:
         [
             one.partition, one.records, one.first_offset, one.last_offset, one.missing,
             human_bytes(one.key_bytes + one.value_bytes), one.keys, one.null_keys, one.null_values,
-            utc(one.first_ms), utc(one.last_ms), _per_second(one),
+            utc(one.first_ms), utc(one.last_ms), per_second(one),
         ]
         for one in profile.partitions
     ]  # fmt: skip
@@ -246,8 +248,12 @@ def summary(profile: TopicProfile) -> str:
     return "\n".join(lines)
 
 
-def _per_second(one: PartitionProfile) -> float | None:
-    return one.records / one.seconds if one.seconds > 0 else None
+def per_second(one: PartitionProfile) -> str:
+    """Records a second between the first and the last timestamp, three digits; a dash for none."""
+    if one.seconds <= 0:
+        return "-"
+    value = one.records / one.seconds
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _gap(gap: tuple[int, int, int]) -> str:
@@ -260,7 +266,7 @@ def _busiest(profile: TopicProfile) -> str:
     for _, hour, count, _ in profile.hours:
         hours[hour] = hours.get(hour, 0) + count
     hour = max(hours, key=lambda one: hours[one])
-    return f"{utc(hour)[:16]}, {hours[hour]:,} records ({hours[hour] / 3600:,.1f}/s)"
+    return f"{utc(hour)[:16]}, {hours[hour]:,} records ({hours[hour] / 3600:,.2f}/s)"
 
 
 def utc(ms: int) -> str:
