@@ -217,6 +217,29 @@ def test_whichever_sync_fails_nothing_unsynced_is_called_flushed(
     assert log.flushed_offset == acknowledged <= log.log_end_offset
 
 
+def test_indexes_that_recovery_rebuilt_are_synced_with_the_next_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = LogConfig(segment_bytes=400)
+    log = make_log(tmp_path, config)
+    for number in range(10):
+        append(log, f"{number}", "x" * 30)
+    recovered = make_log(tmp_path, config)
+    synced: set[str] = set()
+    real = files.fsync
+
+    def fsync(fd: int) -> None:
+        real(fd)
+        synced.add(os.readlink(f"/proc/self/fd/{fd}"))
+
+    monkeypatch.setattr(files, "fsync", fsync)
+    recovered.flush()
+    assert len(recovered.segments) > 2
+    for segment in recovered.segments:
+        for path in (segment.path, segment.offset_index.path, segment.time_index.path):
+            assert str(path) in synced
+
+
 # --- power loss --------------------------------------------------------------------------------
 
 

@@ -140,6 +140,23 @@ def test_a_roll_writes_the_producers_and_finishes_the_indexes(tmp_path: Path) ->
     assert old.offset_index.path.stat().st_size == old.offset_index.entries * 8 > 0
 
 
+def test_the_newest_time_of_a_finished_segment_is_its_last_time_index_entry(
+    tmp_path: Path,
+) -> None:
+    log = make_log(tmp_path)
+    append(log, "a", timestamp=WALL_MS - 5)
+    append(log, "b", timestamp=WALL_MS)
+    append(log, "c", timestamp=WALL_MS - 9)
+    rolled = log.active_segment
+    log.roll()
+    append(log, "d", timestamp=WALL_MS + 1)
+    closed = log.active_segment
+    log.flush()
+    log.close()
+    assert rolled.time_index.last_entry == (WALL_MS, 1)
+    assert closed.time_index.last_entry == (WALL_MS + 1, 3)
+
+
 def test_a_rolled_segment_is_flushed_in_the_background(tmp_path: Path) -> None:
     scheduler = ManualScheduler()
     log = make_log(tmp_path, env=environment(tmp_path, scheduler=scheduler))
