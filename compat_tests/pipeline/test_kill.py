@@ -1,0 +1,98 @@
+"""kill -9 of the driver and of the broker in mid-batch: every record is archived once.
+
+Short in CI (PIPELINE_KILL_ROUNDS=4, the default); the full run is
+`PIPELINE_KILL_ROUNDS=20 pytest compat_tests/pipeline/test_kill.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from compat_tests.pipeline.conftest import SMALL_SPARK, Pipeline, command_line, environment
+from compat_tests.pipeline.records import create, fill_plain
+from compat_tests.support.brokers import RunningBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROUNDS = int(os.environ.get("PIPELINE_KILL_ROUNDS", "4"))
+ROWS_A_ROUND = 3000
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.java,
+    pytest.mark.slow,
+    pytest.mark.timeout(120 + 90 * ROUNDS),
+]
+
+
+def test_every_record_is_archived_once_though_driver_and_broker_are_killed_in_mid_batch(
+    spark: SparkSession,
+    fresh_broker: Callable[..., RunningBroker],
+    pipeline: Pipeline,
+    tmp_path: Path,
+) -> None:
+    broker = fresh_broker({"log.retention.ms": -1})
+    create(broker.bootstrap_servers, "ledger", 2)
+    lake = tmp_path / "lake"
+    archive = (
+        "archive", "--bootstrap", broker.bootstrap_servers, "--topics", "ledger", "--to", lake,
+        "--max-per-trigger", 500,
+    )  # fmt: skip
+    dice = random.Random(7)
+    killed_in_mid_batch = 0
+    for number in range(ROUNDS):
+        fill_plain(
+            broker.bootstrap_servers, "ledger", ROWS_A_ROUND, partitions=2,
+            start=number * ROWS_A_ROUND,
+        )  # fmt: skip
+        driver = subprocess.Popen(
+            command_line(*archive, *SMALL_SPARK), cwd=tmp_path, env=environment(),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        wait_for_a_batch(driver, lake)
+        time.sleep(dice.uniform(0.0, 1.5))  # where in a batch it hits is the point of the test
+        if number % 2:
+            broker.kill()
+            time.sleep(dice.uniform(0.0, 1.0))
+        killed_in_mid_batch += in_mid_batch(lake) and driver.poll() is None
+        if driver.poll() is None:
+            os.killpg(driver.pid, signal.SIGKILL)  # its JVM, too
+        driver.wait()
+        if number % 2:
+            broker.start()
+    done = pipeline(*archive)
+    assert done.returncode == 0, done.stderr
+    rows = spark.read.parquet(str(lake)).select("partition", "offset", "value").collect()
+    expected = ROUNDS * ROWS_A_ROUND
+    assert len(rows) == expected
+    assert len({(row.partition, row.offset) for row in rows}) == expected
+    assert {bytes(row.value) for row in rows} == {b"v%d" % number for number in range(expected)}
+    assert killed_in_mid_batch, "no kill hit a batch under way: the test proved nothing"
+
+
+def wait_for_a_batch(driver: subprocess.Popen[bytes], lake: Path) -> None:
+    """Until this run has begun a batch of its own."""
+    before = newest(lake)
+    deadline = time.monotonic() + 90
+    while newest(lake) <= before and driver.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def newest(lake: Path, folder: str = "offsets") -> int:
+    numbers = (path.name.split(".")[0] for path in (lake / "_checkpoint" / folder).glob("*"))
+    return max((int(number) for number in numbers if number.isdigit()), default=-1)
+
+
+def in_mid_batch(lake: Path) -> bool:
+    """A batch whose offsets are fixed, but which is not committed."""
+    return newest(lake, "offsets") > newest(lake, "commits")
