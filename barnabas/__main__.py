@@ -10,9 +10,10 @@ def main() -> int:
     from barnabas.launch import expose_app
 
     expose_app()
+    from pipeline.cli import add_commands
     from server.cli import main as run
 
-    return int(run())
+    return int(run(extend=add_commands))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-_PACKAGES = ("wire", "storage", "replication", "server")
+_PACKAGES = ("wire", "storage", "replication", "server", "pipeline")
 
 # What the child runs. -I (isolated mode) keeps the user's PYTHONPATH, current directory and
 # sitecustomize out of the broker: none of them can shadow one of our packages.

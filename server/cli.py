@@ -20,6 +20,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from server.config import ConfigError, KafkaConfig, load_properties
 
@@ -39,9 +40,9 @@ class UserError(Exception):
         self.exit_code = exit_code
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
-    parser = _parser()
+def main(argv: Sequence[str] | None = None, extend: Callable[[Any], None] | None = None) -> int:
+    """Run one command; returns the exit code. `extend` adds commands of packages above this one."""
+    parser = _parser(extend)
     arguments = parser.parse_args(argv)
     if arguments.command is None:
         parser.print_help()
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_OK
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="barnabas",
         description="A Kafka broker in Python that off-the-shelf Kafka clients use unchanged.",
@@ -114,6 +115,8 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--records", type=int, default=5, help=argparse.SUPPRESS)
     demo.set_defaults(run=_demo)
 
+    if extend is not None:
+        extend(commands)
     commands.add_parser("version", help="print the version").set_defaults(run=_version)
     return parser
 
@@ -159,7 +162,7 @@ def _serve(config: KafkaConfig, arguments: argparse.Namespace) -> int:
     except BrokenPipeError:
         logger.warning("nobody reads standard output %s", ready)
     if sys.stderr.isatty():
-        print(_hints(f"{broker.host}:{broker.port}"), file=sys.stderr)
+        print(_hints(f"{broker.host}:{broker.port}", arguments.ephemeral), file=sys.stderr)
     if arguments.stop_on_stdin_eof:
         stop.watch_stdin()
     stop.wait()
@@ -168,14 +171,15 @@ def _serve(config: KafkaConfig, arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _hints(address: str) -> str:
+def _hints(address: str, is_ephemeral: bool) -> str:
+    data = "goes with it" if is_ephemeral else "stays"
     return (
         "\nTry it from another terminal:\n"
         f"  kcat -b {address} -L\n"
         f"  echo hello | kcat -b {address} -t greetings -P\n"
         f"  kcat -b {address} -t greetings -C -e\n"
         f"  python -m kafka.admin -b {address} cluster describe\n"
-        "Ctrl-C stops it; the data stays.\n"
+        f"Ctrl-C stops it; the data {data}.\n"
     )
 
 

@@ -56,7 +56,7 @@ def test_the_wheel_claims_no_name_but_barnabas(wheel: Path) -> None:
 
 def test_the_wheel_holds_every_package_and_its_data(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    for package in ("wire", "storage", "replication", "server"):
+    for package in ("wire", "storage", "replication", "server", "pipeline"):
         assert f"barnabas/_app/{package}/__init__.py" in names
     assert "barnabas/_app/server/config_catalogue.txt" in names
 
