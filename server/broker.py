@@ -77,12 +77,16 @@ def _bootstrap_records(metadata_dir: Path, serde: MetadataRecordSerde) -> list[o
 class Broker:
     """One node, broker and controller. `start` once, `shutdown` once (after a failed start too)."""
 
-    def __init__(self, config: KafkaConfig) -> None:
-        """Check what can be checked without touching the disk. Raises ConfigError."""
+    def __init__(self, config: KafkaConfig, cluster_id: str | None = None) -> None:
+        """Check what can be checked without touching the disk. Raises ConfigError.
+
+        `cluster_id` is what the log directories are formatted with, or must belong to already.
+        """
         settings.check_single_node(config)
         self.config = config
         self.node_id = settings.node_id(config)
         self.cluster_id = ""
+        self._wanted_cluster_id = cluster_id
         self.clock = SystemClock()
         self._listener = client_listener(config)
         self._advertised = advertised_listener(config, self._listener)
@@ -146,7 +150,9 @@ class Broker:
             logger.warning("%s", note)
         self._then("socket server", self.socket_server.shutdown)
         self.socket_server.bind()
-        dirs = prepare_log_dirs(self.config.log_dirs(), self.node_id, None, new_uuid)
+        dirs = prepare_log_dirs(
+            self.config.log_dirs(), self.node_id, self._wanted_cluster_id, new_uuid
+        )
         self._then("directory locks", dirs.release)
         self.cluster_id = dirs.cluster_id
         for part in (self.timer, self.scheduler):

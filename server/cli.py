@@ -1,4 +1,4 @@
-"""The `barnabas` command line: start, dump-log, check-config, demo, version.
+"""The `barnabas` command line: start, dump-log, check-config, health, demo, version.
 
 What a person meets first, so: a mistake of theirs is one line that names it and the remedy, on
 stderr, with exit code 2 (a flag or a configuration) or 1 (a port, a directory, a disk); a traceback
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from server.config import ConfigError, KafkaConfig, load_properties
+from server.environment import Environment, overlay, read_environment
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
         description="Start one broker. Without arguments it keeps its data in ./barnabas-data and"
         " listens on 127.0.0.1:9092; the first start formats the directory.",
     )
-    start.add_argument("--config", metavar="FILE", type=Path, help="a server.properties file")
+    _add_sources(start)
     where = start.add_mutually_exclusive_group()
     where.add_argument("--data-dir", metavar="DIR", help="where the data lives (log.dirs)")
     where.add_argument(
@@ -92,7 +93,7 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="set one property; may be given again, and wins over --config",
+        help="set one property; may be given again, and wins over --config and --env",
     )
     start.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     start.add_argument("--stop-on-stdin-eof", action="store_true", help=argparse.SUPPRESS)
@@ -111,6 +112,20 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
     check.add_argument("file", metavar="FILE", type=Path)
     check.set_defaults(run=_check_config)
 
+    health = commands.add_parser(
+        "health",
+        help="ask a broker for its metadata; exit code 0 if it answers, 1 if not",
+        description="Ask a broker for its metadata, as clients do. Prints one line; exit code 0 if"
+        " it answers, 1 if not. Without --bootstrap it asks the broker of this host, whose port"
+        " --config and --env tell as they do for `start`.",
+    )
+    health.add_argument("--bootstrap", metavar="HOST:PORT", help="the broker to ask")
+    health.add_argument(
+        "--timeout", metavar="SECONDS", type=float, default=3.0, help="for each answer (3)"
+    )
+    _add_sources(health)
+    health.set_defaults(run=_health)
+
     demo = commands.add_parser("demo", help="watch a broker, a producer and a consumer at work")
     demo.add_argument("--records", type=int, default=5, help=argparse.SUPPRESS)
     demo.set_defaults(run=_demo)
@@ -121,31 +136,57 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
     return parser
 
 
+def _add_sources(command: argparse.ArgumentParser) -> None:
+    """The flags that say where the configuration comes from."""
+    command.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="a server.properties file; may be given again, later files win",
+    )
+    command.add_argument(
+        "--env",
+        action="store_true",
+        help="take KAFKA_ variables too, as the apache/kafka image does (KAFKA_NUM_PARTITIONS is"
+        " num.partitions), and CLUSTER_ID; they win over --config",
+    )
+
+
 # ---- start
 
 
 def _start(arguments: argparse.Namespace) -> int:
-    config = KafkaConfig(_properties(arguments))
+    environment = read_environment(os.environ if arguments.env else {})
+    with environment.named_in_errors():
+        return _start_node(arguments, environment)
+
+
+def _start_node(arguments: argparse.Namespace, environment: Environment) -> int:
+    config = KafkaConfig(_properties(arguments, environment))
     logging.basicConfig(
         stream=sys.stderr, level=arguments.log_level.upper(), format=_LOG_FORMAT, force=True
     )
+    for note in environment.notes:
+        logger.info("%s", note)
     scratch = None
     if arguments.ephemeral:
         scratch = tempfile.mkdtemp(prefix="barnabas-ephemeral-")
         config = KafkaConfig({**config.static, "log.dirs": scratch})
     try:
-        return _serve(config, arguments)
+        return _serve(config, arguments, environment.cluster_id)
     finally:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _serve(config: KafkaConfig, arguments: argparse.Namespace) -> int:
+def _serve(config: KafkaConfig, arguments: argparse.Namespace, cluster_id: str | None) -> int:
     stop = _StopRequest()
     stop.watch_signals()
     from server.broker import Broker  # late: a bad flag should not pay for it
 
-    broker = Broker(config)
+    broker = Broker(config, cluster_id)
     try:
         broker.start()
     except (ConfigError, UserError):
@@ -219,9 +260,9 @@ class _StopRequest:
             self._event.set()
 
 
-def _properties(arguments: argparse.Namespace) -> dict[str, str]:
-    """The static configuration: the file, then the flags, then --set."""
-    values = {} if arguments.config is None else load_properties(arguments.config)
+def _properties(arguments: argparse.Namespace, environment: Environment) -> dict[str, str]:
+    """The static configuration: the files, then the environment, then the flags, then --set."""
+    values = _sources(arguments, environment)
     if arguments.data_dir is not None:
         values["log.dirs"] = arguments.data_dir
         values.pop("log.dir", None)
@@ -237,10 +278,18 @@ def _properties(arguments: argparse.Namespace) -> dict[str, str]:
     return values
 
 
-def _host_port(text: str) -> tuple[str, int]:
+def _sources(arguments: argparse.Namespace, environment: Environment) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for file in arguments.config:
+        overlay(values, load_properties(file))
+    overlay(values, environment.values)
+    return values
+
+
+def _host_port(text: str, flag: str = "--listen") -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise UserError(f"--listen {text!r}: expected HOST:PORT, port 0 to 65535", EXIT_USAGE)
+        raise UserError(f"{flag} {text!r}: expected HOST:PORT, port 0 to 65535", EXIT_USAGE)
     return host.strip("[]"), int(port)
 
 
@@ -294,6 +343,22 @@ def _check_config(arguments: argparse.Namespace) -> int:
     print(f"{arguments.file}: {len(values)} keys, all known and well-typed")
     for note in settings.notes(config):
         print(f"note: {note}")
+    return EXIT_OK
+
+
+def _health(arguments: argparse.Namespace) -> int:
+    from server.health import Unhealthy, check, local_address
+
+    if arguments.bootstrap is not None:
+        host, port = _host_port(arguments.bootstrap, "--bootstrap")
+    else:
+        environment = read_environment(os.environ if arguments.env else {})
+        with environment.named_in_errors():
+            host, port = local_address(KafkaConfig(_sources(arguments, environment)))
+    try:
+        print(check(host, port, arguments.timeout))
+    except Unhealthy as error:
+        raise UserError(str(error)) from None
     return EXIT_OK
 
 

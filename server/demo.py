@@ -7,61 +7,23 @@ the same message classes the broker decodes with. Each line says what just happe
 from __future__ import annotations
 
 import shutil
-import socket
-import struct
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TypeVar
 
 from server.broker import Broker
+from server.client import Connection
 from server.config import KafkaConfig
 from storage.dump import dump_files
 from wire.errors import ErrorCode
-from wire.frame import request_header_version, response_header_version
 from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
 from wire.messages.data import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
 from wire.primitives import uuid_to_text
 from wire.records import Record, build_batch, iterate_headers, read_records
-from wire.schema import Request, Response
 
 _TOPIC = "hello"
 _CLIENT_ID = "barnabas-demo"
-_R = TypeVar("_R", bound=Response)
-
-
-class Connection:
-    """The smallest Kafka client: one request, then its response."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._socket = socket.create_connection((host, port), timeout=10)
-        self._correlation_id = 0
-
-    def send(self, request: Request, version: int, response: type[_R]) -> _R:
-        """Send one request in this version and decode its response."""
-        self._correlation_id += 1
-        api_key = request.api_key
-        client_id = _CLIENT_ID.encode()
-        header = struct.pack(">hhih", api_key, version, self._correlation_id, len(client_id))
-        header += client_id + (b"\0" if request_header_version(api_key, version) == 2 else b"")
-        frame = header + request.encode_bytes(version)
-        self._socket.sendall(struct.pack(">i", len(frame)) + frame)
-        (size,) = struct.unpack(">i", self._read(4))
-        skip = 4 + (1 if response_header_version(api_key, version) == 1 else 0)
-        return response.decode(self._read(size)[skip:], version)
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _read(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            chunk = self._socket.recv(size - len(data))
-            if not chunk:
-                raise ConnectionError("the broker closed the connection")
-            data += chunk
-        return data
 
 
 def run_demo(count: int) -> int:
@@ -74,7 +36,7 @@ def run_demo(count: int) -> int:
         broker.start()
         took_ms = (time.monotonic() - began) * 1000
         print(f"broker    listens on {broker.host}:{broker.port}, ready in {took_ms:.0f} ms")
-        connection = Connection(broker.host, broker.port)
+        connection = Connection(broker.host, broker.port, _CLIENT_ID)
         try:
             topic_id = _create_topic(connection)
             for number in range(1, count + 1):
