@@ -93,13 +93,14 @@ def validate_producer_batch(
         or count <= 0
         or attrs not in _CLIENT_ATTRIBUTES
         or size > max_message_bytes
-        or request_version < _ZSTD_PRODUCE_VERSION
-        or (pid != -1 or attrs & TRANSACTIONAL_MASK)
+        or (request_version < _ZSTD_PRODUCE_VERSION and attrs & CODEC_MASK == ZSTD)
     ):
         _explain(records, header, request_version, max_message_bytes)
     view = memoryview(records)
     if crc32c(view[CRC_START:]) != crc:
         raise _corrupt(header)
+    if pid != -1 or attrs & TRANSACTIONAL_MASK:
+        _check_producer(header)
     _check_plausible(view, attrs & CODEC_MASK, count)
     return header
 
