@@ -453,6 +453,12 @@ class PartitionLog(LogReader):
             except OSError as error:
                 raise self._storage_error(error, "retention") from error
         self.environment.on_log_start_moved(self)
+        logger.info(
+            "deleted old segments partition=%s count=%s log_start_offset=%s",
+            self.topic_partition,
+            len(gone),
+            self.log_start_offset,
+        )
         return len(gone)
 
     def _remove_segments(self, gone: list[LogSegment]) -> None:
