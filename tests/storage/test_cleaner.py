@@ -689,14 +689,21 @@ class Meanwhile:
         self._monkeypatch = monkeypatch
 
     def before_swap(self, act: Callable[[], object]) -> None:
+        self._around_swap(act, lambda: None)
+
+    def after_swap(self, act: Callable[[], object]) -> None:
+        self._around_swap(lambda: None, act)
+
+    def _around_swap(self, before: Callable[[], object], after: Callable[[], object]) -> None:
         from storage import cleaning
 
         real = cleaning.replace_segments
 
         def replace_segments(*args: object) -> None:
             self._monkeypatch.setattr(cleaning, "replace_segments", real)
-            act()
+            before()
             real(*args)  # type: ignore[arg-type]
+            after()
 
         self._monkeypatch.setattr(cleaning, "replace_segments", replace_segments)
 
@@ -725,6 +732,42 @@ def test_a_truncation_wins_over_the_cleaning(tmp_path: Path, meanwhile: Meanwhil
     one.append((b"k0", b"new"))
     assert one.clean()
     assert table(records(one.log)) == {b"k0": b"new", b"k1": b"1"}
+
+
+def test_a_truncation_right_after_the_last_swap_is_not_forgotten(
+    tmp_path: Path, meanwhile: Meanwhile
+) -> None:
+    one = two_dirty_segments(tmp_path)
+    meanwhile.after_swap(lambda: one.log.truncate_to(5))
+    assert one.clean(roll=False)
+    chosen = one.cleaner.cleanable_part(one.log)
+    assert chosen.first_dirty_offset <= 5
+    assert "orders 0 6" not in checkpoint(tmp_path)
+
+
+def test_a_reader_in_a_gap_misses_nothing_when_segments_become_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apache Kafka's cleaner leaves gaps at the ends of segments. Who looked for offset 2 in the
+    first segment must go on in the second, though both have become one by then."""
+    one = Cleaned(tmp_path, compacted(segment_bytes=100))
+    for base_offset, key in ((0, b"a"), (4, b"b"), (8, b"a")):
+        rows = [Record(base_offset, WALL_MS, key, b"x" * 20)]
+        one.log.append_as_follower(build_batch(rows, base_offset=base_offset, leader_epoch=0), 0)
+    assert [segment.base_offset for segment in one.log.segments] == [0, 4, 8]
+    one.log.update_config(compacted())
+    one.log.update_high_watermark(9)
+    real = LogSegment.position_of
+
+    def position_of(segment: LogSegment, offset: int) -> int | None:
+        monkeypatch.setattr(LogSegment, "position_of", real)
+        found = real(segment, offset)
+        assert one.clean(roll=False)
+        assert [segment.base_offset for segment in one.log.segments] == [0, 8]
+        return found
+
+    monkeypatch.setattr(LogSegment, "position_of", position_of)
+    assert [header.base_offset for header, _ in batches(one.log, 2)] == [4, 8]
 
 
 def test_retention_wins_over_the_cleaning(tmp_path: Path, meanwhile: Meanwhile) -> None:
