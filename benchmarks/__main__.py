@@ -1,190 +1,112 @@
-"""`python -m benchmarks`: run the workloads on both brokers in pairs and print the ratios."""
+"""`python -m benchmarks`: the workloads on Barnabas and on Apache Kafka in turn, and their ratios.
+
+    python -m benchmarks                      everything, less than 25 minutes
+    python -m benchmarks --quick              the headline rows, less than five
+    python -m benchmarks --only W4,produce-100    by id or name; see --list
+    python -m benchmarks --tiny               seconds for each: does it work, not how fast
+
+With --out DIR the result is written there as result.json (every run, versions, command lines),
+table.md, ratios.svg and latencies.svg. The exit status is 1 when a load failed on either broker.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import usage
-from benchmarks.workloads import RATES, WORKLOADS, Workload
-from compat_tests.support.brokers import ApacheKafka, Barnabas, await_answer
-
-# The distribution's own settings (kafka-run-class, kafka-server-start).
-JVM_OPTIONS = (
-    "-Xmx1G",
-    "-Xms1G",
-    "-server",
-    "-XX:+UseG1GC",
-    "-XX:MaxGCPauseMillis=20",
-    "-XX:InitiatingHeapOccupancyPercent=35",
-    "-XX:+ExplicitGCInvokesConcurrent",
-)
-_IDLE_S = 5.0
-_LOAD_TIMEOUT_S = 300
+from benchmarks import machine, plots, report
+from benchmarks.runner import Plan, Runner
+from benchmarks.workloads import WORKLOADS, Workload
+from compat_tests.support import jars
 
 
 def main() -> int:
     arguments = _parser().parse_args()
-    if arguments.list:
-        for workload in WORKLOADS:
-            print(f"{workload.name:26} {workload.title}")
-        return 0
-    names = set(arguments.only.split(",")) if arguments.only else {w.name for w in WORKLOADS}
-    names |= {w.after for w in WORKLOADS if w.name in names and w.after}
-    unknown = names - {w.name for w in WORKLOADS}
+    chosen, unknown = _chosen(arguments)
     if unknown:
-        print(f"unknown workload: {', '.join(sorted(unknown))}; see --list", file=sys.stderr)
+        print(f"unknown workload: {', '.join(unknown)}; see --list", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory(prefix="barnabas-bench-", dir=arguments.dir) as directory:
-        result = _run(arguments, names, Path(directory))
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(result, indent=2) + "\n")
-    print(_table(result))
-    return 0
+    if arguments.list:
+        for workload in chosen:
+            when = "quick, full" if workload.quick is not None else "full"
+            when = when if workload.default else "by name only"
+            print(f"{workload.id:4} {workload.name:28} {when:13} {workload.title}")
+        return 0
+    try:
+        jars.libs()
+    except jars.JarsUnavailable as reason:
+        print(f"Apache Kafka to compare with cannot be had: {reason}", file=sys.stderr)
+        return 2
+    result = _run(arguments, chosen)
+    print(report.table(result))
+    if arguments.out:
+        _write(Path(arguments.out), result)
+    return 1 if any("failures" in each for each in result["workloads"].values()) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="name the workloads")
-    parser.add_argument("--only", help="run only these, by name, separated by commas")
-    parser.add_argument("--pairs", type=int, default=5, help="counted pairs of each (default 5)")
-    parser.add_argument("--quick", action="store_true", help="a fifth of the records, three pairs")
-    parser.add_argument("--json", help="also write everything to this file")
+    parser.add_argument("--only", help="run only these, by id or name, separated by commas")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="headline rows, fewer records and pairs")
+    size.add_argument("--tiny", action="store_true", help="next to no records, one pair")
+    parser.add_argument("--pairs", type=int, help="counted pairs (default 5; quick 3; tiny 1)")
+    parser.add_argument(
+        "--pin", action="store_true", help="shared brokers on core 0, clients off it"
+    )
+    parser.add_argument("--out", help="write the result's files to this directory")
     parser.add_argument("--dir", help="where the brokers keep their data (default: temporary)")
     return parser
 
 
-def _run(arguments: argparse.Namespace, names: set[str], directory: Path) -> dict[str, Any]:
-    pairs = 3 if arguments.quick else arguments.pairs
-    divisor = 5 if arguments.quick else 1
-    result: dict[str, Any] = {
-        "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
-        "python": platform.python_version(),
+def _chosen(arguments: argparse.Namespace) -> tuple[list[Workload], list[str]]:
+    """The workloads to run, and the names that mean none."""
+    if not arguments.only:
+        if arguments.quick:
+            return [workload for workload in WORKLOADS if workload.quick is not None], []
+        return [w for w in WORKLOADS if w.default or arguments.list], []
+    names = arguments.only.split(",")
+    found = [w for w in WORKLOADS if w.name in names or (w.id in names and w.default)]
+    known = {word for workload in WORKLOADS for word in (workload.id, workload.name)}
+    return found, [name for name in names if name not in known]
+
+
+def _run(arguments: argparse.Namespace, chosen: list[Workload]) -> dict[str, Any]:
+    size = "quick" if arguments.quick else "tiny" if arguments.tiny else "full"
+    pairs = arguments.pairs or {"full": 5, "quick": 3, "tiny": 1}[size]
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="barnabas-bench-", dir=arguments.dir) as directory:
+        facts = machine.describe(Path(directory))
+        runner = Runner(Plan(chosen, size, pairs, arguments.pin, Path(directory)))
+        runner.run()
+    return {
         "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
-        "pairs": pairs,
-        "start": _cold_starts(directory, pairs),
-        "workloads": {},
+        "seconds": time.monotonic() - began,
+        "machine": facts,
+        "size": size,
+        "idle": runner.idle,
+        "peak_mib": runner.peak_mib,
+        "workloads": runner.results,
     }
-    kafka = ApacheKafka(directory / "kafka", java_options=JVM_OPTIONS)
-    barnabas = Barnabas(directory / "barnabas")
-    brokers = {"barnabas": barnabas, "kafka": kafka}
-    try:
-        for broker in brokers.values():
-            broker.start()
-        time.sleep(_IDLE_S)
-        result["idle_mib"] = {k: usage(b.pid).rss_bytes / 2**20 for k, b in brokers.items()}
-        for workload in WORKLOADS:
-            if workload.name in names:
-                result["workloads"][workload.name] = _pairs(workload, brokers, pairs, divisor)
-        result["peak_mib"] = {k: usage(b.pid).peak_bytes / 2**20 for k, b in brokers.items()}
-    finally:
-        for broker in brokers.values():
-            broker.kill()
-    return result
 
 
-def _cold_starts(directory: Path, count: int) -> dict[str, list[float]]:
-    """Seconds from starting the process to the first answer, in a directory of the last start."""
-    seconds: dict[str, list[float]] = {"barnabas": [], "kafka": []}
-    for number in range(count):
-        for kind in seconds:
-            home = directory / f"start-{kind}-{number}"
-            broker = Barnabas(home) if kind == "barnabas" else ApacheKafka(home, (), JVM_OPTIONS)
-            if isinstance(broker, ApacheKafka):
-                broker.start()  # formats; the second start is the one a user waits for
-                broker.stop()
-            began = time.perf_counter()
-            broker.start()
-            await_answer("127.0.0.1", broker.port)
-            seconds[kind].append(time.perf_counter() - began)
-            broker.kill()
-            _say(f"start {kind} {seconds[kind][-1]:.3f} s")
-    return seconds
-
-
-def _pairs(
-    workload: Workload, brokers: dict[str, Any], pairs: int, divisor: int
-) -> dict[str, list[dict[str, float]]]:
-    runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in brokers}
-    for number in range(pairs + 1):
-        for kind, broker in brokers.items():
-            figures = _one_run(workload, broker, number, divisor)
-            warm_up = " (warm-up, not counted)" if number == 0 else ""
-            shown = "  ".join(f"{name} {value:,.1f}" for name, value in figures.items())
-            _say(f"{workload.name} {kind}: {shown}{warm_up}")
-            if number:
-                runs[kind].append(figures)
-    return runs
-
-
-def _one_run(workload: Workload, broker: Any, number: int, divisor: int) -> dict[str, float]:
-    topic = f"{workload.after or workload.name}-{number}"
-    arguments = {
-        **workload.with_count(divisor),
-        "bootstrap": broker.bootstrap_servers,
-        "topic": topic,
-    }
-    before = usage(broker.pid)
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.loads", workload.load, json.dumps(arguments)],
-        capture_output=True,
-        text=True,
-        timeout=_LOAD_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"{workload.name} on {broker.kind} failed: {done.stderr}")
-    figures: dict[str, float] = json.loads(done.stdout)
-    figures["cpu_s"] = usage(broker.pid).cpu_s - before.cpu_s
-    return figures
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _ratio(ours: list[float], theirs: list[float]) -> str:
-    ratios = [a / b for a, b in zip(ours, theirs, strict=True) if b]
-    if not ratios:
-        return "-"
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-
-
-def _table(result: dict[str, Any]) -> str:
-    """The markdown table that README carries: medians, and the median, min and max ratio."""
-    lines = [
-        f"{result['machine']}, Python {result['python']}, {result['pairs']} pairs: "
-        f"`{result['command']}`",
-        "",
-        "| workload | figure | Barnabas | Apache Kafka 4.3.1 | ratio, median (min-max) |",
-        "|---|---|---|---|---|",
-    ]
-
-    def row(title: str, figure: str, ours: list[float], theirs: list[float]) -> None:
-        a, b = statistics.median(ours), statistics.median(theirs)
-        better = "more is better" if figure in RATES else "less is better"
-        shown = f"{a:,.2f} | {b:,.2f}" if max(a, b) < 100 else f"{a:,.0f} | {b:,.0f}"
-        lines.append(f"| {title} | {figure}, {better} | {shown} | {_ratio(ours, theirs)} |")
-
-    row("start to first answer", "seconds", result["start"]["barnabas"], result["start"]["kafka"])
-    for workload in WORKLOADS:
-        runs = result["workloads"].get(workload.name)
-        if runs is None:
-            continue
-        for figure in (*workload.figures, "cpu_s"):
-            ours = [run[figure] for run in runs["barnabas"]]
-            row(workload.title, figure, ours, [run[figure] for run in runs["kafka"]])
-    for key, title in (("idle_mib", "memory when idle"), ("peak_mib", "peak memory of the run")):
-        row(title, "MiB", [result[key]["barnabas"]], [result[key]["kafka"]])
-    return "\n".join(lines)
+def _write(directory: Path, result: dict[str, Any]) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    (directory / "table.md").write_text(report.table(result) + "\n")
+    for name, picture in (("ratios", plots.ratios), ("latencies", plots.latencies)):
+        drawn = picture(result)
+        if drawn is not None:
+            (directory / f"{name}.svg").write_text(drawn)
 
 
 if __name__ == "__main__":

@@ -1,88 +1,273 @@
-"""The workloads: what is run, with which parameters, and which way is better."""
+"""The workloads: what is run, with which parameters, and which way is better.
+
+The ids are those of the comparison plan: W0 cold start, W1 and W2 Kafka's ProducerPerformance, W3
+its modern defaults, W4 fixed rates, W5 ping-pong, W6 catch-up reads, W7 both at once, W8
+compression, W11 many partitions, W12 many group members, W14 Python clients, W15 Spark, W16 a
+test suite, W17 crash recovery. "C" are the headline rows with a C client. Each runs alone, by id
+or name:
+`python -m benchmarks --only W3,produce-100`.
+
+W9 (TLS), W10 (transactions) and W13 (three nodes) are not here: features that are not there yet.
+"""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+Arguments = dict[str, Any]
+
 
 class Workload(NamedTuple):
-    """One row: a load with its arguments. `scale` of the quick run divides `count`."""
+    """One load with its arguments, and how to run and show it.
 
+    figures   those of the table; the JSON has all, and peak memory. The broker's CPU seconds are
+              added, unless the load starts brokers of its own (`own_broker`).
+    bars      what each figure's ratio to Apache Kafka should be: at least for rates, at most for
+              the rest. They are printed, not enforced: a benchmark reports.
+    prepare   a topic and a load's arguments: filled once for each broker and shared.
+    pairs     counted pairs; 0 takes the run's. `warm_up` runs one more pair first, not counted.
+    quick     arguments that differ in the quick run; None leaves the workload out of it.
+    tiny      arguments that differ when only the function is checked.
+    default   whether it runs when nothing was chosen; else only by name.
+    """
+
+    id: str
     name: str
     title: str
     load: str
-    arguments: dict[str, Any]
+    arguments: Arguments
     figures: tuple[str, ...]
-    after: str | None = None  # the topic of this workload's run is read, not a new one
-
-    def with_count(self, divisor: int) -> dict[str, Any]:
-        arguments = dict(self.arguments)
-        arguments["count"] = max(2000, arguments["count"] // divisor // 1000 * 1000)
-        return arguments
+    bars: dict[str, float] = {}
+    prepare: tuple[str, Arguments] | None = None
+    pairs: int = 0
+    warm_up: bool = True
+    own_broker: bool = False
+    quick: Arguments | None = None
+    tiny: Arguments = {}
+    default: bool = True
 
 
 # Higher is better for these figures, lower for all others.
-RATES = frozenset({"records_s", "mb_s", "requests_s"})
+RATES = frozenset(
+    ("records_s", "mb_s", "requests_s", "produced_s", "consumed_s", "achieved_s", "drift")
+)
 
 _IDEMPOTENT = {"acks": "all", "enable.idempotence": True}
+_PRODUCED = {"mb_s": 1.5, "records_s": 1.2, "cpu_s": 0.6}
+_READ = {"mb_s": 1.0, "records_s": 1.0, "cpu_s": 0.7}
+_LATE = {"p50_us": 1.0, "p99_us": 1.0, "p999_us": 1.0}
 
-WORKLOADS = (
+
+def _produce(name: str, title: str, size: int, count: int, **more: Any) -> Workload:
+    quick = {"count": count * 3 // 10}
+    return Workload(
+        "C", name, f"produce {title}", "rdkafka.produce", {"size": size, "count": count, **more},
+        ("mb_s",) if size > 100 else ("records_s",),
+        bars=_PRODUCED, quick=quick, tiny={"count": 2000},
+    )  # fmt: skip
+
+
+_FILL_1000 = ("filled-1000", {"size": 1000, "count": 1_000_000, "acks": 1})
+_FILL_100 = ("filled-100", {"size": 100, "count": 3_000_000, "acks": 1})
+
+
+def _read(name: str, title: str, fill: tuple[str, Arguments], **more: Any) -> Workload:
+    size, count = fill[1]["size"], fill[1]["count"]
+    return Workload(
+        "W6", name, f"read {title}", more.pop("load", "rdkafka.consume"),
+        {"size": size, "count": count, **more},
+        ("mb_s",) if size > 100 else ("records_s",),
+        bars=_READ, prepare=fill, pairs=0 if not more else 3,
+        quick={"count": count * 3 // 10} if not more else None, tiny={"count": 2000},
+    )  # fmt: skip
+
+
+HEADLINES = (
     Workload(
-        "produce-1000",
-        "produce 1,000 B, acks=1",
-        "produce",
-        {"size": 1000, "count": 1_000_000, "acks": 1},
-        ("mb_s",),
+        "W0", "cold-start", "cold start", "lifetime.cold_start", {},
+        ("start_s", "first_produce_s", "first_record_s", "format_s", "idle_mib", "disk_mib"),
+        bars={"start_s": 0.1, "idle_mib": 0.125},
+        warm_up=False, own_broker=True, quick={},
+    ),
+    _produce("produce-1000", "1,000 B, acks=1", 1000, 1_000_000, acks=1),
+    _produce("produce-1000-12", "1,000 B, acks=1, 12 partitions", 1000, 1_000_000, partitions=12,
+             acks=1),
+    _produce("produce-1000-idempotent", "1,000 B, idempotent", 1000, 1_000_000, **_IDEMPOTENT),
+    _produce("produce-1000-idempotent-12", "1,000 B, idempotent, 12 partitions", 1000, 1_000_000,
+             partitions=12, **_IDEMPOTENT),
+    _produce("produce-100", "100 B, acks=1", 100, 3_000_000, acks=1),
+    Workload(
+        "C", "requests", "one-record requests, 100 B, acks=1", "rdkafka.one_record_requests",
+        {"size": 100, "count": 100_000}, ("requests_s",),
+        bars={"requests_s": 2.0}, quick={"count": 30_000}, tiny={"count": 2000},
     ),
     Workload(
-        "produce-1000-idempotent",
-        "produce 1,000 B, acks=all, idempotent",
-        "produce",
-        {"size": 1000, "count": 1_000_000, **_IDEMPOTENT},
-        ("mb_s",),
+        "W5", "ping-pong", "ping-pong, 100 B, acks=1", "rdkafka.ping_pong",
+        {"size": 100, "count": 10_000, "acks": "1"}, ("p50_us", "p99_us", "p999_us"),
+        bars=_LATE, quick={"count": 5000}, tiny={"count": 200},
     ),
-    Workload(
-        "produce-1000-12",
-        "produce 1,000 B, acks=all, idempotent, 12 partitions",
-        "produce",
-        {"size": 1000, "count": 1_000_000, "partitions": 12, **_IDEMPOTENT},
-        ("mb_s",),
-    ),
-    Workload(
-        "produce-100",
-        "produce 100 B, acks=1",
-        "produce",
-        {"size": 100, "count": 3_000_000, "acks": 1},
-        ("records_s",),
-    ),
-    Workload(
-        "consume-1000",
-        "consume 1,000 B",
-        "consume",
-        {"size": 1000, "count": 1_000_000},
-        ("mb_s",),
-        after="produce-1000",
-    ),
-    Workload(
-        "consume-100",
-        "consume 100 B",
-        "consume",
-        {"size": 100, "count": 3_000_000},
-        ("records_s",),
-        after="produce-100",
-    ),
-    Workload(
-        "requests",
-        "one-record requests, 100 B, acks=1",
-        "one_record_requests",
-        {"size": 100, "count": 100_000},
-        ("requests_s",),
-    ),
-    Workload(
-        "ping-pong",
-        "ping-pong, 100 B, acks=1",
-        "ping_pong",
-        {"size": 100, "count": 10_000},
-        ("p50_us", "p99_us", "p999_us"),
-    ),
-)
+    _read("consume-1000", "1,000 B, kcat", _FILL_1000),
+    _read("consume-100", "100 B, kcat", _FILL_100),
+)  # fmt: skip
+
+_W1_SETTINGS = ["batch.size=8192", "buffer.memory=67108864"]
+_W1_SIZES = (
+    (10, 13_421_772), (100, 1_342_177), (1000, 134_217), (10_000, 13_421), (100_000, 1342)
+)  # fmt: skip
+
+
+def _w1() -> list[Workload]:
+    """Five sizes three times. Acks and codec at other sizes than 100 and 1,000 B run by name."""
+    variants = (
+        ("acks1", "acks=1", ["acks=1", "compression.type=none"]),
+        ("acksall", "acks=-1", ["acks=-1", "compression.type=none"]),
+        ("snappy", "acks=1, snappy", ["acks=1", "compression.type=snappy"]),
+    )
+    return [
+        Workload(
+            "W1", f"w1-{size}-{key}", f"ProducerPerformance {size:,} B, {title}",
+            "java.producer_performance",
+            {"size": size, "count": count, "partitions": 6, "settings": [*settings, *_W1_SETTINGS]},
+            ("mb_s", "p99_ms"), pairs=2, tiny={"count": min(count, 2000)},
+            default=key == "acks1" or size in (100, 1000),
+        )
+        for key, title, settings in variants
+        for size, count in _W1_SIZES
+    ]  # fmt: skip
+
+
+_W3 = ["acks=all", "enable.idempotence=true", "linger.ms=5", "batch.size=16384"]
+
+
+def _java() -> list[Workload]:
+    w1 = ["acks=1", "compression.type=none", *_W1_SETTINGS]
+    return [
+        Workload(
+            "W2", "long-run", "ProducerPerformance 100 B, 10 million", "java.long_run",
+            {"size": 100, "count": 10_000_000, "partitions": 6, "settings": w1},
+            ("records_s", "drift"), pairs=2, warm_up=False, tiny={"count": 2_000_000},
+        ),
+        *(
+            Workload(
+                "W3", f"w3-{partitions}", f"Java defaults, 1,024 B, {partitions} partition(s)",
+                "java.producer_performance",
+                {"size": 1024, "count": 1_000_000, "partitions": partitions, "settings": _W3},
+                ("mb_s", "p99_ms"), bars=_PRODUCED, pairs=3, tiny={"count": 2000},
+            )
+            for partitions in (1, 12)
+        ),
+        Workload(
+            "W7", "both-ways", "produce and consume at once, 100 B", "java.both_ways",
+            {"size": 100, "count": 3_000_000, "partitions": 6, "settings": w1},
+            ("produced_s", "consumed_s"), pairs=2, tiny={"count": 2000},
+        ),
+        *(
+            Workload(
+                "W8", f"compressed-{codec}", f"1,024 B as JSON, {codec}", "java.compressed",
+                {"codec": codec, "size": 1024, "count": 200_000, "settings": _W3},
+                ("mb_s", "stored_share"), pairs=2, tiny={"count": 5000},
+            )
+            for codec in ("gzip", "snappy", "lz4", "zstd")
+        ),
+    ]  # fmt: skip
+
+
+def _latencies() -> list[Workload]:
+    return [
+        *(
+            Workload(
+                "W4", f"rate-{rate}", f"1 KiB at {rate:,} a second", "pacing.fixed_rate",
+                {"rate": rate, "size": 1024, "seconds": 10},
+                ("publish_p99_ms", "e2e_p50_ms", "e2e_p99_ms", "e2e_p999_ms"),
+                bars={"publish_p99_ms": 1.0, "e2e_p99_ms": 1.0}, pairs=2, warm_up=False,
+                tiny={"seconds": 1, "warm_up_s": 0.5},
+            )
+            for rate in (1000, 5000, 10_000, 20_000, 50_000)
+        ),
+        Workload(
+            "W5", "ping-pong-all", "ping-pong, 100 B, acks=all", "rdkafka.ping_pong",
+            {"size": 100, "count": 10_000, "acks": "all"}, ("p50_us", "p99_us", "p999_us"),
+            bars=_LATE, pairs=3, tiny={"count": 200},
+        ),
+        *(
+            Workload(
+                "W5", f"end-to-end-{acks}", f"EndToEndLatency, acks={acks}",
+                "java.end_to_end_latency", {"size": 100, "count": 10_000, "acks": acks},
+                ("mean_us",), pairs=3, tiny={"count": 200},
+            )
+            for acks in ("1", "all")
+        ),
+    ]  # fmt: skip
+
+
+def _reads() -> list[Workload]:
+    java = "java.consumer_performance"
+    return [
+        _read("consume-1000-java", "1,000 B, ConsumerPerformance", _FILL_1000, load=java)
+        ._replace(pairs=3, quick=None),
+        _read("consume-100-java", "100 B, ConsumerPerformance", _FILL_100, load=java)
+        ._replace(pairs=3, quick=None),
+        _read("consume-1000-cold", "1,000 B from disk, kcat", _FILL_1000, cold=True),
+    ]  # fmt: skip
+
+
+def _users() -> list[Workload]:
+    return [
+        *(
+            Workload(
+                "W14", f"{client}-{size}", f"{client.replace('_', '-')}, {size:,} B",
+                f"python_clients.{client}", {"size": size, "count": count},
+                ("produced_s", "consumed_s"), pairs=2, tiny={"count": 1000},
+            )
+            for client, count in (("kafka_python", 50_000), ("aiokafka", 100_000))
+            for size in (100, 1000)
+        ),
+        Workload(
+            "W15", "spark", "Spark, 200,000 records of 1,000 B", "spark.sink_and_source",
+            {"size": 1000, "count": 200_000, "partitions": 4},
+            ("sink_s", "batch_read_s", "available_now_s"), pairs=2, warm_up=False,
+            tiny={"count": 2000},
+        ),
+        Workload(
+            "W16", "test-suite", "50 tests, a fresh broker each (Kafka: from 5)",
+            "suite.fresh_broker_suite", {"tests": 50, "kafka_tests": 5},
+            ("suite_s", "test_s"), bars={"suite_s": 0.05}, pairs=2, warm_up=False, own_broker=True,
+            tiny={"tests": 2, "kafka_tests": 1},
+        ),
+    ]  # fmt: skip
+
+
+def _scale() -> list[Workload]:
+    return [
+        *(
+            Workload(
+                "W11", f"partitions-{count}", f"{count:,} partitions", "lifetime.many_partitions",
+                {"partitions": count, "rate": 10_000, "seconds": 5},
+                ("create_s", "idle_mib", "idle_cpu_pct", "p99_ms", "stop_s", "restart_s",
+                 "crash_restart_s"),
+                pairs=2, warm_up=False, own_broker=True,
+                tiny={"partitions": count // 20, "rate": 1000, "seconds": 1},
+            )
+            for count in (100, 1000)
+        ),
+        *(
+            Workload(
+                "W12", f"members-{protocol}", f"200 group members, {protocol} protocol",
+                "groups.many_members",
+                {"members": 200, "partitions": 200, "rolled": 10, "protocol": protocol},
+                ("stable_s", "roll_s", "rebalances", "broker_cpu_s"),
+                pairs=2, warm_up=False, own_broker=True,
+                tiny={"members": 10, "partitions": 20, "rolled": 2},
+            )
+            for protocol in ("classic", "consumer")
+        ),
+        Workload(
+            "W17", "crash-recovery", "kill -9 in mid-write, 256 MiB in 50 partitions",
+            "lifetime.crash_recovery", {"mib": 256, "partitions": 50},
+            ("recovery_s",), pairs=2, warm_up=False, own_broker=True,
+            tiny={"mib": 4, "partitions": 5},
+        ),
+    ]  # fmt: skip
+
+
+WORKLOADS = (*HEADLINES, *_w1(), *_java(), *_latencies(), *_reads(), *_users(), *_scale())

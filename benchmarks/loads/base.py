@@ -1,0 +1,109 @@
+"""What all loads share: the place of the broker, topics, and commands that are written down."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+Figures = dict[str, float]
+
+commands: list[str] = []
+"""The command lines this process ran, as a person would type them; they go into the result."""
+
+
+class LoadFailed(Exception):
+    """The load did not do what it claims to measure; the text says what went wrong."""
+
+
+class Place(NamedTuple):
+    """Where a load finds its broker.
+
+    `scratch` is a directory of this run. A load that starts brokers of its own uses `kind` and
+    `scratch` only; for all others `bootstrap` answers and `data_dir` is what that broker writes.
+    """
+
+    kind: str
+    topic: str
+    scratch: str
+    bootstrap: str = ""
+    data_dir: str = ""
+
+
+def run_command(
+    command: Sequence[str], *, hide: Iterable[tuple[str, str]] = (), timeout_s: float = 280
+) -> str:
+    """Standard output of a command that must succeed. `hide` replaces paths in what is noted."""
+    shown = shlex.join(command)
+    for path, name in hide:
+        shown = shown.replace(path, name)
+    commands.append(shown)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    if done.returncode != 0:
+        raise LoadFailed(f"{shown}: exit {done.returncode}: {(done.stdout + done.stderr)[-1500:]}")
+    return done.stdout
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int = 1) -> None:
+    """Create the topic and wait until every partition has a leader."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(60)
+    await_leaders(bootstrap, topic, partitions)
+
+
+def await_leaders(bootstrap: str, topic: str, partitions: int, timeout_s: float = 120) -> None:
+    """Until metadata names a leader for every partition and the last one tells its end offset."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        try:
+            found = admin.list_topics(topic, timeout=5).topics[topic].partitions
+            if len(found) == partitions and all(part.leader >= 0 for part in found.values()):
+                end_offsets(bootstrap, topic, [partitions - 1])
+                return
+        except KafkaException:
+            pass
+        time.sleep(0.01)
+    raise LoadFailed(f"{topic} had no leader for each of {partitions} partitions in {timeout_s} s")
+
+
+def delete_topic(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # must outlive the call
+    admin.delete_topics([topic])[topic].result(60)
+
+
+def end_offsets(bootstrap: str, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench-offsets"})
+    try:
+        return {
+            index: consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=30)[1]
+            for index in partitions
+        }
+    finally:
+        consumer.close()
+
+
+def expect_records(bootstrap: str, topic: str, partitions: int, count: int) -> None:
+    """Raise LoadFailed unless the topic holds exactly `count` records."""
+    held = sum(end_offsets(bootstrap, topic, range(partitions)).values())
+    if held != count:
+        raise LoadFailed(f"{count} records were sent, the broker holds {held}")
+
+
+def stored_bytes(data_dir: str, topic: str) -> int:
+    """Bytes in the topic's segment files, read from the broker's directory."""
+    return sum(path.stat().st_size for path in Path(data_dir).glob(f"{topic}-*/*.log"))
+
+
+def percentiles(times: list[float], unit: str, factor: float) -> Figures:
+    """p50, p99 and p99.9 of times in seconds, multiplied by `factor`, named with `unit`."""
+    times = sorted(times)
+    last = len(times) - 1
+    shares = (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
+    return {f"{name}_{unit}": times[round(last * share)] * factor for name, share in shares}

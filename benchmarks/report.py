@@ -1,0 +1,153 @@
+"""From runs to a table: medians, ranges, the ratio of each pair, and the bars."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from benchmarks.targets import KINDS
+from benchmarks.workloads import RATES, WORKLOADS, Workload
+
+_LIMIT_MS = 20.0
+_UNITS = {
+    "mb_s": "MB/s", "records_s": "records/s", "requests_s": "requests/s",
+    "produced_s": "produced/s", "consumed_s": "consumed/s", "cpu_s": "broker CPU s",
+    "broker_cpu_s": "broker CPU s", "peak_mib": "peak MiB", "idle_mib": "idle MiB",
+    "disk_mib": "disk MiB", "idle_cpu_pct": "idle CPU %",
+}  # fmt: skip
+
+
+class Row(NamedTuple):
+    """One figure of one workload on both brokers. `ratios` are ours to Kafka's, pair by pair."""
+
+    workload: str
+    title: str
+    figure: str
+    ours: list[float]
+    theirs: list[float]
+    bar: float | None
+
+    @property
+    def ratios(self) -> list[float]:
+        return [a / b for a, b in zip(self.ours, self.theirs, strict=False) if b]
+
+    @property
+    def gains(self) -> list[float]:
+        """Ratios turned so that more than 1 is always better for Barnabas."""
+        if self.figure in RATES:
+            return self.ratios
+        return [b / a for a, b in zip(self.ours, self.theirs, strict=False) if a]
+
+    @property
+    def holds(self) -> bool | None:
+        if self.bar is None or not self.ratios:
+            return None
+        ratio = statistics.median(self.ratios)
+        return ratio >= self.bar if self.figure in RATES else ratio <= self.bar
+
+
+def rows(result: dict[str, Any]) -> Iterator[Row]:
+    """Every row of the table, in the order of the workloads."""
+    for workload in WORKLOADS:
+        if workload.name in result["workloads"]:
+            yield from _rows_of(workload, result["workloads"][workload.name]["runs"])
+    if result["idle"]:
+        idle = [[result["idle"][kind]["idle_mib"]] for kind in KINDS]
+        yield Row("memory", "memory before any load", "idle_mib", idle[0], idle[1], 0.125)
+        cpu = [[result["idle"][kind]["idle_cpu_pct"]] for kind in KINDS]
+        yield Row("memory", "CPU before any load", "idle_cpu_pct", cpu[0], cpu[1], None)
+        peak = [[result["peak_mib"][kind]] for kind in KINDS]
+        yield Row("memory", "most memory of the run", "peak_mib", peak[0], peak[1], 0.2)
+
+
+def _rows_of(workload: Workload, runs: dict[str, list[dict[str, float]]]) -> Iterator[Row]:
+    for figure in (*workload.figures, *(() if workload.own_broker else ("cpu_s",))):
+        ours, theirs = ([run[figure] for run in runs[kind]] for kind in KINDS)
+        if ours or theirs:
+            bar = workload.bars.get(figure)
+            yield Row(workload.name, workload.title, figure, ours, theirs, bar)
+
+
+def table(result: dict[str, Any]) -> str:
+    """The markdown that README carries."""
+    machine = result["machine"]
+    lines = [
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+        f"{machine['kernel']}; `{result['command']}`, {result['seconds']:.0f} s",
+        "",
+        "| workload | figure | Barnabas | Apache Kafka 4.3.1 | ratio | bar |",
+        "|---|---|---|---|---|---|",
+    ]
+    last = ""
+    for row in rows(result):
+        name = _UNITS.get(row.figure, row.figure.replace("_", " "))
+        arrow = "↑" if row.figure in RATES else "↓"
+        cells = [
+            row.title if row.title != last else "", f"{name} {arrow}",
+            _spread(row.ours), _spread(row.theirs), _ratio(row.ratios), _bar(row),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+        last = row.title
+    lines += [
+        "",
+        "Medians (least to most); ↑ more is better, ↓ less. A ratio is Barnabas to Kafka,",
+    ]
+    lines.append("taken pair by pair. A bar is what the project asks of itself.")
+    lines += [*_highest_rates(result), *_failures(result)]
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _spread(values: list[float]) -> str:
+    if not values:
+        return "failed"
+    middle = _number(statistics.median(values))
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({_number(min(values))} to {_number(max(values))})"
+
+
+def _ratio(ratios: list[float]) -> str:
+    if not ratios:
+        return "-"
+    middle = f"**{_number(statistics.median(ratios))}**"
+    if len(ratios) == 1:
+        return middle
+    return f"{middle} ({_number(min(ratios))} to {_number(max(ratios))})"
+
+
+def _bar(row: Row) -> str:
+    if row.holds is None or row.bar is None:
+        return ""
+    sign = "≥" if row.figure in RATES else "≤"
+    return f"{sign} {row.bar:g} {'holds' if row.holds else '**missed**'}"
+
+
+def _highest_rates(result: dict[str, Any]) -> list[str]:
+    """W4's summary: the highest fixed rate whose end-to-end p99 stays under 20 ms."""
+    best = dict.fromkeys(KINDS, 0)
+    measured = False
+    for workload in result["workloads"].values():
+        rate = workload["arguments"].get("rate")
+        for kind, runs in workload["runs"].items():
+            late = [run["e2e_p99_ms"] for run in runs if "e2e_p99_ms" in run]
+            measured = measured or bool(late)
+            if late and statistics.median(late) < _LIMIT_MS:
+                best[kind] = max(best[kind], rate)
+    if not measured:
+        return []
+    return ["", f"Highest rate with e2e p99 under {_LIMIT_MS:.0f} ms: Barnabas "
+            f"{best['barnabas']:,} a second, Apache Kafka {best['kafka']:,}."]  # fmt: skip
+
+
+def _failures(result: dict[str, Any]) -> list[str]:
+    found = [
+        f"- {name} on {kind}: {text.splitlines()[-1]}"
+        for name, workload in result["workloads"].items()
+        for kind, text in workload.get("failures", {}).items()
+    ]
+    return ["", "Failed:", *found] if found else []
