@@ -57,6 +57,11 @@ _CAUSES = (
         "this Spark has no Kafka connector; with spark-submit add --packages {connector}",
     ),
     _Cause(
+        r"No module named '(numpy|pyarrow|pandas)'",
+        "the Python of Spark's executors lacks NumPy, PyArrow or pandas; install them there"
+        " (pip install pyarrow pandas), or point PYSPARK_PYTHON at a Python that has them",
+    ),
+    _Cause(
         r"UnknownTopicOrPartitionException|This server does not host this topic-partition",
         "a topic does not exist on that broker (or was deleted while the job ran);"
         " list them with kafka-topics.sh --list or kcat -L",

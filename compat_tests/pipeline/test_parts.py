@@ -1,0 +1,300 @@
+"""The parts that travel to executors, against the broker's own codec; no Spark, no broker."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+from pipeline.cli import _duration_ms, _time_ms  # noqa: E402
+from pipeline.crc import NumpyCrc32c  # noqa: E402
+from pipeline.errors import PipelineError, explain  # noqa: E402
+from pipeline.hadoop_files import from_log, local_path  # noqa: E402
+from pipeline.producer import Encoder, murmur2  # noqa: E402
+from pipeline.profile_html import buckets, page  # noqa: E402
+from pipeline.progress import table  # noqa: E402
+from pipeline.replay import target_names  # noqa: E402
+from pipeline.segment_decode import SegmentError, read_part  # noqa: E402
+from pipeline.segment_plan import PlanError, Wanted, plan  # noqa: E402
+from pipeline.segment_source import narrow, parse_options  # noqa: E402
+from pipeline.segments import parse_offsets  # noqa: E402
+from pipeline.topic_profile import PartitionProfile, TopicProfile  # noqa: E402
+from wire.records import (  # noqa: E402
+    EndTxnMarker,
+    Record,
+    build_batch,
+    check_crc,
+    end_txn_marker_batch,
+    read_header,
+    read_records,
+)
+
+ABORT, COMMIT = 0, 1
+
+byte_strings = st.none() | st.binary(max_size=300)
+header_lists = st.lists(st.tuples(st.text(max_size=8), byte_strings), max_size=4)
+rows = st.lists(
+    st.tuples(st.integers(0, 2**45), byte_strings, byte_strings, header_lists),
+    min_size=1,
+    max_size=40,
+)
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    (tmp_path / "meta.properties").write_text("version=1\n")
+    return tmp_path
+
+
+def write_segment(
+    log_dir: Path, batches: list[bytes], *, base: int = 0, high_watermark: int | None = None
+) -> Path:
+    folder = log_dir / "t-0"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{base:020d}.log"
+    path.write_bytes(b"".join(batches))
+    if high_watermark is not None:
+        checkpoint = log_dir / "replication-offset-checkpoint"
+        checkpoint.write_text(f"0\n1\nt 0 {high_watermark}\n")
+    return path
+
+
+def read(log_dir: Path, **wanted: Any) -> list[tuple[Any, ...]]:
+    """(offset, ms, key, value, headers) of all that the plan reads."""
+    found = []
+    for one in plan([str(log_dir)], Wanted("t", **wanted)):
+        for part in one.parts:
+            for batch in read_part(part, True):
+                found += [
+                    (
+                        row["offset"], round(row["timestamp"].timestamp() * 1000), row["key"],
+                        row["value"], row["headers"],
+                    )
+                    for row in batch.to_pylist()
+                ]  # fmt: skip
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches=st.lists(rows, min_size=1, max_size=4), codec=st.integers(0, 4))
+def test_decoding_in_columns_gives_what_the_brokers_codec_reads(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[Any]], codec: int
+) -> None:
+    log_dir = tmp_path_factory.mktemp("log")
+    (log_dir / "meta.properties").touch()
+    built: list[bytes] = []
+    expected: list[tuple[Any, ...]] = []
+    offset = 0
+    for batch in batches:
+        records = [Record(-1, ms, key, value, headers) for ms, key, value, headers in batch]
+        built.append(build_batch(records, base_offset=offset, codec=codec))
+        expected += [
+            (one.offset, one.timestamp, one.key, one.value, one.headers)
+            for one in read_records(built[-1])
+        ]
+        offset += len(batch)
+    write_segment(log_dir, built, high_watermark=offset)
+    found = [
+        (number, ms, key, value, [(h["key"], h["value"]) for h in headers or []])
+        for number, ms, key, value, headers in read(log_dir)
+    ]
+    assert found == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(batch=rows)
+def test_a_replayed_batch_is_one_the_broker_accepts_and_reads_alike(batch: list[Any]) -> None:
+    as_rows = [
+        (ms, key, value, [{"key": name, "value": data} for name, data in headers])
+        for ms, key, value, headers in batch
+    ]
+    data = Encoder().batch(as_rows, (7, 3), 11)
+    header = read_header(data)
+    assert header.size == len(data)
+    assert check_crc(data, 0, header)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, 11)
+    assert header.max_timestamp == max(row[0] for row in batch)
+    found = [(one.timestamp, one.key, one.value, list(one.headers)) for one in read_records(data)]
+    assert found == [(ms, key, value, headers) for ms, key, value, headers in batch]
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 130, 4097, 70_001])
+def test_the_checksum_without_a_c_library_is_the_same(size: int) -> None:
+    data = os.urandom(size)
+    assert NumpyCrc32c()(data) == crc32c(data)
+
+
+def test_keys_go_to_the_partition_of_kafkas_own_partitioner() -> None:
+    # The vectors of Kafka's UtilsTest.
+    vectors = {
+        b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536,
+        b"a-little-bit-longer-string": -1486304829, b"abc": 479470107,
+    }  # fmt: skip
+    for key, expected in vectors.items():
+        assert murmur2(key) == expected & 0xFFFFFFFF
+
+
+def simple(offset: int, count: int = 3, **options: Any) -> bytes:
+    records = [Record(-1, 1000 + offset + n, b"k", b"v%d" % (offset + n)) for n in range(count)]
+    return build_batch(records, base_offset=offset, **options)
+
+
+def offsets(found: list[tuple[Any, ...]]) -> list[int]:
+    return [row[0] for row in found]
+
+
+def test_only_what_lies_below_the_high_watermark_is_read_unless_the_log_end_is_asked_for(
+    log_dir: Path,
+) -> None:
+    write_segment(log_dir, [simple(0), simple(3), simple(6)], high_watermark=5)
+    assert offsets(read(log_dir)) == [0, 1, 2, 3, 4]
+    assert offsets(read(log_dir, log_end=True)) == list(range(9))
+
+
+def test_a_torn_end_of_the_active_segment_is_no_error_but_of_a_closed_one_it_is(
+    log_dir: Path,
+) -> None:
+    write_segment(log_dir, [simple(0), simple(3)[:-1]])
+    assert offsets(read(log_dir, log_end=True)) == [0, 1, 2]
+    write_segment(log_dir, [simple(6)], base=6)
+    with pytest.raises(SegmentError, match="ends within the batch at offset 3"):
+        read(log_dir, log_end=True)
+
+
+def test_aborted_control_and_open_batches_are_left_out(log_dir: Path) -> None:
+    def txn(offset: int, producer: int) -> bytes:
+        return simple(offset, producer_id=producer, producer_epoch=0, base_sequence=0,
+                      is_transactional=True)  # fmt: skip
+
+    def marker(offset: int, producer: int, kind: int) -> bytes:
+        return end_txn_marker_batch(
+            EndTxnMarker(kind, 0), producer_id=producer, producer_epoch=0, timestamp=1,
+            base_offset=offset,
+        )  # fmt: skip
+
+    path = write_segment(
+        log_dir,
+        [txn(0, 1), txn(3, 2), marker(6, 1, ABORT), marker(7, 2, COMMIT), txn(8, 1),
+         marker(11, 1, COMMIT), txn(12, 3), simple(15)],
+        high_watermark=18,
+    )  # fmt: skip
+    path.with_suffix(".txnindex").write_bytes(struct.pack(">hqqqq", 0, 1, 0, 6, 3))
+    assert offsets(read(log_dir)) == [3, 4, 5, 8, 9, 10]
+    assert offsets(read(log_dir, committed_only=False)) == [
+        *range(6), 8, 9, 10, *range(12, 18),
+    ]  # fmt: skip
+
+
+def test_deleted_records_below_the_log_start_are_not_read(log_dir: Path) -> None:
+    write_segment(log_dir, [simple(0), simple(3)], high_watermark=6)
+    (log_dir / "log-start-offset-checkpoint").write_text("0\n1\nt 0 4\n")
+    assert offsets(read(log_dir)) == [4, 5]
+
+
+def test_an_interrupted_compaction_is_refused(log_dir: Path) -> None:
+    write_segment(log_dir, [simple(0)], high_watermark=3)
+    (log_dir / "t-0" / f"{0:020d}.log.swap").touch()
+    with pytest.raises(PlanError, match="start it once"):
+        read(log_dir)
+
+
+def test_a_segment_deleted_after_planning_is_still_read_under_its_other_name(
+    log_dir: Path,
+) -> None:
+    path = write_segment(log_dir, [simple(0)], high_watermark=3)
+    (part,) = plan([str(log_dir)], Wanted("t"))[0].parts
+    path.rename(path.with_name(path.name + ".deleted"))
+    assert sum(batch.num_rows for batch in read_part(part, False)) == 3
+    path.with_name(path.name + ".deleted").unlink()
+    with pytest.raises(SegmentError, match="is gone"):
+        list(read_part(part, False))
+
+
+def test_filters_of_pyspark_narrow_the_plan() -> None:
+    def of(kind: str, column: str, value: Any) -> Any:
+        return type(kind, (), {"attribute": (column,), "value": value})()
+
+    wanted = Wanted("t", from_offsets={0: 50})
+    wanted = narrow(wanted, of("In", "partition", (0, 2)))
+    wanted = narrow(wanted, of("EqualTo", "partition", 2))
+    wanted = narrow(wanted, of("GreaterThan", "offset", 9))
+    wanted = narrow(wanted, of("LessThanOrEqual", "offset", 99))
+    assert wanted.partitions == {2}
+    assert wanted.from_offsets == {-1: 10, 0: 50}
+    assert wanted.to_offsets == {-1: 100}
+    moment = datetime.datetime(2023, 1, 1, tzinfo=datetime.UTC)
+    ms = int(moment.timestamp() * 1000)
+    wanted = narrow(wanted, of("GreaterThanOrEqual", "timestamp", moment))
+    wanted = narrow(wanted, of("LessThan", "timestamp", moment))
+    assert (wanted.since_ms, wanted.until_ms) == (ms, ms + 1)
+    assert narrow(wanted, of("StringContains", "value", "x")) == wanted
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(PlanError, match="unknown option 'subscribe'"):
+        parse_options({"path": "/x", "topic": "t", "subscribe": "t"})
+    with pytest.raises(PlanError, match="needs the option 'topic'"):
+        parse_options({"path": "/x"})
+
+
+def test_offsets_and_times_as_people_write_them() -> None:
+    assert parse_offsets("100-200") == ({-1: 100}, {-1: 200})
+    assert parse_offsets("0:5-,3:-9") == ({0: 5}, {3: 9})
+    with pytest.raises(PipelineError, match="expected FROM-TO"):
+        parse_offsets("5")
+    assert _time_ms("2023-11-14T22:13:20") == 1_700_000_000_000
+    assert _time_ms("2023-11-14T23:13:20+01:00") == 1_700_000_000_000
+    assert _time_ms("1700000000000") == 1_700_000_000_000
+    assert _duration_ms("30s") == 30_000
+
+
+def test_a_topic_flag_picks_one_or_renames_the_only_one() -> None:
+    assert target_names(["a", "b"], None, "x-") == {"a": "x-a", "b": "x-b"}
+    assert target_names(["a", "b"], "b", "") == {"b": "b"}
+    assert target_names(["a"], "other", "") == {"a": "other"}
+    with pytest.raises(PipelineError, match="but no c"):
+        target_names(["a", "b"], "c", "")
+
+
+def test_known_causes_are_found_in_what_spark_says() -> None:
+    error = RuntimeError("Job aborted: java.io.IOException: No space left on device")
+    assert "the disk is full" in (explain(error) or "")
+    error = RuntimeError("x\npipeline.segment_decode.SegmentError: /d/0.log: damaged\n at y")
+    assert explain(error) == "/d/0.log: damaged"
+    assert explain(ValueError("nothing we know")) is None
+
+
+def test_paths_of_sparks_log_are_urls() -> None:
+    assert from_log("file:///lake/topic=a%20b/x.parquet") == "file:/lake/topic=a b/x.parquet"
+    assert from_log("hdfs://host:8020/lake/x") == "hdfs://host:8020/lake/x"
+    assert local_path("file:/a/b") == local_path("file:///a/b") == "/a/b"
+
+
+def test_the_page_escapes_keys_and_needs_few_bars_for_long_times() -> None:
+    one = PartitionProfile(0, 3, 0, 4, 2, 3, 30, 0, 0, 3, 0, 3_600_000_000)
+    profile = TopicProfile(
+        "t", "here", [one], [(0, 0, 1, 11), (0, 3_600_000_000, 2, 22)], 3, [1, 2, 3, 4, 5, 6],
+        [(4, 3)], [(b"<script>", 2, 22), (None, 1, 11)], [(0, 1, 2)], 1,
+    )  # fmt: skip
+    spans, hours = buckets(profile)
+    assert len(spans) <= 120
+    assert hours == 9
+    assert sum(count for _, count in spans) == 3
+    html = page(profile)
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_a_table_lines_up() -> None:
+    text = table(["name", "count"], [["a", 1234], ["bcd", None]])
+    assert text.splitlines() == ["name  count", "----  -----", "a     1,234", "bcd       -"]
