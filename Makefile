@@ -22,10 +22,10 @@ lint: $(VENV)/.test  ## ruff, mypy --strict, import contracts
 	$(BIN)/lint-imports
 
 compat: $(VENV)/.test  ## real clients (Python, C, Java, kcat) against a real broker process
-	$(BIN)/python -m pytest compat_tests --ignore=compat_tests/spark $(ARGS)
+	$(BIN)/python -m pytest compat_tests --ignore=compat_tests/spark --ignore=compat_tests/pipeline $(ARGS)
 
-compat-spark: $(VENV)/.spark  ## PySpark's Kafka source and sink against a real broker process
-	$(BIN)/python -m pytest compat_tests/spark $(ARGS)
+compat-spark: $(VENV)/.spark  ## Spark's Kafka source and sink, and our pipeline, against a real broker
+	$(BIN)/python -m pytest compat_tests/spark compat_tests/pipeline $(ARGS)
 
 bench: $(VENV)/.test  ## side by side with Apache Kafka 4.3.1; ratios (ARGS="--quick", ARGS="--list")
 	$(BIN)/python -m benchmarks $(ARGS)
