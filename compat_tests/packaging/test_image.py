@@ -163,17 +163,30 @@ def test_a_container_serves_through_a_port_map_stops_on_sigterm_and_keeps_its_da
 
 
 def test_with_an_advertised_listener_every_byte_goes_through_the_port_map(
+    image: Image,
     run: Callable[..., subprocess.Popen[str]],
 ) -> None:
     (inside,) = free_ports(1)
     with PortMap(INSIDE, inside) as mapped:
         outside = f"127.0.0.1:{mapped.port}"
-        run(
-            {
-                "KAFKA_LISTENERS": f"PLAINTEXT://{INSIDE}:{inside}",
-                "KAFKA_ADVERTISED_LISTENERS": f"PLAINTEXT://{outside}",
-            }
-        )
+        # All the variables that a container of apache/kafka is usually given.
+        variables = {
+            "KAFKA_NODE_ID": "1",
+            "KAFKA_PROCESS_ROLES": "broker,controller",
+            "KAFKA_LISTENERS": f"PLAINTEXT://:{inside},CONTROLLER://:9093",
+            "KAFKA_ADVERTISED_LISTENERS": f"PLAINTEXT://{outside}",
+            "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+            "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@localhost:9093",
+            "KAFKA_INTER_BROKER_LISTENER_NAME": "PLAINTEXT",
+            "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
+            "KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
+            "KAFKA_TRANSACTION_STATE_LOG_MIN_ISR": "1",
+            "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+        }
+        run(variables)
+        is_healthy, line = image.is_healthy(variables)
+        assert is_healthy, line
         assert addresses(outside) == [outside]
         rdkafka.send_all(Producer({"bootstrap.servers": outside}), "advertised", RECORDS)
         assert consume(outside, "advertised") == sorted(RECORDS)
