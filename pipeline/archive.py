@@ -31,13 +31,11 @@ from pipeline.errors import PipelineError
 from pipeline.hadoop_files import HadoopFiles
 from pipeline.kafka_admin import KafkaAdmin
 from pipeline.progress import human_bytes, rate
-from pipeline.session import Job
+from pipeline.session import Job, run_watched, signal_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
-
-_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,11 @@ class ArchiveTotals:
     rows: int = 0
     batches: int = 0
     lag: int = 0
+    last_batch: int = -1
+    last_batch_ms: int = 0
     started_at: float = field(default_factory=time.monotonic)
-    stopped: bool = False
+    stopped_by: int = 0
+    """Number of the signal that ended it early; 0 when it ended by itself."""
     _seen: set[int] = field(default_factory=set)
 
     @property
@@ -81,6 +82,8 @@ class ArchiveTotals:
         self.rows += max(0, int(progress["numInputRows"]))
         self.batches += 1
         self.lag = _lag(progress)
+        self.last_batch = batch
+        self.last_batch_ms = int(progress["durationMs"].get("triggerExecution", 0))
         return True
 
 
@@ -95,9 +98,9 @@ def run_archive(job: Job, options: ArchiveOptions) -> ArchiveTotals:
     totals = ArchiveTotals()
     query = _start(job, options, checkpoint)
     try:
-        _follow(job, query, totals)
-    except KeyboardInterrupt:
-        totals.stopped = True
+        run_watched(job, lambda: _follow(query, totals), lambda _: _progress(totals))
+    except KeyboardInterrupt as stop:
+        totals.stopped_by = signal_of(stop)
     finally:
         with suppress(Exception):
             query.stop()
@@ -114,7 +117,7 @@ def summary(job: Job, options: ArchiveOptions, totals: ArchiveTotals) -> str:
         f" ({rate(totals.rows, totals.seconds)}); lag {totals.lag:,}",
         f"{options.to} holds {len(files)} files, {human_bytes(size)}",
     ]
-    if totals.stopped:
+    if totals.stopped_by:
         lines.append("stopped; the same command goes on where this one ended")
     else:
         lines.append(f'read it: spark.read.{options.format}("{options.to}")')
@@ -206,17 +209,19 @@ def archive_columns(frame: DataFrame, partition_by: str) -> DataFrame:
     return frame.selectExpr(*columns)
 
 
-def _follow(job: Job, query: StreamingQuery, totals: ArchiveTotals) -> None:
-    while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
+def _follow(query: StreamingQuery, totals: ArchiveTotals) -> None:
+    """Wait for the query's end, counting its batches."""
+    while not query.awaitTermination(1):
         _collect(query, totals)
-        last: Any = query.lastProgress
-        if not last:
-            job.progress.show(f"first batch ... {totals.seconds:.0f} s")
-            continue
-        job.progress.show(
-            f"{totals.rows:,} rows  {rate(totals.rows, totals.seconds)}  lag {totals.lag:,}"
-            f"  batch {last['batchId']} took {last['durationMs'].get('triggerExecution', 0)} ms"
-        )
+
+
+def _progress(totals: ArchiveTotals) -> str:
+    if not totals.batches:
+        return f"first batch ... {totals.seconds:.0f} s"
+    return (
+        f"{totals.rows:,} rows  {rate(totals.rows, totals.seconds)}  lag {totals.lag:,}"
+        f"  batch {totals.last_batch} took {totals.last_batch_ms:,} ms"
+    )
 
 
 def _collect(query: StreamingQuery, totals: ArchiveTotals) -> None:

@@ -12,7 +12,6 @@ import contextlib
 import datetime
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -199,7 +198,7 @@ def _archive(arguments: argparse.Namespace) -> int:
         )
         totals = archive.run_archive(job, options)
         print(archive.summary(job, options, totals))
-        return 128 + signal.SIGINT if totals.stopped else EXIT_OK
+        return 128 + totals.stopped_by if totals.stopped_by else EXIT_OK
 
     if arguments.compact:
         return _with_spark(arguments, "barnabas-compact", compact, needs_kafka=False)
@@ -312,7 +311,7 @@ def _with_spark(
     bootstrap: str | None = None,
 ) -> int:
     from pipeline.kafka_admin import check_reachable
-    from pipeline.session import open_session
+    from pipeline.session import open_session, signal_of
 
     settings = dict(conf or {}) | dict(arguments.conf)
     try:
@@ -328,9 +327,7 @@ def _with_spark(
         return _fail(from_os(error))
     except KeyboardInterrupt as stop:
         print("barnabas: stopped", file=sys.stderr)
-        return 128 + (
-            stop.args[0] if stop.args and isinstance(stop.args[0], int) else signal.SIGINT
-        )
+        return 128 + signal_of(stop)
     except BrokenPipeError:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

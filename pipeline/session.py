@@ -269,29 +269,42 @@ def _sigterm_is_interrupt() -> Iterator[None]:
 
 
 def run_watched(job: Job, action: Callable[[], Any], text: Callable[[float], str]) -> Any:
-    """Run Spark's work in a thread while this one shows `text(seconds)` and hears Ctrl-C."""
+    """Run Spark's work in a thread, show `text(seconds)` from another, and hear Ctrl-C in this one.
+
+    This thread makes no call to the JVM meanwhile: an interrupt in the middle of one would leave
+    its answer in the connection, to be taken for that of the next call.
+    """
     outcome: list[Any] = []
     problem: list[BaseException] = []
+    ended = threading.Event()
 
     def work() -> None:
         try:
             outcome.append(action())
         except BaseException as error:
             problem.append(error)
+        ended.set()
 
-    started = time.monotonic()
-    thread = threading.Thread(target=work, name="spark-action", daemon=True)
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(_POLL_S)
+    def tell() -> None:
+        started = time.monotonic()
+        while not ended.wait(_POLL_S):
             with suppress(Exception):
                 job.progress.show(text(time.monotonic() - started))
+
+    threads = [threading.Thread(target=one, daemon=True) for one in (work, tell)]
+    for thread in threads:
+        thread.start()
+    try:
+        while not ended.wait(_POLL_S):
+            pass
     except KeyboardInterrupt:
+        ended.set()
         with suppress(Exception):
             job.spark.sparkContext.cancelAllJobs()
         raise
-    job.progress.clear()
+    finally:
+        threads[1].join(5)
+        job.progress.clear()
     if problem:
         raise problem[0]
     return outcome[0]
@@ -308,6 +321,12 @@ def stages(job: Job) -> str:
         total += stage.numTasks()
         rows += max(stage.inputRecords(), stage.outputRecords(), stage.shuffleWriteRecords())
     return f"{done}/{total} tasks, {rows:,} rows"
+
+
+def signal_of(stop: KeyboardInterrupt) -> int:
+    """The number of the signal behind an interrupt: SIGTERM's is in it, SIGINT's is not."""
+    number = stop.args[0] if stop.args else None
+    return number if isinstance(number, int) else int(signal.SIGINT)
 
 
 def ship(*modules: Any) -> None:
