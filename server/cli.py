@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
+_MAX_TIMEOUT_S = 86_400
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 
 
@@ -121,7 +122,7 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
     )
     health.add_argument("--bootstrap", metavar="HOST:PORT", help="the broker to ask")
     health.add_argument(
-        "--timeout", metavar="SECONDS", type=float, default=3.0, help="for each answer (3)"
+        "--timeout", metavar="SECONDS", type=_seconds, default=3.0, help="for each answer (3)"
     )
     _add_sources(health)
     health.set_defaults(run=_health)
@@ -134,6 +135,13 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
         extend(commands)
     commands.add_parser("version", help="print the version").set_defaults(run=_version)
     return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= _MAX_TIMEOUT_S:
+        raise ValueError(text)
+    return value
 
 
 def _add_sources(command: argparse.ArgumentParser) -> None:

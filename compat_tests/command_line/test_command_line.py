@@ -202,10 +202,35 @@ def test_version_names_the_kafka_it_speaks() -> None:
     assert re.fullmatch(r"barnabas \d+\.\d+\.\d+ \(speaks Kafka 4\.3\)\n", done.stdout)
 
 
+def test_health_says_in_one_line_whether_the_broker_answers(started: Started) -> None:
+    address = f"127.0.0.1:{started.port}"
+    done = run("health", "--bootstrap", address)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(
+        rf"healthy: {address} \(cluster \S{{22}}, 1 broker, \d+ ms\)\n", done.stdout
+    )
+    started.stop()
+    assert_one_clear_line(run("health", "--bootstrap", address), 1, address, "refused")
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "soon"])
+def test_health_refuses_a_timeout_that_is_none(seconds: str) -> None:
+    assert_one_clear_line(run("health", f"--timeout={seconds}"), 2, "--timeout", seconds)
+
+
+def test_start_takes_kafka_variables_only_with_env(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_NUM_PARTITONS", "3")
+    broker = Started(tmp_path, "--listen", "127.0.0.1:0")
+    assert broker.stop()[0] == 0
+    assert_one_clear_line(run("start", "--env"), 2, "KAFKA_NUM_PARTITONS", "num.partitions")
+
+
 def test_help_of_every_command_is_short_and_complete() -> None:
     done = run("--help")
     assert done.returncode == 0
-    for command in ("start", "dump-log", "check-config", "demo", "version"):
+    for command in ("start", "dump-log", "check-config", "health", "demo", "version"):
         assert command in done.stdout
     assert "--listen" in run("start", "--help").stdout
 
