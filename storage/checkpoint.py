@@ -58,7 +58,7 @@ def atomic_write(path: Path, data: bytes) -> None:
     """Replace the content of `path` durably; on OSError the old content is still there."""
     temporary = path.with_name(path.name + ".tmp")
     try:
-        fd = files.open_file(temporary, files.CREATE | os.O_TRUNC, 0o644)
+        fd = files.open_or_relieve(temporary, files.CREATE | os.O_TRUNC)
         try:
             files.write_fully(fd, [data], len(data), 0)
             files.fsync(fd)
@@ -348,7 +348,7 @@ class DirectoryLock:
 
     def try_acquire(self) -> bool:
         """Take the lock unless somebody has it. Raises OSError when `.lock` cannot be opened."""
-        fd = files.open_file(self.path, files.CREATE, 0o644)
+        fd = files.open_or_relieve(self.path, files.CREATE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,6 +14,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from typing import Protocol
+from weakref import WeakSet
 
 # A buffer of bytes for the system calls.
 Buffer = bytes | bytearray | memoryview
@@ -80,9 +82,34 @@ def read_fully(fd: int, size: int, position: int) -> bytes:
     return b"".join(parts)
 
 
+class DescriptorHolder(Protocol):
+    """Somebody who keeps files open only to save opening them again."""
+
+    def shrink(self, count: int) -> int:
+        """Close up to `count` of them; returns how many were closed."""
+
+
+descriptor_holders: WeakSet[DescriptorHolder] = WeakSet()
+
+
+def open_or_relieve(path: str | os.PathLike[str], flags: int, mode: int = 0o644) -> int:
+    """Open a file; if the process is out of descriptors, those kept idle are given up first (S-17).
+
+    Raises OSError when even that does not help.
+    """
+    try:
+        return open_file(path, flags, mode)
+    except OSError as error:
+        if not is_out_of_descriptors(error):
+            raise
+        if not sum(holder.shrink(8) for holder in list(descriptor_holders)):
+            raise
+    return open_file(path, flags, mode)
+
+
 def sync_directory(path: str | os.PathLike[str]) -> None:
     """Make creations, renames and removals in a directory durable (S-5)."""
-    fd = open_file(path, READ_ONLY)
+    fd = open_or_relieve(path, READ_ONLY)
     try:
         fsync_directory(fd)
     finally:
@@ -95,7 +122,7 @@ fsync_directory = os.fsync
 
 def sync_file(path: str | os.PathLike[str]) -> None:
     """Sync one file by its path."""
-    fd = open_file(path, READ_ONLY)
+    fd = open_or_relieve(path, READ_ONLY)
     try:
         fsync(fd)
     finally:

@@ -181,7 +181,7 @@ class _IndexFile:
         if self._written == count and not sync:
             return
         start = max(self._written, 0)
-        fd = files.open_file(self.path, files.CREATE, 0o644)
+        fd = files.open_or_relieve(self.path, files.CREATE)
         try:
             if self._written < 0:
                 files.ftruncate(fd, 0)
@@ -542,7 +542,7 @@ class TransactionIndex:
     def _write(self, aborted: list[AbortedTxn], added: list[AbortedTxn], keep: int) -> None:
         end = keep * _ABORTED_TXN.size
         data = b"".join(_ABORTED_TXN.pack(0, *txn) for txn in added)
-        fd = files.open_file(self.path, files.CREATE, 0o644)
+        fd = files.open_or_relieve(self.path, files.CREATE)
         try:
             files.ftruncate(fd, end)
             if data:

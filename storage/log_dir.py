@@ -185,7 +185,7 @@ class Reserve:
         """Hold the space; False if there is none. Raises OSError for any other trouble."""
         if self.is_held:
             return True
-        fd = files.open_file(self.path, files.CREATE, 0o644)
+        fd = files.open_or_relieve(self.path, files.CREATE)
         try:
             files.allocate(fd, RESERVE_BYTES)
         except OSError as error:

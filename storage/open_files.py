@@ -36,7 +36,7 @@ class FileHandle:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], flags: int = files.READ_WRITE) -> FileHandle:
-        return cls(files.open_file(path, flags, 0o644))
+        return cls(files.open_or_relieve(path, flags))
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         # The default argument outlives the module's globals at interpreter exit.
@@ -120,6 +120,7 @@ class OpenFileCache:
         self.limit = max(limit, 4)
         self._lock = Lock()
         self._owners: deque[FileOwner] = deque()
+        files.descriptor_holders.add(self)
 
     def opened(self, owner: FileOwner) -> None:
         """Note that `owner` has just opened its files; others may be told to close theirs."""

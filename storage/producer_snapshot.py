@@ -155,7 +155,7 @@ def write_snapshot(path: Path, entries: Iterable[ProducerStateEntry]) -> None:
     data = bytearray(_SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(body)))
     data += b"".join(body)
     data[2:_CRC_END] = crc32c(memoryview(data)[_CRC_END:]).to_bytes(4, "big")
-    fd = files.open_file(path, files.CREATE | os.O_TRUNC, 0o644)
+    fd = files.open_or_relieve(path, files.CREATE | os.O_TRUNC)
     try:
         files.write_fully(fd, [data], len(data), 0)
     finally:

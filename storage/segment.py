@@ -155,13 +155,7 @@ class LogSegment:
         return handle
 
     def _open(self, flags: int) -> FileHandle:
-        try:
-            handle = FileHandle.open(self.path, flags)
-        except OSError as error:
-            # Out of descriptors: cold segments have some to give back (S-17).
-            if not files.is_out_of_descriptors(error) or not self._open_files.shrink(8):
-                raise
-            handle = FileHandle.open(self.path, flags)
+        handle = FileHandle.open(self.path, flags)
         self._open_files.opened(self)
         return handle
 

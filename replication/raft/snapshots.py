@@ -91,7 +91,7 @@ def write_snapshot(
     """Write a snapshot so that it is there completely, durably, or not at all. Raises OSError."""
     final = directory / snapshot_id.file_name
     part = directory / (snapshot_id.file_name + ".part")
-    fd = files.open_file(part, files.CREATE | os.O_TRUNC, 0o644)
+    fd = files.open_or_relieve(part, files.CREATE | os.O_TRUNC)
     try:
         position = 0
         for batch in _batches(snapshot_id.epoch, timestamp, wall_ms, controls, values):
