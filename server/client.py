@@ -8,10 +8,9 @@ version negotiation.
 from __future__ import annotations
 
 import socket
-import struct
 from typing import TypeVar
 
-from wire.frame import request_header_version, response_header_version
+from wire.frame import FrameReader, decode_response_header, encode_request
 from wire.schema import Request, Response
 
 _R = TypeVar("_R", bound=Response)
@@ -25,7 +24,8 @@ class Connection:
 
     def __init__(self, host: str, port: int, client_id: str, timeout_s: float = 10.0) -> None:
         self._socket = socket.create_connection((host, port), timeout=timeout_s)
-        self._client_id = client_id.encode()
+        self._client_id = client_id
+        self._reader = FrameReader(_MAX_RESPONSE_BYTES)
         self._correlation_id = 0
 
     def send(self, request: Request, version: int, response: type[_R]) -> _R:
@@ -35,27 +35,25 @@ class Connection:
         answer that is not Kafka's.
         """
         self._correlation_id += 1
-        api_key = request.api_key
-        header = struct.pack(">hhih", api_key, version, self._correlation_id, len(self._client_id))
-        is_flexible = request_header_version(api_key, version) == 2
-        header += self._client_id + (b"\0" if is_flexible else b"")
-        frame = header + request.encode_bytes(version)
-        self._socket.sendall(struct.pack(">i", len(frame)) + frame)
-        size, correlation_id = struct.unpack(">ii", self._read(8))
-        if correlation_id != self._correlation_id or not 4 <= size <= _MAX_RESPONSE_BYTES:
+        parts = encode_request(version, self._correlation_id, self._client_id, request)
+        for part in parts:
+            assert isinstance(part, bytes | bytearray | memoryview), "a request holds no file"
+            self._socket.sendall(part)
+        frame = self._receive()
+        correlation_id, position = decode_response_header(request.api_key, version, frame)
+        if correlation_id != self._correlation_id:
             raise ConnectionError("the answer is not Kafka's")
-        skip = 1 if response_header_version(api_key, version) == 1 else 0
-        return response.decode(self._read(size - 4)[skip:], version)
+        return response.decode(frame, version, position)
 
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
 
-    def _read(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            chunk = self._socket.recv(size - len(data))
-            if not chunk:
+    def _receive(self) -> bytes:
+        while True:
+            received = self._socket.recv_into(self._reader.buffer())
+            if not received:
                 raise ConnectionError("the broker closed the connection")
-            data += chunk
-        return bytes(data)
+            frames = self._reader.advance(received)
+            if frames:
+                return frames[0]
