@@ -83,7 +83,7 @@ def ratios(result: dict[str, Any]) -> str | None:
 def _ratio_bar(svg: Svg, row: Row, y: float, left: float, middle: float, at: Any) -> None:
     gain = statistics.median(row.gains)
     end = at(gain)
-    svg.words(left - 8, y + 14, f"{row.title}: {row.figure}", "end", 11)
+    svg.words(left - 8, y + 14, f"{row.title}: {row.unit}", "end", 11)
     svg.bar(min(middle, end), y + 4, abs(end - middle), 12, _BETTER if gain >= 1 else _WORSE)
     svg.line([(at(min(row.gains)), y + 10), (at(max(row.gains)), y + 10)], "#222222")
     svg.words(max(at(max(row.gains)), middle) + 6, y + 14, f"{gain:.3g}x", size=11)
@@ -91,7 +91,7 @@ def _ratio_bar(svg: Svg, row: Row, y: float, left: float, middle: float, at: Any
 
 def _ticks(low: float, high: float) -> list[float]:
     """1, 2, 5, 10, ... and their inverses within the range; powers of ten when it is wide."""
-    digits = (1, 2, 5) if high / low < 500 else (1,)
+    digits = (1, 2, 5) if high / low < 2000 else (1,)
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [digit * 10.0**exponent for exponent in exponents for digit in digits]
     return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]

@@ -29,6 +29,11 @@ class Row(NamedTuple):
     bar: float | None
 
     @property
+    def unit(self) -> str:
+        """The figure's name as a person writes it."""
+        return _UNITS.get(self.figure, self.figure.replace("_", " "))
+
+    @property
     def ratios(self) -> list[float]:
         return [a / b for a, b in zip(self.ours, self.theirs, strict=False) if b]
 
@@ -81,10 +86,9 @@ def table(result: dict[str, Any]) -> str:
     ]
     last = ""
     for row in rows(result):
-        name = _UNITS.get(row.figure, row.figure.replace("_", " "))
         arrow = "↑" if row.figure in RATES else "↓"
         cells = [
-            row.title if row.title != last else "", f"{name} {arrow}",
+            row.title if row.title != last else "", f"{row.unit} {arrow}",
             _spread(row.ours), _spread(row.theirs), _ratio(row.ratios), _bar(row),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")

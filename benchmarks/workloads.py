@@ -8,6 +8,7 @@ or name:
 `python -m benchmarks --only W3,produce-100`.
 
 W9 (TLS), W10 (transactions) and W13 (three nodes) are not here: features that are not there yet.
+For the same reason "members-consumer" (KIP-848) runs only when it is named.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _LATE = {"p50_us": 1.0, "p99_us": 1.0, "p999_us": 1.0}
 
 
 def _produce(name: str, title: str, size: int, count: int, **more: Any) -> Workload:
-    quick = {"count": count * 3 // 10}
+    quick = {"count": count * 6 // 10}
     return Workload(
         "C", name, f"produce {title}", "rdkafka.produce", {"size": size, "count": count, **more},
         ("mb_s",) if size > 100 else ("records_s",),
@@ -71,14 +72,20 @@ _FILL_1000 = ("filled-1000", {"size": 1000, "count": 1_000_000, "acks": 1})
 _FILL_100 = ("filled-100", {"size": 100, "count": 3_000_000, "acks": 1})
 
 
-def _read(name: str, title: str, fill: tuple[str, Arguments], **more: Any) -> Workload:
+def _read(
+    name: str,
+    title: str,
+    fill: tuple[str, Arguments],
+    load: str = "rdkafka.consume",
+    pairs: int = 0,
+    quick: Arguments | None = None,
+    **more: Any,
+) -> Workload:
     size, count = fill[1]["size"], fill[1]["count"]
     return Workload(
-        "W6", name, f"read {title}", more.pop("load", "rdkafka.consume"),
-        {"size": size, "count": count, **more},
+        "W6", name, f"read {title}", load, {"size": size, "count": count, **more},
         ("mb_s",) if size > 100 else ("records_s",),
-        bars=_READ, prepare=fill, pairs=0 if not more else 3,
-        quick={"count": count * 3 // 10} if not more else None, tiny={"count": 2000},
+        bars=_READ, prepare=fill, pairs=pairs, quick=quick, tiny={"count": 2000},
     )  # fmt: skip
 
 
@@ -89,11 +96,11 @@ HEADLINES = (
         bars={"start_s": 0.1, "idle_mib": 0.125},
         warm_up=False, own_broker=True, quick={},
     ),
-    _produce("produce-1000", "1,000 B, acks=1", 1000, 1_000_000, acks=1),
-    _produce("produce-1000-12", "1,000 B, acks=1, 12 partitions", 1000, 1_000_000, partitions=12,
+    _produce("produce-1000", "1,000 B, acks=1", 1000, 500_000, acks=1),
+    _produce("produce-1000-12", "1,000 B, acks=1, 12 partitions", 1000, 500_000, partitions=12,
              acks=1),
-    _produce("produce-1000-idempotent", "1,000 B, idempotent", 1000, 1_000_000, **_IDEMPOTENT),
-    _produce("produce-1000-idempotent-12", "1,000 B, idempotent, 12 partitions", 1000, 1_000_000,
+    _produce("produce-1000-idempotent", "1,000 B, idempotent", 1000, 500_000, **_IDEMPOTENT),
+    _produce("produce-1000-idempotent-12", "1,000 B, idempotent, 12 partitions", 1000, 500_000,
              partitions=12, **_IDEMPOTENT),
     _produce("produce-100", "100 B, acks=1", 100, 3_000_000, acks=1),
     Workload(
@@ -106,8 +113,8 @@ HEADLINES = (
         {"size": 100, "count": 10_000, "acks": "1"}, ("p50_us", "p99_us", "p999_us"),
         bars=_LATE, quick={"count": 5000}, tiny={"count": 200},
     ),
-    _read("consume-1000", "1,000 B, kcat", _FILL_1000),
-    _read("consume-100", "100 B, kcat", _FILL_100),
+    _read("consume-1000", "1,000 B, kcat", _FILL_1000, quick={}),
+    _read("consume-100", "100 B, kcat", _FILL_100, quick={}),
 )  # fmt: skip
 
 _W1_SETTINGS = ["batch.size=8192", "buffer.memory=67108864"]
@@ -117,7 +124,7 @@ _W1_SIZES = (
 
 
 def _w1() -> list[Workload]:
-    """Five sizes three times. Acks and codec at other sizes than 100 and 1,000 B run by name."""
+    """Five sizes three times. Acks and codec at other sizes than 1,000 B run by name."""
     variants = (
         ("acks1", "acks=1", ["acks=1", "compression.type=none"]),
         ("acksall", "acks=-1", ["acks=-1", "compression.type=none"]),
@@ -129,7 +136,7 @@ def _w1() -> list[Workload]:
             "java.producer_performance",
             {"size": size, "count": count, "partitions": 6, "settings": [*settings, *_W1_SETTINGS]},
             ("mb_s", "p99_ms"), pairs=2, tiny={"count": min(count, 2000)},
-            default=key == "acks1" or size in (100, 1000),
+            default=key == "acks1" or size == 1000,
         )
         for key, title, settings in variants
         for size, count in _W1_SIZES
@@ -143,29 +150,29 @@ def _java() -> list[Workload]:
     w1 = ["acks=1", "compression.type=none", *_W1_SETTINGS]
     return [
         Workload(
-            "W2", "long-run", "ProducerPerformance 100 B, 10 million", "java.long_run",
-            {"size": 100, "count": 10_000_000, "partitions": 6, "settings": w1},
+            "W2", "long-run", "ProducerPerformance 100 B, 5 million", "java.long_run",
+            {"size": 100, "count": 5_000_000, "partitions": 6, "settings": w1},
             ("records_s", "drift"), pairs=2, warm_up=False, tiny={"count": 2_000_000},
         ),
         *(
             Workload(
                 "W3", f"w3-{partitions}", f"Java defaults, 1,024 B, {partitions} partition(s)",
                 "java.producer_performance",
-                {"size": 1024, "count": 1_000_000, "partitions": partitions, "settings": _W3},
-                ("mb_s", "p99_ms"), bars=_PRODUCED, pairs=3, tiny={"count": 2000},
+                {"size": 1024, "count": 500_000, "partitions": partitions, "settings": _W3},
+                ("mb_s", "p99_ms"), bars=_PRODUCED, pairs=2, tiny={"count": 2000},
             )
             for partitions in (1, 12)
         ),
         Workload(
             "W7", "both-ways", "produce and consume at once, 100 B", "java.both_ways",
             {"size": 100, "count": 3_000_000, "partitions": 6, "settings": w1},
-            ("produced_s", "consumed_s"), pairs=2, tiny={"count": 2000},
+            ("produced_s", "consumed_s"), pairs=2, warm_up=False, tiny={"count": 2000},
         ),
         *(
             Workload(
                 "W8", f"compressed-{codec}", f"1,024 B as JSON, {codec}", "java.compressed",
                 {"codec": codec, "size": 1024, "count": 200_000, "settings": _W3},
-                ("mb_s", "stored_share"), pairs=2, tiny={"count": 5000},
+                ("mb_s", "stored_share"), pairs=2, warm_up=False, tiny={"count": 5000},
             )
             for codec in ("gzip", "snappy", "lz4", "zstd")
         ),
@@ -177,7 +184,7 @@ def _latencies() -> list[Workload]:
         *(
             Workload(
                 "W4", f"rate-{rate}", f"1 KiB at {rate:,} a second", "pacing.fixed_rate",
-                {"rate": rate, "size": 1024, "seconds": 10},
+                {"rate": rate, "size": 1024, "seconds": 5, "warm_up_s": 1.5},
                 ("publish_p99_ms", "e2e_p50_ms", "e2e_p99_ms", "e2e_p999_ms"),
                 bars={"publish_p99_ms": 1.0, "e2e_p99_ms": 1.0}, pairs=2, warm_up=False,
                 tiny={"seconds": 1, "warm_up_s": 0.5},
@@ -187,13 +194,13 @@ def _latencies() -> list[Workload]:
         Workload(
             "W5", "ping-pong-all", "ping-pong, 100 B, acks=all", "rdkafka.ping_pong",
             {"size": 100, "count": 10_000, "acks": "all"}, ("p50_us", "p99_us", "p999_us"),
-            bars=_LATE, pairs=3, tiny={"count": 200},
+            bars=_LATE, pairs=2, tiny={"count": 200},
         ),
         *(
             Workload(
                 "W5", f"end-to-end-{acks}", f"EndToEndLatency, acks={acks}",
                 "java.end_to_end_latency", {"size": 100, "count": 10_000, "acks": acks},
-                ("mean_us",), pairs=3, tiny={"count": 200},
+                ("mean_us",), pairs=2, tiny={"count": 200}, default=acks == "1",
             )
             for acks in ("1", "all")
         ),
@@ -203,12 +210,10 @@ def _latencies() -> list[Workload]:
 def _reads() -> list[Workload]:
     java = "java.consumer_performance"
     return [
-        _read("consume-1000-java", "1,000 B, ConsumerPerformance", _FILL_1000, load=java)
-        ._replace(pairs=3, quick=None),
-        _read("consume-100-java", "100 B, ConsumerPerformance", _FILL_100, load=java)
-        ._replace(pairs=3, quick=None),
-        _read("consume-1000-cold", "1,000 B from disk, kcat", _FILL_1000, cold=True),
-    ]  # fmt: skip
+        _read("consume-1000-java", "1,000 B, ConsumerPerformance", _FILL_1000, java, pairs=2),
+        _read("consume-100-java", "100 B, ConsumerPerformance", _FILL_100, java, pairs=2),
+        _read("consume-1000-cold", "1,000 B from disk, kcat", _FILL_1000, pairs=2, cold=True),
+    ]
 
 
 def _users() -> list[Workload]:
@@ -217,7 +222,7 @@ def _users() -> list[Workload]:
             Workload(
                 "W14", f"{client}-{size}", f"{client.replace('_', '-')}, {size:,} B",
                 f"python_clients.{client}", {"size": size, "count": count},
-                ("produced_s", "consumed_s"), pairs=2, tiny={"count": 1000},
+                ("produced_s", "consumed_s"), pairs=2, warm_up=False, tiny={"count": 1000},
             )
             for client, count in (("kafka_python", 50_000), ("aiokafka", 100_000))
             for size in (100, 1000)
@@ -231,7 +236,7 @@ def _users() -> list[Workload]:
         Workload(
             "W16", "test-suite", "50 tests, a fresh broker each (Kafka: from 5)",
             "suite.fresh_broker_suite", {"tests": 50, "kafka_tests": 5},
-            ("suite_s", "test_s"), bars={"suite_s": 0.05}, pairs=2, warm_up=False, own_broker=True,
+            ("suite_s", "test_s"), bars={"suite_s": 0.05}, pairs=1, warm_up=False, own_broker=True,
             tiny={"tests": 2, "kafka_tests": 1},
         ),
     ]  # fmt: skip
@@ -242,10 +247,10 @@ def _scale() -> list[Workload]:
         *(
             Workload(
                 "W11", f"partitions-{count}", f"{count:,} partitions", "lifetime.many_partitions",
-                {"partitions": count, "rate": 10_000, "seconds": 5},
+                {"partitions": count, "rate": 10_000, "seconds": 6},
                 ("create_s", "idle_mib", "idle_cpu_pct", "p99_ms", "stop_s", "restart_s",
                  "crash_restart_s"),
-                pairs=2, warm_up=False, own_broker=True,
+                pairs=1, warm_up=False, own_broker=True,
                 tiny={"partitions": count // 20, "rate": 1000, "seconds": 1},
             )
             for count in (100, 1000)
@@ -254,10 +259,11 @@ def _scale() -> list[Workload]:
             Workload(
                 "W12", f"members-{protocol}", f"200 group members, {protocol} protocol",
                 "groups.many_members",
-                {"members": 200, "partitions": 200, "rolled": 10, "protocol": protocol},
+                {"members": 200, "partitions": 200, "rolled": 5, "protocol": protocol},
                 ("stable_s", "roll_s", "rebalances", "broker_cpu_s"),
-                pairs=2, warm_up=False, own_broker=True,
+                pairs=1, warm_up=False, own_broker=True,
                 tiny={"members": 10, "partitions": 20, "rolled": 2},
+                default=protocol == "classic",
             )
             for protocol in ("classic", "consumer")
         ),

@@ -50,16 +50,20 @@ def run_command(
     return done.stdout
 
 
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 5})
+
+
 def create_topic(bootstrap: str, topic: str, partitions: int = 1) -> None:
     """Create the topic and wait until every partition has a leader."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = _admin(bootstrap)
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(60)
     await_leaders(bootstrap, topic, partitions)
 
 
 def await_leaders(bootstrap: str, topic: str, partitions: int, timeout_s: float = 120) -> None:
     """Until metadata names a leader for every partition and the last one tells its end offset."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = _admin(bootstrap)
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         try:
@@ -74,7 +78,7 @@ def await_leaders(bootstrap: str, topic: str, partitions: int, timeout_s: float 
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # must outlive the call
+    admin = _admin(bootstrap)  # must outlive the call
     admin.delete_topics([topic])[topic].result(60)
 
 

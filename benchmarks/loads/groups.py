@@ -1,6 +1,7 @@
 """W12: a group of many members on a broker of its own: time until it is stable, and rolling some.
 
-Stable means that every partition has exactly one owner and every member owns one at least.
+`protocol` is "classic" or "consumer" (KIP-848). Stable means that every partition has exactly one
+owner and every member owns one at least.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from benchmarks.loads.lifetime import start
 from benchmarks.measure import MIB, usage
 from benchmarks.targets import make
 
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 90.0
 
 
 class _Member:
@@ -75,8 +76,9 @@ def _until_stable(group: list[_Member], partitions: int) -> None:
     while time.monotonic() < deadline:
         for member in group:
             message = member.consumer.poll(0)
-            if message is not None and message.error() and message.error().fatal():
-                raise LoadFailed(f"a member failed: {message.error()}")
+            error = message.error() if message is not None else None
+            if error is not None and error.fatal():
+                raise LoadFailed(f"a member failed: {error}")
         owners = [partition for member in group for partition in member.owned]
         if len(owners) == len(set(owners)) == partitions and all(m.owned for m in group):
             return

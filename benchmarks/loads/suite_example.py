@@ -31,7 +31,7 @@ def test_what_was_sent_comes_back(bootstrap: str, number: int) -> None:
     settings = {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
     consumer = Consumer(settings)
     consumer.subscribe(["orders"])
-    seen = []
+    seen: list[bytes | None] = []
     while len(seen) < len(values):
         message = consumer.poll(30)
         assert message is not None
