@@ -11,7 +11,7 @@ is thrown away and the committed one taken again: there is no undo code. Threads
 `controller`, owns image and sessions; answers are given on the loader's thread. Time: sessions of
 other brokers are checked each second; with no other broker it sleeps until a request.
 
-Gaps: AlterPartition, UpdateFeatures, ACLs, quotas, SCRAM and delegation tokens are
+Gaps: AlterPartition, reassignments, UpdateFeatures, ACLs, quotas, SCRAM and delegation tokens are
 not served yet; preferred leaders are elected on demand, not periodically; an idle quorum writes no
 NoOpRecord (with one voter it would tell nobody anything).
 """
@@ -351,22 +351,6 @@ class Controller:
 
         return elections.elect_leaders(self._image, self.config, request)
 
-    def _alter_partition_reassignments(
-        self, request: Any, _context: ControllerContext
-    ) -> ControllerResult:
-        from replication.controller import reassignments
-
-        return reassignments.alter_partition_reassignments(self._image, self.config, request)
-
-    def _list_partition_reassignments(
-        self, request: Any, _context: ControllerContext
-    ) -> ControllerResult:
-        from replication.controller import reassignments
-
-        return ControllerResult(
-            [], reassignments.list_partition_reassignments(self._image, request)
-        )
-
     def _allocate_producer_ids(self, request: Any, _context: ControllerContext) -> ControllerResult:
         from replication.controller import producer_ids
 
@@ -407,8 +391,6 @@ _HANDLERS: dict[str, Callable[[Controller, Any, ControllerContext], ControllerRe
     "IncrementalAlterConfigsRequest": Controller._incremental_alter_configs,
     "AlterConfigsRequest": Controller._alter_configs,
     "ElectLeadersRequest": Controller._elect_leaders,
-    "AlterPartitionReassignmentsRequest": Controller._alter_partition_reassignments,
-    "ListPartitionReassignmentsRequest": Controller._list_partition_reassignments,
     "AllocateProducerIdsRequest": Controller._allocate_producer_ids,
     "BrokerRegistrationRequest": Controller._register_broker,
     "BrokerHeartbeatRequest": Controller._broker_heartbeat,

@@ -14,7 +14,7 @@ than about a millisecond: it may run on a network thread.
 Areas are imported at first use: a broker that nobody asks for its log directories never loads that
 code, and starts sooner.
 
-Gaps: the rest of Kafka's keys (transactions, ACLs, quotas, SCRAM, delegation tokens,
+Gaps: the rest of Kafka's keys (transactions, ACLs, quotas, SCRAM, delegation tokens, reassignments,
 KIP-848, share and streams groups) is neither served nor advertised; see README's ledger.
 """
 
@@ -53,9 +53,6 @@ _TABLE: tuple[tuple[int, str, str, int, int, bool], ...] = (
     (21, "DeleteRecords", "data", 0, 2, False),
     (22, "InitProducerId", "transactions", 0, 5, True),
     (23, "OffsetForLeaderEpoch", "data", 2, 4, True),
-    (29, "DescribeAcls", "security", 1, 3, True),
-    (30, "CreateAcls", "security", 1, 3, True),
-    (31, "DeleteAcls", "security", 1, 3, True),
     (32, "DescribeConfigs", "admin", 1, 4, False),
     (33, "AlterConfigs", "admin", 0, 2, False),
     (35, "DescribeLogDirs", "admin", 1, 5, False),
@@ -63,8 +60,6 @@ _TABLE: tuple[tuple[int, str, str, int, int, bool], ...] = (
     (42, "DeleteGroups", "groups", 0, 2, False),
     (43, "ElectLeaders", "admin", 0, 2, False),
     (44, "IncrementalAlterConfigs", "admin", 0, 1, False),
-    (45, "AlterPartitionReassignments", "admin", 0, 1, False),
-    (46, "ListPartitionReassignments", "admin", 0, 0, False),
     (47, "OffsetDelete", "groups", 0, 0, False),
     (55, "DescribeQuorum", "quorum", 0, 2, False),
     (60, "DescribeCluster", "cluster", 0, 2, True),

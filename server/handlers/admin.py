@@ -17,7 +17,6 @@ from server.config_schema import ConfigEntry
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import (
     AlterConfigsRequest,
-    AlterPartitionReassignmentsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -30,7 +29,6 @@ from wire.messages.admin import (
     IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
-    ListPartitionReassignmentsRequest,
 )
 from wire.schema import Request, Response
 
@@ -80,31 +78,6 @@ def elect_leaders(ctx: RequestContext, request: ElectLeadersRequest) -> None:
 
     Behaviour: on one node every partition's leader is its only replica: ELECTION_NOT_NEEDED.
     Versions:  1 adds the unclean election.
-    Gaps:      -
-    """
-    _pass_on(ctx, request)
-
-
-def alter_partition_reassignments(
-    ctx: RequestContext, request: AlterPartitionReassignmentsRequest
-) -> None:
-    """Move replicas to other brokers, or cancel that.
-
-    Behaviour: partitions fail alone. On one node only the replica there is can be named: accepted,
-               and nothing changes.
-    Versions:  1 can refuse to change the replication factor.
-    Gaps:      -
-    """
-    _pass_on(ctx, request)
-
-
-def list_partition_reassignments(
-    ctx: RequestContext, request: ListPartitionReassignmentsRequest
-) -> None:
-    """List the reassignments that are under way.
-
-    Behaviour: unknown partitions are left out, as on Apache Kafka.
-    Versions:  one.
     Gaps:      -
     """
     _pass_on(ctx, request)

@@ -13,13 +13,12 @@ from server.request_channel import RequestChannel
 from tests.server.handler_support import CLOSED, Asked, FakeBroker, image_of, topic_image
 from tests.server.wire_client import request_bytes
 from wire.errors import ErrorCode
-from wire.messages import admin, cluster, data, groups, quorum, security, transactions
+from wire.messages import admin, cluster, data, groups, quorum, transactions
 from wire.messages.groups import HeartbeatRequest, HeartbeatResponse
 from wire.schema import REQUESTS, RESPONSES
 
 AREAS = {
-    m.__name__.rsplit(".", 1)[1]: m
-    for m in (admin, cluster, data, groups, quorum, security, transactions)
+    m.__name__.rsplit(".", 1)[1]: m for m in (admin, cluster, data, groups, quorum, transactions)
 }
 
 # Apache Kafka 4.3.1's ApiVersions answer, for the keys served here: (name, min, max).
@@ -30,12 +29,9 @@ KAFKA_4_3 = {
     14: ("SyncGroup", 0, 5), 15: ("DescribeGroups", 0, 6), 16: ("ListGroups", 0, 5),
     18: ("ApiVersions", 0, 4), 19: ("CreateTopics", 2, 7), 20: ("DeleteTopics", 1, 6),
     21: ("DeleteRecords", 0, 2), 22: ("InitProducerId", 0, 5), 23: ("OffsetForLeaderEpoch", 2, 4),
-    29: ("DescribeAcls", 1, 3), 30: ("CreateAcls", 1, 3), 31: ("DeleteAcls", 1, 3),
     32: ("DescribeConfigs", 1, 4), 33: ("AlterConfigs", 0, 2), 35: ("DescribeLogDirs", 1, 5),
     37: ("CreatePartitions", 0, 3), 42: ("DeleteGroups", 0, 2), 43: ("ElectLeaders", 0, 2),
-    44: ("IncrementalAlterConfigs", 0, 1), 45: ("AlterPartitionReassignments", 0, 1),
-    46: ("ListPartitionReassignments", 0, 0), 47: ("OffsetDelete", 0, 0),
-    55: ("DescribeQuorum", 0, 2),
+    44: ("IncrementalAlterConfigs", 0, 1), 47: ("OffsetDelete", 0, 0), 55: ("DescribeQuorum", 0, 2),
     60: ("DescribeCluster", 0, 2), 61: ("DescribeProducers", 0, 0),
     74: ("ListConfigResources", 0, 1), 75: ("DescribeTopicPartitions", 0, 0),
 }  # fmt: skip
