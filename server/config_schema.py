@@ -4,12 +4,15 @@
 change valid, is this key a list, what would a topic's configs be. `describe_*` list a resource's
 entries with their source and synonyms as Kafka's ConfigHelper does.
 
-Gaps: no documentation texts (null, as Kafka answers when they are not asked for).
+Gaps: documentation (`config_docs.txt`, our own words) covers topic keys and the broker keys behind
+them, some group keys and client metrics; the others have none (null).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from replication.controller.context import EffectiveConfig
@@ -48,6 +51,26 @@ CONFIG_TYPES = {
         ("BOOLEAN", "STRING", "INT", "SHORT", "LONG", "DOUBLE", "LIST", "CLASS", "PASSWORD"), 1
     )
 }
+
+
+@cache
+def documentation() -> Mapping[str, str]:
+    """What keys mean, by name; a topic or group key lends its text to its broker keys.
+
+    Read at the first request that asks for it.
+    """
+    texts: dict[str, str] = {}
+    for line in Path(__file__).with_name("config_docs.txt").read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            name, _, text = line.partition(" | ")
+            texts[name] = text
+    lent: dict[str, str] = {}
+    for definition in (*catalogue().topic.values(), *catalogue().group.values()):
+        if definition.name in texts:
+            # Of another unit than the text speaks of: log.retention.hours for retention.ms.
+            same_unit = (key for key in definition.synonyms if unit_ms(key) == 1)
+            lent.update(dict.fromkeys(same_unit, texts[definition.name]))
+    return {**lent, **texts}
 
 
 class Synonym(NamedTuple):
