@@ -212,7 +212,13 @@ def _reads() -> list[Workload]:
     return [
         _read("consume-1000-java", "1,000 B, ConsumerPerformance", _FILL_1000, java, pairs=2),
         _read("consume-100-java", "100 B, ConsumerPerformance", _FILL_100, java, pairs=2),
-        _read("consume-1000-cold", "1,000 B from disk, kcat", _FILL_1000, pairs=2, cold=True),
+        _read(
+            "consume-1000-cold",
+            "1,000 B, not in the page cache, kcat",
+            _FILL_1000,
+            pairs=2,
+            cold=True,
+        ),
     ]
 
 
