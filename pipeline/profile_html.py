@@ -25,17 +25,17 @@ _STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink:#e6ebf0; --soft:#9aa7b4; --line:#333d47;
   --bar:#5aa2e6; --bar2:#e6a04d; --page:#14191f; --card:#1c232b } }
 body { font:15px/1.5 system-ui,sans-serif; color:var(--ink); background:var(--page);
-  max-width:960px; margin:2rem auto; padding:0 1rem }
+  max-width:1080px; margin:2rem auto; padding:0 1rem }
 h1 { font-size:1.5rem; margin:0 } h2 { font-size:1.05rem; margin:2rem 0 .4rem }
 .source, .note { color:var(--soft); margin:.2rem 0 1.2rem } .note { margin:.2rem 0 }
-.facts { display:grid; grid-template-columns:repeat(auto-fit,minmax(200px,1fr)); gap:.7rem }
+.facts { display:grid; grid-template-columns:repeat(auto-fit,minmax(230px,1fr)); gap:.7rem }
 .fact { background:var(--card); border-radius:8px; padding:.6rem .8rem }
 .fact b { display:block; font-size:1.2rem; font-variant-numeric:tabular-nums }
 .fact span { color:var(--soft); font-size:.85rem }
 svg { width:100%; height:auto; display:block } svg text { fill:var(--soft); font-size:12px }
 .bar { fill:var(--bar) } .bar2 { fill:var(--bar2) } .grid { stroke:var(--line) }
-.scroll { overflow-x:auto } table { border-collapse:collapse; width:100%; font-size:.88rem }
-th, td { text-align:right; padding:.3rem .55rem; border-bottom:1px solid var(--line);
+.scroll { overflow-x:auto } table { border-collapse:collapse; width:100%; font-size:.84rem }
+th, td { text-align:right; padding:.3rem .4rem; border-bottom:1px solid var(--line);
   font-variant-numeric:tabular-nums; white-space:nowrap }
 th { color:var(--soft); font-weight:600 } td.text, th.text { text-align:left }
 """
@@ -231,13 +231,13 @@ def _partition_table(profile: TopicProfile) -> str:
         [
             str(one.partition), f"{one.records:,}", f"{one.first_offset:,}", f"{one.last_offset:,}",
             f"{one.missing:,}", human_bytes(one.key_bytes + one.value_bytes), f"{one.keys:,}",
-            f"{one.null_keys:,}", f"{one.null_values:,}", utc(one.first_ms), utc(one.last_ms),
-            per_second(one),
+            f"{one.null_keys:,}", f"{one.null_values:,}", utc(one.first_ms)[:16],
+            utc(one.last_ms)[:16], per_second(one),
         ]
         for one in profile.partitions
     ]  # fmt: skip
     return _table(
-        ["partition", "records", "first offset", "last offset", "missing", "bytes", "keys (about)",
+        ["partition", "records", "first", "last", "missing", "bytes", "keys (about)",
          "null keys", "tombstones", "from (UTC)", "to (UTC)", "records/s"],
         rows,
     )  # fmt: skip
