@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help run test lint compat compat-spark bench clean
+.PHONY: help run test lint compat compat-spark bench bench-quick bench-micro clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,8 +27,14 @@ compat: $(VENV)/.test  ## real clients (Python, C, Java, kcat) against a real br
 compat-spark: $(VENV)/.spark  ## Spark's Kafka source and sink, and our pipeline, against a real broker
 	$(BIN)/python -m pytest compat_tests/spark compat_tests/pipeline $(ARGS)
 
-bench: $(VENV)/.test  ## side by side with Apache Kafka 4.3.1; ratios (ARGS="--quick", ARGS="--list")
-	$(BIN)/python -m benchmarks $(ARGS)
+bench: $(VENV)/.spark  ## every workload beside Apache Kafka 4.3.1 (ARGS="--only W4", ARGS="--list")
+	$(BIN)/python -m benchmarks --out .cache/bench $(ARGS)
+
+bench-quick: $(VENV)/.test  ## the headline rows only, under five minutes
+	$(BIN)/python -m benchmarks --quick --out .cache/bench-quick $(ARGS)
+
+bench-micro: $(VENV)/.test  ## wire codec and log beside their budgets
+	$(BIN)/python -m benchmarks.micro
 
 clean:  ## remove the virtual environment and everything generated
 	rm -rf $(VENV) .cache build dist .mypy_cache .ruff_cache .pytest_cache
