@@ -74,9 +74,10 @@ class SocketServerConfig:
     slower, so there is one network thread (3 in Kafka) and two handler threads (8), measured in
     benchmarks/requests.py; more cores are used by more brokers. Memory of large requests is bounded
     (queued.max.request.bytes, no bound in Kafka): a bit above the largest request (N-9). The
-    backlog is 512 (50): a burst of clients beyond it would wait a second for their next SYN. Socket
-    buffers are the operating system's (102,400), which grow with the connection: two thirds of the
-    CPU time for each megabyte received.
+    backlog is 512 (50): a burst of clients beyond it would wait a second for their next SYN. The
+    receive buffer is the operating system's (102,400), which grows with the connection: two thirds
+    of the CPU time for each megabyte received. The send buffer is Kafka's: the operating system's,
+    grown, costs 1.5 times the CPU for each megabyte sent, and a third of the rate (measured).
     """
 
     host: str = "127.0.0.1"
@@ -87,7 +88,7 @@ class SocketServerConfig:
     queued_max_requests: int = 500
     queued_max_request_bytes: int = 134_217_728
     socket_request_max_bytes: int = 104_857_600
-    socket_send_buffer_bytes: int = _OS_DEFAULT
+    socket_send_buffer_bytes: int = 102_400
     socket_receive_buffer_bytes: int = _OS_DEFAULT
     socket_listen_backlog_size: int = 512
     max_connections: int = _NO_LIMIT
