@@ -136,3 +136,16 @@ def assert_same_rows(left: DataFrame, right: DataFrame) -> int:
     assert left.exceptAll(right).count() == 0
     assert right.exceptAll(left).count() == 0
     return count
+
+
+def held(bootstrap: str, topic: str, partitions: int) -> int:
+    """How many offsets a topic has."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "looks"})
+    try:
+        ends = [
+            consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=10)[1]
+            for index in range(partitions)
+        ]
+    finally:
+        consumer.close()
+    return sum(ends)
