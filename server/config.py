@@ -54,6 +54,7 @@ DEFAULTS: Mapping[str, str] = {
     "num.network.threads": "1",
     "num.io.threads": "2",
     "queued.max.request.bytes": "134217728",
+    "socket.send.buffer.bytes": "393216",
     "socket.receive.buffer.bytes": "-1",
     "socket.listen.backlog.size": "512",
 }

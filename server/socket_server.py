@@ -76,8 +76,9 @@ class SocketServerConfig:
     (queued.max.request.bytes, no bound in Kafka): a bit above the largest request (N-9). The
     backlog is 512 (50): a burst of clients beyond it would wait a second for their next SYN. The
     receive buffer is the operating system's (102,400), which grows with the connection: two thirds
-    of the CPU time for each megabyte received. The send buffer is Kafka's: the operating system's,
-    grown, costs 1.5 times the CPU for each megabyte sent, and a third of the rate (measured).
+    of the CPU time for each megabyte received. The send buffer is 384 KiB (102,400), a third faster
+    for a consumer; the operating system's, which grows to megabytes, costs 1.5 times the CPU for
+    each megabyte sent (kcat, 900 MB, five sizes in turn).
     """
 
     host: str = "127.0.0.1"
@@ -88,7 +89,7 @@ class SocketServerConfig:
     queued_max_requests: int = 500
     queued_max_request_bytes: int = 134_217_728
     socket_request_max_bytes: int = 104_857_600
-    socket_send_buffer_bytes: int = 102_400
+    socket_send_buffer_bytes: int = 393_216
     socket_receive_buffer_bytes: int = _OS_DEFAULT
     socket_listen_backlog_size: int = 512
     max_connections: int = _NO_LIMIT
