@@ -74,32 +74,7 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
         epilog="First time here? Run `barnabas demo`, then `barnabas start`.",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    start = commands.add_parser(
-        "start",
-        help="start a broker and serve until SIGTERM or Ctrl-C",
-        description="Start one broker. Without arguments it keeps its data in ./barnabas-data and"
-        " listens on 127.0.0.1:9092; the first start formats the directory.",
-    )
-    _add_sources(start)
-    where = start.add_mutually_exclusive_group()
-    where.add_argument("--data-dir", metavar="DIR", help="where the data lives (log.dirs)")
-    where.add_argument(
-        "--ephemeral", action="store_true", help="keep the data in a temporary directory"
-    )
-    start.add_argument(
-        "--listen", metavar="HOST:PORT", help="address to listen on; port 0 takes a free one"
-    )
-    start.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="set one property; may be given again, and wins over --config and --env",
-    )
-    start.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
-    start.add_argument("--stop-on-stdin-eof", action="store_true", help=argparse.SUPPRESS)
-    start.set_defaults(run=_start)
-
+    _add_start(commands)
     dump = commands.add_parser(
         "dump-log",
         help="print the batches, records and index entries of log files",
@@ -135,6 +110,34 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
         extend(commands)
     commands.add_parser("version", help="print the version").set_defaults(run=_version)
     return parser
+
+
+def _add_start(commands: Any) -> None:
+    start = commands.add_parser(
+        "start",
+        help="start a broker and serve until SIGTERM or Ctrl-C",
+        description="Start one broker. Without arguments it keeps its data in ./barnabas-data and"
+        " listens on 127.0.0.1:9092; the first start formats the directory.",
+    )
+    _add_sources(start)
+    where = start.add_mutually_exclusive_group()
+    where.add_argument("--data-dir", metavar="DIR", help="where the data lives (log.dirs)")
+    where.add_argument(
+        "--ephemeral", action="store_true", help="keep the data in a temporary directory"
+    )
+    start.add_argument(
+        "--listen", metavar="HOST:PORT", help="address to listen on; port 0 takes a free one"
+    )
+    start.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="set one property; may be given again, and wins over --config and --env",
+    )
+    start.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    start.add_argument("--stop-on-stdin-eof", action="store_true", help=argparse.SUPPRESS)
+    start.set_defaults(run=_start)
 
 
 def _seconds(text: str) -> float:

@@ -287,10 +287,6 @@ class KafkaConfig:
         assert isinstance(value, int), name
         return value
 
-    def get_bool(self, name: str) -> bool:
-        """The value of a BOOLEAN key."""
-        return bool(self.get(name))
-
     def get_list(self, name: str) -> list[str]:
         """The value of a LIST key; empty when it has none."""
         value = self.get(name)
