@@ -15,7 +15,8 @@ run: $(VENV)/.run  ## start a broker on 127.0.0.1:9092, data in ./barnabas-data 
 test: $(VENV)/.test  ## unit tests of the broker's own packages
 	$(BIN)/python -m pytest tests $(ARGS)
 
-lint: $(VENV)/.test  ## ruff, mypy --strict, import contracts
+# The pipeline is checked against the types of PySpark and NumPy, so lint needs both.
+lint: $(VENV)/.spark  ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
