@@ -195,31 +195,31 @@ def _start_node(arguments: argparse.Namespace, environment: Environment) -> int:
 def _serve(config: KafkaConfig, arguments: argparse.Namespace, cluster_id: str | None) -> int:
     stop = _StopRequest()
     stop.watch_signals()
-    from server.broker import Broker  # late: a bad flag should not pay for it
+    from server.node import Node  # late: a bad flag should not pay for it
 
-    broker = Broker(config, cluster_id)
+    node = Node(config, cluster_id)
     try:
-        broker.start()
+        node.start()
     except (ConfigError, UserError):
         raise
     except Exception as error:
-        broker.shutdown()
+        node.shutdown()
         raise _start_failure(error) from error
     ready = (
-        f"barnabas ready: {broker.host}:{broker.port} (node {broker.node_id},"
-        f" cluster {broker.cluster_id}, data {broker.data_dir})"
+        f"barnabas ready: {node.host}:{node.port} (node {node.node_id},"
+        f" cluster {node.cluster_id}, data {node.data_dir})"
     )
     try:
         print(ready, flush=True)
     except BrokenPipeError:
         logger.warning("nobody reads standard output %s", ready)
     if sys.stderr.isatty():
-        print(_hints(f"{broker.host}:{broker.port}", arguments.ephemeral), file=sys.stderr)
+        print(_hints(f"{node.host}:{node.port}", arguments.ephemeral), file=sys.stderr)
     if arguments.stop_on_stdin_eof:
         stop.watch_stdin()
     stop.wait()
     logger.info("stopping reason=%s", stop.reason)
-    broker.shutdown()
+    node.shutdown()
     return EXIT_OK
 
 

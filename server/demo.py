@@ -12,9 +12,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from server.broker import Broker
 from server.client import Connection
 from server.config import KafkaConfig
+from server.node import Node
 from storage.dump import dump_files
 from wire.errors import ErrorCode
 from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
@@ -30,7 +30,7 @@ def run_demo(count: int) -> int:
     """Show `count` records on their way; returns the exit code."""
     directory = tempfile.mkdtemp(prefix="barnabas-demo-")
     config = KafkaConfig({"log.dirs": directory, "listeners": "PLAINTEXT://127.0.0.1:0"})
-    broker = Broker(config)
+    broker = Node(config)
     try:
         began = time.monotonic()
         broker.start()

@@ -7,6 +7,7 @@ keys that somebody set change nothing here yet.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -24,6 +25,8 @@ from storage.log_manager import LogManagerConfig
 
 if TYPE_CHECKING:
     from server.limits import ConnectionQuotas
+
+logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -183,3 +186,13 @@ def notes(config: KafkaConfig) -> list[str]:
         for key in sorted(config.static)
         if not is_obeyed(key) and config.text(key) != config.default(key)
     ]
+
+
+def apply_dynamic(
+    config: KafkaConfig, own: Mapping[str, str], default: Mapping[str, str]
+) -> set[str]:
+    """Take the node's dynamic values and the cluster-wide ones; returns the changed keys."""
+    changed = config.update_dynamic(own, default)
+    if changed:
+        logger.info("configs changed keys=%s", ",".join(sorted(changed)))
+    return changed

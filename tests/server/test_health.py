@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from server import health
-from server.broker import Broker
 from server.config import KafkaConfig
+from server.node import Node
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def silent() -> Iterator[socket.socket]:
 
 def test_a_broker_that_answers_is_healthy_and_named(tmp_path: Path) -> None:
     config = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
-    broker = Broker(KafkaConfig(config), cluster_id="5L6g3nShT-eMCtK--X86sw")
+    broker = Node(KafkaConfig(config), cluster_id="5L6g3nShT-eMCtK--X86sw")
     try:
         broker.start()
         line = health.check("127.0.0.1", broker.port, 10.0)

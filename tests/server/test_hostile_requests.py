@@ -9,9 +9,9 @@ import random
 
 import pytest
 
-from server.broker import Broker
 from server.config import KafkaConfig
 from server.handlers import APIS
+from server.node import Node
 from tests.server.wire_client import WireClient, request_bytes
 from wire.messages.cluster import MetadataRequest
 
@@ -73,16 +73,14 @@ class Wild:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_request_is_too_wild_for_the_broker(tmp_path, seed):
-    broker = Broker(
-        KafkaConfig({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"})
-    )
+    broker = Node(KafkaConfig({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}))
     try:
         broker.start()
-        channel = broker.socket_server.request_channel
+        channel = broker.broker_server.socket_server.request_channel
         client = WireClient(broker.port)
         topics = [MetadataRequest.Topic(name=name) for name in ("t", "u")]
         client.ask(MetadataRequest(topics=topics), 9)
-        wild = Wild(seed, broker.metadata.topics_by_name["t"].topic_id)
+        wild = Wild(seed, broker.shared.metadata.topics_by_name["t"].topic_id)
         for _ in range(600):
             key, version, request = wild.request()
             try:

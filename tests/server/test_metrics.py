@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from server.broker import Broker
 from server.config import KafkaConfig
 from server.metrics import snapshot
+from server.node import Node
 from tests.server.wire_client import WireClient
 from wire.messages.cluster import MetadataRequest
 from wire.messages.data import FetchRequest, ProduceRequest
@@ -15,9 +15,7 @@ from wire.records import Record, build_batch
 
 @pytest.fixture
 def broker(tmp_path):
-    broker = Broker(
-        KafkaConfig({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"})
-    )
+    broker = Node(KafkaConfig({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}))
     try:
         broker.start()
         yield broker
@@ -45,7 +43,7 @@ def test_counters_say_what_happened(broker):
             12,
         )
         assert len(opened.responses[0].partitions[0].records) == len(batch)
-        values = snapshot(broker)
+        values = snapshot(broker.broker_server)
     assert all(isinstance(value, int) for value in values.values())
     expected = {
         "SocketServer.ConnectionCount": 1,

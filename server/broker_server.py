@@ -1,0 +1,242 @@
+"""The broker part of a node (Kafka: BrokerServer): logs, replicas, coordinators, listeners.
+
+The attributes are what handlers find as `ctx.broker`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from replication.controller.bootstrap import SUPPORTED_FEATURES
+from replication.controller.controller import Controller
+from replication.metadata import BrokerRegistration, MetadataDelta, MetadataImage
+from replication.metadata_loader import MetadataPublisher
+from replication.raft.driver import RaftDriver
+from replication.replica_manager import ReplicaManager
+from server import settings
+from server.broker_lifecycle import BrokerLifecycle
+from server.config import catalogue
+from server.config_schema import BROKER, TOPIC
+from server.coordinator.group_coordinator import GroupCoordinator
+from server.coordinator.runtime import Surroundings
+from server.fetch_session import FetchSessionCache
+from server.handlers import APIS
+from server.listeners import advertised_listener, client_listener
+from server.shared_server import SharedServer
+from server.socket_server import SocketServer
+from storage.config import LogConfig
+from storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from server.request_channel import RequestContext
+
+_CONTROLLED_SHUTDOWN_S = 30.0
+
+
+class BrokerServer:
+    """The broker of this node. `bind`, `prepare`, `register`, `serve`, in this order."""
+
+    role = "broker"
+
+    log_manager: LogManager
+    replica_manager: ReplicaManager
+    group_coordinator: GroupCoordinator
+
+    def __init__(self, shared: SharedServer) -> None:
+        """Check what can be checked without touching the disk. Raises ConfigError."""
+        self.shared = shared
+        self.config = config = shared.config
+        self.node_id = shared.node_id
+        self.clock = shared.clock
+        self.timer = shared.timer
+        self.scheduler = shared.scheduler
+        self.incarnation_id = shared.incarnation_id
+        self._listener = client_listener(config)
+        self._advertised = advertised_listener(config, self._listener)
+        self.socket_server = SocketServer(
+            settings.socket_server(config, self._listener), self, APIS
+        )
+        self.fetch_sessions = FetchSessionCache(
+            config.get_int("max.incremental.fetch.session.cache.slots")
+        )
+        self.local_controller: Controller | None = None
+        self.lifecycle: BrokerLifecycle | None = None
+
+    # ---- what handlers ask
+
+    @property
+    def cluster_id(self) -> str:
+        return self.shared.cluster_id
+
+    @property
+    def metadata(self) -> MetadataImage:
+        """The current image of the cluster."""
+        return self.shared.loader.image
+
+    @property
+    def raft(self) -> RaftDriver:
+        return self.shared.raft
+
+    @property
+    def controller(self) -> Controller:
+        """Who decides about the cluster: takes requests with `submit`."""
+        assert self.local_controller is not None
+        return self.local_controller
+
+    @property
+    def host(self) -> str:
+        """The host this broker listens on."""
+        return self._listener.host or "0.0.0.0"
+
+    @property
+    def port(self) -> int:
+        """The port this broker listens on."""
+        return self.socket_server.port
+
+    def endpoint_for(
+        self, ctx: RequestContext, registration: BrokerRegistration
+    ) -> tuple[str, int]:
+        """Where the client of `ctx` reaches a broker: this one at the address that was dialled."""
+        if registration.broker_id == self.node_id and self._advertised is None:
+            return ctx.local_host, ctx.local_port
+        endpoint = registration.endpoints.get(ctx.listener_name)
+        if endpoint is None:
+            return "", -1
+        return endpoint.host, endpoint.port
+
+    def topic_config(self, topic: str) -> LogConfig:
+        """A topic's effective configuration."""
+        return self.config.topic_config(self.metadata.config(TOPIC, topic))
+
+    # ---- life
+
+    def bind(self) -> None:
+        """Take the addresses, so that an occupied one costs nothing. Raises BindError."""
+        self.shared.stop.then("socket server", self.socket_server.shutdown)
+        self.socket_server.bind()
+
+    def prepare(self) -> list[MetadataPublisher]:
+        """Open the logs, make the coordinators. Returns who must be told of each image."""
+        self._start_storage()
+        self._start_coordinators()
+        return [self._publish_configs, self._publish_partitions, self._publish_groups]
+
+    def _start_storage(self) -> None:
+        dirs = self.shared.dirs
+        self.log_manager = LogManager(
+            dirs.directory_ids,
+            self.config.topic_config({}),
+            self.clock,
+            self.scheduler,
+            self._log_dir_failed,
+            settings.log_manager(self.config),
+            failed=dirs.failed,
+            cleaner_config=settings.cleaner(self.config),
+        )
+        self.replica_manager = ReplicaManager(
+            settings.replica_manager(self.config),
+            self.log_manager,
+            lambda: self.metadata,
+            self.timer,
+            self.clock,
+            self.node_id,
+            topic_config=self.topic_config,
+        )
+        self._apply_dynamic_configs()
+        self.log_manager.startup(self.topic_config)
+        self.shared.stop.then("logs", self._shutdown_logs)
+        self.shared.stop.then("replica manager", self.replica_manager.shutdown)
+
+    def _shutdown_logs(self) -> None:
+        self.log_manager.shutdown(self.lifecycle.broker_epoch if self.lifecycle else -1)
+
+    def _start_coordinators(self) -> None:
+        around = Surroundings(
+            node_id=self.node_id,
+            metadata=lambda: self.metadata,
+            replica_manager=self.replica_manager,
+            controller=self.controller,
+            timer=self.timer,
+            clock=self.clock,
+            run_in_background=self._run_in_background,
+        )
+        self.group_coordinator = GroupCoordinator(
+            settings.groups(self.config), around, lambda: str(uuid.uuid4())
+        )
+        self.shared.stop.then("group coordinator", self.group_coordinator.shutdown)
+
+    def _run_in_background(self, name: str, job: Callable[[], None]) -> None:
+        self.scheduler.schedule_once(name, 0, job)
+
+    def register(self) -> None:
+        """Register with the controller and be unfenced. Raises KafkaError."""
+        self.lifecycle = BrokerLifecycle(
+            self.node_id,
+            self.cluster_id,
+            self.incarnation_id,
+            self.controller,
+            lambda: self.metadata,
+        )
+        advertised = self._advertised or self._listener
+        port = advertised.port if self._advertised else self.port
+        self.lifecycle.register(
+            advertised._replace(port=port),
+            {name: (r.minimum, r.maximum) for name, r in SUPPORTED_FEATURES.items()},
+            self.config.get_str("broker.rack") or None,
+            [self.log_manager.directory_id(path) for path in self._online_dirs()],
+            self.log_manager.previous_broker_epoch,
+        )
+        self.log_manager.start_background()
+
+    def serve(self) -> None:
+        """Answer clients from now on."""
+        self.socket_server.start()
+
+    def begin_shutdown(self) -> None:
+        """Give leadership away, then answer what is in flight while the parts below still work."""
+        lifecycle = self.lifecycle
+        if lifecycle is None:
+            return
+        attempt = self.shared.stop.attempt
+        attempt("lifecycle", lambda: lifecycle.controlled_shutdown(_CONTROLLED_SHUTDOWN_S))
+        attempt("socket server", self.socket_server.shutdown)
+
+    # ---- directories
+
+    def _online_dirs(self) -> list[Path]:
+        offline = self.log_manager.offline_dirs
+        return [path for path in self.log_manager.log_dirs if path not in offline]
+
+    def _log_dir_failed(self, directory: Path, error: OSError) -> None:
+        """A directory's disk failed: go on without it, unless nothing would be left (B-7)."""
+        if directory == self.shared.metadata_dir or not self._online_dirs():
+            self.shared.fatal(error)
+        self.replica_manager.log_dir_failed(directory, error)
+        if self.lifecycle is not None:
+            self.lifecycle.log_dir_failed(self.log_manager.directory_id(directory))
+
+    # ---- publishers of the metadata image, in this order
+
+    def _publish_configs(self, delta: MetadataDelta, _image: MetadataImage) -> None:
+        if any(kind == BROKER for kind, _name in delta.changed_configs):
+            changed = self._apply_dynamic_configs()
+            topic_keys = {key for d in catalogue().topic.values() for key in d.synonyms}
+            if changed & topic_keys:
+                self.replica_manager.reload_topic_configs()
+            settings.apply_connection_limits(self.config, changed, self.socket_server.quotas)
+            self.log_manager.cleaner.reconfigure(settings.cleaner(self.config))
+
+    def _apply_dynamic_configs(self) -> set[str]:
+        image = self.metadata
+        own: Mapping[str, str] = image.config(BROKER, str(self.node_id))
+        return settings.apply_dynamic(self.config, own, image.config(BROKER, ""))
+
+    def _publish_partitions(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self.replica_manager.apply_delta(delta, image)
+
+    def _publish_groups(self, delta: MetadataDelta, _image: MetadataImage) -> None:
+        if delta.deleted_topics:
+            self.group_coordinator.on_topics_deleted(list(delta.deleted_topics))

@@ -1,0 +1,119 @@
+"""What the broker and the controller of one process share (Kafka: SharedServer).
+
+The log directories with their locks, the node's replica of the metadata log (a voter, or an
+observer where this node is not in the voter set), the loader that makes images of it, the clock,
+the timer and the background thread. Failures that make the shared state untrustworthy (a failed
+metadata log, a record that cannot be replayed) end the process at once: better stopped than wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from pathlib import Path
+
+from replication.metadata import MetadataImage
+from replication.metadata_loader import MetadataLoader
+from replication.raft.driver import RaftDriver
+from replication.raft.log import RaftLog
+from replication.record_serde import MetadataRecordSerde
+from replication.timer import BackgroundScheduler, Timer
+from server import settings
+from server.config import ConfigError, KafkaConfig
+from server.stop_sequence import StopSequence
+from storage.config import SystemClock
+from storage.log_dirs import FormattedDirs, prepare_log_dirs
+
+logger = logging.getLogger(__name__)
+
+
+def new_uuid() -> bytes:
+    """A random id as Kafka makes them: its text never starts with a dash, as a flag does."""
+    while True:
+        value = uuid.uuid4().bytes
+        if value[0] >> 2 != 62:  # 62 is "-" in base64url
+            return value
+
+
+class SharedServer:
+    """One per process. `prepare` before the other parts are made, `start_raft` after."""
+
+    raft: RaftDriver
+    loader: MetadataLoader
+    dirs: FormattedDirs
+
+    def __init__(self, config: KafkaConfig, stop: StopSequence, cluster_id: str | None) -> None:
+        """`cluster_id`: what fresh log directories are formatted with."""
+        self.config = config
+        self.stop = stop
+        self.node_id = settings.node_id(config)
+        self.cluster_id = ""
+        self.clock = SystemClock()
+        self.timer = Timer(self.clock)
+        self.scheduler = BackgroundScheduler(self.clock)
+        self.serde = MetadataRecordSerde()
+        self.incarnation_id = new_uuid()
+        self.metadata_dir = Path(config.get_str("metadata.log.dir") or config.log_dirs()[0])
+        self._wanted_cluster_id = cluster_id
+
+    @property
+    def metadata(self) -> MetadataImage:
+        """The current image of the cluster."""
+        return self.loader.image
+
+    @property
+    def directory_id(self) -> bytes:
+        """The id of the directory that holds the metadata log (KIP-853)."""
+        return self.dirs.directory_ids[self.metadata_dir]
+
+    def prepare(self) -> None:
+        """Check, lock and format the directories; make the quorum's parts, start none of them.
+
+        Raises ConfigError, LogDirError, OSError, KafkaError, CorruptSnapshot, CorruptQuorumState.
+        """
+        self.dirs = prepare_log_dirs(
+            self.config.log_dirs(), self.node_id, self._wanted_cluster_id, new_uuid
+        )
+        self.stop.then("directory locks", self.dirs.release)
+        self.cluster_id = self.dirs.cluster_id
+        if self.metadata_dir not in self.dirs.directory_ids:
+            raise ConfigError(
+                "metadata.log.dir",
+                str(self.metadata_dir),
+                "expected one of log.dirs that can be used",
+            )
+        for part in (self.timer, self.scheduler):
+            self.stop.then(type(part).__name__, part.shutdown)
+            part.start()
+        self._make_quorum()
+
+    def _make_quorum(self) -> None:
+        log = RaftLog.open(
+            self.metadata_dir,
+            self.clock,
+            segment_bytes=self.config.get_int("metadata.log.segment.bytes"),
+        )
+        self.raft = RaftDriver(
+            self.node_id,
+            log,
+            self.clock,
+            self.serde,
+            directory_id=self.directory_id,
+            on_fatal=self.fatal,
+        )
+        self.stop.then("raft driver", self.raft.shutdown)
+        self.loader = MetadataLoader(
+            self.raft,
+            self.clock,
+            snapshot_config=settings.snapshots(self.config),
+            on_fatal=self.fatal,
+        )
+        self.raft.add_listener(self.loader)
+        self.stop.then("metadata loader", self.loader.shutdown)
+
+    def fatal(self, error: BaseException) -> None:
+        """End the process now."""
+        logger.critical("the node cannot go on and stops now error=%s", error, exc_info=error)
+        logging.shutdown()
+        os._exit(1)
