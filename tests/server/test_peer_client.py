@@ -1,0 +1,605 @@
+"""PeerClient and BlockingPeer against peers that are played by the test, over real sockets.
+
+Nothing sleeps: a peer answers when the test says so, and deadlines pass because the test's clock
+does, except where a blocking socket's own timeout is what is tested.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import pytest
+
+from server.peer_client import RECONNECT_BACKOFF_MAX_MS, BlockingPeer, PeerClient, PeerError
+from wire.frame import RequestHeader
+from wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from wire.messages.data import FetchRequest, FetchResponse
+from wire.messages.quorum import VoteRequest, VoteResponse
+from wire.schema import Response
+
+PATIENCE_S = 10.0
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+
+class PlayedPeer:
+    """A listener whose connections the test reads from and writes to."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.listener = socket.socket()
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.listener.bind(("127.0.0.1", port))
+        self.listener.listen(8)
+        self.listener.settimeout(PATIENCE_S)
+        self.address = Address(*self.listener.getsockname())
+        self._accepted: list[PlayedConnection] = []
+
+    def accept(self) -> PlayedConnection:
+        sock, _ = self.listener.accept()
+        sock.settimeout(PATIENCE_S)
+        self._accepted.append(PlayedConnection(sock))
+        return self._accepted[-1]
+
+    def close(self) -> None:
+        self.listener.close()
+        for connection in self._accepted:
+            connection.close()
+
+    def __enter__(self) -> PlayedPeer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PlayedConnection:
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.stream = sock.makefile("rb")
+
+    def request(self) -> tuple[RequestHeader, bytes]:
+        (size,) = struct.unpack(">i", self.stream.read(4))
+        frame = self.stream.read(size)
+        return RequestHeader.decode(frame), frame
+
+    def answer(self, header: RequestHeader, response: Response) -> None:
+        body = response.encode_bytes(header.api_version)
+        tags = b"\0" if header.api_key != 18 else b""
+        frame = struct.pack(">i", header.correlation_id) + tags + body
+        self.sock.sendall(struct.pack(">i", len(frame)) + frame)
+
+    def has_more_to_read(self) -> bool:
+        self.sock.setblocking(False)
+        try:
+            return bool(self.sock.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return False
+        finally:
+            self.sock.settimeout(PATIENCE_S)
+
+    def is_closed_by_the_client(self) -> bool:
+        return self.stream.read(1) == b""
+
+    def close(self) -> None:
+        self.stream.close()
+        self.sock.close()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def vote(term: int) -> VoteRequest:
+    partition = VoteRequest.Topic.Partition(
+        partition_index=0,
+        replica_epoch=term,
+        replica_id=1,
+        replica_directory_id=bytes(16),
+        voter_directory_id=bytes(16),
+        last_offset_epoch=0,
+        last_offset=0,
+        pre_vote=False,
+    )
+    return VoteRequest(
+        cluster_id="c",
+        voter_id=2,
+        topics=[VoteRequest.Topic(topic_name="__cluster_metadata", partitions=[partition])],
+    )
+
+
+def voted(error_code: int = 0) -> VoteResponse:
+    return VoteResponse(error_code=error_code, topics=[])
+
+
+class Node:
+    """A PeerClient with a clock that stands still, and the answers it was given."""
+
+    def __init__(self, clock: Any = None) -> None:
+        self.clock = clock or Clock()
+        self.client = PeerClient(self.clock, "peers-of-node-1")
+        self.answers: SimpleQueue[Any] = SimpleQueue()
+        self.client.start()
+
+    def send(
+        self, address: Any, term: int = 1, timeout_ms: int = 1000, channel: str = "raft-client-1"
+    ) -> None:
+        self.client.send(
+            address,
+            vote(term),
+            2,
+            VoteResponse,
+            lambda answer: self.answers.put((term, answer)),
+            timeout_ms=timeout_ms,
+            channel=channel,
+        )
+
+    def answer(self) -> tuple[int, Any]:
+        return self.answers.get(timeout=PATIENCE_S)
+
+    def pass_time(self, ms: int) -> None:
+        """Let time pass, and the client notice it."""
+        self.clock.now += ms
+        self.client._post(lambda: None)
+
+    def settle(self) -> None:
+        """Return when the client has handled what it was given so far, twice over."""
+        for _ in range(2):
+            done = threading.Event()
+            self.client._post(done.set)
+            assert done.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def node():
+    node = Node()
+    yield node
+    node.client.shutdown()
+
+
+@pytest.fixture
+def peer():
+    with PlayedPeer() as peer:
+        yield peer
+
+
+def term_of(frame: bytes, header: RequestHeader) -> int:
+    request = VoteRequest.decode(frame, header.api_version, header.body_pos)
+    return request.topics[0].partitions[0].replica_epoch
+
+
+def test_an_answer_comes_back_decoded_and_the_peer_sees_who_asks(node, peer):
+    node.send(peer.address, channel="raft-client-1")
+    connection = peer.accept()
+    header, _ = connection.request()
+    assert (header.client_id, header.api_key, header.api_version) == ("raft-client-1", 52, 2)
+    connection.answer(header, voted(7))
+    _, answer = node.answer()
+    assert isinstance(answer, VoteResponse)
+    assert answer.error_code == 7
+
+
+def test_one_request_is_in_flight_and_the_others_follow_in_order(node, peer):
+    for term in range(1, 6):
+        node.send(peer.address, term)
+    connection = peer.accept()
+    for term in range(1, 6):
+        header, frame = connection.request()
+        assert term_of(frame, header) == term
+        node.settle()
+        assert not connection.has_more_to_read()
+        connection.answer(header, voted())
+        assert node.answer()[0] == term
+
+
+def test_channels_to_one_peer_do_not_wait_for_each_other(node, peer):
+    node.send(peer.address, 1, channel="raft-client-1")
+    slow = peer.accept()
+    slow.request()
+    node.send(peer.address, 2, channel="broker-1-to-controller-heartbeat")
+    quick = peer.accept()
+    header, _ = quick.request()
+    assert header.client_id == "broker-1-to-controller-heartbeat"
+    quick.answer(header, voted())
+    assert node.answer()[0] == 2
+
+
+def test_an_answer_in_single_bytes_is_put_together(node, peer):
+    node.send(peer.address)
+    connection = peer.accept()
+    header, _ = connection.request()
+    body = struct.pack(">i", header.correlation_id) + b"\0" + voted(3).encode_bytes(2)
+    for byte in struct.pack(">i", len(body)) + body:
+        connection.sock.sendall(bytes((byte,)))
+        node.settle()
+    assert node.answer()[1].error_code == 3
+
+
+def test_a_refused_connection_fails_everything_queued_for_it(node):
+    with PlayedPeer() as peer:
+        address = peer.address
+    node.send(address, 1)
+    term, answer = node.answer()
+    assert term == 1
+    assert isinstance(answer, PeerError)
+    assert "refused" in str(answer)
+
+
+def test_retries_wait_for_the_backoff_which_doubles_up_to_a_second(node):
+    with PlayedPeer() as peer:
+        address = peer.address
+    node.send(address)
+    node.answer()
+    for pause in (50, 100, 200, 400, 800, 1000, 1000):
+        node.send(address, timeout_ms=60_000)
+        node.pass_time(pause * 4 // 5 - 2)
+        node.settle()
+        assert node.answers.empty(), "tried again before the pause was over"
+        node.pass_time(pause - pause * 4 // 5 + 3)
+        assert isinstance(node.answer()[1], PeerError)
+    assert RECONNECT_BACKOFF_MAX_MS == 1000
+
+
+def test_a_peer_that_comes_back_is_reached_again(node):
+    with PlayedPeer() as peer:
+        address = peer.address
+        node.send(address)
+        connection = peer.accept()
+        header, _ = connection.request()
+        connection.close()
+    assert isinstance(node.answer()[1], PeerError)
+    with PlayedPeer(address.port) as peer:
+        node.send(address, 2)
+        node.pass_time(50)
+        connection = peer.accept()
+        header, _ = connection.request()
+        connection.answer(header, voted())
+        assert isinstance(node.answer()[1], VoteResponse)
+
+
+def test_when_the_peer_hangs_up_only_the_request_in_flight_fails(node, peer):
+    node.send(peer.address, 1)
+    node.send(peer.address, 2)
+    connection = peer.accept()
+    connection.request()
+    node.settle()
+    connection.close()
+    term, answer = node.answer()
+    assert term == 1
+    assert "closed" in str(answer) or "reset" in str(answer)
+    node.pass_time(50)
+    connection = peer.accept()
+    header, frame = connection.request()
+    assert term_of(frame, header) == 2
+    connection.answer(header, voted())
+    assert node.answer()[0] == 2
+
+
+def test_a_silent_peer_times_out_and_its_connection_is_closed(node, peer):
+    node.send(peer.address, 1, timeout_ms=1000)
+    connection = peer.accept()
+    connection.request()
+    node.pass_time(999)
+    node.settle()
+    assert node.answers.empty()
+    node.pass_time(1)
+    _, answer = node.answer()
+    assert isinstance(answer, PeerError)
+    assert "no answer in time" in str(answer)
+    assert connection.is_closed_by_the_client()
+
+
+def test_a_request_that_waits_too_long_behind_another_fails_alone(node, peer):
+    node.send(peer.address, 1, timeout_ms=5000)
+    node.send(peer.address, 2, timeout_ms=1000)
+    connection = peer.accept()
+    header, _ = connection.request()
+    node.pass_time(1000)
+    term, answer = node.answer()
+    assert term == 2
+    assert isinstance(answer, PeerError)
+    connection.answer(header, voted())
+    assert node.answer()[0] == 1
+
+
+def test_a_peer_that_does_not_accept_times_out_and_is_tried_afresh(node):
+    """A host that is gone: packets to it are lost. Here a listener whose backlog is full."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(0)
+    address = Address(*listener.getsockname())
+    fillers = []
+    for _ in range(4):
+        filler = socket.socket()
+        filler.setblocking(False)
+        filler.connect_ex(address)
+        fillers.append(filler)
+    try:
+        node.send(address, 1, timeout_ms=2000)
+        node.settle()
+        assert node.answers.empty()
+        node.pass_time(2000)
+        assert isinstance(node.answer()[1], PeerError)
+    finally:
+        for sock in (*fillers, listener):
+            sock.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        struct.pack(">i", -1),
+        struct.pack(">ii", 4, 12345),
+        struct.pack(">iiB", 5, 1, 0),
+    ],
+    ids=["another protocol", "negative size", "another request's", "body cut off"],
+)
+def test_an_answer_that_is_not_kafkas_ends_the_connection(node, peer, data):
+    node.send(peer.address)
+    connection = peer.accept()
+    connection.request()
+    connection.sock.sendall(data)
+    assert isinstance(node.answer()[1], PeerError)
+    assert connection.is_closed_by_the_client()
+
+
+def test_an_answer_nobody_asked_for_ends_the_connection(node, peer):
+    node.send(peer.address)
+    connection = peer.accept()
+    header, _ = connection.request()
+    connection.answer(header, voted())
+    node.answer()
+    connection.answer(header, voted())
+    assert connection.is_closed_by_the_client()
+
+
+def test_shutdown_fails_what_waits_and_what_comes_later(node, peer):
+    node.send(peer.address, 1)
+    node.send(peer.address, 2)
+    connection = peer.accept()
+    connection.request()
+    node.client.shutdown()
+    assert [node.answer()[0] for _ in range(2)] == [1, 2]
+    assert connection.is_closed_by_the_client()
+    node.send(peer.address, 3)
+    term, answer = node.answer()
+    assert term == 3
+    assert "shut down" in str(answer)
+    node.client.shutdown()
+
+
+def test_a_client_that_never_started_can_be_shut_down():
+    answers: list[Any] = []
+    client = PeerClient(Clock(), "never-started")
+    client.send(
+        Address("127.0.0.1", 9),
+        vote(1),
+        2,
+        VoteResponse,
+        answers.append,
+        timeout_ms=1000,
+        channel="x",
+    )
+    client.shutdown()
+    assert len(answers) == 1
+    assert isinstance(answers[0], PeerError)
+
+
+def test_a_name_is_looked_up_and_each_of_its_addresses_tried(node, peer):
+    node.send(Address("localhost", peer.address.port), timeout_ms=60_000)
+    connection = peer.accept()
+    header, _ = connection.request()
+    connection.answer(header, voted())
+    assert isinstance(node.answer()[1], VoteResponse)
+
+
+def test_an_unknown_name_is_an_error_that_says_so(node):
+    node.send(Address("no-such-host.invalid", 9092), timeout_ms=60_000)
+    assert "unknown host" in str(node.answer()[1])
+
+
+def test_a_callback_that_raises_does_not_stop_the_client(node, peer, caplog):
+    def broken(_answer: Any) -> None:
+        raise RuntimeError("a bug of the caller")
+
+    node.client.send(
+        peer.address, vote(1), 2, VoteResponse, broken, timeout_ms=1000, channel="raft-client-1"
+    )
+    node.send(peer.address, 2)
+    connection = peer.accept()
+    for _ in range(2):
+        header, _ = connection.request()
+        connection.answer(header, voted())
+    assert node.answer()[0] == 2
+    assert "completion failed" in caplog.text
+
+
+def test_a_request_that_cannot_be_encoded_fails_alone(node, peer, caplog):
+    wrong = vote(1)
+    wrong.cluster_id = 17  # type: ignore[assignment]
+    node.client.send(
+        peer.address,
+        wrong,
+        2,
+        VoteResponse,
+        lambda answer: node.answers.put((1, answer)),
+        timeout_ms=1000,
+        channel="raft-client-1",
+    )
+    node.send(peer.address, 2)
+    connection = peer.accept()
+    header, frame = connection.request()
+    assert term_of(frame, header) == 2
+    connection.answer(header, voted())
+    (first, error), (second, answer) = node.answer(), node.answer()
+    assert (first, second) == (1, 2)
+    assert isinstance(error, PeerError)
+    assert isinstance(answer, VoteResponse)
+    assert "cannot be encoded" in caplog.text
+
+
+# ---- BlockingPeer
+
+
+def test_blocking_exchanges_reuse_one_connection(peer):
+    def play() -> None:
+        connection = peer.accept()
+        for _ in range(3):
+            header, _ = connection.request()
+            connection.answer(header, ApiVersionsResponse(error_code=0, api_keys=[]))
+        connection.close()
+
+    player = threading.Thread(target=play)
+    player.start()
+    blocking = BlockingPeer(*peer.address, "broker-1-fetcher-0-leader-2", PATIENCE_S)
+    for _ in range(3):
+        assert blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse).error_code == 0
+    player.join()
+    with pytest.raises(ConnectionError):
+        blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+    blocking.close()
+
+
+def test_fetched_records_are_a_view_of_the_answer_and_stay_valid(peer):
+    records = bytes(range(256)) * 8192  # 2 MiB: arrives in many segments
+
+    def play() -> None:
+        connection = peer.accept()
+        for first in (b"a", b"b"):
+            header, _ = connection.request()
+            partition = FetchResponse.Topic.Partition(
+                partition_index=0,
+                error_code=0,
+                high_watermark=0,
+                aborted_transactions=None,
+                records=first + records,
+            )
+            topic = FetchResponse.Topic(topic_id=bytes(16), partitions=[partition])
+            connection.answer(header, FetchResponse(error_code=0, responses=[topic]))
+        connection.close()
+
+    player = threading.Thread(target=play)
+    player.start()
+    blocking = BlockingPeer(*peer.address, "broker-1-fetcher-0-leader-2", PATIENCE_S)
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, isolation_level=0, topics=[])
+    fetched = [
+        blocking.exchange(request, 17, FetchResponse).responses[0].partitions[0].records
+        for _ in range(2)
+    ]
+    player.join()
+    blocking.close()
+    assert [type(view) for view in fetched] == [memoryview, memoryview]
+    assert fetched == [b"a" + records, b"b" + records]
+
+
+def test_a_blocking_exchange_with_a_silent_peer_times_out(peer):
+    blocking = BlockingPeer(*peer.address, "broker-1", 0.05)
+    with pytest.raises(TimeoutError):
+        blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+    connection = peer.accept()
+    connection.request()
+    assert connection.is_closed_by_the_client()
+    blocking.close()
+
+
+def test_a_blocking_peer_that_stops_within_an_answer_times_out(peer):
+    blocking = BlockingPeer(*peer.address, "broker-1", 0.05)
+    failures: SimpleQueue[BaseException] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+        except OSError as error:
+            failures.put(error)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    connection = peer.accept()
+    connection.request()
+    connection.sock.sendall(struct.pack(">ih", 100, 0))
+    assert isinstance(failures.get(timeout=PATIENCE_S), TimeoutError)
+    asker.join()
+
+
+def test_a_blocking_peer_connects_again_after_a_failure(peer):
+    blocking = BlockingPeer(*peer.address, "broker-1", PATIENCE_S)
+    results: SimpleQueue[Any] = SimpleQueue()
+
+    def ask() -> None:
+        for _ in range(2):
+            try:
+                results.put(blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse))
+            except OSError as error:
+                results.put(error)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    peer.accept().close()
+    assert isinstance(results.get(timeout=PATIENCE_S), ConnectionError)
+    connection = peer.accept()
+    header, _ = connection.request()
+    connection.answer(header, ApiVersionsResponse(error_code=35, api_keys=[]))
+    assert results.get(timeout=PATIENCE_S).error_code == 35
+    asker.join()
+    blocking.close()
+
+
+def test_closing_aborts_an_exchange_that_waits(peer):
+    blocking = BlockingPeer(*peer.address, "broker-1", PATIENCE_S * 6)
+    failures: SimpleQueue[BaseException] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+        except OSError as error:
+            failures.put(error)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    connection = peer.accept()
+    connection.request()
+    began = time.monotonic()
+    blocking.close()
+    assert isinstance(failures.get(timeout=PATIENCE_S), ConnectionError)
+    assert time.monotonic() - began < PATIENCE_S
+    asker.join()
+    with pytest.raises(ConnectionError, match="closed"):
+        blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+
+
+def test_a_refused_blocking_connection_is_an_os_error():
+    with PlayedPeer() as peer:
+        address = peer.address
+    with pytest.raises(ConnectionRefusedError):
+        BlockingPeer(*address, "broker-1").exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+
+
+def test_a_blocking_answer_that_is_not_kafkas_is_a_connection_error(peer):
+    blocking = BlockingPeer(*peer.address, "broker-1", PATIENCE_S)
+    failures: SimpleQueue[BaseException] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+        except OSError as error:
+            failures.put(error)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    connection = peer.accept()
+    connection.request()
+    connection.sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    assert "not Kafka's" in str(failures.get(timeout=PATIENCE_S))
+    asker.join()
