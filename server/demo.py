@@ -12,9 +12,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from server.client import Connection
 from server.config import KafkaConfig
 from server.node import Node
+from server.peer_client import BlockingPeer
 from storage.dump import dump_files
 from wire.errors import ErrorCode
 from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
@@ -36,7 +36,7 @@ def run_demo(count: int) -> int:
         broker.start()
         took_ms = (time.monotonic() - began) * 1000
         print(f"broker    listens on {broker.host}:{broker.port}, ready in {took_ms:.0f} ms")
-        connection = Connection(broker.host, broker.port, _CLIENT_ID)
+        connection = BlockingPeer(broker.host, broker.port, _CLIENT_ID)
         try:
             topic_id = _create_topic(connection)
             for number in range(1, count + 1):
@@ -58,18 +58,18 @@ def _check(code: int) -> None:
         raise RuntimeError(f"the broker answered {ErrorCode(code).name}")
 
 
-def _create_topic(connection: Connection) -> bytes:
+def _create_topic(connection: BlockingPeer) -> bytes:
     topic = CreateTopicsRequest.Topic(
         name=_TOPIC, num_partitions=1, replication_factor=1, assignments=[], configs=[]
     )
     request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000, validate_only=False)
-    (created,) = connection.send(request, 7, CreateTopicsResponse).topics
+    (created,) = connection.exchange(request, 7, CreateTopicsResponse).topics
     _check(created.error_code)
     print(f"topic     {_TOPIC!r} created, id {uuid_to_text(created.topic_id)}")
     return created.topic_id
 
 
-def _produce(connection: Connection, topic_id: bytes, number: int) -> None:
+def _produce(connection: BlockingPeer, topic_id: bytes, number: int) -> None:
     record = Record(
         offset=0,
         timestamp=int(time.time() * 1000),
@@ -81,19 +81,19 @@ def _produce(connection: Connection, topic_id: bytes, number: int) -> None:
     topic = ProduceRequest.Topic(topic_id=topic_id, partition_data=[partition])
     request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic])
     began = time.perf_counter()
-    answer = connection.send(request, 13, ProduceResponse).responses[0].partition_responses[0]
+    answer = connection.exchange(request, 13, ProduceResponse).responses[0].partition_responses[0]
     took_us = (time.perf_counter() - began) * 1e6
     _check(answer.error_code)
     print(f"produced  {record.value!r} at offset {answer.base_offset} ({took_us:.0f} µs)")
 
 
-def _consume(connection: Connection, topic_id: bytes, offset: int) -> None:
+def _consume(connection: BlockingPeer, topic_id: bytes, offset: int) -> None:
     partition = FetchRequest.Topic.Partition(
         partition=0, fetch_offset=offset, partition_max_bytes=1 << 20
     )
     topic = FetchRequest.Topic(topic_id=topic_id, partitions=[partition])
     request = FetchRequest(max_wait_ms=1000, min_bytes=1, isolation_level=0, topics=[topic])
-    answer = connection.send(request, 17, FetchResponse)
+    answer = connection.exchange(request, 17, FetchResponse)
     _check(answer.error_code)
     fetched = answer.responses[0].partitions[0]
     _check(fetched.error_code)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 
-from server.client import Connection
 from server.config import KafkaConfig
 from server.listeners import client_listener
-from wire.errors import ErrorCode, MalformedFrame
+from server.peer_client import BlockingPeer
+from wire.errors import ErrorCode
 from wire.messages.cluster import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -39,7 +39,7 @@ def check(host: str, port: int, timeout_s: float) -> str:
     began = time.monotonic()
     try:
         answer = _ask(host, port, timeout_s)
-    except (OSError, MalformedFrame) as error:
+    except OSError as error:
         raise Unhealthy(f"no healthy broker at {host}:{port}: {_reason(error)}") from None
     took_ms = (time.monotonic() - began) * 1000
     brokers = len(answer.brokers)
@@ -51,22 +51,22 @@ def check(host: str, port: int, timeout_s: float) -> str:
     )
 
 
-def _reason(error: OSError | MalformedFrame) -> str:
+def _reason(error: OSError) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return getattr(error, "strerror", None) or str(error)
 
 
 def _ask(host: str, port: int, timeout_s: float) -> MetadataResponse:
-    connection = Connection(host, port, _CLIENT_ID, timeout_s)
+    connection = BlockingPeer(host, port, _CLIENT_ID, timeout_s)
     try:
         # Version 0 is answered by every broker; the other versions are known from the answer.
-        versions = connection.send(ApiVersionsRequest(), 0, ApiVersionsResponse)
+        versions = connection.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
         if versions.error_code != ErrorCode.NONE:
             raise ConnectionError(f"ApiVersions: {ErrorCode(versions.error_code).name}")
         # An empty array of topics asks for none of them: the check costs the same with any number.
         request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
-        return connection.send(request, _metadata_version(versions), MetadataResponse)
+        return connection.exchange(request, _metadata_version(versions), MetadataResponse)
     finally:
         connection.close()
 
