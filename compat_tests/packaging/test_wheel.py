@@ -3,50 +3,23 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+from compat_tests.support.wheel import ROOT, build, install, run
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", target, cwd=ROOT)
-    (built,) = target.glob("barnabas-*.whl")
-    return built
+    return build(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a fresh environment that has the wheel; its dependencies are borrowed."""
-    environment = tmp_path_factory.mktemp("environment")
-    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=environment)
-    python = environment / "bin" / "python"
-    run(
-        *(sys.executable, "-m", "pip", "--python", python, "install", "--quiet"),
-        *("--no-deps", "--no-index", wheel),
-        cwd=environment,
-    )
-    purelib = Path(
-        run(
-            python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=environment
-        ).strip()
-    )
-    (purelib / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return python
+    return install(wheel, tmp_path_factory.mktemp("environment"))
 
 
 def test_the_wheel_claims_no_name_but_barnabas(wheel: Path) -> None:
