@@ -44,8 +44,7 @@ SWAP_SUFFIX = ".swap"
 RELATIVE_OFFSET_MAX = 2**31 - 1
 NO_TIMESTAMP = -1
 
-_SCAN_CHUNK = 8192
-"""A little more than an index interval: one read usually finds any batch between two entries."""
+_SCAN_CHUNK = 8192  # a little more than an index interval: finds any batch between two entries
 _REMEMBERED_BATCHES = 256
 
 Batch = tuple[int, BatchHeader]
@@ -237,9 +236,27 @@ class LogSegment:
         recent = self._recent
         recent[base_offset] = position
         if len(recent) >= _REMEMBERED_BATCHES:
-            self._older = recent
-            self._recent = {}
+            self._older, self._recent = recent, {}
         self.size = position + size
+
+    def append_run(self, run: files.Buffer, batches: Sequence[Batch]) -> None:
+        """Append batches that lie back to back in `run`, at these positions, with one write: all or
+        none; errors as in `append`."""
+        position = self.size
+        handle = self._handle or self.handle()
+        known, known_offset = self.max_timestamp, self._max_timestamp_offset
+        try:
+            files.write_fully(handle.fd, (run,), len(run), position)
+            for at, header in batches:
+                self.note_batch(position + at, header)
+                self._remember(header.base_offset, position + at)
+        except OSError as error:
+            self._max_timestamp, self._max_timestamp_offset = known, known_offset
+            self._cut_back(handle, position, batches[0][1].base_offset, error)
+            raise
+        if position == 0:
+            self._first_timestamp = batches[0][1].max_timestamp
+        self.size = position + len(run)
 
     def _append_index_entry(self, last_offset: int, position: int) -> None:
         if self.is_index_full:
@@ -266,8 +283,7 @@ class LogSegment:
     def _remember(self, base_offset: int, position: int) -> None:
         self._recent[base_offset] = position
         if len(self._recent) >= _REMEMBERED_BATCHES:
-            self._older = self._recent
-            self._recent = {}
+            self._older, self._recent = self._recent, {}
 
     def should_roll(
         self,
@@ -455,9 +471,7 @@ class LogSegment:
 
     def prepare_to_append(self) -> int:
         """Make a segment read from disk the active one; returns the log's end offset.
-
-        Raises IndexMismatch or CorruptSegment if its indexes or its end are not sound.
-        """
+        Raises IndexMismatch or CorruptSegment if its indexes or its end are not sound."""
         self.is_index_full = self.offset_index.is_full or self.time_index.is_full
         self._max_timestamp = None
         _ = self.max_timestamp
@@ -475,16 +489,13 @@ class LogSegment:
     # -- changing --------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> int:
-        """Remove all batches that hold `offset` or higher ones; returns where the rest ends.
-
-        That is `offset`, or the start of the batch around it: batches are cut whole.
-        """
+        """Remove all batches that hold `offset` or higher ones; returns where the rest ends: there,
+        or at the start of the batch around it, since batches are cut whole."""
         found = self.search(offset)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.txn_index.truncate_to(offset)
-        self._recent = {}
-        self._older = {}
+        self._recent, self._older = {}, {}
         if found is not None:
             position, header = found
             files.ftruncate(self.handle().fd, position)
@@ -492,8 +503,7 @@ class LogSegment:
             offset = min(offset, header.base_offset)
         if self.size == 0:
             self._first_timestamp = None
-        self.bytes_since_index = 0
-        self.is_index_full = False
+        self.bytes_since_index, self.is_index_full = 0, False
         self._max_timestamp, self._max_timestamp_offset = self._read_max_timestamp()
         return offset
 
@@ -501,8 +511,7 @@ class LogSegment:
         """Shorten the log file; the indexes are the caller's business (recovery rebuilds them)."""
         files.ftruncate(self.handle().fd, size)
         self.size = size
-        self._recent = {}
-        self._older = {}
+        self._recent, self._older = {}, {}
 
     def rebuild_indexes(self, is_active: bool) -> None:
         """Write offset and time index anew from the batch headers; the log file is not changed.
@@ -540,8 +549,7 @@ class LogSegment:
         )
         self.offset_index.trim_to_valid_size()
         self.time_index.trim_to_valid_size()
-        self._recent = {}
-        self._older = {}
+        self._recent, self._older = {}, {}
 
     def trim_preallocated(self) -> None:
         files.ftruncate(self.handle().fd, self.size)
