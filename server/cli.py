@@ -344,12 +344,12 @@ def _dump_log(arguments: argparse.Namespace) -> int:
 
 
 def _check_config(arguments: argparse.Namespace) -> int:
-    from server import settings
+    from server import quorum_config, settings
     from server.listeners import advertised_listener, client_listener
 
     values = load_properties(arguments.file)
     config = KafkaConfig(values)
-    settings.check_single_node(config)
+    quorum_config.check(config)
     advertised_listener(config, client_listener(config))
     print(f"{arguments.file}: {len(values)} keys, all known and well-typed")
     for note in settings.notes(config):

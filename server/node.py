@@ -18,6 +18,7 @@ from server import settings
 from server.broker_server import BrokerServer
 from server.config import KafkaConfig
 from server.controller_server import ControllerServer
+from server.quorum_config import check
 from server.shared_server import SharedServer
 from server.socket_server import freeze_collector, keep_freed_memory
 from server.stop_sequence import StopSequence
@@ -33,7 +34,7 @@ class Node:
 
         `cluster_id` is what the log directories are formatted with, or must belong to already.
         """
-        settings.check_single_node(config)
+        self.quorum = check(config)
         self.config = config
         self._stop = StopSequence()
         self.shared = SharedServer(config, self._stop, cluster_id)

@@ -1,8 +1,7 @@
-"""From Kafka's keys to the frozen configuration of each layer, and what this node cannot serve.
+"""From Kafka's keys to the frozen configuration of each layer, and what changes nothing here yet.
 
 Each layer's dataclass names its fields like Kafka's keys with `_` for a dot, so most of this is one
-function. `check_single_node` refuses a configuration for a cluster, and `notes` says which of the
-keys that somebody set change nothing here yet.
+function. `notes` says which of the keys that somebody set change nothing here yet.
 """
 
 from __future__ import annotations
@@ -143,32 +142,6 @@ def controller(config: KafkaConfig, node: int, cluster_id: str) -> ControllerCon
 def groups(config: KafkaConfig) -> GroupConfig:
     """The group coordinator's configuration."""
     return GroupConfig.from_values(config.get)
-
-
-def node_id(config: KafkaConfig) -> int:
-    """`node.id`, or its older name `broker.id`."""
-    if not config.is_set("node.id") and config.is_set("broker.id"):
-        return config.get_int("broker.id")
-    return config.get_int("node.id")
-
-
-def check_single_node(config: KafkaConfig) -> None:
-    """Refuse what needs more nodes. Raises ConfigError."""
-    roles = set(config.get_list("process.roles"))
-    if roles != {"broker", "controller"}:
-        raise ConfigError(
-            "process.roles",
-            config.text("process.roles"),
-            "only broker,controller is served yet: one node that is both",
-        )
-    me = str(node_id(config))
-    for voter in config.get_list("controller.quorum.voters"):
-        if voter.partition("@")[0] != me:
-            raise ConfigError(
-                "controller.quorum.voters",
-                config.text("controller.quorum.voters"),
-                f"only this node ({me}@HOST:PORT) can vote: clusters are not served yet",
-            )
 
 
 def _obeyed() -> Callable[[str], bool]:

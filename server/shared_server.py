@@ -21,6 +21,7 @@ from replication.record_serde import MetadataRecordSerde
 from replication.timer import BackgroundScheduler, Timer
 from server import settings
 from server.config import ConfigError, KafkaConfig
+from server.quorum_config import node_id
 from server.stop_sequence import StopSequence
 from storage.config import SystemClock
 from storage.log_dirs import FormattedDirs, prepare_log_dirs
@@ -47,7 +48,7 @@ class SharedServer:
         """`cluster_id`: what fresh log directories are formatted with."""
         self.config = config
         self.stop = stop
-        self.node_id = settings.node_id(config)
+        self.node_id = node_id(config)
         self.cluster_id = ""
         self.clock = SystemClock()
         self.timer = Timer(self.clock)

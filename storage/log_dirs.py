@@ -158,7 +158,27 @@ def _claim(
     formatted.directory_ids[path] = directory_id
 
 
-def _inspect(path: Path) -> MetaProperties | None:
+def inspect_log_dirs(
+    dirs: Sequence[Path],
+    node_id: int,
+    cluster_id: str,
+    may_hold: Callable[[Path, str], bool],
+) -> dict[Path, MetaProperties | None]:
+    """The identity in each directory, None where it is not formatted. Changes nothing.
+
+    `may_hold(directory, name)`: what else an unformatted directory may hold. Raises LogDirError if
+    a directory is another node's or cluster's, or holds things that are not ours; OSError.
+    """
+    if len(set(map(_real, dirs))) != len(dirs):
+        raise LogDirError(f"log.dirs names a directory twice: {_join(dirs)}")
+    known = {path: _inspect(path, may_hold) for path in dirs}
+    _agree(known, node_id, cluster_id)
+    return known
+
+
+def _inspect(
+    path: Path, may_hold: Callable[[Path, str], bool] = lambda _path, _name: False
+) -> MetaProperties | None:
     """The identity in a directory; None if it is empty or not there. Changes nothing."""
     if not path.exists():
         return None
@@ -169,7 +189,11 @@ def _inspect(path: Path) -> MetaProperties | None:
     except CorruptCheckpoint as error:
         raise LogDirError(f"{error}; restore the file, or use another directory") from None
     if properties is None:
-        foreign = sorted(name for name in os.listdir(path) if not _may_be_there(name))
+        foreign = sorted(
+            name
+            for name in os.listdir(path)
+            if not _may_be_there(name) and not may_hold(path, name)
+        )
         if foreign:
             raise LogDirError(
                 f"{path} has no {META_PROPERTIES} but is not empty ({', '.join(foreign[:3])}): "
