@@ -23,7 +23,7 @@ from server.config_schema import BROKER, TOPIC
 from server.coordinator.group_coordinator import GroupCoordinator
 from server.coordinator.runtime import Surroundings
 from server.fetch_session import FetchSessionCache
-from server.handlers import APIS
+from server.handlers import BROKER_APIS
 from server.listeners import advertised_listener, client_listener
 from server.shared_server import SharedServer
 from server.socket_server import SocketServer
@@ -57,7 +57,7 @@ class BrokerServer:
         self._listener = client_listener(config)
         self._advertised = advertised_listener(config, self._listener)
         self.socket_server = SocketServer(
-            settings.socket_server(config, self._listener), self, APIS
+            settings.socket_server(config, self._listener), self, BROKER_APIS
         )
         self.fetch_sessions = FetchSessionCache(
             config.get_int("max.incremental.fetch.session.cache.slots")

@@ -116,7 +116,7 @@ def monotonic_ms() -> int:
 class SocketServer:
     """Everything between the wire and the handlers.
 
-    `apis` is the dispatch table (`server.handlers.APIS`), `broker` what handlers find as
+    `apis` is the dispatch table (of `server.handlers`), `broker` what handlers find as
     `ctx.broker`. Duties of the caller: `start` once, when the broker can answer; `shutdown` once.
     `bind` may be called before `start` to learn the port: clients can connect then, and are
     answered from `start` on.

@@ -1,9 +1,11 @@
-"""The dispatch table: every API this broker serves, its versions, and where its handler is.
+"""The dispatch tables: every API served on each kind of listener, and where its handler is.
 
-What ApiVersions advertises is derived from this table, so nothing is listed that is not served
-(with Kafka's one exception: Produce is listed from version 0). One rule finds a handler: the file
-of wire/messages that declares a request names the file here, and the function is the API's name in
-snake_case.
+`BROKER_APIS` are for clients and other brokers, `CONTROLLER_APIS` for the listeners of
+controller.listener.names: brokers, other voters, and tools with --bootstrap-controller (KIP-919).
+What ApiVersions advertises is derived from the table of the listener it came in on, so nothing is
+listed that is not served (with Kafka's one exception: Produce is listed from version 0). One rule
+finds a handler: the area names the file here, and the function is the API's name in snake_case.
+Nearly always the area is also the file of wire/messages that declares the request.
 
     def produce(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | None
 
@@ -14,8 +16,8 @@ than about a millisecond: it may run on a network thread.
 Areas are imported at first use: a broker that nobody asks for its log directories never loads that
 code, and starts sooner.
 
-Gaps: the rest of Kafka's keys (transactions, ACLs, quotas, SCRAM, delegation tokens, reassignments,
-KIP-848, share and streams groups) is neither served nor advertised; see README's ledger.
+Gaps: the rest of Kafka's keys (transactions, ACLs, quotas, SCRAM, delegation tokens, KIP-848, share
+and streams groups) is neither served nor advertised; see README's ledger.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from wire.frame import request_header_version, response_header_version
+from wire.messages import request_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,40 +35,41 @@ if TYPE_CHECKING:
 
 _NEVER = 1 << 15
 
-# (api_key, name, area, lowest version, highest version, inline); ranges are Kafka 4.3's.
-_TABLE: tuple[tuple[int, str, str, int, int, bool], ...] = (
-    (0, "Produce", "data", 3, 13, True),
-    (1, "Fetch", "data", 4, 18, True),
-    (2, "ListOffsets", "data", 1, 11, True),
-    (3, "Metadata", "cluster", 0, 13, True),
-    (8, "OffsetCommit", "groups", 2, 10, True),
-    (9, "OffsetFetch", "groups", 1, 10, True),
-    (10, "FindCoordinator", "groups", 0, 6, True),
-    (11, "JoinGroup", "groups", 0, 9, True),
-    (12, "Heartbeat", "groups", 0, 4, True),
-    (13, "LeaveGroup", "groups", 0, 5, True),
-    (14, "SyncGroup", "groups", 0, 5, True),
-    (15, "DescribeGroups", "groups", 0, 6, False),
-    (16, "ListGroups", "groups", 0, 5, False),
-    (18, "ApiVersions", "cluster", 0, 4, True),
-    (19, "CreateTopics", "admin", 2, 7, False),
-    (20, "DeleteTopics", "admin", 1, 6, False),
-    (21, "DeleteRecords", "data", 0, 2, False),
-    (22, "InitProducerId", "transactions", 0, 5, True),
-    (23, "OffsetForLeaderEpoch", "data", 2, 4, True),
-    (32, "DescribeConfigs", "admin", 1, 4, False),
-    (33, "AlterConfigs", "admin", 0, 2, False),
-    (35, "DescribeLogDirs", "admin", 1, 5, False),
-    (37, "CreatePartitions", "admin", 0, 3, False),
-    (42, "DeleteGroups", "groups", 0, 2, False),
-    (43, "ElectLeaders", "admin", 0, 2, False),
-    (44, "IncrementalAlterConfigs", "admin", 0, 1, False),
-    (47, "OffsetDelete", "groups", 0, 0, False),
-    (55, "DescribeQuorum", "quorum", 0, 2, False),
-    (60, "DescribeCluster", "cluster", 0, 2, True),
-    (61, "DescribeProducers", "transactions", 0, 0, False),
-    (74, "ListConfigResources", "admin", 0, 1, False),
-    (75, "DescribeTopicPartitions", "cluster", 0, 0, False),
+# (api_key, name, area, lowest version, highest version, inline, listeners); ranges and listeners
+# ("b" broker, "c" controller) are Kafka 4.3's. Two rows where the two have different handlers.
+_TABLE: tuple[tuple[int, str, str, int, int, bool, str], ...] = (
+    (0, "Produce", "data", 3, 13, True, "b"),
+    (1, "Fetch", "data", 4, 18, True, "b"),
+    (2, "ListOffsets", "data", 1, 11, True, "b"),
+    (3, "Metadata", "cluster", 0, 13, True, "b"),
+    (8, "OffsetCommit", "groups", 2, 10, True, "b"),
+    (9, "OffsetFetch", "groups", 1, 10, True, "b"),
+    (10, "FindCoordinator", "groups", 0, 6, True, "b"),
+    (11, "JoinGroup", "groups", 0, 9, True, "b"),
+    (12, "Heartbeat", "groups", 0, 4, True, "b"),
+    (13, "LeaveGroup", "groups", 0, 5, True, "b"),
+    (14, "SyncGroup", "groups", 0, 5, True, "b"),
+    (15, "DescribeGroups", "groups", 0, 6, False, "b"),
+    (16, "ListGroups", "groups", 0, 5, False, "b"),
+    (18, "ApiVersions", "cluster", 0, 4, True, "bc"),
+    (19, "CreateTopics", "admin", 2, 7, False, "bc"),
+    (20, "DeleteTopics", "admin", 1, 6, False, "bc"),
+    (21, "DeleteRecords", "data", 0, 2, False, "b"),
+    (22, "InitProducerId", "transactions", 0, 5, True, "b"),
+    (23, "OffsetForLeaderEpoch", "data", 2, 4, True, "b"),
+    (32, "DescribeConfigs", "admin", 1, 4, False, "bc"),
+    (33, "AlterConfigs", "admin", 0, 2, False, "bc"),
+    (35, "DescribeLogDirs", "admin", 1, 5, False, "b"),
+    (37, "CreatePartitions", "admin", 0, 3, False, "bc"),
+    (42, "DeleteGroups", "groups", 0, 2, False, "b"),
+    (43, "ElectLeaders", "admin", 0, 2, False, "bc"),
+    (44, "IncrementalAlterConfigs", "admin", 0, 1, False, "bc"),
+    (47, "OffsetDelete", "groups", 0, 0, False, "b"),
+    (55, "DescribeQuorum", "quorum", 0, 2, False, "bc"),
+    (60, "DescribeCluster", "cluster", 0, 2, True, "bc"),
+    (61, "DescribeProducers", "transactions", 0, 0, False, "b"),
+    (74, "ListConfigResources", "admin", 0, 1, False, "b"),
+    (75, "DescribeTopicPartitions", "cluster", 0, 0, False, "b"),
 )
 
 # KAFKA-18659: some librdkafka releases take a broker without Produce v0 to lack compression.
@@ -116,9 +120,8 @@ class ApiHandler:
         return "".join(f"_{c.lower()}" if c.isupper() else c for c in self.name).lstrip("_")
 
     def load(self) -> Callable[[Any, Any], Response | None]:
-        """Import the area's messages and handlers."""
-        messages = import_module(f"wire.messages.{self.area}")
-        self.request_class = getattr(messages, f"{self.name}Request")
+        """Import the API's messages and handlers."""
+        self.request_class = request_class(self.api_key)
         handlers = import_module(f"{__name__}.{self.area}")
         handle: Callable[[Any, Any], Response | None] = getattr(handlers, self.function_name)
         self.handle = handle  # last: another thread that sees it set sees the rest set
@@ -134,4 +137,11 @@ class ApiHandler:
         return f"ApiHandler({self.name} {self.min_version}-{self.max_version})"
 
 
-APIS: dict[int, ApiHandler] = {row[0]: ApiHandler(*row) for row in _TABLE}
+_SERVED = [(row[-1], ApiHandler(*row[:-1])) for row in _TABLE]
+BROKER_APIS = {api.api_key: api for listeners, api in _SERVED if "b" in listeners}
+CONTROLLER_APIS = {api.api_key: api for listeners, api in _SERVED if "c" in listeners}
+
+
+def apis_of(role: str) -> dict[int, ApiHandler]:
+    """The table of the listeners of a role (`ctx.broker.role`): "broker" or "controller"."""
+    return CONTROLLER_APIS if role == "controller" else BROKER_APIS

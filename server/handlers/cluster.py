@@ -1,5 +1,8 @@
 """ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions: how clients find their way.
 
+ApiVersions and DescribeCluster are served on controller listeners too, where they speak of
+controllers (KIP-919).
+
 All of them read the metadata image, which never changes while it is read; only Metadata may ask the
 controller for something, a topic to be created. There is no authorizer yet: everything may be seen,
 and the authorized operations of a resource are all there are.
@@ -78,10 +81,10 @@ _CONTROLLER_ENDPOINTS = 2
 
 
 def api_versions(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """List what this broker serves, and the feature levels of the cluster.
+    """List what this listener serves, and the feature levels of the cluster.
 
-    Behaviour: derived from the dispatch table; Produce is listed from 0 (KAFKA-18659). Newer
-               versions than ours are answered by `unsupported_api_versions` (KIP-511).
+    Behaviour: derived from the listener's dispatch table; Produce is listed from 0 (KAFKA-18659).
+               Newer versions than ours are answered by `unsupported_api_versions` (KIP-511).
     Versions:  3 brings the client's software name and the features; below 4 features with minimum
                level 0 are left out, because old Java clients fail on them (KAFKA-17011).
     Gaps:      -
@@ -95,7 +98,7 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersion
     image: MetadataImage = ctx.broker.metadata
     return ApiVersionsResponse(
         error_code=_NONE,
-        api_keys=_api_keys(),
+        api_keys=_api_keys(ctx.broker.role),
         supported_features=[
             ApiVersionsResponse.SupportedFeature(
                 name=feature, min_version=levels.minimum, max_version=levels.maximum
@@ -114,8 +117,8 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersion
     )
 
 
-def _api_keys() -> list[ApiVersionsResponse.ApiKey]:
-    from server.handlers import ADVERTISED_MIN_VERSION, APIS
+def _api_keys(role: str) -> list[ApiVersionsResponse.ApiKey]:
+    from server.handlers import ADVERTISED_MIN_VERSION, apis_of
 
     return [
         ApiVersionsResponse.ApiKey(
@@ -123,7 +126,7 @@ def _api_keys() -> list[ApiVersionsResponse.ApiKey]:
             min_version=ADVERTISED_MIN_VERSION.get(key, api.min_version),
             max_version=api.max_version,
         )
-        for key, api in sorted(APIS.items())
+        for key, api in sorted(apis_of(role).items())
     ]
 
 
@@ -337,19 +340,42 @@ def _partition_error(partition: PartitionRegistration, alive: frozenset[int]) ->
 def describe_cluster(
     ctx: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """Name cluster, controller and brokers.
+    """Name the cluster and its brokers; on a controller listener, its controllers (KIP-919).
 
-    Behaviour: a client that wants controllers asked the wrong listener: MISMATCHED_ENDPOINT_TYPE.
+    Behaviour: on a controller listener the controller is the active one, on a broker's it is some
+               alive broker. Asking a listener for the other kind: MISMATCHED_ENDPOINT_TYPE.
     Versions:  1 endpoint type. 2 fenced brokers, when they are asked for.
     Gaps:      -
     """
+    served = _CONTROLLER_ENDPOINTS if ctx.broker.role == "controller" else _BROKER_ENDPOINTS
+    if request.endpoint_type != served:
+        return _wrong_endpoint(ctx, request.endpoint_type, served)
+    if served == _CONTROLLER_ENDPOINTS:
+        nodes = _controllers(ctx)
+        controller_id = ctx.broker.raft.leader_id
+        if all(node.broker_id != controller_id for node in nodes):
+            controller_id = -1  # it leads, but has not said yet where it is
+    else:
+        nodes = _brokers(ctx, request.include_fenced_brokers)
+        controller_id = _controller_id(ctx, ctx.broker.metadata)
+    operations = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        error_code=_NONE,
+        endpoint_type=served,
+        cluster_id=ctx.broker.cluster_id,
+        controller_id=controller_id,
+        brokers=nodes,
+        cluster_authorized_operations=(
+            ALL_CLUSTER_OPERATIONS if operations else UNKNOWN_OPERATIONS
+        ),
+    )
+
+
+def _brokers(ctx: RequestContext, with_fenced: bool) -> list[DescribeClusterResponse.Broker]:
     image: MetadataImage = ctx.broker.metadata
-    if request.endpoint_type != _BROKER_ENDPOINTS:
-        return _wrong_endpoint(ctx, request.endpoint_type)
     brokers = []
-    for broker_id in sorted(image.brokers):
-        broker = image.brokers[broker_id]
-        if broker.fenced and not request.include_fenced_brokers:
+    for broker_id, broker in sorted(image.brokers.items()):
+        if broker.fenced and not with_fenced:
             continue
         host, port = ctx.broker.endpoint_for(ctx, broker)
         brokers.append(
@@ -357,26 +383,33 @@ def describe_cluster(
                 broker_id=broker_id, host=host, port=port, rack=broker.rack, is_fenced=broker.fenced
             )
         )
-    operations = request.include_cluster_authorized_operations
-    return DescribeClusterResponse(
-        error_code=_NONE,
-        endpoint_type=_BROKER_ENDPOINTS,
-        cluster_id=ctx.broker.cluster_id,
-        controller_id=_controller_id(ctx, image),
-        brokers=brokers,
-        cluster_authorized_operations=(
-            ALL_CLUSTER_OPERATIONS if operations else UNKNOWN_OPERATIONS
-        ),
-    )
+    return brokers
 
 
-def _wrong_endpoint(ctx: RequestContext, endpoint_type: int) -> DescribeClusterResponse:
-    if endpoint_type == _CONTROLLER_ENDPOINTS:
+def _controllers(ctx: RequestContext) -> list[DescribeClusterResponse.Broker]:
+    """The registered controllers that have the listener that was asked."""
+    image: MetadataImage = ctx.broker.metadata
+    return [
+        DescribeClusterResponse.Broker(
+            broker_id=controller_id, host=endpoint.host, port=endpoint.port, rack=None
+        )
+        for controller_id, controller in sorted(image.controllers.items())
+        if (endpoint := controller.endpoints.get(ctx.listener_name)) is not None
+    ]
+
+
+def _wrong_endpoint(
+    ctx: RequestContext, endpoint_type: int, served: int
+) -> DescribeClusterResponse:
+    names = {_BROKER_ENDPOINTS: "brokers", _CONTROLLER_ENDPOINTS: "controllers"}
+    if endpoint_type in names:
         code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
-        message = "this listener serves brokers, and the request asks for controllers"
+        message = f"this listener knows {names[served]}, and not {names[endpoint_type]}"
     else:
         code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
         message = f"unsupported endpoint type {endpoint_type}"
+    if ctx.api_version == 0:
+        code = ErrorCode.INVALID_REQUEST  # version 0 knows neither code
     return DescribeClusterResponse(
         error_code=code,
         error_message=message,

@@ -19,7 +19,7 @@ from replication.metadata import (
 from replication.requests import AppendResult, FetchResult
 from server.connection import Connection, ConnectionLimits
 from server.fetch_session import FetchSessionCache
-from server.handlers import APIS
+from server.handlers import apis_of
 from server.request_channel import RequestChannel
 from storage.config import LogConfig
 from tests.server.wire_client import request_bytes
@@ -161,6 +161,7 @@ class FakeController:
 class FakeBroker:
     node_id = NODE
     cluster_id = "cluster-of-tests-01"
+    role = "broker"
 
     def __init__(self, image: MetadataImage) -> None:
         self.metadata = image
@@ -218,7 +219,7 @@ class Asked:
         self.processor = FakeProcessor()
         self.channel = FakeChannel(self.processor)
         apis = {}
-        for key, api in APIS.items():
+        for key, api in apis_of(broker.role).items():
             inline = type(api)(
                 api.api_key, api.name, api.area, api.min_version, api.max_version, True
             )

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
+from replication.metadata import ControllerRegistration, Endpoint
+from server.handlers import BROKER_APIS, CONTROLLER_APIS
 from server.handlers.cluster import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
 from tests.server.handler_support import (
     CLOSED,
@@ -31,6 +36,28 @@ def connected(*topics, **more):
     return Asked(FakeBroker(image_of(*topics, **more)))
 
 
+def on_controller_listener(leader_id=3000):
+    """Asks a node whose controllers 3000 and 3001 have said where they listen."""
+    controllers = {
+        n: ControllerRegistration(
+            n, bytes(16), {"PLAINTEXT": Endpoint(f"controller-{n}", 9093, 0)}, {}
+        )
+        for n in (3000, 3001)
+    }
+    broker = FakeBroker(replace(image_of(), controllers=controllers))
+    broker.role = "controller"
+    broker.raft = SimpleNamespace(leader_id=leader_id)
+    return Asked(broker)
+
+
+def controllers_please():
+    return DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=2)
+
+
+def metadata_of_all():
+    return MetadataRequest(topics=None, allow_auto_topic_creation=False)
+
+
 # ---- ApiVersions
 
 
@@ -40,10 +67,18 @@ def test_api_versions_lists_what_is_served(version):
     answer = connected().ask(request, version)
     assert answer.error_code == 0
     keys = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
-    assert len(keys) == len(answer.api_keys) == 32
+    assert len(keys) == len(answer.api_keys) == len(BROKER_APIS)
     assert (keys[0], keys[1], keys[18]) == ((0, 13), (4, 18), (0, 4))
     assert keys[22] == (0, 5), "the unstable version of InitProducerId is hidden"
     assert not {71, 72} & keys.keys(), "telemetry makes clients push it"
+
+
+def test_a_controller_listener_lists_its_own_apis():
+    asked = on_controller_listener()
+    answer = asked.ask(ApiVersionsRequest(), 0)
+    assert {k.api_key for k in answer.api_keys} == set(CONTROLLER_APIS)
+    asked.send(metadata_of_all(), 12)
+    assert asked.received(metadata_of_all(), 12) == CLOSED, "Metadata is for clients"
 
 
 def test_features_are_those_served_and_minimum_0_is_hidden_from_old_clients():
@@ -285,6 +320,27 @@ def test_describe_cluster_refuses_other_endpoints(kind, code):
     answer = connected().ask(request, 1)
     assert (answer.error_code, answer.brokers) == (code, [])
     assert answer.error_message
+
+
+def test_describe_cluster_on_a_controller_listener_names_the_controllers():
+    answer = on_controller_listener(leader_id=3001).ask(controllers_please(), 1)
+    assert (answer.error_code, answer.endpoint_type, answer.controller_id) == (0, 2, 3001)
+    assert [(b.broker_id, b.host, b.port) for b in answer.brokers] == [
+        (3000, "controller-3000", 9093),
+        (3001, "controller-3001", 9093),
+    ]
+
+
+def test_an_active_controller_nobody_can_name_is_not_named():
+    answer = on_controller_listener(leader_id=3002).ask(controllers_please(), 2)
+    assert answer.controller_id == -1
+
+
+def test_a_controller_listener_knows_no_brokers():
+    asked = on_controller_listener()
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False)
+    assert asked.ask(request, 2).error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+    assert asked.ask(request, 0).error_code == ErrorCode.INVALID_REQUEST
 
 
 # ---- DescribeTopicPartitions

@@ -10,7 +10,7 @@ import random
 import pytest
 
 from server.config import KafkaConfig
-from server.handlers import APIS
+from server.handlers import BROKER_APIS
 from server.node import Node
 from tests.server.wire_client import WireClient, request_bytes
 from wire.messages.cluster import MetadataRequest
@@ -61,7 +61,7 @@ class Wild:
         return rng.randbytes(rng.choice((0, 1, 20, 70)))
 
     def request(self):
-        api = self.rng.choice([APIS[key] for key in sorted(APIS)])
+        api = self.rng.choice([BROKER_APIS[key] for key in sorted(BROKER_APIS)])
         api.load()
         version = self.rng.randint(api.min_version, api.max_version)
         request = self.struct(api.request_class, version)

@@ -8,52 +8,46 @@ import threading
 import pytest
 
 from server.error_responses import error_response
-from server.handlers import ADVERTISED_MIN_VERSION, APIS
+from server.handlers import ADVERTISED_MIN_VERSION, BROKER_APIS, CONTROLLER_APIS
 from server.request_channel import RequestChannel
+from tests.server import kafka_apis
 from tests.server.handler_support import CLOSED, Asked, FakeBroker, image_of, topic_image
 from tests.server.wire_client import request_bytes
 from wire.errors import ErrorCode
-from wire.messages import admin, cluster, data, groups, quorum, transactions
+from wire.messages import admin, data, groups, request_class
 from wire.messages.groups import HeartbeatRequest, HeartbeatResponse
-from wire.schema import REQUESTS, RESPONSES
+from wire.schema import RESPONSES
 
-AREAS = {
-    m.__name__.rsplit(".", 1)[1]: m for m in (admin, cluster, data, groups, quorum, transactions)
-}
-
-# Apache Kafka 4.3.1's ApiVersions answer, for the keys served here: (name, min, max).
-KAFKA_4_3 = {
-    0: ("Produce", 0, 13), 1: ("Fetch", 4, 18), 2: ("ListOffsets", 1, 11), 3: ("Metadata", 0, 13),
-    8: ("OffsetCommit", 2, 10), 9: ("OffsetFetch", 1, 10), 10: ("FindCoordinator", 0, 6),
-    11: ("JoinGroup", 0, 9), 12: ("Heartbeat", 0, 4), 13: ("LeaveGroup", 0, 5),
-    14: ("SyncGroup", 0, 5), 15: ("DescribeGroups", 0, 6), 16: ("ListGroups", 0, 5),
-    18: ("ApiVersions", 0, 4), 19: ("CreateTopics", 2, 7), 20: ("DeleteTopics", 1, 6),
-    21: ("DeleteRecords", 0, 2), 22: ("InitProducerId", 0, 5), 23: ("OffsetForLeaderEpoch", 2, 4),
-    32: ("DescribeConfigs", 1, 4), 33: ("AlterConfigs", 0, 2), 35: ("DescribeLogDirs", 1, 5),
-    37: ("CreatePartitions", 0, 3), 42: ("DeleteGroups", 0, 2), 43: ("ElectLeaders", 0, 2),
-    44: ("IncrementalAlterConfigs", 0, 1), 47: ("OffsetDelete", 0, 0), 55: ("DescribeQuorum", 0, 2),
-    60: ("DescribeCluster", 0, 2), 61: ("DescribeProducers", 0, 0),
-    74: ("ListConfigResources", 0, 1), 75: ("DescribeTopicPartitions", 0, 0),
-}  # fmt: skip
+TABLES = {"broker": BROKER_APIS, "controller": CONTROLLER_APIS}
+EVERY_API = [(role, key) for role, table in TABLES.items() for key in sorted(table)]
 
 
-def test_the_table_has_kafkas_names_and_ranges_and_nothing_else():
-    table = {
+@pytest.mark.parametrize(
+    ("table", "kafka"), [(BROKER_APIS, kafka_apis.BROKER), (CONTROLLER_APIS, kafka_apis.CONTROLLER)]
+)
+def test_what_is_served_has_kafkas_names_and_ranges_and_is_on_kafkas_listeners(table, kafka):
+    served = {
         key: (api.name, ADVERTISED_MIN_VERSION.get(key, api.min_version), api.max_version)
-        for key, api in APIS.items()
+        for key, api in table.items()
     }
-    assert table == KAFKA_4_3
+    assert served == {key: kafka.get(key) for key in served}
 
 
-@pytest.mark.parametrize("key", sorted(APIS))
-def test_every_listed_api_is_declared_and_served_in_its_whole_range(key):
-    api = APIS[key]
-    request = getattr(AREAS[api.area], f"{api.name}Request")
-    assert REQUESTS[key] is request
+def test_only_controllers_serve_what_changes_the_cluster_behind_the_brokers_backs():
+    """N-3: Vote, AlterPartition and their like are off on client listeners."""
+    assert not set(BROKER_APIS) & {52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82}
+
+
+@pytest.mark.parametrize(("role", "key"), EVERY_API)
+def test_every_listed_api_is_declared_and_served_in_its_whole_range(role, key):
+    api = TABLES[role][key]
+    request = request_class(key)
+    assert request.__name__ == f"{api.name}Request"
     lowest, highest = request.versions
     assert lowest <= api.min_version
     assert api.max_version <= highest
     assert callable(api.load())
+    assert api.request_class is request
     assert api.handle.__name__ == api.function_name
     assert "Gaps:" in api.handle.__doc__
     for version in range(api.min_version, api.max_version + 1):
@@ -94,9 +88,9 @@ def codes_in(value):
     return found
 
 
-@pytest.mark.parametrize("key", sorted(APIS))
+@pytest.mark.parametrize("key", sorted({**BROKER_APIS, **CONTROLLER_APIS}))
 def test_every_api_can_say_an_error_in_every_version(key):
-    api = APIS[key]
+    api = {**CONTROLLER_APIS, **BROKER_APIS}[key]
     api.load()
     for version in range(api.min_version, api.max_version + 1):
         request = api.request_class.decode(
