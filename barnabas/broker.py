@@ -1,32 +1,18 @@
-"""A broker in a child process, as an object: what tests and notebooks use.
-
-The child tells its address in one line on its standard output when it is ready, and writes its log
-to a file that `log_text` reads. It watches its standard input, a pipe that only this process holds:
-when this process ends, however it ends, the pipe closes and the broker stops.
-"""
+"""A broker in a child process, as an object: what tests and notebooks use."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import selectors
 import shutil
-import signal
-import subprocess
 import tempfile
-import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from barnabas.launch import command
+from barnabas.process import BrokerError, NodeProcess, property_text
 
-_READY = "barnabas ready: "
-
-
-class BrokerError(RuntimeError):
-    """The broker did not start or did not stop; the message ends with the last lines of its log."""
+__all__ = ["Broker", "BrokerError"]
 
 
 class Broker:
@@ -48,10 +34,10 @@ class Broker:
     ) -> None:
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._owns_data = data_dir is None
-        self._config = {name: _text(value) for name, value in (config or {}).items()}
+        self._config = {name: property_text(value) for name, value in (config or {}).items()}
         self._listen = listen or "127.0.0.1:0"
         self._address: str | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: NodeProcess | None = None
         self._scratch: Path | None = None  # holds the log, and the data when that is ours
         self._last_log = ""
         self._start_timeout_s = start_timeout_s
@@ -76,15 +62,14 @@ class Broker:
     @property
     def pid(self) -> int | None:
         """The process id of the running broker; None when it does not run."""
-        process = self._process
-        return process.pid if process is not None and process.poll() is None else None
+        return None if self._process is None else self._process.pid
 
     @property
     def log_text(self) -> str:
         """Everything the broker wrote to its log, of the last run once it has stopped."""
-        if self._scratch is None:
+        if self._scratch is None or self._process is None:
             return self._last_log
-        return (self._scratch / "broker.log").read_text("utf-8", "replace")
+        return self._process.log_text()
 
     # ---- life
 
@@ -99,19 +84,12 @@ class Broker:
         if self._owns_data:
             self._data_dir = self._scratch / "data"
         arguments = ["start", "--data-dir", str(self._data_dir)]
-        arguments += ["--listen", self._address or self._listen, "--stop-on-stdin-eof"]
+        arguments += ["--listen", self._address or self._listen]
         for name, value in self._config.items():
             arguments += ["--set", f"{name}={value}"]
-        with (self._scratch / "broker.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                command(*arguments),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                # A Ctrl-C in the terminal is for the test run; we stop the broker ourselves.
-                start_new_session=True,
-            )
-        self._address = self._await_ready(self._process)
+        self._process = NodeProcess("the broker", self._scratch / "broker.log")
+        self._process.spawn(arguments)
+        self._address = self._process.await_ready(self._start_timeout_s)
         return self
 
     def stop(self) -> None:
@@ -131,13 +109,15 @@ class Broker:
         """End the broker at once (SIGKILL), as a crash would. The data directory stays."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
-            self._close_pipes()
 
     def restart(self) -> Broker:
         """Stop the broker if it runs (cleanly) and start it on the same directory and port."""
         self._terminate()
         return self.start()
+
+    def _terminate(self) -> None:
+        if self._process is not None:
+            self._process.terminate(self._stop_timeout_s)
 
     def __enter__(self) -> Broker:
         return self if self.pid is not None else self.start()
@@ -153,59 +133,3 @@ class Broker:
     def __repr__(self) -> str:
         state = f"pid {self.pid}" if self.pid is not None else "not running"
         return f"<barnabas.Broker {self._address or self._listen} ({state})>"
-
-    # ---- inside
-
-    def _terminate(self) -> None:
-        process = self._process
-        if process is None or process.poll() is not None:
-            self._close_pipes()
-            return
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(self._stop_timeout_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise BrokerError(self._failure("did not stop in time and was killed")) from None
-        finally:
-            self._close_pipes()
-        if process.returncode != 0:
-            raise BrokerError(self._failure(f"stopped with exit code {process.returncode}"))
-
-    def _await_ready(self, process: subprocess.Popen[bytes]) -> str:
-        assert process.stdout is not None
-        descriptor = process.stdout.fileno()
-        deadline = time.monotonic() + self._start_timeout_s
-        line = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(descriptor, selectors.EVENT_READ)
-            while not line.endswith(b"\n"):
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    why = f"was not ready after {self._start_timeout_s:g} seconds"
-                    self.kill()
-                    raise BrokerError(self._failure(why))
-                chunk = os.read(descriptor, 4096)
-                if not chunk:
-                    code = process.wait()
-                    self._close_pipes()
-                    raise BrokerError(self._failure(f"ended with exit code {code}"))
-                line += chunk
-        return line.decode("utf-8", "replace").removeprefix(_READY).split(" ", 1)[0]
-
-    def _failure(self, what: str) -> str:
-        tail = "\n".join(self.log_text.splitlines()[-20:])
-        return f"the broker {what}; its log ends:\n{tail}"
-
-    def _close_pipes(self) -> None:
-        if self._process is not None:
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)

@@ -1,0 +1,162 @@
+"""A child process that runs a node, its log and its ready line: what Broker and Cluster share.
+
+The child tells its address in one line on its standard output when it is ready, and writes its log
+to a file. It watches its standard input, a pipe that only this process holds: when this process
+ends, however it ends, the pipe closes and the node stops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from barnabas.launch import command
+
+_READY = "barnabas ready: "
+_LOG_LINES = 20
+
+
+class BrokerError(RuntimeError):
+    """A node did not start or did not stop; the message ends with the last lines of its log."""
+
+
+class NodeProcess:
+    """One run of one node. `spawn`, then `await_ready`; end it with `terminate` or `kill`.
+
+    `name` is what errors call it, "the broker" or "node 2".
+    """
+
+    def __init__(self, name: str, log_path: Path) -> None:
+        self.name = name
+        self.log_path = log_path
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_paused = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while it runs, else None."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    @property
+    def is_paused(self) -> bool:
+        return self._is_paused and self.pid is not None
+
+    def spawn(self, arguments: Sequence[str]) -> None:
+        """Run `barnabas ARGUMENTS`; returns at once."""
+        self._is_paused = False
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command(*arguments, "--stop-on-stdin-eof"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                # A Ctrl-C in the terminal is for the parent; it stops the node itself.
+                start_new_session=True,
+            )
+
+    def await_ready(self, timeout_s: float) -> str:
+        """Wait for the ready line; returns the address in it. Raises BrokerError."""
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        descriptor = process.stdout.fileno()
+        deadline = time.monotonic() + timeout_s
+        line = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(descriptor, selectors.EVENT_READ)
+            while not line.endswith(b"\n"):
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    self.kill()
+                    raise self.error(f"was not ready after {timeout_s:g} seconds")
+                chunk = os.read(descriptor, 4096)
+                if not chunk:
+                    code = process.wait()
+                    self._close_pipes()
+                    raise self.error(f"ended with exit code {code}")
+                line += chunk
+        return line.decode("utf-8", "replace").removeprefix(_READY).split(" ", 1)[0]
+
+    def begin_terminate(self) -> None:
+        """Ask it to stop (SIGTERM), and do not wait; nothing if it does not run."""
+        if self.pid is not None and self._process is not None:
+            if self._is_paused:
+                self.resume()
+            self._process.send_signal(signal.SIGTERM)
+
+    def terminate(self, timeout_s: float) -> None:
+        """Stop it cleanly and wait. Raises BrokerError when it had to be killed, or failed."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            self._close_pipes()
+            return
+        self.begin_terminate()
+        self.await_end(timeout_s)
+
+    def await_end(self, timeout_s: float) -> None:
+        """Wait for the end of what `begin_terminate` asked to stop. Raises as `terminate`."""
+        process = self._process
+        if process is None:
+            return
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise self.error("did not stop in time and was killed") from None
+        finally:
+            self._close_pipes()
+        if process.returncode != 0:
+            raise self.error(f"stopped with exit code {process.returncode}")
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL), as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._close_pipes()
+
+    def pause(self) -> None:
+        """Stop it where it stands (SIGSTOP), as a long pause of the machine would."""
+        if self.pid is None or self._process is None:
+            raise BrokerError(f"{self.name} does not run")
+        self._process.send_signal(signal.SIGSTOP)
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Let it go on (SIGCONT)."""
+        if self.pid is not None and self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+        self._is_paused = False
+
+    def log_text(self) -> str:
+        """All it wrote to its log, of all runs."""
+        try:
+            return self.log_path.read_text("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+
+    def error(self, what: str) -> BrokerError:
+        """An error that ends with the log's last lines."""
+        tail = "\n".join(self.log_text().splitlines()[-_LOG_LINES:])
+        return BrokerError(f"{self.name} {what}; its log ends:\n{tail}")
+
+    def _close_pipes(self) -> None:
+        if self._process is not None:
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+
+
+def property_text(value: object) -> str:
+    """A property's value as Kafka writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
