@@ -66,6 +66,8 @@ RESOURCE_BROKER = 4
 
 METADATA_VERSION = "metadata.version"
 ELR_VERSION = "eligible.leader.replicas.version"
+CONTROLLER_REGISTRATION_SINCE = 15
+"""metadata.version 3.7-IV0, the first with RegisterControllerRecord (KIP-919)."""
 
 ConfigKey = tuple[int, str]
 NO_CONFIGS: Mapping[str, str] = {}
@@ -254,7 +256,9 @@ class MetadataDelta:
         self.changed_partitions.setdefault(record.topic_id, set()).add(record.partition_id)
 
     def _clear_elr(self, record: m.ClearElrRecord) -> None:
-        """Forget the eligible leader replicas of one topic, or of all ("")."""
+        """Forget the eligible leader replicas of one topic, or of all (""). Where there are some it
+        is a change of the partition like any other: its epoch rises, as on Apache Kafka.
+        """
         named = self.topics_by_name.get(record.topic_name)
         topics = list(self.topics_by_id.values()) if not record.topic_name else [named]
         for topic in topics:
@@ -262,8 +266,14 @@ class MetadataDelta:
                 raise ValueError(f"ClearElrRecord for unknown topic {record.topic_name}")
             for index, partition in topic.partitions.items():
                 if partition.elr or partition.last_known_elr:
-                    own = self._topic(topic.topic_id, record)
-                    own.partitions[index] = replace(partition, elr=(), last_known_elr=())
+                    self._partition_change(
+                        m.PartitionChangeRecord(
+                            topic_id=topic.topic_id,
+                            partition_id=index,
+                            eligible_leader_replicas=[],
+                            last_known_elr=[],
+                        )
+                    )
 
     # --- cluster --------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any
 from replication.controller.context import ControllerConfig
 from replication.controller.elections import MIN_INSYNC_REPLICAS
 from replication.metadata import (
+    CONTROLLER_REGISTRATION_SINCE,
     ELR_VERSION,
     METADATA_VERSION,
     RESOURCE_BROKER,
@@ -29,8 +30,6 @@ from wire.messages.metadata_records import (
     FeatureLevelRecord,
 )
 
-_CONTROLLER_REGISTRATION_SINCE = 15
-
 SUPPORTED_FEATURES: Mapping[str, VersionRange] = {
     "metadata.version": VersionRange(7, 30),
     "kraft.version": VersionRange(0, 1),
@@ -42,6 +41,10 @@ SUPPORTED_FEATURES: Mapping[str, VersionRange] = {
 }
 """Ranges Apache Kafka 4.3.1's nodes register with. Ours are the same, or we could not join or open
 what it wrote; which levels are finalised in a cluster of ours is `ControllerConfig.features`."""
+
+SERVED_FEATURES = (ELR_VERSION, "kraft.version", METADATA_VERSION)
+"""The features of 4.3 this version serves. The others (group, transaction, share, streams) are
+neither shown as supported nor may be finalised until their APIs are served."""
 
 
 def activation_records(
@@ -79,7 +82,7 @@ def activation_records(
     if (
         registration is not None
         and not known
-        and features.get(METADATA_VERSION, 0) >= _CONTROLLER_REGISTRATION_SINCE
+        and features.get(METADATA_VERSION, 0) >= CONTROLLER_REGISTRATION_SINCE
     ):
         records.append(registration.to_record())
     return records

@@ -1,9 +1,7 @@
 """Brokers come, live and go: registration, heartbeats, fencing, shutdown. PURE.
 
-What: serves BrokerRegistration, BrokerHeartbeat and UnregisterBroker, and fences brokers whose
-session ran out. `BrokerSessions` is the soft state behind it: last contact of each broker on the
-monotonic clock. It is not in the metadata log; a new active controller starts every session afresh,
-so nobody is fenced because the controller changed.
+What: serves BrokerRegistration, BrokerHeartbeat, UnregisterBroker and ControllerRegistration, and
+fences brokers whose session ran out; the sessions themselves are in `sessions`.
 
 States of a broker (Kafka: BrokerHeartbeatManager):
     FENCED -> UNFENCED               wants no fence, its metadata reached its registration (B-2)
@@ -21,23 +19,19 @@ their leader when it stops (or when its new incarnation registers, after a crash
 at the unfencing: two leader changes, two leader epochs. The new epoch is what lets consumers find
 out, by their last fetched epoch, that a crash took back records they had read (KIP-320); keeping
 the old epoch would hide it.
-
-The controller's own broker (`local_broker_id`) runs in the same process and holds the lock of the
-same directories. So its session lasts as long as the process, and a new incarnation of it may
-register at once: the old one is dead. (Apache Kafka keeps a killed combined node waiting for its 9
-s session.)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from replication.controller.context import ControllerConfig, ControllerResult
+from replication.controller.context import ControllerConfig, ControllerResult, last_offset
 from replication.controller.elections import BrokerChange, leader_and_isr_updates, partitions
 from replication.controller.producer_ids import check_broker_epoch
+from replication.controller.sessions import BrokerSession, BrokerSessions
 from replication.metadata import (
+    CONTROLLER_REGISTRATION_SINCE,
     DIRECTORIES_RESERVED,
     METADATA_VERSION,
     NO_LEADER,
@@ -49,6 +43,7 @@ from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
     UnregisterBrokerRecord,
 )
 from wire.messages.quorum import (
@@ -56,6 +51,8 @@ from wire.messages.quorum import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
 )
 
 _CORDONED_DIRECTORIES_SINCE = 30
@@ -66,68 +63,6 @@ class BrokerState(Enum):
     UNFENCED = "unfenced"
     CONTROLLED_SHUTDOWN = "controlled shutdown"
     SHUTDOWN_NOW = "shutdown now"
-
-
-@dataclass(slots=True)
-class _Session:
-    last_contact_ms: int
-    metadata_offset: int = -1
-    registration_offset: int = -1
-    shutdown_offset: int = -1
-    """Where the metadata log stood when the broker entered controlled shutdown; -1 = it did not."""
-
-
-class BrokerSessions:
-    """Last contact and progress of each broker. Owner: the controller's thread."""
-
-    def __init__(self, session_timeout_ms: int, local_broker_id: int) -> None:
-        self._timeout_ms = session_timeout_ms
-        self._local = local_broker_id
-        self._sessions: dict[int, _Session] = {}
-
-    def restart(self, image: MetadataImage, now_ms: int) -> None:
-        """This controller becomes active: everybody has a fresh session."""
-        self._sessions = {broker_id: _Session(now_ms) for broker_id in image.brokers}
-
-    def register(self, broker_id: int, registration_offset: int, now_ms: int) -> None:
-        self._sessions[broker_id] = _Session(now_ms, registration_offset=registration_offset)
-
-    def remove(self, broker_id: int) -> None:
-        self._sessions.pop(broker_id, None)
-
-    def get(self, broker_id: int, now_ms: int) -> _Session:
-        session = self._sessions.get(broker_id)
-        if session is None:
-            session = self._sessions[broker_id] = _Session(now_ms)
-        return session
-
-    def is_valid(self, broker_id: int, now_ms: int) -> bool:
-        """Has another incarnation been heard of within the session timeout."""
-        session = self._sessions.get(broker_id)
-        if session is None or broker_id == self._local:
-            return False
-        return now_ms - session.last_contact_ms < self._timeout_ms
-
-    def stale_broker(self, image: MetadataImage, now_ms: int) -> int | None:
-        """The unfenced broker silent for longest, if its session is over."""
-        silent = [
-            (session.last_contact_ms, broker_id)
-            for broker_id, session in self._sessions.items()
-            if broker_id != self._local
-            and broker_id in image.brokers
-            and not image.brokers[broker_id].fenced
-            and now_ms - session.last_contact_ms >= self._timeout_ms
-        ]
-        return min(silent)[1] if silent else None
-
-    def lowest_metadata_offset(self, image: MetadataImage) -> int | None:
-        """What every active broker has read of the metadata log; None when none is active."""
-        offsets = [
-            session.metadata_offset
-            for broker_id, session in self._sessions.items()
-            if image.is_active(broker_id)
-        ]
-        return min(offsets, default=None)
 
 
 # --- registration -------------------------------------------------------------------------------
@@ -180,7 +115,7 @@ def register_broker(
         log_dirs=list(request.log_dirs),
     )
     records.append(record)
-    sessions.register(request.broker_id, next_offset + len(records) - 1, now_ms)
+    sessions.register(request.broker_id, last_offset(next_offset, len(records)), now_ms)
     response = BrokerRegistrationResponse(error_code=0, broker_epoch=record.broker_epoch)
     return ControllerResult(records, response)
 
@@ -205,7 +140,9 @@ def _check_registration(
     ):
         raise KafkaError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            "Another broker is registered with that broker id.",
+            "Another broker is registered with that broker id. If the broker was recently "
+            "restarted this should self-resolve once the heartbeat manager expires the broker's "
+            "session.",
         )
     if request.is_migrating_zk_broker:
         raise KafkaError(
@@ -282,15 +219,20 @@ def broker_heartbeat(
     check_broker_epoch(image, request.broker_id, request.broker_epoch)
     broker = image.brokers[request.broker_id]
     session = sessions.get(broker.broker_id, now_ms)
-    session.last_contact_ms = now_ms
+    session.last_contact_ms = max(session.last_contact_ms, now_ms)
     session.metadata_offset = request.current_metadata_offset
+    if broker.in_controlled_shutdown and session.shutdown_offset < 0:
+        # Another controller began it: whatever that one wrote, everybody must have read it.
+        session.shutdown_offset = image.offset
     registered_at = max(session.registration_offset, broker.broker_epoch)
     caught_up = request.current_metadata_offset >= registered_at
     state = _next_state(image, sessions, broker, request, session, caught_up)
     records = _records_for(image, config, broker, state)
     records += _directory_changes(image, config, broker, request)
     if state is BrokerState.CONTROLLED_SHUTDOWN and session.shutdown_offset < 0:
-        session.shutdown_offset = next_offset + len(records) - 1
+        session.shutdown_offset = last_offset(next_offset, len(records))
+    if state is BrokerState.SHUTDOWN_NOW:
+        sessions.remove(broker.broker_id)  # it is gone: its next incarnation need not wait
     response = BrokerHeartbeatResponse(
         error_code=0,
         is_caught_up=caught_up,
@@ -305,7 +247,7 @@ def _next_state(
     sessions: BrokerSessions,
     broker: BrokerRegistration,
     request: BrokerHeartbeatRequest,
-    session: _Session,
+    session: BrokerSession,
     caught_up: bool,
 ) -> BrokerState:
     if broker.fenced:
@@ -433,3 +375,44 @@ def unregister_broker(image: MetadataImage, config: ControllerConfig, broker_id:
     )
     record = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.broker_epoch)
     return [*updates, record]
+
+
+# --- controllers --------------------------------------------------------------------------------
+
+
+def register_controller(
+    image: MetadataImage, request: ControllerRegistrationRequest
+) -> ControllerResult:
+    """Serve ControllerRegistration (KIP-919): where a controller is reached, what it supports.
+
+    Raises KafkaError UNSUPPORTED_VERSION (metadata.version below 3.7-IV0).
+    """
+    if image.feature(METADATA_VERSION) < CONTROLLER_REGISTRATION_SINCE:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "The current MetadataVersion is too old to support controller registrations.",
+        )
+    record = RegisterControllerRecord(
+        controller_id=request.controller_id,
+        incarnation_id=request.incarnation_id,
+        zk_migration_ready=False,
+        end_points=[
+            RegisterControllerRecord.Endpoint(
+                name=listener.name,
+                host=listener.host,
+                port=listener.port,
+                security_protocol=listener.security_protocol,
+            )
+            for listener in request.listeners
+        ],
+        features=[
+            RegisterControllerRecord.Feature(
+                name=feature.name,
+                min_supported_version=feature.min_supported_version,
+                max_supported_version=feature.max_supported_version,
+            )
+            for feature in request.features
+        ],
+    )
+    response = ControllerRegistrationResponse(error_code=0, error_message=None)
+    return ControllerResult([record], response)

@@ -32,7 +32,11 @@ from wire.messages.admin import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from wire.messages.metadata_records import ConfigRecord
+from wire.messages.metadata_records import (
+    ClearElrRecord,
+    ConfigRecord,
+    PartitionChangeRecord,
+)
 
 RESOURCE_CLIENT_METRICS = 16
 RESOURCE_GROUP = 32
@@ -200,10 +204,42 @@ def _records(
             values[name] = value
     schema.validate(*key, values, frozenset(changes))
     _check_min_insync_replicas(image, key, changes)
-    return [
+    records: list[Any] = [
         ConfigRecord(resource_type=key[0], resource_name=key[1], name=name, value=value)
         for name, value in changes.items()
         if value != current.get(name) or key[0] == RESOURCE_BROKER
+    ]
+    if any(r.name == MIN_INSYNC_REPLICAS and r.value != current.get(r.name) for r in records):
+        records += _clear_elr_records(image, key)
+    return records
+
+
+def _clear_elr_records(image: MetadataImage, key: tuple[int, str]) -> list[Any]:
+    """Another min.insync.replicas: who is eligible under the old one may miss records committed
+    under the new one.
+
+    A partition without any in-sync replica keeps its ELR: nothing can be committed there before one
+    of it leads, and clearing it would leave nobody who may (Apache Kafka clears it too).
+    """
+    if not image.feature(ELR_VERSION):
+        return []
+    topics = [image.topics_by_name[key[1]]] if key[0] == RESOURCE_TOPIC else None
+    named = [
+        (topic.topic_id, index, partition)
+        for topic in (image.topics_by_id.values() if topics is None else topics)
+        for index, partition in topic.partitions.items()
+        if partition.elr or partition.last_known_elr
+    ]
+    if not named:
+        return []
+    if all(partition.isr for _, _, partition in named):
+        return [ClearElrRecord(topic_name=key[1] if topics else "")]
+    return [
+        PartitionChangeRecord(
+            topic_id=topic_id, partition_id=index, eligible_leader_replicas=[], last_known_elr=[]
+        )
+        for topic_id, index, partition in named
+        if partition.isr
     ]
 
 

@@ -14,6 +14,19 @@ from typing import Any, NamedTuple, Protocol
 RECORDS_PER_OPERATION_MAX = 10_000
 """A user's request may not write more records (Kafka: MAX_RECORDS_PER_USER_OP, rule B-10)."""
 
+RECORDS_PER_BATCH_MAX = 10_000
+"""More records of one decision (the death of a broker with many partitions) are several batches in
+one metadata transaction."""
+
+TRANSACTIONS_SINCE = 14
+"""metadata.version 3.6-IV2, the first whose readers know metadata transactions (KIP-868)."""
+
+
+def last_offset(first_offset: int, count: int) -> int:
+    """Where the last of `count` records ends up, its transaction's marks included."""
+    marks = 2 if count > RECORDS_PER_BATCH_MAX else 0
+    return first_offset + count + marks - 1
+
 
 class ControllerResult(NamedTuple):
     """Records to append (all or none) and the response to give once they are committed."""
@@ -85,6 +98,9 @@ class ControllerConfig:
     unclean_leader_election_enable: bool = False
     broker_session_timeout_ms: int = 9000
     metadata_max_idle_interval_ms: int = 500
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_seconds: int = 300
+    unclean_leader_election_interval_ms: int = 300_000
     features: Mapping[str, int] = field(
         default_factory=lambda: {"metadata.version": 30, "eligible.leader.replicas.version": 1}
     )

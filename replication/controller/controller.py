@@ -7,13 +7,23 @@ them, so that a client may use at once what it was told exists. How (the one pat
 own image, appended to the quorum's log, and the next request is decided on that image. Every
 answer, errors and reads too, waits until what it was based on is published: "exists already" may
 rest on a record that is not committed yet. When leadership is lost or an append fails, the image
-is thrown away and the committed one taken again: there is no undo code. Threads: one thread,
-`controller`, owns image and sessions; answers are given on the loader's thread. Time: sessions of
-other brokers are checked each second; with no other broker it sleeps until a request.
+is thrown away and the committed one taken again: there is no undo code. What a previous controller
+began (reassignments, fencing, shutdowns) stands in the image and goes on.
 
-Gaps: AlterPartition, reassignments, UpdateFeatures, ACLs, quotas, SCRAM and delegation tokens are
-not served yet; preferred leaders are elected on demand, not periodically; an idle quorum writes no
-NoOpRecord (with one voter it would tell nobody anything).
+Records of one decision are one atomic batch; more than 10,000 (the death of a broker that leads
+many partitions) are batches inside a metadata transaction, which readers see as one too (KIP-868).
+
+Threads: one thread, `controller`, owns image and sessions and only does `while: wait; turn()`;
+answers are given on the loader's thread. Time: what is due by the clock is in `periodic`; a node
+that is alone in its cluster sleeps until a request comes.
+
+Transitions:
+    inactive -> claiming   the quorum elected this node; everything earlier epochs committed is on
+                           its way through the loader
+    claiming -> active     the loader's image has all of it: activation records are written
+    any -> inactive        another epoch: answers that rest on what is not committed are refused
+
+Gaps: ACLs, quotas, SCRAM and delegation tokens are not served yet.
 """
 
 from __future__ import annotations
@@ -24,13 +34,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from replication.controller import bootstrap, cluster
+from replication.controller import bootstrap
 from replication.controller.context import (
+    RECORDS_PER_BATCH_MAX,
+    TRANSACTIONS_SINCE,
     ConfigSchema,
     ControllerConfig,
     ControllerContext,
-    ControllerResult,
 )
+from replication.controller.periodic import PeriodicTasks
+from replication.controller.requests import ActiveState, decide
+from replication.controller.sessions import BrokerSessions
 from replication.metadata import (
     EMPTY_IMAGE,
     METADATA_VERSION,
@@ -44,10 +58,13 @@ from replication.raft.snapshots import SnapshotId
 from replication.record_serde import MetadataRecordSerde
 from storage.config import Clock
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.metadata_records import BeginTransactionRecord, EndTransactionRecord
+from wire.messages.quorum import BrokerHeartbeatRequest
 
 logger = logging.getLogger(__name__)
 
-_SESSION_CHECK_MS = 1000
+_RETRY_MS = 100
+"""After periodic work failed; what made it fail (a lost leadership) is about to be told."""
 OnComplete = Callable[[Any], None]
 """Called exactly once with the response or a KafkaError."""
 
@@ -90,17 +107,18 @@ class Controller:
     ) -> None:
         """`new_id` gives random topic ids, `registration` is what this controller is known by."""
         self.config = config
+        self.on_wake: Callable[[], None] | None = None
+        """Called when there is something to do (any thread): for who turns without a thread."""
         self._driver = driver
         self._loader = loader
         self._serde = serde
         self._clock = clock
-        self._schema = schema
-        self._new_id = new_id
         self._registration = registration
         self._bootstrap_records = bootstrap_records
         self._wake = threading.Condition()
         # Guarded by _wake:
         self._events: deque[_Submitted | _LeaderChanged] = deque()
+        self._heard: dict[int, tuple[int, int]] = {}
         self._stopping = False
         # Guarded by _answers_lock:
         self._answers_lock = threading.Lock()
@@ -109,10 +127,13 @@ class Controller:
         # The raft driver's thread only:
         self._committed_offset = -1
         # The controller's thread only:
-        self._image = EMPTY_IMAGE
+        sessions = BrokerSessions(config.broker_session_timeout_ms, config.node_id)
+        self._state = ActiveState(config, schema, new_id, sessions)
+        self._periodic = PeriodicTasks(self._state)
         self._epoch = -1
-        self._sessions = cluster.BrokerSessions(config.broker_session_timeout_ms, config.node_id)
-        self._session_check_ms = 0
+        self._claim: _LeaderChanged | None = None
+        self._retry_ms = 0
+        self._awaited_ms = clock.now_ms()
         self._thread: threading.Thread | None = None
         loader.when_published(self._published)
         driver.add_listener(self)
@@ -135,6 +156,8 @@ class Controller:
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
+        else:
+            self._finish()
 
     def submit(
         self,
@@ -143,19 +166,45 @@ class Controller:
         *,
         context: ControllerContext | None = None,
     ) -> None:
-        """Queue a request of one of the classes in `_HANDLERS`.
+        """Queue a request of one of the classes `requests` knows.
 
         `on_complete` is called exactly once, on another thread or, when nothing can be done, at
         once.
         """
         with self._wake:
-            if not self._stopping:
+            stopping = self._stopping
+            if not stopping:
+                if type(request) is BrokerHeartbeatRequest:
+                    now_ms = self._clock.now_ms()
+                    self._heard[request.broker_id] = (request.broker_epoch, now_ms)
                 self._events.append(
                     _Submitted(request, on_complete, context or ControllerContext())
                 )
-                self._wake.notify()
-                return
-        _complete(on_complete, _not_controller())
+        if stopping:
+            _complete(on_complete, _not_controller())
+        else:
+            self._notify()
+
+    def turn(self) -> bool:
+        """One bounded piece of work: an event, and one task if one is due. Never blocks.
+
+        True when there may be more to do now; otherwise at the next event or `next_due_ms`. For the
+        controller's thread, or for who has none.
+        """
+        began_ms = self._clock.now_ms()
+        self._excuse(began_ms - self._awaited_ms)
+        worked = self._take_event()
+        worked = self._run_periodic(began_ms) or worked
+        ended_ms = self._clock.now_ms()
+        self._excuse(ended_ms - began_ms)
+        due_ms = self.next_due_ms()
+        self._awaited_ms = ended_ms if due_ms is None else max(due_ms, ended_ms)
+        return worked
+
+    def next_due_ms(self) -> int | None:
+        """When the next turn is due without an event, in monotonic ms; None: only events."""
+        due_ms = self._periodic.next_due_ms() if self._epoch >= 0 else None
+        return None if due_ms is None else max(due_ms, self._retry_ms)
 
     # --- listener of the driver -----------------------------------------------------------------
 
@@ -163,6 +212,7 @@ class Controller:
         self, snapshot_id: SnapshotId, timestamp: int, records: Sequence[Any]
     ) -> None:
         """The loader reads it for both."""
+        self._committed_offset = max(self._committed_offset, snapshot_id.offset - 1)
 
     def handle_commit(self, batches: Sequence[CommittedBatch]) -> None:
         if batches:
@@ -172,51 +222,124 @@ class Controller:
         led = epoch if leader_id == self.config.node_id else -1
         with self._wake:
             self._events.append(_LeaderChanged(led, self._committed_offset))
-            self._wake.notify()
+        self._notify()
 
     # --- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            event = self._next_event()
-            if event is None:
-                with self._wake:
-                    if self._stopping and not self._events:
-                        break
-            elif type(event) is _LeaderChanged:
-                self._leader_changed(event)
-            else:
-                self._serve(event)  # type: ignore[arg-type]
-            self._check_sessions()
+        while self._wait_for_work():
+            while self.turn():
+                pass
+        self._finish()
+
+    def _finish(self) -> None:
+        """Nobody who asked stays without an answer."""
+        self._claim = None
+        with self._wake:
+            events, self._events = self._events, deque()
+        for event in events:
+            if type(event) is _Submitted:
+                _complete(event.on_complete, _not_controller())
         self._renounce(self._published_offset)
 
-    def _next_event(self) -> _Submitted | _LeaderChanged | None:
-        """The next event; None when it is time to look at the sessions, or to stop."""
+    def _wait_for_work(self) -> bool:
+        """Wait for an event, or for what is due. False when the controller should end."""
         with self._wake:
-            if not self._events and not self._stopping:
-                watching = len(self._image.brokers) > 1 and self._epoch >= 0
-                self._wake.wait(_SESSION_CHECK_MS / 1000 if watching else None)
-            return self._events.popleft() if self._events else None
+            if self._stopping and (self._claim is not None or not self._events):
+                return False
+            if self._has_event() or self._stopping:
+                return True
+            due_ms = self.next_due_ms()
+            if due_ms is None:
+                self._wake.wait()
+                return True
+            wait_ms = due_ms - self._clock.now_ms()
+            if wait_ms > 0:
+                self._wake.wait(wait_ms / 1000)
+        return True
+
+    def _has_event(self) -> bool:
+        """Can an event be taken now. One behind a claim waits for the loader."""
+        return self._loader_has_caught_up() if self._claim is not None else bool(self._events)
+
+    def _notify(self) -> None:
+        with self._wake:
+            self._wake.notify()
+        if self.on_wake is not None:
+            self.on_wake()
+
+    def _take_event(self) -> bool:
+        if self._claim is not None:
+            if not self._loader_has_caught_up():
+                return False
+            claim, self._claim = self._claim, None
+            self._become_active(claim.epoch)
+            return True
+        with self._wake:
+            event = self._events.popleft() if self._events else None
+        if event is None:
+            return False
+        if type(event) is _LeaderChanged:
+            self._leader_changed(event)
+        else:
+            self._serve(event)  # type: ignore[arg-type]
+        return True
+
+    def _excuse(self, late_ms: int) -> None:
+        """This node stood still (suspended, starved): silence meanwhile means nothing (B-2)."""
+        if late_ms > self.config.broker_session_timeout_ms // 2:
+            logger.warning("controller stood still ms=%s", late_ms)
+            self._state.sessions.excuse(late_ms)
+
+    def _run_periodic(self, now_ms: int) -> bool:
+        due_ms = self.next_due_ms()
+        if due_ms is None or now_ms < due_ms:
+            return False
+        with self._wake:
+            heard, self._heard = self._heard, {}
+        self._state.sessions.heard(self._state.image, heard)
+        work = self._periodic.run(now_ms)
+        if work is None:
+            return False
+        if work.records:
+            try:
+                self._append(work.records)
+            except Exception as error:
+                self._retry_ms = now_ms + _RETRY_MS
+                logger.warning("periodic work failed task=%s error=%s", work.name, error)
+                return False
+            if work.name != "no-op":
+                logger.info("periodic work task=%s records=%s", work.name, len(work.records))
+        return True
+
+    # --- leadership -----------------------------------------------------------------------------
 
     def _leader_changed(self, event: _LeaderChanged) -> None:
         if event.epoch == self._epoch:
             return
         if self._epoch >= 0:
             self._renounce(event.committed_offset)
-        image = self._loader.caught_up_image() if event.epoch >= 0 else None
-        if image is None:
-            return
+        if event.epoch >= 0:
+            self._claim = event
+
+    def _loader_has_caught_up(self) -> bool:
+        claim = self._claim
+        return claim is not None and self._loader.image.offset >= claim.committed_offset
+
+    def _become_active(self, epoch: int) -> None:
+        image = self._loader.image
         now_ms = self._clock.now_ms()
-        self._image, self._epoch = image, event.epoch
+        self._state.image, self._epoch = image, epoch
         self._serde.metadata_version = image.feature(METADATA_VERSION) or (
             self._serde.metadata_version
         )
-        self._sessions.restart(image, now_ms)
+        self._state.sessions.restart(image, now_ms)
+        self._periodic.restart(now_ms)
         in_transaction = self._loader.in_transaction
         records = bootstrap.activation_records(
             image, in_transaction, self.config, self._registration, self._bootstrap_records
         )
-        logger.info("controller is active epoch=%s offset=%s", event.epoch, image.offset)
+        logger.info("controller is active epoch=%s offset=%s", epoch, image.offset)
         if not records:
             return
         try:
@@ -229,7 +352,7 @@ class Controller:
         """Leadership is lost: what is not committed never will be answered as if it were."""
         logger.info("controller is inactive epoch=%s", self._epoch)
         self._epoch = -1
-        self._image = EMPTY_IMAGE
+        self._state.image = EMPTY_IMAGE
         with self._answers_lock:
             kept = [waiting for waiting in self._answers if waiting.offset <= committed_offset]
             failed = [waiting for waiting in self._answers if waiting.offset > committed_offset]
@@ -244,8 +367,12 @@ class Controller:
             _complete(event.on_complete, _not_controller())
             return
         answer: Any
+        state = self._state
         try:
-            result = self._handle(event)
+            state.next_offset = self._driver.next_offset(self._epoch)
+            state.now_ms = self._clock.now_ms()
+            state.kraft_version = self._driver.log.voters.kraft_version
+            result = decide(state, event.request, event.context)
             if result.records:
                 self._append(result.records)
             answer = result.response
@@ -260,19 +387,15 @@ class Controller:
             answer = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         self._answer(event.on_complete, answer)
 
-    def _handle(self, event: _Submitted) -> ControllerResult:
-        handler = _HANDLERS.get(type(event.request).__name__)
-        if handler is None:
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"the controller does not serve {type(event.request).__name__}",
-            )
-        return handler(self, event.request, event.context)
-
     def _append(self, records: list[Any], in_transaction: bool = False) -> None:
         """Replay, then append: a record that cannot be replayed must not get into the log."""
+        state = self._state
+        supported = state.image.feature(METADATA_VERSION) >= TRANSACTIONS_SINCE
+        if len(records) > RECORDS_PER_BATCH_MAX and supported:
+            name = "More records than a batch holds"
+            records = [BeginTransactionRecord(name=name), *records, EndTransactionRecord()]
         offset = self._driver.next_offset(self._epoch) + len(records) - 1
-        delta = MetadataDelta(self._image)
+        delta = MetadataDelta(state.image)
         buffer = TransactionBuffer(in_transaction)
         delta.replay_all(buffer.filter(records))
         assert not buffer.in_transaction, "an operation ends the transaction it begins"
@@ -282,13 +405,14 @@ class Controller:
         )
         last = self._driver.append(self._epoch, records)
         assert last == offset, "only the controller appends"
-        self._image = image
+        state.image = image
+        self._periodic.appended(records, self._clock.now_ms())
 
     def _answer(self, on_complete: OnComplete, answer: Any) -> None:
         """Answer when everything the controller has decided so far is published."""
         with self._answers_lock:
-            if self._published_offset < self._image.offset:
-                self._answers.append(_Waiting(self._image.offset, on_complete, answer))
+            if self._published_offset < self._state.image.offset:
+                self._answers.append(_Waiting(self._state.image.offset, on_complete, answer))
                 return
         _complete(on_complete, answer)
 
@@ -301,101 +425,8 @@ class Controller:
                 ready.append(self._answers.popleft())
         for waiting in ready:
             _complete(waiting.on_complete, waiting.answer)
-
-    def _check_sessions(self) -> None:
-        now_ms = self._clock.now_ms()
-        if self._epoch < 0 or now_ms < self._session_check_ms:
-            return
-        self._session_check_ms = now_ms + _SESSION_CHECK_MS
-        records = cluster.fence_stale_broker(self._image, self._sessions, self.config, now_ms)
-        if records:
-            logger.warning("fencing a silent broker record=%s", records[-1])
-            try:
-                self._append(records)
-            except KafkaError as error:
-                logger.warning("fencing waits for the quorum error=%s", error)
-
-    # --- handlers: which pure function serves what; modules are imported on first use -----------
-
-    def _create_topics(self, request: Any, context: ControllerContext) -> ControllerResult:
-        from replication.controller import topics
-
-        return topics.create_topics(
-            self._image, request, self.config, self._schema, context, self._new_id
-        )
-
-    def _delete_topics(self, request: Any, context: ControllerContext) -> ControllerResult:
-        from replication.controller import topics
-
-        return topics.delete_topics(self._image, request, self.config, context)
-
-    def _create_partitions(self, request: Any, _context: ControllerContext) -> ControllerResult:
-        from replication.controller import topics
-
-        return topics.create_partitions(self._image, request)
-
-    def _incremental_alter_configs(
-        self, request: Any, _context: ControllerContext
-    ) -> ControllerResult:
-        from replication.controller import configs
-
-        return configs.incremental_alter_configs(self._image, request, self._schema)
-
-    def _alter_configs(self, request: Any, _context: ControllerContext) -> ControllerResult:
-        from replication.controller import configs
-
-        return configs.alter_configs(self._image, request, self._schema)
-
-    def _elect_leaders(self, request: Any, _context: ControllerContext) -> ControllerResult:
-        from replication.controller import elections
-
-        return elections.elect_leaders(self._image, self.config, request)
-
-    def _allocate_producer_ids(self, request: Any, _context: ControllerContext) -> ControllerResult:
-        from replication.controller import producer_ids
-
-        return producer_ids.allocate_producer_ids(self._image, request)
-
-    def _register_broker(self, request: Any, _context: ControllerContext) -> ControllerResult:
-        return cluster.register_broker(
-            self._image,
-            self._sessions,
-            self.config,
-            request,
-            self._driver.next_offset(self._epoch),
-            self._clock.now_ms(),
-        )
-
-    def _broker_heartbeat(self, request: Any, _context: ControllerContext) -> ControllerResult:
-        return cluster.broker_heartbeat(
-            self._image,
-            self._sessions,
-            self.config,
-            request,
-            self._driver.next_offset(self._epoch),
-            self._clock.now_ms(),
-        )
-
-    def _unregister_broker(self, request: Any, _context: ControllerContext) -> ControllerResult:
-        from wire.messages.admin import UnregisterBrokerResponse
-
-        records = cluster.unregister_broker(self._image, self.config, request.broker_id)
-        self._sessions.remove(request.broker_id)
-        return ControllerResult(records, UnregisterBrokerResponse(error_code=0, error_message=None))
-
-
-_HANDLERS: dict[str, Callable[[Controller, Any, ControllerContext], ControllerResult]] = {
-    "CreateTopicsRequest": Controller._create_topics,
-    "DeleteTopicsRequest": Controller._delete_topics,
-    "CreatePartitionsRequest": Controller._create_partitions,
-    "IncrementalAlterConfigsRequest": Controller._incremental_alter_configs,
-    "AlterConfigsRequest": Controller._alter_configs,
-    "ElectLeadersRequest": Controller._elect_leaders,
-    "AllocateProducerIdsRequest": Controller._allocate_producer_ids,
-    "BrokerRegistrationRequest": Controller._register_broker,
-    "BrokerHeartbeatRequest": Controller._broker_heartbeat,
-    "UnregisterBrokerRequest": Controller._unregister_broker,
-}
+        if self._claim is not None:
+            self._notify()
 
 
 def _not_controller() -> KafkaError:

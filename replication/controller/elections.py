@@ -3,6 +3,11 @@
 `leader_and_isr_updates` looks at every partition that names a broker when that broker is fenced,
 unfenced, shuts down or comes back after a crash (Kafka: generateLeaderAndIsrUpdates). It scans the
 image: about 1 ms for 5,000 partitions, and only on such events, so no index is kept.
+
+`balance_leaders` and `elect_unclean_leaders` are what the controller does from time to time: give
+partitions back to their preferred leaders (auto.leader.rebalance.enable), and elect a leader that
+may miss records where nobody else is left and the topic allows it (E-11).
+leader.imbalance.per.broker.percentage has no effect, as in Apache Kafka's KRaft mode.
 """
 
 from __future__ import annotations
@@ -31,6 +36,10 @@ if TYPE_CHECKING:
     from wire.messages.admin import ElectLeadersRequest, ElectLeadersResponse
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
+UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
+ELECTIONS_PER_PASS_MAX = 1_000
+"""Periodic elections of one pass (Kafka: MAX_ELECTIONS_PER_IMBALANCE); the next follows at once."""
+
 _ELECT_PREFERRED = 0
 _ELECT_UNCLEAN = 1
 
@@ -92,7 +101,7 @@ def min_insync_replicas(image: MetadataImage, config: ControllerConfig, topic: s
 
 
 def unclean_election_enabled(image: MetadataImage, config: ControllerConfig, topic: str) -> bool:
-    value = _topic_value(image, topic, "unclean.leader.election.enable")
+    value = _topic_value(image, topic, UNCLEAN_LEADER_ELECTION)
     return config.unclean_leader_election_enable if value is None else value.lower() == "true"
 
 
@@ -127,6 +136,51 @@ def leader_and_isr_updates(
         record = builder.build(partition.topic.topic_id, partition.partition_index)
         if record is not None:
             records.append(record)
+    return records
+
+
+# --- elections from time to time ----------------------------------------------------------------
+
+
+def balance_leaders(image: MetadataImage, config: ControllerConfig) -> list[Any]:
+    """Records that give partitions to their preferred leaders, where those are in sync; at most
+    ELECTIONS_PER_PASS_MAX.
+    """
+    records: list[Any] = []
+    for partition in partitions(image):
+        registration = partition.registration
+        if registration.has_preferred_leader() or not _may_be_preferred(image, registration):
+            continue
+        change = partition_change(image, config, partition, Election.PREFERRED, image.is_active)
+        record = change.build(partition.topic.topic_id, partition.partition_index)
+        if record is not None:
+            records.append(record)
+        if len(records) == ELECTIONS_PER_PASS_MAX:
+            break
+    return records
+
+
+def _may_be_preferred(image: MetadataImage, registration: PartitionRegistration) -> bool:
+    preferred = registration.replicas[0]
+    return preferred in registration.isr and image.is_active(preferred)
+
+
+def elect_unclean_leaders(image: MetadataImage, config: ControllerConfig) -> list[Any]:
+    """Records that elect a leader for partitions without one whose topic allows an unclean one; at
+    most ELECTIONS_PER_PASS_MAX.
+    """
+    records: list[Any] = []
+    for partition in partitions(image):
+        if partition.registration.has_leader():
+            continue
+        if not unclean_election_enabled(image, config, partition.topic.name):
+            continue
+        change = partition_change(image, config, partition, Election.UNCLEAN, image.is_active)
+        record = change.build(partition.topic.topic_id, partition.partition_index)
+        if record is not None:
+            records.append(record)
+        if len(records) == ELECTIONS_PER_PASS_MAX:
+            break
     return records
 
 

@@ -197,12 +197,18 @@ class PartitionChange:
     # --- reassignment ---------------------------------------------------------------------------
 
     def _complete_reassignment(self) -> None:
-        """All adding replicas are in the ISR: the removing ones leave (B-6)."""
+        """All adding replicas are in the ISR: the removing ones leave (B-6).
+
+        When more leave than come, every replica that stays must be in the ISR: the copy that goes
+        may be the only complete one beside the leader's (Kafka: PartitionReassignmentReplicas).
+        """
         if not self.removing and not self.adding:
             return
         target = [r for r in self.replicas if r not in self.removing]
         isr = [r for r in self.isr if r not in self.removing]
         if not target or not isr or not set(self.adding) <= set(isr):
+            return
+        if len(self.adding) < len(self.removing) and not set(target) <= set(isr):
             return
         self.replicas, self.isr, self.removing, self.adding = target, isr, (), ()
 

@@ -74,8 +74,23 @@ def manual(
 ) -> PartitionRegistration:
     """The registration of a partition whose replicas the client chose.
 
-    Raises KafkaError INVALID_REPLICA_ASSIGNMENT for an empty list, an unknown or repeated broker,
-    another number of replicas than `replication_factor`, or when no chosen broker is active.
+    Raises KafkaError INVALID_REPLICA_ASSIGNMENT as `validate_manual`, and when no chosen broker is
+    active.
+    """
+    validate_manual(image, replicas, replication_factor)
+    if not any(image.is_active(broker_id) for broker_id in replicas):
+        raise _invalid_assignment(
+            f"All brokers specified in the manual partition assignment for partition {index} "
+            "are fenced or in controlled shutdown."
+        )
+    return new_partition(image, replicas)
+
+
+def validate_manual(
+    image: MetadataImage, replicas: Sequence[int], replication_factor: int | None
+) -> None:
+    """Raises KafkaError INVALID_REPLICA_ASSIGNMENT for an empty list, an unknown or repeated
+    broker, or another number of replicas than `replication_factor` (None: any will do).
     """
     prefix = "The manual partition assignment includes "
     if not replicas:
@@ -92,12 +107,6 @@ def manual(
             f"{prefix}a partition with {len(replicas)} replica(s), but this is not consistent with "
             f"previous partitions, which have {replication_factor} replica(s)."
         )
-    if not any(image.is_active(broker_id) for broker_id in replicas):
-        raise _invalid_assignment(
-            f"All brokers specified in the manual partition assignment for partition {index} "
-            "are fenced or in controlled shutdown."
-        )
-    return new_partition(image, replicas)
 
 
 def _invalid_assignment(detail: str) -> KafkaError:

@@ -14,7 +14,7 @@ import re
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
-from replication.controller.bootstrap import SUPPORTED_FEATURES
+from replication.controller.bootstrap import SERVED_FEATURES, SUPPORTED_FEATURES
 from replication.controller.context import ControllerContext
 from replication.controller.topics import check_topic_name
 from replication.metadata import NO_LEADER
@@ -66,10 +66,6 @@ ALL_CLUSTER_OPERATIONS = (
 
 AUTO_CREATION_WAIT_MS = 5_000
 """How long Metadata waits for a topic it had created before it says LEADER_NOT_AVAILABLE."""
-
-# The features of 4.3 that this broker serves. The others (group, transaction, share, streams) are
-# neither shown as supported nor finalised until their APIs are served.
-SERVED_FEATURES = ("eligible.leader.replicas.version", "kraft.version", "metadata.version")
 
 _NONE = int(ErrorCode.NONE)
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]{0,254}[a-zA-Z0-9])?")

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from replication.controller import bootstrap, cluster, configs, elections, producer_ids, topics
+from replication.controller import (
+    bootstrap,
+    cluster,
+    configs,
+    elections,
+    producer_ids,
+    reassignments,
+    topics,
+)
 from replication.controller.context import (
     ControllerConfig,
     ControllerContext,
@@ -24,11 +32,13 @@ from replication.record_serde import MetadataRecordSerde
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import (
     AlterConfigsRequest,
+    AlterPartitionReassignmentsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
+    ListPartitionReassignmentsRequest,
 )
 from wire.messages.quorum import (
     AllocateProducerIdsRequest,
@@ -219,6 +229,54 @@ class Cluster:
             ]
         request = ElectLeadersRequest(election_type=election_type, topic_partitions=listed)
         return self.run(elections.elect_leaders(self.image, self.config, request))
+
+    def reassign(
+        self, wanted: dict[tuple[str, int], list[int] | None], *, keep_factor: bool = False
+    ) -> dict[tuple[str, int], tuple[int, str | None]]:
+        """(error code, message) by partition."""
+        topic = AlterPartitionReassignmentsRequest.Topic
+        request = AlterPartitionReassignmentsRequest(
+            topics=[
+                topic(
+                    name=name,
+                    partitions=[topic.Partition(partition_index=index, replicas=replicas)],
+                )
+                for (name, index), replicas in wanted.items()
+            ],
+            allow_replication_factor_change=not keep_factor,
+        )
+        response = self.run(
+            reassignments.alter_partition_reassignments(self.image, self.config, request)
+        )
+        assert response.error_code == 0
+        return {
+            (topic.name, entry.partition_index): (entry.error_code, entry.error_message)
+            for topic in response.responses
+            for entry in topic.partitions
+        }
+
+    def reassigning(
+        self, wanted: dict[str, list[int]] | None = None
+    ) -> dict[tuple[str, int], tuple[list[int], list[int], list[int]]]:
+        """(replicas, adding, removing) by partition, as ListPartitionReassignments tells."""
+        listed = None
+        if wanted is not None:
+            listed = [
+                ListPartitionReassignmentsRequest.Topic(name=name, partition_indexes=indexes)
+                for name, indexes in wanted.items()
+            ]
+        request = ListPartitionReassignmentsRequest(topics=listed)
+        response = reassignments.list_partition_reassignments(self.image, request)
+        assert response.error_code == 0
+        return {
+            (topic.name, entry.partition_index): (
+                entry.replicas,
+                entry.adding_replicas,
+                entry.removing_replicas,
+            )
+            for topic in response.topics
+            for entry in topic.partitions
+        }
 
     def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> Any:
         request = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)

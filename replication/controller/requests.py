@@ -1,0 +1,204 @@
+"""Which decision answers which request of the controller. PURE.
+
+`ActiveState` is all a decision is made on; the controller fills it and asks `decide`. The modules
+of this package are imported on first use: a broker that is never asked to reassign loads nothing
+for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from replication.controller import cluster
+from replication.controller.context import (
+    ConfigSchema,
+    ControllerConfig,
+    ControllerContext,
+    ControllerResult,
+)
+from replication.controller.sessions import BrokerSessions
+from replication.metadata import EMPTY_IMAGE, MetadataImage
+from wire.errors import ErrorCode, KafkaError
+
+
+@dataclass(slots=True)
+class ActiveState:
+    """What the active controller knows. The three last are set before each decision."""
+
+    config: ControllerConfig
+    schema: ConfigSchema
+    new_id: Callable[[], bytes]
+    sessions: BrokerSessions
+    image: MetadataImage = field(default_factory=lambda: EMPTY_IMAGE)
+    next_offset: int = -1
+    """Where the records of the decision will start."""
+    now_ms: int = 0
+    kraft_version: int = 0
+
+
+Decision = Callable[[ActiveState, Any, ControllerContext], ControllerResult]
+
+
+def decide(state: ActiveState, request: Any, context: ControllerContext) -> ControllerResult:
+    """Raises KafkaError to answer the whole request with one code; UNSUPPORTED_VERSION for a
+    request nobody here serves.
+    """
+    decision = _DECISIONS.get(type(request).__name__)
+    if decision is None:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"the controller does not serve {type(request).__name__}",
+        )
+    return decision(state, request, context)
+
+
+# --- topics -------------------------------------------------------------------------------------
+
+
+def _create_topics(
+    state: ActiveState, request: Any, context: ControllerContext
+) -> ControllerResult:
+    from replication.controller import topics
+
+    return topics.create_topics(
+        state.image, request, state.config, state.schema, context, state.new_id
+    )
+
+
+def _delete_topics(
+    state: ActiveState, request: Any, context: ControllerContext
+) -> ControllerResult:
+    from replication.controller import topics
+
+    return topics.delete_topics(state.image, request, state.config, context)
+
+
+def _create_partitions(state: ActiveState, request: Any, _: ControllerContext) -> ControllerResult:
+    from replication.controller import topics
+
+    return topics.create_partitions(state.image, request)
+
+
+# --- configs, features --------------------------------------------------------------------------
+
+
+def _incremental_alter_configs(
+    state: ActiveState, request: Any, _: ControllerContext
+) -> ControllerResult:
+    from replication.controller import configs
+
+    return configs.incremental_alter_configs(state.image, request, state.schema)
+
+
+def _alter_configs(state: ActiveState, request: Any, _: ControllerContext) -> ControllerResult:
+    from replication.controller import configs
+
+    return configs.alter_configs(state.image, request, state.schema)
+
+
+def _update_features(
+    state: ActiveState, request: Any, context: ControllerContext
+) -> ControllerResult:
+    from replication.controller import features
+
+    return features.update_features(
+        state.image, state.config, request, context, state.kraft_version
+    )
+
+
+# --- partitions ---------------------------------------------------------------------------------
+
+
+def _elect_leaders(state: ActiveState, request: Any, _: ControllerContext) -> ControllerResult:
+    from replication.controller import elections
+
+    return elections.elect_leaders(state.image, state.config, request)
+
+
+def _alter_partition(state: ActiveState, request: Any, _: ControllerContext) -> ControllerResult:
+    from replication.controller import alter_partition
+
+    return alter_partition.alter_partition(state.image, state.config, request)
+
+
+def _alter_partition_reassignments(
+    state: ActiveState, request: Any, _: ControllerContext
+) -> ControllerResult:
+    from replication.controller import reassignments
+
+    return reassignments.alter_partition_reassignments(state.image, state.config, request)
+
+
+def _list_partition_reassignments(
+    state: ActiveState, request: Any, _: ControllerContext
+) -> ControllerResult:
+    from replication.controller import reassignments
+
+    return ControllerResult([], reassignments.list_partition_reassignments(state.image, request))
+
+
+def _assign_replicas_to_dirs(
+    state: ActiveState, request: Any, _: ControllerContext
+) -> ControllerResult:
+    from replication.controller import directories
+
+    return directories.assign_replicas_to_dirs(state.image, state.config, request)
+
+
+# --- brokers, controllers -----------------------------------------------------------------------
+
+
+def _allocate_producer_ids(
+    state: ActiveState, request: Any, _: ControllerContext
+) -> ControllerResult:
+    from replication.controller import producer_ids
+
+    return producer_ids.allocate_producer_ids(state.image, request)
+
+
+def _register_broker(state: ActiveState, request: Any, _: ControllerContext) -> ControllerResult:
+    return cluster.register_broker(
+        state.image, state.sessions, state.config, request, state.next_offset, state.now_ms
+    )
+
+
+def _broker_heartbeat(state: ActiveState, request: Any, _: ControllerContext) -> ControllerResult:
+    return cluster.broker_heartbeat(
+        state.image, state.sessions, state.config, request, state.next_offset, state.now_ms
+    )
+
+
+def _unregister_broker(state: ActiveState, request: Any, _: ControllerContext) -> ControllerResult:
+    from wire.messages.admin import UnregisterBrokerResponse
+
+    records = cluster.unregister_broker(state.image, state.config, request.broker_id)
+    state.sessions.remove(request.broker_id)
+    return ControllerResult(records, UnregisterBrokerResponse(error_code=0, error_message=None))
+
+
+def _register_controller(
+    state: ActiveState, request: Any, _: ControllerContext
+) -> ControllerResult:
+    return cluster.register_controller(state.image, request)
+
+
+_DECISIONS: dict[str, Decision] = {
+    "AllocateProducerIdsRequest": _allocate_producer_ids,
+    "AlterConfigsRequest": _alter_configs,
+    "AlterPartitionReassignmentsRequest": _alter_partition_reassignments,
+    "AlterPartitionRequest": _alter_partition,
+    "AssignReplicasToDirsRequest": _assign_replicas_to_dirs,
+    "BrokerHeartbeatRequest": _broker_heartbeat,
+    "BrokerRegistrationRequest": _register_broker,
+    "ControllerRegistrationRequest": _register_controller,
+    "CreatePartitionsRequest": _create_partitions,
+    "CreateTopicsRequest": _create_topics,
+    "DeleteTopicsRequest": _delete_topics,
+    "ElectLeadersRequest": _elect_leaders,
+    "IncrementalAlterConfigsRequest": _incremental_alter_configs,
+    "ListPartitionReassignmentsRequest": _list_partition_reassignments,
+    "UnregisterBrokerRequest": _unregister_broker,
+    "UpdateFeaturesRequest": _update_features,
+}

@@ -1,0 +1,112 @@
+"""Who is alive: the last contact of each broker, and how far it has read the metadata. PURE.
+
+Soft state of the active controller, on the monotonic clock; it is not in the metadata log. A new
+active controller starts every session afresh, so nobody is fenced because the controller changed
+(Kafka: BrokerHeartbeatManager, BrokerHeartbeatTracker).
+
+Two things must not look like a dead broker (B-2): heartbeats that wait in the queue of a busy
+controller count from when they arrived (`heard`), and time the controller itself stood still
+counts for nobody (`excuse`).
+
+The controller's own broker (`local_broker_id`) runs in the same process and holds the lock of the
+same directories. So its session lasts as long as the process, and a new incarnation of it may
+register at once: the old one is dead. (Apache Kafka keeps a killed combined node waiting for its
+9 s session.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from replication.metadata import MetadataImage
+
+
+@dataclass(slots=True)
+class BrokerSession:
+    """What the controller knows of one broker beyond its registration. Times are monotonic ms."""
+
+    last_contact_ms: int
+    metadata_offset: int = -1
+    registration_offset: int = -1
+    shutdown_offset: int = -1
+    """Where the metadata log stood when the broker entered controlled shutdown; -1 = it did not."""
+
+
+class BrokerSessions:
+    """Owner: the controller's thread."""
+
+    def __init__(self, session_timeout_ms: int, local_broker_id: int) -> None:
+        self._timeout_ms = session_timeout_ms
+        self._local = local_broker_id
+        self._sessions: dict[int, BrokerSession] = {}
+
+    def restart(self, image: MetadataImage, now_ms: int) -> None:
+        """This controller becomes active: everybody has a fresh session."""
+        self._sessions = {broker_id: BrokerSession(now_ms) for broker_id in image.brokers}
+
+    def register(self, broker_id: int, registration_offset: int, now_ms: int) -> None:
+        self._sessions[broker_id] = BrokerSession(now_ms, registration_offset=registration_offset)
+
+    def remove(self, broker_id: int) -> None:
+        self._sessions.pop(broker_id, None)
+
+    def get(self, broker_id: int, now_ms: int) -> BrokerSession:
+        session = self._sessions.get(broker_id)
+        if session is None:
+            session = self._sessions[broker_id] = BrokerSession(now_ms)
+        return session
+
+    def heard(self, image: MetadataImage, heartbeats: Mapping[int, tuple[int, int]]) -> None:
+        """Heartbeats came in, served or not: (broker epoch, arrival in ms) by broker."""
+        for broker_id, (broker_epoch, arrived_ms) in heartbeats.items():
+            session = self._sessions.get(broker_id)
+            broker = image.brokers.get(broker_id)
+            if session is not None and broker is not None and broker.broker_epoch == broker_epoch:
+                session.last_contact_ms = max(session.last_contact_ms, arrived_ms)
+
+    def excuse(self, late_ms: int) -> None:
+        """The controller stood still for this long: it could hear nobody."""
+        for session in self._sessions.values():
+            session.last_contact_ms += late_ms
+
+    def is_valid(self, broker_id: int, now_ms: int) -> bool:
+        """Has another incarnation been heard of within the session timeout."""
+        session = self._sessions.get(broker_id)
+        if session is None or broker_id == self._local:
+            return False
+        return now_ms - session.last_contact_ms < self._timeout_ms
+
+    def next_expiry_ms(self, image: MetadataImage) -> int | None:
+        """When the first session of an unfenced broker ends if nothing is heard; None for none."""
+        contact = self._longest_silent(image)
+        return None if contact is None else contact[0] + self._timeout_ms
+
+    def stale_broker(self, image: MetadataImage, now_ms: int) -> int | None:
+        """The unfenced broker silent for longest, if its session is over."""
+        contact = self._longest_silent(image)
+        if contact is None or now_ms - contact[0] < self._timeout_ms:
+            return None
+        return contact[1]
+
+    def _longest_silent(self, image: MetadataImage) -> tuple[int, int] | None:
+        """(last contact, broker id) among the unfenced brokers of other processes."""
+        return min(
+            (
+                (session.last_contact_ms, broker_id)
+                for broker_id, session in self._sessions.items()
+                if broker_id != self._local
+                and broker_id in image.brokers
+                and not image.brokers[broker_id].fenced
+            ),
+            default=None,
+        )
+
+    def lowest_metadata_offset(self, image: MetadataImage) -> int | None:
+        """What every active broker has read of the metadata log; None when none is active."""
+        offsets = [
+            session.metadata_offset
+            for broker_id, session in self._sessions.items()
+            if image.is_active(broker_id)
+        ]
+        return min(offsets, default=None)

@@ -1,0 +1,131 @@
+"""Moving replicas: what clients ask, what the metadata says then, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.replication.controller_support import Cluster
+from wire.errors import ErrorCode
+
+ORDERS = ("orders", 0)
+
+
+def on_brokers(count: int, factor: int, **config: object) -> Cluster:
+    made = Cluster(**config)
+    for broker_id in range(1, count + 1):
+        made.start_broker(broker_id)
+    made.create("orders", 1, factor)
+    return made
+
+
+def test_on_one_node_the_replica_that_is_there_is_accepted_and_nothing_changes() -> None:
+    one = on_brokers(1, 1)
+    before = one.image.offset
+    assert one.reassign({ORDERS: [1]}) == {ORDERS: (0, None)}
+    assert one.image.offset == before
+    assert one.reassigning() == {}
+    assert one.reassigning({"orders": [0, 7], "absent": [0]}) == {}
+
+
+@pytest.mark.parametrize(
+    ("partition", "replicas", "code"),
+    [
+        (("absent", 0), [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (("orders", 7), [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (ORDERS, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (ORDERS, [9], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (ORDERS, [1, 1], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (ORDERS, None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
+    ],
+)
+def test_a_wrong_reassignment_is_refused_alone(
+    partition: tuple[str, int], replicas: list[int] | None, code: ErrorCode
+) -> None:
+    one = on_brokers(1, 1)
+    one.create("other")
+    answers = one.reassign({partition: replicas, ("other", 0): [1]})
+    assert answers[partition][0] == code
+    assert answers["other", 0] == (0, None)
+    assert one.partition("orders").replicas == (1,)
+
+
+def test_a_move_keeps_the_old_replica_until_the_new_one_is_in_sync() -> None:
+    three = on_brokers(3, 1)
+    (old,) = three.partition("orders").replicas
+    new = old % 3 + 1
+    assert three.reassign({ORDERS: [new]}) == {ORDERS: (0, None)}
+    moving = three.partition("orders")
+    assert moving.replicas == (new, old)
+    assert (moving.adding_replicas, moving.removing_replicas) == ((new,), (old,))
+    assert (moving.leader, moving.isr) == (old, (old,))
+    assert moving.directory(new) == three.image.brokers[new].directories[0]
+    assert three.reassigning() == {ORDERS: ([new, old], [new], [old])}
+    assert three.reassigning({"orders": [0]}) == three.reassigning()
+
+
+def test_a_cancelled_move_leaves_the_partition_as_it_was() -> None:
+    three = on_brokers(3, 2)
+    before = three.partition("orders")
+    (new,) = {1, 2, 3} - set(before.replicas)
+    three.reassign({ORDERS: [before.replicas[0], new]})
+    assert three.reassigning() != {}
+    assert three.reassign({ORDERS: None}) == {ORDERS: (0, None)}
+    after = three.partition("orders")
+    assert set(after.replicas) == set(before.replicas)
+    assert (after.adding_replicas, after.removing_replicas) == ((), ())
+    assert (after.leader, set(after.isr)) == (before.leader, set(before.isr))
+    assert three.reassigning() == {}
+
+
+def test_removing_a_replica_is_done_at_once_and_fences_it_off_with_a_new_leader_epoch() -> None:
+    three = on_brokers(3, 3)
+    before = three.partition("orders")
+    keep = [replica for replica in before.replicas if replica != 3]
+    assert three.reassign({ORDERS: keep}) == {ORDERS: (0, None)}
+    after = three.partition("orders")
+    assert after.replicas == tuple(keep)
+    assert 3 not in after.isr
+    assert after.leader_epoch == before.leader_epoch + 1
+    assert three.reassigning() == {}
+
+
+def test_a_leader_that_is_removed_hands_over_to_one_that_stays() -> None:
+    three = on_brokers(3, 3)
+    leader = three.partition("orders").leader
+    keep = [replica for replica in (1, 2, 3) if replica != leader]
+    three.reassign({ORDERS: keep})
+    after = three.partition("orders")
+    assert after.leader in keep
+    assert after.leader in after.isr
+
+
+def test_another_order_of_the_same_replicas_changes_only_the_preferred_leader() -> None:
+    three = on_brokers(3, 3)
+    before = three.partition("orders")
+    turned = tuple(reversed(before.replicas))
+    three.reassign({ORDERS: list(turned)})
+    after = three.partition("orders")
+    assert after.replicas == turned
+    assert (after.leader, after.leader_epoch) == (before.leader, before.leader_epoch)
+
+
+def test_the_replication_factor_may_be_protected() -> None:
+    three = on_brokers(3, 2)
+    code, message = three.reassign({ORDERS: [1]}, keep_factor=True)[ORDERS]
+    assert code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert message == "The replication factor is changed from 2 to 1"
+    assert three.reassign({ORDERS: [2, 3]}, keep_factor=True)[ORDERS] == (0, None)
+    # What is leaving does not count: still two.
+    assert three.reassign({ORDERS: [3, 1]}, keep_factor=True)[ORDERS] == (0, None)
+
+
+def test_cancelling_never_costs_acknowledged_records_unless_the_topic_allows_it() -> None:
+    two = on_brokers(2, 1)
+    (old,) = two.partition("orders").replicas
+    new = 3 - old
+    two.reassign({ORDERS: [old, new]})
+    moving = two.partition("orders")
+    moving.isr = (new,)  # the only replica from before fell out of sync meanwhile
+    code, _message = two.reassign({ORDERS: None})[ORDERS]
+    assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert two.reassigning() == {ORDERS: ([old, new], [new], [])}
