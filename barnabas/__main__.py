@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 
 def main() -> int:
@@ -10,10 +11,15 @@ def main() -> int:
     from barnabas.launch import expose_app
 
     expose_app()
-    from pipeline.cli import add_commands
+    from barnabas import cluster_command
+    from pipeline import cli as pipeline_command
     from server.cli import main as run
 
-    return int(run(extend=add_commands))
+    def extend(commands: Any) -> None:
+        cluster_command.add_commands(commands)
+        pipeline_command.add_commands(commands)
+
+    return int(run(extend=extend))
 
 
 if __name__ == "__main__":

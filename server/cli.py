@@ -1,4 +1,4 @@
-"""The `barnabas` command line: start, dump-log, check-config, health, demo, version.
+"""The `barnabas` command line: start, format, dump-log, check-config, health, demo, version.
 
 What a person meets first, so: a mistake of theirs is one line that names it and the remedy, on
 stderr, with exit code 2 (a flag or a configuration) or 1 (a port, a directory, a disk); a traceback
@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from server import cli_format
 from server.config import ConfigError, KafkaConfig, load_properties
 from server.environment import Environment, overlay, read_environment
 
@@ -106,6 +107,7 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
     demo.add_argument("--records", type=int, default=5, help=argparse.SUPPRESS)
     demo.set_defaults(run=_demo)
 
+    cli_format.add_commands(commands)
     if extend is not None:
         extend(commands)
     commands.add_parser("version", help="print the version").set_defaults(run=_version)
@@ -345,12 +347,12 @@ def _dump_log(arguments: argparse.Namespace) -> int:
 
 def _check_config(arguments: argparse.Namespace) -> int:
     from server import quorum_config, settings
-    from server.listeners import advertised_listener, client_listener
+    from server.listeners import read_listeners
 
     values = load_properties(arguments.file)
     config = KafkaConfig(values)
     quorum_config.check(config)
-    advertised_listener(config, client_listener(config))
+    read_listeners(config)
     print(f"{arguments.file}: {len(values)} keys, all known and well-typed")
     for note in settings.notes(config):
         print(f"note: {note}")

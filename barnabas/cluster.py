@@ -1,0 +1,425 @@
+"""A cluster of nodes on this machine, as an object: real processes that tests may kill, stop and
+cut off from each other.
+
+    with barnabas.Cluster(nodes=3) as cluster:
+        cluster.bootstrap_servers       # "127.0.0.1:...,127.0.0.1:...,127.0.0.1:..."
+        cluster.kill(2)                 # as a crash
+        cluster.restart(2)
+        cluster.partition(1, 3)         # neither hears of the other, clients reach both
+        cluster.heal()
+
+Nodes are numbered from 1, like their `node.id`. The first three are controllers too.
+
+In the data directory each node has a folder, `node-1` and so on, with its `server.properties`, its
+log `node.log` and its `data`. A cluster made again on the same directory is the same cluster, with
+the same ports. `barnabas start --config node-2/server.properties` runs one node by hand.
+
+Partitions need every connection between nodes to pass through a proxy of ours (barnabas.link_proxy,
+one process); `proxied=False` leaves it out, for speed.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import random
+import shutil
+import socket
+import subprocess
+import tempfile
+import uuid
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from barnabas.launch import command
+from barnabas.link_proxy import LinkProxy
+from barnabas.process import BrokerError, NodeProcess, property_text
+
+_HOST = "127.0.0.1"
+_CONTROLLERS_MAX = 3
+_CLIENTS, _BROKERS, _CONTROLLERS = "PLAINTEXT", "REPLICATION", "CONTROLLER"
+_CLUSTER_FILE = "cluster.properties"
+# Below the ports that systems lend to outgoing connections: one of those must not sit on the port
+# of a node that is down for a moment.
+_PORTS = range(10_000, 30_000)
+
+
+class Cluster:
+    """`nodes` nodes on this machine. A context manager; or call `start` and `stop`.
+
+    nodes      how many; with an existing data directory, as many as it was made with.
+    data_dir   where everything lives; None makes a fresh directory that `stop` removes.
+    config     properties by Kafka's names, for every node; they win over the cluster's own.
+    proxied    whether `partition` can be used; see the module.
+    base_port  clients reach node i at base_port + i - 1; None takes free ports.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 3,
+        data_dir: str | os.PathLike[str] | None = None,
+        config: Mapping[str, object] | None = None,
+        *,
+        proxied: bool = True,
+        base_port: int | None = None,
+        start_timeout_s: float = 60.0,
+        stop_timeout_s: float = 60.0,
+    ) -> None:
+        if nodes < 1:
+            raise ValueError(f"nodes = {nodes}: expected at least 1")
+        self.nodes = tuple(range(1, nodes + 1))
+        self.cluster_id = ""
+        self._config = {name: property_text(value) for name, value in (config or {}).items()}
+        self._proxied = proxied and nodes > 1
+        self._base_port = base_port
+        self._owns_data = data_dir is None
+        self._dir: Path | None = None if data_dir is None else Path(data_dir).absolute()
+        self._ports: dict[str, int] = {}
+        self._processes: dict[int, NodeProcess] = {}
+        self._proxy: LinkProxy | None = None
+        self._last_logs: dict[int, str] = {}
+        self._start_timeout_s = start_timeout_s
+        self._stop_timeout_s = stop_timeout_s
+
+    # ---- what a test asks
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses of all nodes, as any client takes them."""
+        return ",".join(self.address(node) for node in self.nodes)
+
+    def address(self, node: int) -> str:
+        """Where clients reach one node, "HOST:PORT"."""
+        if not self._ports:
+            raise BrokerError("the cluster was not started: call start(), or use it in a `with`")
+        return f"{_HOST}:{self._port(node, _CLIENTS)}"
+
+    @property
+    def data_dir(self) -> Path:
+        """The directory that holds all nodes."""
+        if self._dir is None:
+            raise BrokerError("the cluster has no data directory before it is started")
+        return self._dir
+
+    def node_dir(self, node: int) -> Path:
+        """One node's folder: server.properties, node.log, data."""
+        self._check(node)
+        return self.data_dir / f"node-{node}"
+
+    def pid(self, node: int) -> int | None:
+        """The process id of a node; None when it does not run."""
+        self._check(node)
+        process = self._processes.get(node)
+        return None if process is None else process.pid
+
+    def log_text(self, node: int) -> str:
+        """All a node wrote to its log; of the last run once the cluster has stopped."""
+        self._check(node)
+        process = self._processes.get(node)
+        return self._last_logs.get(node, "") if process is None else process.log_text()
+
+    # ---- life
+
+    def start(self) -> Cluster:
+        """Start all nodes that do not run; returns when all are ready. Raises BrokerError."""
+        for node in self.begin_start():
+            self._processes[node].await_ready(self._start_timeout_s)
+        return self
+
+    def begin_start(self) -> list[int]:
+        """Start the processes of all nodes that do not run, and wait for none; returns which."""
+        self._prepare()
+        nodes = [node for node in self.nodes if self.pid(node) is None]
+        for node in nodes:
+            self._spawn(node)
+        return nodes
+
+    def await_ready(self, node: int) -> str:
+        """Wait for a node that `begin_start` started; returns its address. Raises BrokerError."""
+        return self._processes[node].await_ready(self._start_timeout_s)
+
+    def stop(self) -> None:
+        """Stop all nodes cleanly, at once. Removes the data directory when it made it.
+
+        Raises BrokerError when one had to be killed, or ended with another exit code than 0.
+        """
+        failed: list[BrokerError] = []
+        for process in self._processes.values():
+            process.begin_terminate()
+        for process in self._processes.values():
+            if process.pid is not None:
+                try:
+                    process.await_end(self._stop_timeout_s)
+                except BrokerError as error:
+                    failed.append(error)
+        self._last_logs = {node: p.log_text() for node, p in self._processes.items()}
+        self._processes.clear()
+        if self._proxy is not None:
+            self._proxy.close()
+            self._proxy = None
+        if self._owns_data and self._dir is not None:
+            shutil.rmtree(self._dir, ignore_errors=True)
+            self._dir = None
+            self._ports = {}
+        if failed:
+            raise failed[0]
+
+    def kill(self, node: int) -> None:
+        """End a node at once (SIGKILL), as a crash would. Its data stays."""
+        self._running(node).kill()
+
+    def pause(self, node: int) -> None:
+        """Stop a node where it stands (SIGSTOP), as a long pause of its machine would."""
+        self._running(node).pause()
+
+    def resume(self, node: int) -> None:
+        """Let a paused node go on (SIGCONT)."""
+        self._running(node).resume()
+
+    def stop_node(self, node: int) -> None:
+        """Stop one node cleanly: its leaderships move to the others first. Raises BrokerError."""
+        self._running(node).terminate(self._stop_timeout_s)
+
+    def start_node(self, node: int) -> None:
+        """Start one node that does not run; returns when it is ready. Raises BrokerError."""
+        self._check(node)
+        if self.pid(node) is not None:
+            raise BrokerError(f"node {node} runs already (pid {self.pid(node)})")
+        self._prepare()
+        self._spawn(node)
+        self._processes[node].await_ready(self._start_timeout_s)
+
+    def restart(self, node: int) -> None:
+        """Stop one node cleanly if it runs, and start it again. Raises BrokerError."""
+        if self.pid(node) is not None:
+            self.stop_node(node)
+        self.start_node(node)
+
+    # ---- the links between nodes
+
+    def partition(self, node: int, other: int, *, one_way: bool = False) -> None:
+        """Cut the links between two nodes. What they send each other is held back until `heal`.
+
+        one_way  only what `node` sends to `other` is held back.
+        """
+        self._check(node)
+        self._check(other)
+        links = [(str(node), str(other))]
+        if not one_way:
+            links.append((str(other), str(node)))
+        self._links().cut(links)
+
+    def isolate(self, node: int) -> None:
+        """Cut the links between one node and all others; clients still reach it."""
+        for other in self.nodes:
+            if other != node:
+                self.partition(node, other)
+
+    def heal(self) -> None:
+        """All links are whole again; what was held back arrives."""
+        self._links().heal()
+
+    def _links(self) -> LinkProxy:
+        if self._proxy is None:
+            why = "it was made with proxied=False" if not self._proxied else "it does not run"
+            raise BrokerError(f"the links of this cluster cannot be cut: {why}")
+        return self._proxy
+
+    # ---- inside
+
+    def __enter__(self) -> Cluster:
+        try:
+            return self.start()
+        except BaseException:
+            with contextlib.suppress(BrokerError):
+                self.stop()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        running = sum(self.pid(node) is not None for node in self.nodes)
+        return f"<barnabas.Cluster of {len(self.nodes)} nodes, {running} running>"
+
+    def _check(self, node: int) -> None:
+        if node not in self.nodes:
+            raise ValueError(f"node {node}: expected 1 to {len(self.nodes)}")
+
+    def _running(self, node: int) -> NodeProcess:
+        self._check(node)
+        process = self._processes.get(node)
+        if process is None or process.pid is None:
+            raise BrokerError(f"node {node} does not run")
+        return process
+
+    def _port(self, node: int, listener: str, suffix: str = "") -> int:
+        return self._ports[f"node.{node}.{listener.lower()}{suffix}"]
+
+    def _spawn(self, node: int) -> None:
+        process = NodeProcess(f"node {node}", self.node_dir(node) / "node.log")
+        self._processes[node] = process
+        process.spawn(["start", "--config", str(self.node_dir(node) / "server.properties")])
+
+    def _prepare(self) -> None:
+        """Directory, ports, properties, formatted data, proxy: what is not there yet."""
+        if self._dir is None:
+            self._dir = Path(tempfile.mkdtemp(prefix="barnabas-cluster-"))
+            # Also when nobody calls stop(): a forgotten cluster leaves no files behind.
+            weakref.finalize(self, shutil.rmtree, str(self._dir), ignore_errors=True)
+        if not self._ports:
+            self._load_or_choose()
+        if self._proxied and self._proxy is None:
+            self._proxy = self._make_proxy()
+        for node in self.nodes:
+            self.node_dir(node).mkdir(parents=True, exist_ok=True)
+            text = "".join(f"{key}={value}\n" for key, value in self._properties(node).items())
+            path = self.node_dir(node) / "server.properties"
+            if not path.exists() or path.read_text("utf-8") != text:
+                path.write_text(text, "utf-8")
+        self._format()
+
+    def _make_proxy(self) -> LinkProxy:
+        targets: dict[str, dict[str, int]] = {}
+        ports: dict[str, dict[str, int]] = {}
+        for node in self.nodes:
+            names = [_BROKERS, *([_CONTROLLERS] if node in self._controllers else [])]
+            targets[str(node)] = {name: self._port(node, name) for name in names}
+            ports[str(node)] = {name: self._port(node, name, ".proxy") for name in names}
+        return LinkProxy(targets, ports)
+
+    def _load_or_choose(self) -> None:
+        """The cluster's id and ports: what the directory says, else fresh ones."""
+        assert self._dir is not None
+        path = self._dir / _CLUSTER_FILE
+        if path.exists():
+            lines = [line for line in path.read_text("utf-8").splitlines() if "=" in line]
+            known = dict(line.split("=", 1) for line in lines)
+            if known.get("nodes") != str(len(self.nodes)):
+                raise BrokerError(
+                    f"{path} is of a cluster of {known.get('nodes')} nodes, not {len(self.nodes)}:"
+                    " use that number, or another directory"
+                )
+            self.cluster_id = known["cluster.id"]
+            self._ports = {k: int(v) for k, v in known.items() if k.startswith("node.")}
+            missing = [name for name in self._port_names() if name not in self._ports]
+            self._choose_ports(missing)
+        else:
+            self.cluster_id = _new_cluster_id()
+            self._choose_ports(list(self._port_names()))
+        self._dir.mkdir(parents=True, exist_ok=True)
+        known = {"cluster.id": self.cluster_id, "nodes": str(len(self.nodes))}
+        known |= {name: str(port) for name, port in self._ports.items()}
+        path.write_text("".join(f"{key}={value}\n" for key, value in known.items()), "utf-8")
+
+    @property
+    def _controllers(self) -> tuple[int, ...]:
+        return self.nodes[:_CONTROLLERS_MAX]
+
+    def _port_names(self) -> Iterator[str]:
+        """Clients' ports first, so that a base port gives them consecutive numbers."""
+        for node in self.nodes:
+            yield f"node.{node}.{_CLIENTS.lower()}"
+        for node in self._controllers:
+            yield f"node.{node}.{_CONTROLLERS.lower()}"
+        if self._proxied:
+            for node in self.nodes:
+                yield f"node.{node}.{_BROKERS.lower()}"
+                yield f"node.{node}.{_BROKERS.lower()}.proxy"
+            for node in self._controllers:
+                yield f"node.{node}.{_CONTROLLERS.lower()}.proxy"
+
+    def _choose_ports(self, names: list[str]) -> None:
+        if self._base_port is not None:
+            first = max([self._base_port - 1, *self._ports.values()]) + 1
+            self._ports |= {name: first + index for index, name in enumerate(names)}
+            return
+        taken = set(self._ports.values())
+        for name in names:
+            self._ports[name] = _free_port(taken)
+            taken.add(self._ports[name])
+
+    def _properties(self, node: int) -> dict[str, str]:
+        is_controller = node in self._controllers
+        suffix = ".proxy" if self._proxied else ""
+        voters = (f"{n}@{_HOST}:{self._port(n, _CONTROLLERS, suffix)}" for n in self._controllers)
+        names = [_CLIENTS, *([_BROKERS] if self._proxied else [])]
+        opened = [*names, *([_CONTROLLERS] if is_controller else [])]
+        told = [
+            f"{name}://{_HOST}:{self._port(node, name, suffix if name == _BROKERS else '')}"
+            for name in names
+        ]
+        replicas = str(min(3, len(self.nodes)))
+        in_sync = "2" if len(self.nodes) > 2 else "1"
+        return {
+            "process.roles": "broker,controller" if is_controller else "broker",
+            "node.id": str(node),
+            "controller.quorum.voters": ",".join(voters),
+            "listeners": ",".join(f"{n}://{_HOST}:{self._port(node, n)}" for n in opened),
+            "advertised.listeners": ",".join(told),
+            "controller.listener.names": _CONTROLLERS,
+            "inter.broker.listener.name": names[-1],
+            "listener.security.protocol.map": ",".join(
+                f"{name}:PLAINTEXT" for name in (_CLIENTS, _BROKERS, _CONTROLLERS)
+            ),
+            "log.dirs": str(self.node_dir(node) / "data"),
+            "default.replication.factor": replicas,
+            "min.insync.replicas": in_sync,
+            "offsets.topic.replication.factor": replicas,
+            "offsets.topic.num.partitions": "3",
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": in_sync,
+            "transaction.state.log.num.partitions": "3",
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.min.isr": in_sync,
+            "group.initial.rebalance.delay.ms": "0",
+            **self._config,
+        }
+
+    def _format(self) -> None:
+        """Format the nodes that are not, all at once."""
+        runs: list[tuple[int, subprocess.Popen[str]]] = []
+        for node in self.nodes:
+            folder = self.node_dir(node)
+            if (folder / "data" / "meta.properties").exists():
+                continue
+            arguments = ["format", "--cluster-id", self.cluster_id, "--ignore-formatted"]
+            arguments += ["--config", str(folder / "server.properties")]
+            run = subprocess.Popen(
+                command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            runs.append((node, run))
+        for node, run in runs:
+            _output, complaint = run.communicate()
+            if run.returncode != 0:
+                raise BrokerError(f"node {node} cannot be formatted: {complaint.strip()}")
+
+
+def _new_cluster_id() -> str:
+    """22 characters, as Kafka's; never starts with a dash, as a flag does."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if text[0] != "-":
+            return text
+
+
+def _free_port(taken: set[int]) -> int:
+    for _attempt in range(1000):
+        port = random.choice(_PORTS)
+        if port in taken:
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind((_HOST, port))
+            except OSError:
+                continue
+        return port
+    raise BrokerError("no free port found")
