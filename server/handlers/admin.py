@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from replication.controller.context import ControllerContext
 from server import config_schema as schema
 from server.config import KafkaConfig
 from server.config_schema import ConfigEntry
+from server.handlers.controller import pass_on
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import (
     AlterConfigsRequest,
+    AlterPartitionReassignmentsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -29,8 +30,10 @@ from wire.messages.admin import (
     IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
+    ListPartitionReassignmentsRequest,
+    UnregisterBrokerRequest,
+    UpdateFeaturesRequest,
 )
-from wire.schema import Request, Response
 
 if TYPE_CHECKING:
     from server.request_channel import RequestContext
@@ -50,7 +53,7 @@ def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> None:
     Versions:  5 returns configs and counts. 7 returns the topic id.
     Gaps:      create.topic.policy.class.name is not served.
     """
-    _pass_on(ctx, request)
+    pass_on(ctx, request)
 
 
 def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> None:
@@ -60,7 +63,7 @@ def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> None:
     Versions:  6 takes ids.
     Gaps:      -
     """
-    _pass_on(ctx, request)
+    pass_on(ctx, request)
 
 
 def create_partitions(ctx: RequestContext, request: CreatePartitionsRequest) -> None:
@@ -70,37 +73,62 @@ def create_partitions(ctx: RequestContext, request: CreatePartitionsRequest) -> 
     Versions:  all alike.
     Gaps:      -
     """
-    _pass_on(ctx, request)
+    pass_on(ctx, request)
 
 
 def elect_leaders(ctx: RequestContext, request: ElectLeadersRequest) -> None:
     """Elect the preferred replica, or an unclean one, as leader.
 
-    Behaviour: on one node every partition's leader is its only replica: ELECTION_NOT_NEEDED.
+    Behaviour: partitions fail alone; without a list, only those that needed one are named.
     Versions:  1 adds the unclean election.
     Gaps:      -
     """
-    _pass_on(ctx, request)
+    pass_on(ctx, request)
 
 
-def _pass_on(ctx: RequestContext, request: Request) -> None:
-    """Give the request to the controller; its answer is ours."""
+def alter_partition_reassignments(
+    ctx: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> None:
+    """Move replicas to other brokers, or cancel that (KIP-455).
 
-    def answer(response: Response | KafkaError) -> None:
-        if isinstance(response, KafkaError):
-            ctx.respond_error(request, response.code, response.detail)
-        else:
-            ctx.respond(response)
+    Behaviour: partitions fail alone. Answered when the move has begun; it is over when every new
+               replica is in sync, and ListPartitionReassignments no longer names it.
+    Versions:  1 can refuse to change the replication factor.
+    Gaps:      -
+    """
+    pass_on(ctx, request)
 
-    ctx.broker.controller.submit(
-        request,
-        answer,
-        context=ControllerContext(
-            principal=ctx.principal,
-            api_version=ctx.api_version,
-            client_id=ctx.client_id,
-        ),
-    )
+
+def list_partition_reassignments(
+    ctx: RequestContext, request: ListPartitionReassignmentsRequest
+) -> None:
+    """List the reassignments that are under way.
+
+    Behaviour: unknown partitions are left out.
+    Versions:  one.
+    Gaps:      -
+    """
+    pass_on(ctx, request)
+
+
+def unregister_broker(ctx: RequestContext, request: UnregisterBrokerRequest) -> None:
+    """Forget a broker that will not come back.
+
+    Behaviour: it leaves every ISR and ELR; a broker that still runs registers again at its restart.
+    Versions:  one.
+    Gaps:      -
+    """
+    pass_on(ctx, request)
+
+
+def update_features(ctx: RequestContext, request: UpdateFeaturesRequest) -> None:
+    """Change which feature levels the cluster uses.
+
+    Behaviour: all updates of a request are made, or none: INVALID_UPDATE_VERSION.
+    Versions:  1 brings upgrade types and validate-only. 2 has no result per feature.
+    Gaps:      kraft.version cannot be changed.
+    """
+    pass_on(ctx, request)
 
 
 # ---- configs
@@ -113,7 +141,7 @@ def alter_configs(ctx: RequestContext, request: AlterConfigsRequest) -> None:
     Versions:  all alike; Java clients of 4.0 and later only send IncrementalAlterConfigs.
     Gaps:      alter.config.policy.class.name is not served.
     """
-    _pass_on(ctx, request)
+    pass_on(ctx, request)
 
 
 def incremental_alter_configs(
@@ -127,7 +155,7 @@ def incremental_alter_configs(
     """
     loggers = [r for r in request.resources if r.resource_type == schema.BROKER_LOGGER]
     if not loggers:
-        _pass_on(ctx, request)
+        pass_on(ctx, request)
         return None
     if len(loggers) != len(request.resources):
         raise KafkaError(
