@@ -157,7 +157,7 @@ class _IndexFile:
 
     def _append(self, key: int, value: int) -> None:
         with self._lock:
-            entries = self._load()
+            entries = self._entries or self._load()
             # The value first: a lookup that sees the key must find its value.
             entries.values.append(value)
             entries.keys.append(key)
@@ -256,7 +256,7 @@ class OffsetIndex(_IndexFile):
     @property
     def is_full(self) -> bool:
         """Whether the segment must roll before the next entry."""
-        return self.entries >= self.max_entries
+        return len((self._entries or self._loaded()).keys) >= self.max_entries
 
     @property
     def last_offset(self) -> int:
@@ -270,15 +270,23 @@ class OffsetIndex(_IndexFile):
         Raises ValueError when the index is full, the offset is not above the last one, or either
         number does not fit.
         """
+        keys = (self._entries or self._loaded()).keys
+        relative = offset - self.base_offset
+        if (
+            not (keys[-1] if keys else -1) < relative <= _INT32_MAX
+            or not 0 <= position <= _INT32_MAX
+            or len(keys) >= self.max_entries
+        ):
+            self._refuse(offset, position, keys)
+        self._append(relative, position)
+
+    def _refuse(self, offset: int, position: int, keys: array[int]) -> None:
         relative = self.relative(offset)
-        keys = self._loaded().keys
         if len(keys) >= self.max_entries:
             raise ValueError(f"{self.path} is full with {len(keys)} entries")
         if keys and relative <= keys[-1]:
             raise ValueError(f"offset {offset} is not above the last one of {self.path}")
-        if not 0 <= position <= _INT32_MAX:
-            raise ValueError(f"position {position} does not fit in {self.path}")
-        self._append(relative, position)
+        raise ValueError(f"position {position} does not fit in {self.path}")
 
     def lookup(self, offset: int) -> tuple[int, int]:
         """(offset, position) of the largest entry not above `offset`, else (base offset, 0).
@@ -343,7 +351,7 @@ class TimeIndex(_IndexFile):
     @property
     def is_full(self) -> bool:
         """Whether the segment must roll; one slot is kept for the entry that rolling adds."""
-        return self.entries >= self.max_entries - 1
+        return len((self._entries or self._loaded()).keys) >= self.max_entries - 1
 
     @property
     def last_entry(self) -> tuple[int, int]:
@@ -360,14 +368,18 @@ class TimeIndex(_IndexFile):
         timestamp is left out (S-12). Raises ValueError when full, or when offset or timestamp is
         below the last entry's: the running maximum never goes back.
         """
-        entries = self._loaded()
+        entries = self._entries or self._loaded()
         if len(entries.keys) >= self.max_entries - (0 if skip_full_check else 1):
             raise ValueError(f"{self.path} is full with {len(entries.keys)} entries")
-        last_timestamp, last_offset = self.last_entry
-        if entries.keys and (offset < last_offset or timestamp < last_timestamp):
-            raise ValueError(
-                f"{timestamp} at {offset} is below {last_timestamp} at {last_offset} in {self.path}"
-            )
+        last_timestamp = _NO_TIMESTAMP
+        if entries.keys:
+            last_timestamp = entries.keys[-1]
+            last_offset = self.base_offset + entries.values[-1]
+            if offset < last_offset or timestamp < last_timestamp:
+                raise ValueError(
+                    f"{timestamp} at {offset} is below {last_timestamp} at {last_offset}"
+                    f" in {self.path}"
+                )
         if timestamp > last_timestamp:
             self._append(timestamp, self.relative(offset))
 

@@ -40,6 +40,7 @@ _CLIENT_ATTRIBUTES = frozenset(
     codec.id | transactional for codec in CODECS for transactional in (0, TRANSACTIONAL_MASK)
 )
 _SMALL_BATCH_RECORDS = 16
+_SMALL_BATCH_BYTES = 65_536
 _SAMPLED_RECORDS = 2
 _ZSTD_PRODUCE_VERSION = 7
 _NO_LIMIT = 2**63 - 1
@@ -197,28 +198,32 @@ def _check_plausible(view: memoryview, codec: int, count: int) -> None:
     try:
         pos = check_fields(view, BATCH_OVERHEAD)
         if walked > 1:
-            pos = _walk(view, pos, walked)
+            # Indexing bytes takes half the time of indexing a view; a small batch is soon copied.
+            pos = _walk(bytes(view) if size <= _SMALL_BATCH_BYTES else view, pos, walked)
     except IndexError:
         raise invalid_record("a record runs past the end of its batch") from None
     if pos != size and (walked == count or pos > size):
         raise invalid_record(f"{count} records do not end where their batch ends")
 
 
-def _walk(view: memoryview, pos: int, count: int) -> int:
+def _walk(body: memoryview | bytes, pos: int, count: int) -> int:
     """Check lengths and offset deltas of records 1 to count - 1; return where the last ends."""
     for doubled_delta in range(2, 2 * count, 2):
-        byte = view[pos]
-        pos += 1
+        byte = body[pos]
         if byte < 0x80:
+            pos += 1
             end = pos + (byte >> 1)
+        elif body[pos + 1] < 0x80:  # lengths of 64 to 8,191 bytes, read in place
+            pos += 2
+            end = pos + ((byte & 0x7F | body[pos - 1] << 7) >> 1)
         else:
-            length, pos = read_varint(view, pos - 1)
+            length, pos = read_varint(body, pos)
             end = pos + length
         pos += 1  # over the attributes
-        while view[pos] > 0x7F:  # over the timestamp delta
+        while body[pos] > 0x7F:  # over the timestamp delta
             pos += 1
         # The first 64 deltas take one byte; zig-zag makes it the delta doubled.
-        if view[pos + 1] != doubled_delta or end <= pos:
+        if body[pos + 1] != doubled_delta or end <= pos or byte & 1:
             raise invalid_record(f"record {doubled_delta // 2} has a wrong length or offset delta")
         pos = end
     return pos
