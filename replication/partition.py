@@ -17,13 +17,16 @@ What the leader counts for itself is its log end offset in page-cache mode, and 
 where `flush.messages` asks (`replication.group_commit`); `on_progress` then tells the replica
 manager to look at its purgatories.
 
+The ISR (states in `replication.isr`): a follower that has caught up is proposed to join it, one
+that lags is proposed to leave it; the controller decides and answers through `alter_isr` (H-7).
+Until then the larger of both sets counts for the high watermark (H-3).
+
+What a follower's fetcher writes comes with the leader epoch it belongs to and is refused under any
+other, so that nothing is written once an election has begun (E-7).
+
 Lock: `lock` guards role, epochs, ISR and follower states, and is held across an append so that the
 batch gets the epoch it was checked under. Order: partition, then log. It is never held across an
-fsync, a wait or a callback. Reads take no partition lock: they see one leader's log below its high
-watermark, which stays true even if leadership moves meanwhile (V-6).
-
-Gaps: followers do not fetch yet and the ISR changes only by metadata (AlterPartition is not sent);
-consumers are served by the leader only (KIP-392).
+fsync, a wait or a callback. Reads take no partition lock: see `replication.partition_reads`.
 """
 
 from __future__ import annotations
@@ -31,13 +34,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from replication import isr as isr_rules
 from replication.group_commit import FlushAsync, GroupCommit
-from replication.isr import IsrState, ReplicaState
-from replication.offset_lookup import list_offset
-from replication.requests import UNKNOWN_EPOCH, FetchPartition, FetchResult, IsolationLevel
+from replication.isr import IsrState, IsrUpdate, ReplicaState
+from replication.partition_reads import PartitionReads
+from replication.requests import UNKNOWN_EPOCH, AlteredIsr, FetchPartition, IsrChange
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -48,11 +52,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_OFFSET_OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
-_NO_LEADER = -1
+_NOT_DONE = (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA)
+"""The controller did not change the ISR, and will not: back to the committed one."""
+_METADATA_WILL_TELL = (
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.INVALID_UPDATE_VERSION,
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.NEW_LEADER_ELECTED,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+)
+"""It knows more than we do: the change stays pending until the record arrives."""
 
 
-class Partition:
+class Partition(PartitionReads):
     """See the module for roles, lock and transitions.
 
     Invariants: `leader_log` is set exactly while this node serves as leader; high watermark <= log
@@ -69,18 +82,14 @@ class Partition:
         metadata: Callable[[], MetadataImage],
         flush_async: FlushAsync,
         on_progress: Callable[[Partition], object],
+        alter_isr: Callable[[IsrChange], object] | None = None,
         lag_ms_max: int = 30_000,
     ) -> None:
-        self.topic_partition = topic_partition
-        self.topic_id = topic_id
+        """`alter_isr` hands a change to the controller; called with no lock held."""
+        super().__init__(topic_partition, topic_id, metadata)
         self.lock = threading.Lock()
-        self.log: PartitionLog | None = None
-        self.leader_log: PartitionLog | None = None
-        self.not_serving = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        """What requests get while `leader_log` is None."""
-        self.leader_id = _NO_LEADER
-        self.leader_epoch = -1
-        self.leader_epoch_start_offset = -1
+        self.registration: PartitionRegistration | None = None
+        """The metadata this was last brought to."""
         self.leader_since_epoch = -1
         """First leader epoch of this unbroken leadership: offsets appended under an older one may
         have been truncated since."""
@@ -89,26 +98,25 @@ class Partition:
         self.adding_replicas: tuple[int, ...] = ()
         self.removing_replicas: tuple[int, ...] = ()
         self.isr_state = IsrState(frozenset())
-        self.followers: dict[int, ReplicaState] = {}
 
-        # Plain counters, read by server.metrics. Written under the lock (in) or racily (out).
+        # Plain counters, read by server.metrics. Written under the lock.
         self.messages_in = 0
         self.bytes_in = 0
-        self.bytes_out = 0
+        self.isr_expands = 0
+        self.isr_shrinks = 0
+        self.failed_isr_updates = 0
 
         self._node_id = node_id
         self._clock = clock
-        self._metadata = metadata
         self._on_progress = on_progress
+        self._alter_isr = alter_isr
         self._lag_ms_max = lag_ms_max
         self._min_isr = 1
         self._has_min_isr = False
+        self._waits_for_followers = False  # some follower is in the maximal ISR
+        self._all_in_sync = True  # every follower is in the maximal ISR
         self._is_electing = False  # a leader epoch is being recorded: no appends
         self._group_commit = GroupCommit(flush_async, self._log_flushed)
-
-    def __repr__(self) -> str:
-        topic, index = self.topic_partition
-        return f"Partition({topic}-{index}, leader={self.leader_id}, epoch={self.leader_epoch})"
 
     # ------------------------------------------------------------------ what it is
 
@@ -120,10 +128,6 @@ class Partition:
     def isr(self) -> frozenset[int]:
         """The committed ISR."""
         return self.isr_state.isr
-
-    @property
-    def high_watermark(self) -> int:
-        return -1 if self.log is None else self.log.high_watermark
 
     @property
     def is_under_min_isr(self) -> bool:
@@ -167,7 +171,7 @@ class Partition:
             if is_new_epoch:
                 self._begin_leader_epoch(registration, start_offset, is_new_leader=is_new_leader)
             self.leader_log = log
-            self._refresh_min_isr()
+            self._refresh_isr()
             if is_new_leader:
                 self._group_commit.begin_leadership(log)
             self._advance_high_watermark(log)
@@ -192,7 +196,7 @@ class Partition:
             self.leader_epoch_start_offset = -1
             self._assign(registration)
             self.followers = {}
-            self._refresh_min_isr()
+            self._refresh_isr()
         if is_new_epoch:
             logger.info(
                 "became follower partition=%s-%s leader=%s leader_epoch=%s log_end_offset=%s",
@@ -216,7 +220,7 @@ class Partition:
     def config_changed(self) -> None:
         """The log got a new LogConfig: min.insync.replicas may let the high watermark move."""
         with self.lock:
-            self._refresh_min_isr()
+            self._refresh_isr()
             log = self.leader_log
             if log is not None:
                 self._advance_high_watermark(log)
@@ -226,11 +230,14 @@ class Partition:
         return stopped or registration.partition_epoch < self.partition_epoch
 
     def _assign(self, registration: PartitionRegistration) -> None:
-        self.partition_epoch = registration.partition_epoch
+        self.registration = registration
         self.replicas = tuple(registration.replicas)
         self.adding_replicas = tuple(registration.adding_replicas)
         self.removing_replicas = tuple(registration.removing_replicas)
-        self.isr_state = self.isr_state.commit(registration.isr)
+        if registration.partition_epoch > self.partition_epoch:
+            # The same epoch again must not undo what is pending: its members count already (H-3).
+            self.isr_state = self.isr_state.commit(registration.isr)
+            self.partition_epoch = registration.partition_epoch
         known = self.followers
         # A new dict: fetches look into the old one without the lock.
         self.followers = {
@@ -262,10 +269,14 @@ class Partition:
             ",".join(map(str, sorted(self.isr))), start_offset,
         )  # fmt: skip
 
-    def _refresh_min_isr(self) -> None:
+    def _refresh_isr(self) -> None:
+        """Work out what appends and fetches ask about the ISR each time."""
         minimum = 1 if self.log is None else self.log.config.min_insync_replicas
         self._min_isr = isr_rules.effective_min_isr(minimum, len(self.replicas))
         self._has_min_isr = len(self.isr_state.isr) >= self._min_isr
+        maximal_isr = self.isr_state.maximal_isr
+        self._waits_for_followers = not maximal_isr.isdisjoint(self.followers)
+        self._all_in_sync = maximal_isr.issuperset(self.followers)
 
     # ------------------------------------------------------------------ append and high watermark
 
@@ -276,11 +287,13 @@ class Partition:
         wall_ms: int,
         origin: AppendOrigin,
         request_version: int | None,
+        leader_epoch: int | None = None,
     ) -> tuple[LogAppendInfo, bool]:
         """Append one client's batch; returns what was appended and whether the HW advanced.
 
         Raises KafkaError: NOT_ENOUGH_REPLICAS (19) before anything is written when acks is -1 and
-        the ISR is too small (H-11); the leadership errors; whatever the log refuses.
+        the ISR is too small (H-11); the leadership errors, also when we lead under another epoch
+        than the `leader_epoch` the caller counts on; whatever the log refuses.
         Duties of the caller: complete delayed operations, `request_flush` if `must_flush`.
         Budget: 1 µs on top of `append_as_leader`.
         """
@@ -288,6 +301,8 @@ class Partition:
             log = self.leader_log
             if log is None or self._is_electing:
                 raise self._not_serving_error()
+            if leader_epoch is not None and leader_epoch != self.leader_epoch:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another leader epoch began")
             if acks == -1 and not self._has_min_isr:
                 raise KafkaError(
                     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -303,7 +318,8 @@ class Partition:
                 self.bytes_in += len(records)
             if info.must_flush and next_offset > self._group_commit.target:
                 self._group_commit.target = next_offset
-            return info, self._advance_high_watermark(log)
+            # While a follower is in the ISR, an append alone commits nothing: the next fetch does.
+            return info, not self._waits_for_followers and self._advance_high_watermark(log)
 
     def _advance_high_watermark(self, log: PartitionLog) -> bool:
         """H-1; the caller holds the lock. True if it moved."""
@@ -317,7 +333,7 @@ class Partition:
                 offset,
                 self.isr_state,
                 self.followers,
-                self._eligible_followers(),
+                () if self._all_in_sync else self._eligible_followers(),
                 self._min_isr,
                 self._clock.now_ms(),
                 self._lag_ms_max,
@@ -325,17 +341,15 @@ class Partition:
         return offset > current and log.update_high_watermark(offset)
 
     def _eligible_followers(self) -> set[int]:
-        brokers = self._metadata().brokers
-        eligible = set()
-        for replica_id, follower in self.followers.items():
-            broker = brokers.get(replica_id)
-            if broker is not None and isr_rules.is_isr_eligible(
-                follower,
-                is_active=broker.active,
-                registered_epoch=broker.broker_epoch,
-            ):
-                eligible.add(replica_id)
-        return eligible
+        return {replica_id for replica_id in self.followers if self._is_eligible(replica_id)}
+
+    def _is_eligible(self, replica_id: int) -> bool:
+        broker = self._metadata().brokers.get(replica_id)
+        return broker is not None and isr_rules.is_isr_eligible(
+            self.followers[replica_id],
+            is_active=broker.active,
+            registered_epoch=broker.broker_epoch,
+        )
 
     def waits_for_flush(self, next_offset: int) -> bool:
         """Must records below `next_offset` still be fsynced before they may be acknowledged?"""
@@ -364,89 +378,6 @@ class Partition:
             if log is not None:
                 self._advance_high_watermark(log)
         self._on_progress(self)
-
-    # ------------------------------------------------------------------ reads
-
-    def read_records(
-        self, fetch: FetchPartition, max_bytes: int, min_one: bool, isolation: int | None
-    ) -> FetchResult:
-        """Read from the leader's log what `isolation` may see (None: a replica, all of it).
-
-        Never raises KafkaError: the result carries the code. V-1: an offset between the bound and
-        the log end gives no records, beyond the end or below the start OFFSET_OUT_OF_RANGE.
-        `min_one` lets the first batch exceed `max_bytes` (KIP-74).
-        Budget: 3 µs on top of the log's read.
-        """
-        log = self.leader_log
-        epoch = fetch.current_leader_epoch
-        if log is None or (epoch != UNKNOWN_EPOCH and epoch != self.leader_epoch):
-            return FetchResult(int(self._refusal(epoch).code))
-        # The order of these reads keeps LSO <= HW <= LEO while appends go on.
-        high_watermark = log.high_watermark
-        log_end_offset = log.log_end_offset
-        last_stable_offset = log.last_stable_offset
-        if last_stable_offset > high_watermark:
-            last_stable_offset = high_watermark
-        offset = fetch.fetch_offset
-        result = FetchResult(0, high_watermark, last_stable_offset, log.log_start_offset)
-        if fetch.last_fetched_epoch != UNKNOWN_EPOCH and self._diverges(log, fetch, result):
-            return result
-        if not result.log_start_offset <= offset <= log_end_offset:
-            return FetchResult(_OFFSET_OUT_OF_RANGE)
-        upper_offset = log_end_offset
-        if isolation == 0:
-            upper_offset = high_watermark
-        elif isolation is not None:
-            upper_offset = last_stable_offset
-            result.aborted = ()
-        if offset < upper_offset and (max_bytes > 0 or min_one):
-            self._read_log(result, log, offset, max_bytes, min_one, upper_offset)
-        return result
-
-    def _read_log(
-        self,
-        result: FetchResult,
-        log: PartitionLog,
-        offset: int,
-        max_bytes: int,
-        min_one: bool,
-        upper_offset: int,
-    ) -> None:
-        wants_aborted = result.aborted is not None
-        try:
-            read = log.read(offset, max_bytes, min_one, upper_offset, include_aborted=wants_aborted)
-        except KafkaError as error:  # deleted by retention just now, or a storage error
-            result.error_code = int(error.code)
-            return
-        if read.records is not None:
-            result.records = read.records
-            self.bytes_out += read.records.size
-            if wants_aborted:
-                result.aborted = read.aborted
-
-    def _diverges(self, log: PartitionLog, fetch: FetchPartition, result: FetchResult) -> bool:
-        """E-5: the fetcher's last epoch must end where ours does; True if `result` says otherwise.
-
-        An epoch we cannot place, and an offset below the log start, are OFFSET_OUT_OF_RANGE.
-        """
-        epoch, end_offset = log.end_offset_for_epoch(fetch.last_fetched_epoch)
-        if epoch < 0 or end_offset < 0 or fetch.fetch_offset < result.log_start_offset:
-            result.error_code = _OFFSET_OUT_OF_RANGE
-            result.high_watermark = result.last_stable_offset = result.log_start_offset = -1
-            return True
-        if epoch < fetch.last_fetched_epoch or end_offset < fetch.fetch_offset:
-            result.diverging_epoch = (epoch, end_offset)
-            return True
-        return False
-
-    def diverges(self, fetch: FetchPartition) -> bool:
-        """Would a read now report divergence (a parked fetch asks)?"""
-        log = self.leader_log
-        return (
-            log is not None
-            and fetch.last_fetched_epoch != UNKNOWN_EPOCH
-            and self._diverges(log, fetch, FetchResult())
-        )
 
     def check_follower(self, replica_id: int, current_leader_epoch: int) -> ErrorCode:
         """E-2: an unassigned replica is told to retry (75), or 6 if it sent no epoch."""
@@ -484,108 +415,180 @@ class Partition:
                 leader_end_offset,
                 replica_epoch,
             )
+            change = None
+            if not self._all_in_sync and replica_id not in self.isr_state.isr:
+                change = self._expansion(replica_id, follower, log)
             advanced = start_offset_before != follower.log_start_offset
             if end_offset_before != follower.log_end_offset:
                 advanced |= self._advance_high_watermark(log)
-            return advanced
+        if change is not None:
+            self._ask_for(change)
+        return advanced
 
-    # ------------------------------------------------------------------ offsets
+    # ------------------------------------------------------------------ changes of the ISR
 
-    def fetch_offset_for_timestamp(
-        self,
-        timestamp: int,
-        isolation: IsolationLevel | None,
-        current_leader_epoch: int = UNKNOWN_EPOCH,
-        *,
-        leader_only: bool = True,
-    ) -> tuple[int, int, int]:
-        """ListOffsets: (timestamp, offset, leader_epoch), all -1 where nothing is to be found.
+    def _expansion(
+        self, replica_id: int, follower: ReplicaState, log: PartitionLog
+    ) -> IsrChange | None:
+        """H-6: the replica joins the maximal ISR now, the committed one when the controller says.
 
-        `isolation` None (replicas, debugging consumers) sees up to the log end. Raises as
-        `offset_lookup.list_offset`, and the leadership errors.
+        The caller holds the lock, and gives the change to `_ask_for` when it does not any more.
         """
-        log = self._log_with_epoch(current_leader_epoch, leader_only)
-        return list_offset(
-            log, timestamp, isolation, self.leader_epoch, self.leader_epoch_start_offset
+        state = self.isr_state
+        if (
+            self._alter_isr is None
+            or state.is_inflight
+            or not self._is_eligible(replica_id)
+            or not isr_rules.may_join_isr(
+                replica_id,
+                follower,
+                state,
+                (replica_id,),
+                log.high_watermark,
+                self.leader_epoch_start_offset,
+            )
+        ):
+            return None
+        return self._propose(state.expand(replica_id))
+
+    def maybe_shrink_isr(self) -> None:
+        """H-5: propose to remove who was not caught up for `lag_ms_max`; every half of that."""
+        with self.lock:
+            log = self.leader_log
+            if log is None or self._alter_isr is None or len(self.isr_state.isr) <= 1:
+                return
+            gone = isr_rules.out_of_sync_replicas(
+                self._node_id,
+                log.log_end_offset,
+                self.isr_state,
+                self.followers,
+                self._clock.now_ms(),
+                self._lag_ms_max,
+            )
+            if not gone:
+                return
+            change = self._propose(self.isr_state.shrink(gone))
+        logger.info(
+            "shrinking the ISR partition=%s-%s isr=%s out_of_sync=%s",
+            *self.topic_partition, sorted(self.isr), sorted(gone),
+        )  # fmt: skip
+        self._ask_for(change)
+
+    def _propose(self, state: IsrState) -> IsrChange:
+        """Make `state` the pending one; under the lock."""
+        self.isr_state = state
+        self._refresh_isr()
+        return self._change_to(state)
+
+    def _change_to(self, state: IsrState) -> IsrChange:
+        members = []
+        for replica_id in sorted(state.proposed):
+            follower = self.followers.get(replica_id)
+            epoch = None if follower is None else follower.broker_epoch
+            members.append((replica_id, -1 if epoch is None else epoch))
+        return IsrChange(
+            self.topic_partition,
+            self.topic_id,
+            self.leader_epoch,
+            self.partition_epoch,
+            tuple(members),
+            partial(self._isr_answered, state),
         )
 
-    def end_offset_for_epoch(
-        self, current_leader_epoch: int, leader_epoch: int, *, leader_only: bool = True
-    ) -> tuple[int, int]:
-        """OffsetForLeaderEpoch: (epoch, exclusive end offset), (-1, -1) if unknown (E-4)."""
-        log = self._log_with_epoch(current_leader_epoch, leader_only)
-        epoch, end_offset = log.end_offset_for_epoch(leader_epoch)
-        return epoch, end_offset
+    def _ask_for(self, change: IsrChange) -> None:
+        if self._alter_isr is not None:
+            self._alter_isr(change)
 
-    def delete_records(self, offset: int) -> tuple[int, int]:
-        """Move the log start up to `offset` (-1: the HW); returns (that offset, low watermark).
+    def _isr_answered(self, proposed: IsrState, answer: AlteredIsr | ErrorCode) -> None:
+        """H-7: what the controller said about the change that is pending, if it still is."""
+        retry = None
+        with self.lock:
+            log = self.leader_log
+            if self.isr_state is not proposed or log is None:
+                return  # metadata was faster
+            if isinstance(answer, AlteredIsr):
+                if (
+                    answer.leader_epoch != self.leader_epoch
+                    or answer.partition_epoch < self.partition_epoch
+                ):
+                    return
+                self._count_isr_update(proposed)
+                self.isr_state = proposed.commit(answer.isr)
+                self.partition_epoch = answer.partition_epoch
+            elif answer in _NOT_DONE:
+                self.failed_isr_updates += 1
+                self.isr_state = proposed.roll_back()
+            elif answer in _METADATA_WILL_TELL:
+                self.failed_isr_updates += 1
+                return
+            else:
+                retry = self._change_to(proposed)
+            self._refresh_isr()
+            self._advance_high_watermark(log)
+        logger.info(
+            "ISR partition=%s-%s isr=%s partition_epoch=%s answer=%s",
+            *self.topic_partition, sorted(self.isr), self.partition_epoch,
+            answer.name if isinstance(answer, ErrorCode) else "NONE",
+        )  # fmt: skip
+        if retry is not None:
+            self._ask_for(retry)
+        else:
+            self._on_progress(self)
 
-        Raises OFFSET_OUT_OF_RANGE above the high watermark, POLICY_VIOLATION on a log that is only
-        compacted.
+    def _count_isr_update(self, proposed: IsrState) -> None:
+        if proposed.update is IsrUpdate.EXPAND:
+            self.isr_expands += 1
+        else:
+            self.isr_shrinks += 1
+
+    # ------------------------------------------------------------------ following
+
+    def append_records_to_follower(
+        self,
+        records: memoryview | bytes | None,
+        leader_epoch: int,
+        high_watermark: int,
+        log_start_offset: int,
+    ) -> tuple[LogAppendInfo | None, bool]:
+        """Write what the leader of `leader_epoch` sent, then follow its offsets (H-9).
+
+        Returns what was appended, None without records, and whether our high watermark moved: to
+        the leader's, but not beyond our own end. Our log starts where the leader's does, once that
+        is committed here. Raises FENCED_LEADER_EPOCH if another epoch began, and what
+        `append_as_follower` raises.
         """
-        log = self._log_with_epoch(UNKNOWN_EPOCH, True)
-        policy = log.config.cleanup_policy
-        if "compact" in policy and "delete" not in policy:
-            raise KafkaError(
-                ErrorCode.POLICY_VIOLATION,
-                "records of a compacted topic cannot be deleted: cleanup.policy has no delete",
-            )
-        if offset == -1:
-            offset = log.high_watermark
-        if not 0 <= offset <= log.high_watermark:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"cannot delete to offset {offset}: the high watermark is {log.high_watermark}",
-            )
-        log.increment_log_start_offset(offset)
-        return offset, self.low_watermark()
+        info = None
+        with self.lock:
+            log = self._followed_log(leader_epoch)
+            if records:
+                info = log.append_as_follower(records, leader_epoch)
+            end_offset = log.log_end_offset
+            offset = high_watermark if high_watermark < end_offset else end_offset
+            is_advanced = offset > log.high_watermark and log.update_high_watermark(offset)
+        if log.log_start_offset < log_start_offset <= log.high_watermark:
+            log.increment_log_start_offset(log_start_offset)
+        return info, is_advanced
 
-    def low_watermark(self) -> int:
-        """The smallest log start offset of all living replicas; raises if not the leader."""
-        log = self._log_with_epoch(UNKNOWN_EPOCH, True)
-        if not self.followers:
-            return log.log_start_offset
-        alive = {
-            broker_id for broker_id, broker in self._metadata().brokers.items() if not broker.fenced
-        }
-        return isr_rules.low_watermark(log.log_start_offset, self.followers, alive)
+    def truncate_follower_to(self, offset: int, leader_epoch: int) -> None:
+        """Cut off what the leader of `leader_epoch` does not have. Raises as the append does."""
+        with self.lock:
+            self._followed_log(leader_epoch).truncate_to(offset)
 
-    def open_log(self) -> PartitionLog:
-        """The log in whatever role; raises KafkaError if the partition was stopped."""
+    def truncate_follower_fully(self, offset: int, leader_epoch: int) -> None:
+        """Start over, empty, at the leader's log start (E-10). Raises as the append does."""
+        with self.lock:
+            self._followed_log(leader_epoch).truncate_fully_and_start_at(offset)
+
+    def _followed_log(self, leader_epoch: int) -> PartitionLog:
         log = self.log
-        if log is None:
-            raise self._not_serving_error()
-        return log
-
-    def active_producers(self) -> list[Any]:
-        """DescribeProducers; served by followers too."""
-        return list(self.open_log().active_producers())
-
-    # ------------------------------------------------------------------ helpers
-
-    def _log_with_epoch(self, current_leader_epoch: int, leader_only: bool) -> PartitionLog:
-        log = self.leader_log if leader_only else self.log
-        if log is None or (
-            current_leader_epoch != UNKNOWN_EPOCH and current_leader_epoch != self.leader_epoch
+        if (
+            log is None
+            or self.leader_log is not None
+            or self._is_electing
+            or leader_epoch != self.leader_epoch
         ):
-            raise self._refusal(current_leader_epoch)
+            raise KafkaError(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"leader epoch {leader_epoch} is over, it is {self.leader_epoch}",
+            )
         return log
-
-    def _refusal(self, current_leader_epoch: int) -> KafkaError:
-        """Why a request is not served: stopped, another leader epoch (E-2), or not the leader."""
-        if self.not_serving is ErrorCode.NOT_LEADER_OR_FOLLOWER and (
-            current_leader_epoch != UNKNOWN_EPOCH and current_leader_epoch != self.leader_epoch
-        ):
-            code = (
-                ErrorCode.FENCED_LEADER_EPOCH
-                if current_leader_epoch < self.leader_epoch
-                else ErrorCode.UNKNOWN_LEADER_EPOCH
-            )
-            return KafkaError(
-                code, f"leader epoch {current_leader_epoch} is not the current {self.leader_epoch}"
-            )
-        return self._not_serving_error()
-
-    def _not_serving_error(self) -> KafkaError:
-        topic, index = self.topic_partition
-        return KafkaError(self.not_serving, f"{topic}-{index} is not served by this broker")

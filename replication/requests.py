@@ -6,14 +6,18 @@ Plain slotted records between `server.handlers.data` (which knows the wire's ver
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from storage.open_files import FileSlice
+    from wire.primitives import TopicPartition
 
 CONSUMER_REPLICA_ID = -1
 """The replica id of a client's Fetch or ListOffsets."""
@@ -122,3 +126,26 @@ class LogDirInfo:
     total_bytes: int = -1
     usable_bytes: int = -1
     partitions: Sequence[ReplicaLogInfo] = ()
+
+
+class AlteredIsr(NamedTuple):
+    """The controller's answer to a change of an ISR: what is committed now."""
+
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
+
+
+class IsrChange(NamedTuple):
+    """A leader's wish for another ISR, valid only at exactly these two epochs (KIP-497).
+
+    `isr` holds (broker id, broker epoch); -1 where the epoch is not known (KIP-903). `on_answer`
+    is called once, with no lock held.
+    """
+
+    topic_partition: TopicPartition
+    topic_id: bytes
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[tuple[int, int], ...]
+    on_answer: Callable[[AlteredIsr | ErrorCode], None]
