@@ -24,6 +24,7 @@ from typing import Any
 
 from server import channel
 from server.handlers import ApiHandler
+from server.listeners import Listener
 from server.socket_server import SocketServer, SocketServerConfig, keep_freed_memory
 from tests.server.handler_support import Asked, FakeBroker, image_of, topic_image
 from tests.server.wire_client import request_bytes
@@ -32,6 +33,7 @@ from wire.messages.groups import HeartbeatRequest, HeartbeatResponse
 from wire.records import Record, build_batch
 
 _ROUNDS = 7
+LOOPBACK = [Listener("PLAINTEXT", "127.0.0.1", 0)]
 _HEARTBEAT = request_bytes(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 4, 1)
 
 
@@ -88,7 +90,7 @@ def _serving(inline: bool, **config: Any) -> SocketServer:
     produce = ApiHandler(0, "Produce", "data", 3, 13, inline)
     produce.load()
     produce.handle = lambda ctx, request: ctx.no_response()
-    server = SocketServer(SocketServerConfig(port=0, **config), None, {12: api, 0: produce})
+    server = SocketServer(SocketServerConfig(**config), LOOPBACK, None, {12: api, 0: produce})
     server.start()
     return server
 

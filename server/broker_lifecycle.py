@@ -59,7 +59,7 @@ class BrokerLifecycle:
 
     def register(
         self,
-        listener: Listener,
+        listeners: Sequence[Listener],
         features: Mapping[str, tuple[int, int]],
         rack: str | None,
         log_dirs: Sequence[bytes],
@@ -73,10 +73,11 @@ class BrokerLifecycle:
             listeners=[
                 BrokerRegistrationRequest.Listener(
                     name=listener.name,
-                    host=listener.host or "localhost",
+                    host=listener.host,
                     port=listener.port,
                     security_protocol=PLAINTEXT,
                 )
+                for listener in listeners
             ],
             features=[
                 BrokerRegistrationRequest.Feature(

@@ -24,7 +24,8 @@ from server.coordinator.group_coordinator import GroupCoordinator
 from server.coordinator.runtime import Surroundings
 from server.fetch_session import FetchSessionCache
 from server.handlers import BROKER_APIS
-from server.listeners import advertised_listener, client_listener
+from server.listeners import own_host_name, read_listeners
+from server.quorum_config import quorum_config
 from server.shared_server import SharedServer
 from server.socket_server import SocketServer
 from storage.config import LogConfig
@@ -54,10 +55,14 @@ class BrokerServer:
         self.timer = shared.timer
         self.scheduler = shared.scheduler
         self.incarnation_id = shared.incarnation_id
-        self._listener = client_listener(config)
-        self._advertised = advertised_listener(config, self._listener)
+        self.is_alone = quorum_config(config).is_alone
+        self.listeners = read_listeners(config)
         self.socket_server = SocketServer(
-            settings.socket_server(config, self._listener), self, BROKER_APIS
+            settings.socket_server(config),
+            self.listeners.broker,
+            self,
+            BROKER_APIS,
+            inter_broker_name=self.listeners.inter_broker_name,
         )
         self.fetch_sessions = FetchSessionCache(
             config.get_int("max.incremental.fetch.session.cache.slots")
@@ -88,19 +93,22 @@ class BrokerServer:
 
     @property
     def host(self) -> str:
-        """The host this broker listens on."""
-        return self._listener.host or "0.0.0.0"
+        """The host of the first listener."""
+        return self.listeners.broker[0].host or "0.0.0.0"
 
     @property
     def port(self) -> int:
-        """The port this broker listens on."""
+        """The port of the first listener."""
         return self.socket_server.port
 
     def endpoint_for(
         self, ctx: RequestContext, registration: BrokerRegistration
     ) -> tuple[str, int]:
-        """Where the client of `ctx` reaches a broker: this one at the address that was dialled."""
-        if registration.broker_id == self.node_id and self._advertised is None:
+        """Where the client of `ctx` reaches a broker; ("", -1) if not on this listener.
+
+        The only broker of its cluster, if it was told no address, is where the client dialled it.
+        """
+        if not self.listeners.advertised and len(self.metadata.brokers) == 1:
             return ctx.local_host, ctx.local_port
         endpoint = registration.endpoints.get(ctx.listener_name)
         if endpoint is None:
@@ -180,10 +188,10 @@ class BrokerServer:
             self.controller,
             lambda: self.metadata,
         )
-        advertised = self._advertised or self._listener
-        port = advertised.port if self._advertised else self.port
+        own_host = "localhost" if self.is_alone else own_host_name()
+        ports = self.socket_server.ports
         self.lifecycle.register(
-            advertised._replace(port=port),
+            self.listeners.advertise(self.listeners.broker, ports, own_host),
             {name: (r.minimum, r.maximum) for name, r in SUPPORTED_FEATURES.items()},
             self.config.get_str("broker.rack") or None,
             [self.log_manager.directory_id(path) for path in self._online_dirs()],

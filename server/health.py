@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from server.config import KafkaConfig
-from server.listeners import client_listener
+from server.listeners import read_listeners
 from server.peer_client import BlockingPeer
 from wire.errors import ErrorCode
 from wire.messages.cluster import (
@@ -29,7 +29,7 @@ class Unhealthy(Exception):
 
 def local_address(config: KafkaConfig) -> tuple[str, int]:
     """Where a process on the broker's own host reaches it. Raises ConfigError."""
-    listener = client_listener(config)
+    listener = read_listeners(config).broker[0]
     loopback = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
     return loopback.get(listener.host, listener.host), listener.port
 

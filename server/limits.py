@@ -58,10 +58,13 @@ class ConnectionQuotas:
             self._overrides = per_ip_overrides
             self._rate_max = creations_per_second_max
 
-    def admit(self, host: str, now_ms: int) -> str | None:
-        """Count a new connection in; or return which limit refuses it."""
+    def admit(self, host: str, now_ms: int, is_reserved: bool = False) -> str | None:
+        """Count a new connection in; or return which limit refuses it.
+
+        `is_reserved`: it came to the brokers' own listener, and only the limit by address holds.
+        """
         with self._lock:
-            refusal = self._refusal(host, now_ms)
+            refusal = self._refusal(host, now_ms, is_reserved)
             if refusal is None:
                 self._window_count += 1
                 self.count += 1
@@ -71,15 +74,15 @@ class ConnectionQuotas:
                 self.rejected += 1
             return refusal
 
-    def _refusal(self, host: str, now_ms: int) -> str | None:
+    def _refusal(self, host: str, now_ms: int, is_reserved: bool) -> str | None:
         if now_ms - self._window_start_ms >= _RATE_WINDOW_MS:
             self._window_start_ms = now_ms
             self._window_count = 0
-        if self.count >= self._max:
+        if self.count >= self._max and not is_reserved:
             return "max.connections"
         if self._by_ip.get(host, 0) >= self._overrides.get(host, self._per_ip_max):
             return "max.connections.per.ip"
-        if self._window_count >= self._rate_max:
+        if self._window_count >= self._rate_max and not is_reserved:
             return "max.connection.creation.rate"
         return None
 

@@ -17,7 +17,6 @@ from replication.metadata_loader import SnapshotConfig
 from replication.replica_manager import ReplicaManagerConfig
 from server.config import ConfigError, KafkaConfig, catalogue
 from server.coordinator.group_config import GroupConfig
-from server.listeners import Listener
 from server.socket_server import SocketServerConfig
 from storage.cleaner import CleanerConfig
 from storage.log_manager import LogManagerConfig
@@ -36,7 +35,7 @@ _OBEYED_ELSEWHERE = re.compile(
     r"|listener\.security\.protocol\.map|controller\.listener\.names|controller\.quorum\.voters"
     r"|process\.roles|node\.id|broker\.(id|rack)|auto\.create\.topics\.enable|delete\.topic\.enable"
     r"|max\.incremental\.fetch\.session\.cache\.slots|max\.request\.partition\.size\.limit"
-    r"|inter\.broker\.listener\.name"
+    r"|inter\.broker\.listener\.name|security\.inter\.broker\.protocol"
 )
 
 _LOG_MANAGER_KEYS: Mapping[str, str] = {
@@ -52,7 +51,7 @@ _SNAPSHOT_KEYS: Mapping[str, str] = {
     "max_record_bytes_between_snapshots": "metadata.log.max.record.bytes.between.snapshots",
     "max_snapshot_interval_ms": "metadata.log.max.snapshot.interval.ms",
 }
-_NOT_KEYS = {"node_id", "cluster_id", "features", "host", "port", "listener_name"}
+_NOT_KEYS = {"node_id", "cluster_id", "features"}
 _LAYERS: tuple[tuple[type, Mapping[str, str]], ...] = (
     (SocketServerConfig, {}),
     (ReplicaManagerConfig, {}),
@@ -76,16 +75,10 @@ def _layer(cls: type[_T], config: KafkaConfig, names: Mapping[str, str], **given
     return cls(**{**values, **given})
 
 
-def socket_server(config: KafkaConfig, listener: Listener) -> SocketServerConfig:
-    """The socket server's configuration."""
+def socket_server(config: KafkaConfig) -> SocketServerConfig:
+    """The socket servers' configuration."""
     return _layer(
-        SocketServerConfig,
-        config,
-        {},
-        host=listener.host,
-        port=listener.port,
-        listener_name=listener.name,
-        max_connections_per_ip_overrides=_ip_overrides(config),
+        SocketServerConfig, config, {}, max_connections_per_ip_overrides=_ip_overrides(config)
     )
 
 

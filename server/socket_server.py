@@ -1,32 +1,35 @@
-"""The listener: accepts connections, spreads them over processors, starts and stops the lot.
+"""The listeners: accept connections, spread them over processors, start and stop the lot.
 
     Acceptor thread -> Processor threads (num.network.threads) -> RequestChannel -> handler threads
 
-Names and roles are Kafka's (SocketServer). One listener; an inter-broker listener and TLS get
-acceptors of their own later.
+Names and roles are Kafka's (SocketServer). Each listener has an Acceptor; all share the processors
+(Kafka: processors of their own for each), for more threads only make CPython slower. The listeners
+of controllers belong to a SocketServer of their own.
 
 Accepting (N-10): over a connection limit a socket is accepted and closed at once, and counted. When
 the process has no descriptor or memory left, the acceptor pauses 100 ms and goes on; connections
-wait in the backlog and nothing spins (S-17).
+wait in the backlog and nothing spins (S-17). The broker-wide limits never keep out a broker that
+comes to a listener of its own: clients must not starve replication.
 
 Stopping is controlled: stop accepting, let what is in flight be answered (parked requests at once,
 with what there is), close, end the threads.
 
-Gaps: TLS, SASL and several listeners are not served; a configuration that asks for them is refused
-by server.config.
+Gaps: TLS and SASL are not served; a configuration that asks for them is refused by
+server.listeners. Keys of one listener (listener.name.X.max.connections) are not obeyed.
 """
 
 from __future__ import annotations
 
 import errno
 import gc
+import itertools
 import logging
 import select
 import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from server.handlers import ApiHandler
+    from server.listeners import Listener
 
 logger = logging.getLogger(__name__)
 
@@ -60,15 +64,14 @@ _OS_DEFAULT = -1
 
 
 class BindError(Exception):
-    """The listener's address cannot be used; the message names it and the remedy."""
+    """A listener's address cannot be used; the message names it and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class SocketServerConfig:
     """What the socket server obeys; names are Kafka's keys with _ for a dot.
 
-    host "" or "0.0.0.0" listens on every address; port 0 takes a free one. Byte counts in bytes, -1
-    for buffers is the operating system's default. Times in ms.
+    Byte counts in bytes, -1 for buffers is the operating system's default. Times in ms.
 
     Defaults differ from Kafka's in four places. Threads: with the GIL more of them make one broker
     slower, so there is one network thread (3 in Kafka) and two handler threads (8), measured in
@@ -81,9 +84,6 @@ class SocketServerConfig:
     each megabyte sent (kcat, 900 MB, five sizes in turn).
     """
 
-    host: str = "127.0.0.1"
-    port: int = 9092
-    listener_name: str = "PLAINTEXT"
     num_network_threads: int = 1
     num_io_threads: int = 2
     queued_max_requests: int = 500
@@ -116,20 +116,24 @@ def monotonic_ms() -> int:
 class SocketServer:
     """Everything between the wire and the handlers.
 
-    `apis` is the dispatch table (of `server.handlers`), `broker` what handlers find as
-    `ctx.broker`. Duties of the caller: `start` once, when the broker can answer; `shutdown` once.
-    `bind` may be called before `start` to learn the port: clients can connect then, and are
-    answered from `start` on.
+    `listeners`: host "" or "0.0.0.0" listens on every address; port 0 takes a free one. `apis` is
+    their dispatch table (of `server.handlers`), `broker` what handlers find as `ctx.broker`.
+    `inter_broker_name` names the listener of brokers, if it is one of several. Duties of the
+    caller: `start` once, when the broker can answer; `shutdown` once. `bind` may be called before
+    `start` to learn the ports: clients can connect then, and are answered from `start` on.
     """
 
     def __init__(
         self,
         config: SocketServerConfig,
+        listeners: Sequence[Listener],
         broker: Any,
         apis: Mapping[int, ApiHandler],
         clock_ms: Callable[[], int] = monotonic_ms,
+        inter_broker_name: str = "",
     ) -> None:
         self.config = config
+        self.listeners = listeners
         self.request_channel = RequestChannel(
             apis, broker, config.num_io_threads, config.queued_max_requests
         )
@@ -145,25 +149,50 @@ class SocketServer:
             for index in range(max(1, config.num_network_threads))
         ]
         self._clock_ms = clock_ms
-        self._acceptor: Acceptor | None = None
+        self._limits = config.connection_limits()
+        self._reserved = inter_broker_name if len(listeners) > 1 else ""
+        self._next_id = itertools.count()
+        self._acceptors: list[Acceptor] = []
 
     @property
     def port(self) -> int:
-        """The port listened on."""
-        if self._acceptor is None:
+        """The port of the first listener."""
+        return self.ports[self.listeners[0].name]
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The ports listened on, by the listeners' names."""
+        if not self._acceptors:
             raise RuntimeError("the socket server is not bound")
-        return self._acceptor.port
+        return {acceptor.listener_name: acceptor.port for acceptor in self._acceptors}
 
     def bind(self) -> None:
-        """Take the address; BindError if it cannot be had."""
-        if self._acceptor is not None:
+        """Take the addresses; BindError if one cannot be had, and none is kept then."""
+        if self._acceptors:
             return
         try:
-            self._acceptor = Acceptor(self.config, self.processors, self.quotas, self._clock_ms)
+            for listener in self.listeners:
+                self._acceptors.append(Acceptor(self, listener, listener.name == self._reserved))
         except BindError:
+            self.stop_accepting()
             for processor in self.processors:
                 processor.stop(0)
             raise
+
+    def new_channel(self, sock: socket.socket, listener_name: str, peer_host: str) -> Channel:
+        """A connection for one of the processors, which take them in turn."""
+        connection_id = next(self._next_id)
+        return Channel(
+            sock,
+            self.processors[connection_id % len(self.processors)],
+            self._limits,
+            listener_name=listener_name,
+            connection_id=connection_id,
+            peer_host=peer_host,
+        )
+
+    def now_ms(self) -> int:
+        return self._clock_ms()
 
     def start(self) -> None:
         """Bind, unless that was done, and serve."""
@@ -174,13 +203,13 @@ class SocketServer:
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_INTERVAL_S))
         for processor in self.processors:
             processor.start()
-        assert self._acceptor is not None
-        self._acceptor.start()
+        for acceptor in self._acceptors:
+            acceptor.start()
 
     def stop_accepting(self) -> None:
-        """Close the listener; connections there are go on."""
-        if self._acceptor is not None:
-            self._acceptor.stop()
+        """Close the listeners; connections there are go on."""
+        for acceptor in self._acceptors:
+            acceptor.stop()
 
     def shutdown(self, timeout: float = 5.0) -> None:
         """Stop accepting, answer what is in flight for at most `timeout` seconds, close.
@@ -202,28 +231,22 @@ class SocketServer:
 
 
 class Acceptor:
-    """Listens, accepts, and hands connections to the processors in turn."""
+    """Listens, accepts, and hands connections to the processors in turn; one per listener."""
 
-    def __init__(
-        self,
-        config: SocketServerConfig,
-        processors: list[Processor],
-        quotas: ConnectionQuotas,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._config = config
-        self._limits = config.connection_limits()
-        self._processors = processors
-        self._quotas = quotas
-        self._clock_ms = clock_ms
-        self._next_id = 0
+    def __init__(self, server: SocketServer, listener: Listener, is_reserved: bool) -> None:
+        """`is_reserved`: for brokers, which the limits for all connections do not keep out."""
+        self._server = server
+        self._config = server.config
+        self._is_reserved = is_reserved
+        self.listener_name = listener.name
         self._complained_ms = -_COMPLAIN_MS
-        self._listener = _listen(config)
+        self._listener = _listen(listener, server.config)
         self.port: int = self._listener.getsockname()[1]
         self.exhausted = 0
         self._stopping = threading.Event()
         self._wake_reader, self._wake_writer = socket.socketpair()
-        self._thread = threading.Thread(target=self._run, name="acceptor", daemon=True)
+        name = f"acceptor-{listener.name}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -261,7 +284,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             host = address[0].removeprefix("::ffff:")
-            refused = self._quotas.admit(host, self._clock_ms())
+            refused = self._server.quotas.admit(host, self._server.now_ms(), self._is_reserved)
             if refused is not None:
                 logger.debug("connection refused peer=%s limit=%s", host, refused)
                 sock.close()
@@ -269,7 +292,6 @@ class Acceptor:
             self._hand_on(sock, host)
 
     def _hand_on(self, sock: socket.socket, host: str) -> None:
-        processor = self._processors[self._next_id % len(self._processors)]
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -280,25 +302,17 @@ class Acceptor:
                 sock.setsockopt(
                     socket.SOL_SOCKET, socket.SO_SNDBUF, self._config.socket_send_buffer_bytes
                 )
-            channel = Channel(
-                sock,
-                processor,
-                self._limits,
-                listener_name=self._config.listener_name,
-                connection_id=self._next_id,
-                peer_host=host,
-            )
+            channel = self._server.new_channel(sock, self.listener_name, host)
         except OSError:  # the peer has left already
             sock.close()
-            self._quotas.release(host)
+            self._server.quotas.release(host)
             return
-        self._next_id += 1
-        processor.adopt(channel)
+        channel.processor.adopt(channel)
 
     def _pause(self, error: OSError) -> None:
         """Out of descriptors or memory: closing connections will free some."""
         self.exhausted += 1
-        now_ms = self._clock_ms()
+        now_ms = self._server.now_ms()
         if now_ms - self._complained_ms >= _COMPLAIN_MS:
             self._complained_ms = now_ms
             level = logging.WARNING if error.errno in _EXHAUSTED else logging.ERROR
@@ -306,41 +320,41 @@ class Acceptor:
         self._stopping.wait(_PAUSE_S)
 
 
-def _listen(config: SocketServerConfig) -> socket.socket:
-    host = config.host
+def _listen(address: Listener, config: SocketServerConfig) -> socket.socket:
+    host = address.host
     everywhere = host in ("", "0.0.0.0", "::")
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         if everywhere and host != "0.0.0.0" and socket.has_dualstack_ipv6():
             family = socket.AF_INET6
         elif host and family == socket.AF_INET:
-            info = socket.getaddrinfo(host, config.port, type=socket.SOCK_STREAM)[0]
+            info = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)[0]
             family, host = info[0], str(info[4][0])
         listener = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
-        raise BindError(_bind_message(config, error)) from error
+        raise BindError(_bind_message(address, error)) from error
     try:
         # A restarted broker must not wait for the old connections' TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            only = 0 if everywhere and config.host != "::1" else 1
+            only = 0 if everywhere and address.host != "::1" else 1
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
         if config.socket_receive_buffer_bytes != _OS_DEFAULT:
             # On the listener: the window's scale is settled when a connection is accepted.
             listener.setsockopt(
                 socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes
             )
-        listener.bind(("::" if family == socket.AF_INET6 and everywhere else host, config.port))
+        listener.bind(("::" if family == socket.AF_INET6 and everywhere else host, address.port))
         listener.listen(config.socket_listen_backlog_size)
         listener.setblocking(False)
     except (OSError, OverflowError) as error:
         listener.close()
-        raise BindError(_bind_message(config, error)) from error
+        raise BindError(_bind_message(address, error)) from error
     return listener
 
 
-def _bind_message(config: SocketServerConfig, error: Exception) -> str:
-    address = f"{config.host or '*'}:{config.port}"
+def _bind_message(listener: Listener, error: Exception) -> str:
+    address = f"{listener.host or '*'}:{listener.port}"
     code = error.errno if isinstance(error, OSError) else None
     if code == errno.EADDRINUSE:
         return f"{address} is in use by another process: stop it, or listen elsewhere (--listen)"

@@ -32,9 +32,14 @@ from wire.messages.cluster import (
 from wire.primitives import UNKNOWN_OPERATIONS, ZERO_UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from replication.metadata import MetadataImage, PartitionRegistration, TopicImage
+    from replication.metadata import (
+        BrokerRegistration,
+        MetadataImage,
+        PartitionRegistration,
+        TopicImage,
+    )
     from server.handlers import ApiHandler
     from server.request_channel import RequestContext
     from wire.messages.admin import CreateTopicsResponse
@@ -251,7 +256,7 @@ def _metadata_response(
 ) -> MetadataResponse:
     image: MetadataImage = ctx.broker.metadata
     operations = ALL_TOPIC_OPERATIONS if request.include_topic_authorized_operations else None
-    alive = frozenset(broker.broker_id for broker in image.alive_brokers())
+    reachable = _reachable_brokers(ctx)
     topics = []
     for name in names:
         topic = image.topics_by_name.get(name)
@@ -259,10 +264,15 @@ def _metadata_response(
             code = missing.get(name, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             topics.append(_absent_topic(name, code))
         else:
-            topics.append(_metadata_topic(topic, alive, operations))
+            topics.append(_metadata_topic(ctx, topic, reachable, operations))
     cluster_operations = request.include_cluster_authorized_operations
     return MetadataResponse(
-        brokers=_metadata_brokers(ctx, image),
+        brokers=[
+            MetadataResponse.Broker(
+                node_id=broker_id, host=host, port=port, rack=image.brokers[broker_id].rack
+            )
+            for broker_id, (host, port) in reachable.items()
+        ],
         cluster_id=ctx.broker.cluster_id,
         controller_id=_controller_id(ctx, image),
         topics=topics,
@@ -272,16 +282,15 @@ def _metadata_response(
     )
 
 
-def _metadata_brokers(ctx: RequestContext, image: MetadataImage) -> list[MetadataResponse.Broker]:
-    brokers = []
-    for broker in image.alive_brokers():
-        host, port = ctx.broker.endpoint_for(ctx, broker)
-        brokers.append(
-            MetadataResponse.Broker(
-                node_id=broker.broker_id, host=host, port=port, rack=broker.rack
-            )
-        )
-    return brokers
+def _reachable_brokers(ctx: RequestContext) -> dict[int, tuple[str, int]]:
+    """The alive brokers that have this client's listener, and where."""
+    endpoints = {b.broker_id: ctx.broker.endpoint_for(ctx, b) for b in _alive_brokers(ctx)}
+    return {broker_id: at for broker_id, at in endpoints.items() if at[1] >= 0}
+
+
+def _alive_brokers(ctx: RequestContext) -> Sequence[BrokerRegistration]:
+    image: MetadataImage = ctx.broker.metadata
+    return image.alive_brokers()
 
 
 def _controller_id(ctx: RequestContext, image: MetadataImage) -> int:
@@ -300,8 +309,16 @@ def _absent_topic(name: str, code: int) -> MetadataResponse.Topic:
 
 
 def _metadata_topic(
-    topic: TopicImage, alive: frozenset[int], operations: int | None
+    ctx: RequestContext,
+    topic: TopicImage,
+    reachable: Mapping[int, tuple[str, int]],
+    operations: int | None,
 ) -> MetadataResponse.Topic:
+    image: MetadataImage = ctx.broker.metadata
+    # Old clients take LEADER_NOT_AVAILABLE for "ask again", and LISTENER_NOT_FOUND for a failure.
+    unreachable = (
+        ErrorCode.LISTENER_NOT_FOUND if ctx.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+    )
     make = MetadataResponse.Topic.Partition
     return MetadataResponse.Topic(
         error_code=_NONE,
@@ -310,13 +327,13 @@ def _metadata_topic(
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
             make(
-                error_code=_partition_error(partition, alive),
+                error_code=_partition_error(image, partition.leader, reachable, unreachable),
                 partition_index=index,
-                leader_id=partition.leader,
+                leader_id=partition.leader if partition.leader in reachable else NO_LEADER,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),
-                offline_replicas=[r for r in partition.replicas if r not in alive],
+                offline_replicas=[r for r in partition.replicas if r not in reachable],
             )
             for index, partition in sorted(topic.partitions.items())
         ],
@@ -324,10 +341,16 @@ def _metadata_topic(
     )
 
 
-def _partition_error(partition: PartitionRegistration, alive: frozenset[int]) -> int:
-    if partition.leader == NO_LEADER or partition.leader not in alive:
-        return int(ErrorCode.LEADER_NOT_AVAILABLE)
-    return _NONE
+def _partition_error(
+    image: MetadataImage,
+    leader: int,
+    reachable: Mapping[int, tuple[str, int]],
+    unreachable: int = ErrorCode.LISTENER_NOT_FOUND,
+) -> int:
+    """NONE; or that there is no leader; or that it has no listener for this client."""
+    if leader in reachable:
+        return _NONE
+    return int(unreachable if image.is_active(leader) else ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 # ---- DescribeCluster
@@ -439,7 +462,7 @@ def describe_topic_partitions(
         int(ctx.broker.config.get("max.request.partition.size.limit")),
         request.response_partition_limit,
     )
-    page = _Page(image, max(1, limit))
+    page = _Page(image, _reachable_brokers(ctx), max(1, limit))
     for name in names:
         first = cursor.partition_index if cursor and cursor.topic_name == name else 0
         if not page.add(name, first):
@@ -450,9 +473,11 @@ def describe_topic_partitions(
 class _Page:
     """One answer of DescribeTopicPartitions being filled."""
 
-    def __init__(self, image: MetadataImage, limit: int) -> None:
+    def __init__(
+        self, image: MetadataImage, reachable: Mapping[int, tuple[str, int]], limit: int
+    ) -> None:
         self._image = image
-        self._alive = frozenset(broker.broker_id for broker in image.alive_brokers())
+        self._reachable = reachable
         self._left = limit
         self.topics: list[DescribeTopicPartitionsResponse.Topic] = []
         self.next_cursor: DescribeTopicPartitionsResponse.Cursor | None = None
@@ -498,13 +523,13 @@ class _Page:
 
     def _partition(self, index: int, partition: PartitionRegistration) -> Any:
         return DescribeTopicPartitionsResponse.Topic.Partition(
-            error_code=_partition_error(partition, self._alive),
+            error_code=_partition_error(self._image, partition.leader, self._reachable),
             partition_index=index,
-            leader_id=partition.leader,
+            leader_id=partition.leader if partition.leader in self._reachable else NO_LEADER,
             leader_epoch=partition.leader_epoch,
             replica_nodes=list(partition.replicas),
             isr_nodes=list(partition.isr),
             eligible_leader_replicas=list(partition.elr),
             last_known_elr=list(partition.last_known_elr),
-            offline_replicas=[r for r in partition.replicas if r not in self._alive],
+            offline_replicas=[r for r in partition.replicas if r not in self._reachable],
         )

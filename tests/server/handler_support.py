@@ -178,8 +178,8 @@ class FakeBroker:
     def endpoint_for(self, ctx, registration):
         if registration.broker_id == NODE:
             return ctx.local_host, ctx.local_port
-        endpoint = registration.endpoints[ctx.listener_name]
-        return endpoint.host, endpoint.port
+        endpoint = registration.endpoints.get(ctx.listener_name)
+        return (endpoint.host, endpoint.port) if endpoint else ("", -1)
 
     def topic_config(self, topic):
         return self.topic_configs.get(topic) or LogConfig.from_values({})

@@ -284,6 +284,19 @@ def test_a_name_that_is_asked_for_twice_is_answered_once():
     assert len(connected(topic_image("t")).ask(metadata(["t", "t"]), 12).topics) == 1
 
 
+def only_inside(broker_id):
+    return replace(broker_registration(broker_id), endpoints={"INSIDE": Endpoint("x", 1, 0)})
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, 5), (6, 72), (13, 72)])
+def test_a_leader_without_this_listener_is_named_unreachable(version, code):
+    asked = connected(topic_image("t", leader=2), brokers=[broker_registration(1), only_inside(2)])
+    answer = asked.ask(metadata_of_all(), version)
+    assert [b.node_id for b in answer.brokers] == [1]
+    (partition,) = answer.topics[0].partitions
+    assert (partition.error_code, partition.leader_id) == (code, -1)
+
+
 # ---- DescribeCluster
 
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 import pytest
 
 from server.handlers import ApiHandler
+from server.listeners import Listener
 from server.socket_server import BindError, SocketServer, SocketServerConfig
 from tests.server.wire_client import WireClient, request_bytes
 from wire.errors import ErrorCode, KafkaError
@@ -32,6 +33,7 @@ from wire.messages.data import (
 from wire.messages.groups import HeartbeatRequest, HeartbeatResponse
 from wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
+LOOPBACK = [Listener("PLAINTEXT", "127.0.0.1", 0)]
 PRODUCE, FETCH, LIST_OFFSETS, HEARTBEAT, API_VERSIONS, INIT = 0, 1, 2, 12, 18, 22
 
 
@@ -130,9 +132,15 @@ class Handlers:
 
 
 @contextmanager
-def running(handlers=None, **config):
+def running(handlers=None, listeners=LOOPBACK, inter_broker_name="", **config):
     handlers = handlers or Handlers()
-    server = SocketServer(SocketServerConfig(port=0, **config), handlers.broker, handlers.apis())
+    server = SocketServer(
+        SocketServerConfig(**config),
+        listeners,
+        handlers.broker,
+        handlers.apis(),
+        inter_broker_name=inter_broker_name,
+    )
     server.start()
     try:
         yield server, handlers
@@ -518,7 +526,8 @@ def test_a_reader_that_stops_for_good_is_closed():
     now = [1_000]
     handlers = fetch_of_slices(slices)
     server = SocketServer(
-        SocketServerConfig(port=0, connections_max_idle_ms=60_000),
+        SocketServerConfig(connections_max_idle_ms=60_000),
+        LOOPBACK,
         handlers.broker,
         handlers.apis(),
         clock_ms=lambda: now[0],
@@ -541,7 +550,8 @@ def test_idle_and_dawdling_connections_are_closed():
     now = [1_000]
     handlers = Handlers()
     server = SocketServer(
-        SocketServerConfig(port=0, connections_max_idle_ms=60_000, frame_complete_ms=5_000),
+        SocketServerConfig(connections_max_idle_ms=60_000, frame_complete_ms=5_000),
+        LOOPBACK,
         handlers.broker,
         handlers.apis(),
         clock_ms=lambda: now[0],
@@ -687,7 +697,7 @@ def test_2000_connections_come_and_go_and_the_broker_stays_up(served):
 def test_a_process_without_descriptors_pauses_and_goes_on(served, monkeypatch):
     """S-17: no spin, no end; the connection waits in the backlog."""
     server, _ = served
-    acceptor = server._acceptor
+    acceptor = server._acceptors[0]
     real = acceptor._listener
 
     class Exhausted:
@@ -712,14 +722,16 @@ def test_a_process_without_descriptors_pauses_and_goes_on(served, monkeypatch):
 
 def test_an_occupied_port_is_one_clear_error():
     with running() as (server, _):
-        config = SocketServerConfig(port=server.port)
+        taken = Listener("PLAINTEXT", "127.0.0.1", server.port)
         with pytest.raises(BindError, match=rf"127\.0\.0\.1:{server.port} is in use"):
-            SocketServer(config, None, {}).bind()
+            SocketServer(SocketServerConfig(), [taken], None, {}).bind()
 
 
 def test_an_unknown_host_is_one_clear_error():
     with pytest.raises(BindError, match=r"cannot listen on 203\.0\.113\.7:0"):
-        SocketServer(SocketServerConfig(host="203.0.113.7", port=0), None, {}).bind()
+        SocketServer(
+            SocketServerConfig(), [Listener("PLAINTEXT", "203.0.113.7", 0)], None, {}
+        ).bind()
 
 
 def test_sockets_are_told_to_send_at_once_and_to_find_vanished_peers(served):
@@ -736,7 +748,7 @@ def test_sockets_are_told_to_send_at_once_and_to_find_vanished_peers(served):
 def test_stopping_answers_what_is_in_flight_and_wakes_long_polls():
     handlers = Handlers()
     handlers.list_offsets_gate = threading.Event()
-    server = SocketServer(SocketServerConfig(port=0), None, handlers.apis())
+    server = SocketServer(SocketServerConfig(), LOOPBACK, None, handlers.apis())
     server.start()
     with (
         WireClient(server.port) as idle,
@@ -768,7 +780,7 @@ def test_stopping_does_not_wait_long_for_what_only_waits():
             self.parked_one.set()  # like a JoinGroup: answered when others come, if they do
 
     handlers = Joining()
-    server = SocketServer(SocketServerConfig(port=0), None, handlers.apis())
+    server = SocketServer(SocketServerConfig(), LOOPBACK, None, handlers.apis())
     server.start()
     with WireClient(server.port) as client:
         client.send(fetch(), 12)
@@ -788,9 +800,57 @@ def test_the_dialled_address_is_known_to_handlers():
             return HeartbeatResponse(error_code=0)
 
     seen = []
-    with running(Asking(), host="") as (server, _), WireClient(server.port) as client:
+    with (
+        running(Asking(), [Listener("PLAINTEXT", "", 0)]) as (server, _),
+        WireClient(server.port) as client,
+    ):
         client.ask(heartbeat(1), 4)
     assert seen == [("127.0.0.1", server.port, "127.0.0.1", "User:ANONYMOUS", "test")]
+
+
+TWO = [Listener("PLAINTEXT", "127.0.0.1", 0), Listener("INTERNAL", "127.0.0.1", 0)]
+
+
+def test_each_listener_has_its_port_and_connections_know_theirs():
+    class Asking(Handlers):
+        def heartbeat(self, ctx, request):
+            seen.append((ctx.listener_name, ctx.local_port, ctx.connection.connection_id))
+            return HeartbeatResponse(error_code=0)
+
+    seen = []
+    with running(Asking(), TWO) as (server, _):
+        ports = server.ports
+        with WireClient(ports["PLAINTEXT"]) as one, WireClient(ports["INTERNAL"]) as other:
+            one.ask(heartbeat(1), 4)
+            other.ask(heartbeat(1), 4)
+    assert server.port == ports["PLAINTEXT"] != ports["INTERNAL"]
+    assert sorted(seen) == [
+        ("INTERNAL", ports["INTERNAL"], 1),
+        ("PLAINTEXT", ports["PLAINTEXT"], 0),
+    ]
+
+
+def test_no_listener_is_kept_when_one_cannot_be_had():
+    with running() as (taken, _):
+        free = Listener("FREE", "127.0.0.1", 0)
+        occupied = Listener("OCCUPIED", "127.0.0.1", taken.port)
+        server = SocketServer(SocketServerConfig(), [free, occupied], None, {})
+        with pytest.raises(BindError, match="in use"):
+            server.bind()
+        port = server.ports["FREE"]
+    with pytest.raises(ConnectionRefusedError):
+        WireClient(port)
+
+
+def test_clients_cannot_take_the_connections_of_brokers():
+    with running(None, TWO, "INTERNAL", max_connections=1) as (server, _):
+        ports = server.ports
+        with WireClient(ports["PLAINTEXT"]) as first:
+            first.ask(heartbeat(1), 4)
+            with WireClient(ports["PLAINTEXT"]) as second:
+                assert second.is_closed()
+            with WireClient(ports["INTERNAL"]) as broker:
+                assert broker.ask(heartbeat(2), 4).error_code == 2
 
 
 def test_a_request_leaves_no_reference_cycle_behind(served):
