@@ -15,7 +15,6 @@ and () when none: that is how a node that asked the wrong one finds the right on
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import NamedTuple
 
 from replication.raft.voter_set import (
@@ -50,6 +49,23 @@ class LogPosition(NamedTuple):
 
     epoch: int
     end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RaftConfig:
+    """Kafka's controller.quorum.* of the same names; milliseconds."""
+
+    election_timeout_ms: int = 1000
+    election_backoff_max_ms: int = 1000
+    fetch_timeout_ms: int = 2000
+    request_timeout_ms: int = 2000
+    retry_backoff_ms: int = 20
+    append_linger_ms: int = 25
+    """Not waited for: what arrives while a batch is being written goes into the next sync."""
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 8 * 1024 * 1024
+    auto_join: bool = False
+    """An observer that can vote asks to become a voter (KIP-1186: auto.join.enable)."""
 
 
 @dataclass(slots=True)
@@ -312,15 +328,55 @@ class Truncated(NamedTuple):
     log: LogPosition
 
 
+class Fetched(NamedTuple):
+    """What `Ready.accept` held is appended and durable: `log` is our end now.
+
+    `high_watermark` is the leader's, as its reply said.
+    """
+
+    log: LogPosition
+    high_watermark: int
+
+
+class SnapshotPart(NamedTuple):
+    """What `Ready.accept_snapshot` held is in the unfinished file; `position`: its size now.
+
+    None: it could not be used, the download begins anew with the next fetch.
+    """
+
+    position: int | None
+
+
 class SnapshotLoaded(NamedTuple):
-    """Our log begins anew at a snapshot that we fetched; its voter set counts (None: unchanged)."""
+    """The snapshot is complete and durable, our log begins anew at its end; its voter set counts
+    (None: it names none)."""
 
     log: LogPosition
     voters: VoterSet | None
 
 
+class Shutdown(NamedTuple):
+    """Stand for nothing any more; resign when leading. Other events go on being answered."""
+
+
 class Resign(NamedTuple):
     """Give up leadership of the current epoch (shutdown, failed append)."""
+
+
+Event = (
+    Request
+    | Start
+    | Tick
+    | Flushed
+    | Answered
+    | Fetched
+    | VotersAppended
+    | Truncated
+    | SnapshotPart
+    | SnapshotLoaded
+    | Resign
+    | Shutdown
+)
 
 
 # --- effects ------------------------------------------------------------------------------------
@@ -333,6 +389,8 @@ class LeaderChange(NamedTuple):
     epoch: int
     voters: tuple[ReplicaKey, ...]
     granting_voters: tuple[ReplicaKey, ...]
+    voter_set: VoterSet | None = None
+    """With this voter set behind it in the same batch (effective as with AppendVoters)."""
 
 
 class AppendVoters(NamedTuple):
@@ -359,20 +417,19 @@ class Serve(NamedTuple):
     request: Fetch
 
 
-class FetchWanted(Enum):
-    """What the follower's side of the driver should do next."""
-
-    NOTHING = 0
-    RECORDS = 1
-    SNAPSHOT = 2
-
-
 @dataclass(slots=True)
 class Ready:
     """Effects of one step, to be done in the order of core's module docstring."""
 
     persist: ElectionState | None = None
-    truncate_to: int | None = None
+    truncate: LogPosition | None = None
+    """Cut our log back to where it and the leader's, whose epoch ends here, are the same."""
+    accept: FetchReply | None = None
+    """Records and high watermark from the leader; answer with `Fetched`."""
+    begin_snapshot: SnapshotId | None = None
+    """Prepare an empty unfinished file; parts follow."""
+    accept_snapshot: FetchSnapshotReply | None = None
+    """A part of it; answer with `SnapshotPart`, or `SnapshotLoaded` when it was the last."""
     append: list[LeaderChange | AppendVoters] = field(default_factory=list)
     send: list[Send] = field(default_factory=list)
     reply: Reply | None = None

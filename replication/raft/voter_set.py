@@ -30,12 +30,10 @@ class ReplicaKey(NamedTuple):
     node_id: int
     directory_id: bytes = ZERO_DIRECTORY_ID
 
-    def matches(self, node_id: int, directory_id: bytes) -> bool:
-        """Is it that node, and not on another directory as far as both are known."""
-        return self.node_id == node_id and (
-            self.directory_id == directory_id
-            or self.directory_id == ZERO_DIRECTORY_ID
-            or directory_id == ZERO_DIRECTORY_ID
+    def accepts(self, other: ReplicaKey) -> bool:
+        """Is `other` meant by this key: the same id and, if this key names one, directory id."""
+        return self.node_id == other.node_id and (
+            self.directory_id in (ZERO_DIRECTORY_ID, other.directory_id)
         )
 
 
@@ -53,6 +51,10 @@ class Voter(NamedTuple):
     @property
     def key(self) -> ReplicaKey:
         return ReplicaKey(self.node_id, self.directory_id)
+
+    def accepts(self, other: ReplicaKey) -> bool:
+        """Is `other` this voter; a static voter's directory is not known and not compared."""
+        return self.key.accepts(other)
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Its endpoint by that name; its first one when none has the name."""
@@ -114,9 +116,9 @@ class VoterSet:
         return self._voters.get(node_id)
 
     def is_voter(self, key: ReplicaKey) -> bool:
-        """Is that replica one of the voters: id and, where both are known, directory id."""
+        """Is that replica one of the voters, by id and directory id (K-11)."""
         voter = self._voters.get(key.node_id)
-        return voter is not None and key.matches(voter.node_id, voter.directory_id)
+        return voter is not None and voter.accepts(key)
 
     def is_only(self, key: ReplicaKey) -> bool:
         return len(self._voters) == 1 and self.is_voter(key)
@@ -140,15 +142,16 @@ class VoterHistory:
     `static` counts below the first set that the log or a snapshot names.
     """
 
-    __slots__ = ("_sets", "_static")
+    __slots__ = ("_sets", "static")
 
     def __init__(self, static: VoterSet) -> None:
-        self._static = static
-        self._sets: list[tuple[int, VoterSet]] = []
+        self.static = static
+        # Replaced, never changed: a snapshot is written on another thread.
+        self._sets: tuple[tuple[int, VoterSet], ...] = ()
 
     @property
     def latest(self) -> VoterSet:
-        return self._sets[-1][1] if self._sets else self._static
+        return self._sets[-1][1] if self._sets else self.static
 
     @property
     def latest_offset(self) -> int:
@@ -160,23 +163,22 @@ class VoterHistory:
         for since, voters in reversed(self._sets):
             if since <= offset:
                 return voters
-        return self._static
+        return self.static
 
     def add(self, offset: int, voters: VoterSet) -> None:
         """`voters` counts from `offset` on. Raises AssertionError when offsets do not ascend."""
         assert offset > self.latest_offset, f"voter sets out of order at {offset}"
-        self._sets.append((offset, voters))
+        self._sets = (*self._sets, (offset, voters))
 
     def truncate_to(self, end_offset: int) -> None:
         """Forget the sets at and above `end_offset`."""
-        while self._sets and self._sets[-1][0] >= end_offset:
-            self._sets.pop()
+        self._sets = tuple(entry for entry in self._sets if entry[0] < end_offset)
 
     def restart(self, offset: int, voters: VoterSet | None) -> None:
         """A snapshot up to `offset` (exclusive) says who votes; all before is forgotten."""
-        self._sets = [] if voters is None else [(offset - 1, voters)]
+        self._sets = () if voters is None else ((offset - 1, voters),)
 
     def forget_below(self, offset: int) -> None:
         """Keep only what a log that starts at `offset` needs."""
         while len(self._sets) > 1 and self._sets[1][0] < offset:
-            del self._sets[0]
+            self._sets = self._sets[1:]
