@@ -63,7 +63,8 @@ def filled(struct, version):
         if field.kind == "[]struct":
             values[field.name] = [filled(field.struct, version) for _ in range(2)]
         elif field.kind.startswith("[]"):
-            values[field.name] = ["a", "b"] if field.kind == "[]string" else [3, 4]
+            elements = {"[]string": ["a", "b"], "[]uuid": [bytes(range(16)), bytes(16)]}
+            values[field.name] = elements.get(field.kind, [3, 4])
         elif field.kind == "struct":
             values[field.name] = filled(field.struct, version)
         elif field.kind == "string":
