@@ -2,7 +2,8 @@
 
 The brokers that the loads share are started once; the idle figures are taken before any load. Each
 run has a topic of its own, which is deleted after it; before each run the kernel writes out what is
-dirty, so that nobody pays for what another run has written. Which broker goes first alternates from
+dirty, so that nobody pays for what another run has written; before the first one the free memory is
+used once (see `measure.touch_memory`). Which broker goes first alternates from
 pair to pair. A load that fails is a result too: the table says so, the run goes on
 with the next workload (and a broker that failed one is not asked to repeat it).
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.loads.base import Place, delete_topic
-from benchmarks.measure import MIB, reset_peak, usage
+from benchmarks.measure import MIB, reset_peak, touch_memory, usage
 from benchmarks.targets import KINDS, Target, make, pin
 from benchmarks.workloads import Arguments, Workload
 
@@ -125,6 +126,8 @@ class Runner:
 
     def _broker(self, kind: str) -> Target:
         if not self._shared:
+            if self._plan.size != "tiny":
+                _say(f"used {touch_memory() / 2**30:.1f} GiB of memory once")
             for each in KINDS:
                 broker = make(each, self._plan.directory / each)
                 broker.start()

@@ -63,13 +63,13 @@ def _produce(name: str, title: str, size: int, count: int, **more: Any) -> Workl
     quick = {"count": count * 6 // 10}
     return Workload(
         "C", name, f"produce {title}", "rdkafka.produce", {"size": size, "count": count, **more},
-        ("mb_s",) if size > 100 else ("records_s",),
+        ("mb_s" if size > 100 else "records_s", "client_cpu_s"),
         bars=_PRODUCED, quick=quick, tiny={"count": 2000},
     )  # fmt: skip
 
 
 _FILL_1000 = ("filled-1000", {"size": 1000, "count": 1_000_000, "acks": 1})
-_FILL_100 = ("filled-100", {"size": 100, "count": 3_000_000, "acks": 1})
+_FILL_100 = ("filled-100", {"size": 100, "count": 6_000_000, "acks": 1})
 
 
 def _read(
@@ -84,7 +84,7 @@ def _read(
     size, count = fill[1]["size"], fill[1]["count"]
     return Workload(
         "W6", name, f"read {title}", load, {"size": size, "count": count, **more},
-        ("mb_s",) if size > 100 else ("records_s",),
+        ("mb_s" if size > 100 else "records_s", "client_cpu_s"),
         bars=_READ, prepare=fill, pairs=pairs, quick=quick, tiny={"count": 2000},
     )  # fmt: skip
 

@@ -83,12 +83,21 @@ def delete_topic(bootstrap: str, topic: str) -> None:
 
 
 def end_offsets(bootstrap: str, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    """Each partition's end offset; a broker that has just started gets 30 s to lead it."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench-offsets"})
+    deadline = time.monotonic() + 30
+
+    def end_offset(index: int) -> int:
+        while True:
+            try:
+                return consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=30)[1]
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
     try:
-        return {
-            index: consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=30)[1]
-            for index in partitions
-        }
+        return {index: end_offset(index) for index in partitions}
     finally:
         consumer.close()
 
