@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from replication.controller.bootstrap import SUPPORTED_FEATURES
 from replication.controller.controller import Controller
 from replication.metadata import BrokerRegistration, MetadataDelta, MetadataImage
-from replication.metadata_loader import MetadataPublisher
+from replication.metadata_loader import MetadataLoader, MetadataPublisher
 from replication.raft.driver import RaftDriver
 from replication.replica_manager import ReplicaManager
 from server import settings
@@ -25,20 +25,21 @@ from server.coordinator.runtime import Surroundings
 from server.fetch_session import FetchSessionCache
 from server.handlers import BROKER_APIS
 from server.listeners import own_host_name, read_listeners
-from server.quorum_config import quorum_config
 from server.shared_server import SharedServer
 from server.socket_server import SocketServer
 from storage.config import LogConfig
 from storage.log_manager import LogManager
 
 if TYPE_CHECKING:
+    from server.controller_channel import ControllerChannel
+    from server.peer_client import PeerClient
     from server.request_channel import RequestContext
 
 _CONTROLLED_SHUTDOWN_S = 30.0
 
 
 class BrokerServer:
-    """The broker of this node. `bind`, `prepare`, `register`, `serve`, in this order."""
+    """The broker of this node. `bind`, `connect`, `prepare`, `register`, `serve`, in this order."""
 
     role = "broker"
 
@@ -55,7 +56,7 @@ class BrokerServer:
         self.timer = shared.timer
         self.scheduler = shared.scheduler
         self.incarnation_id = shared.incarnation_id
-        self.is_alone = quorum_config(config).is_alone
+        self.is_alone = shared.is_alone
         self.listeners = read_listeners(config)
         self.socket_server = SocketServer(
             settings.socket_server(config),
@@ -68,6 +69,7 @@ class BrokerServer:
             config.get_int("max.incremental.fetch.session.cache.slots")
         )
         self.local_controller: Controller | None = None
+        self._channel: ControllerChannel | None = None
         self.lifecycle: BrokerLifecycle | None = None
 
     # ---- what handlers ask
@@ -86,10 +88,24 @@ class BrokerServer:
         return self.shared.raft
 
     @property
-    def controller(self) -> Controller:
+    def loader(self) -> MetadataLoader:
+        return self.shared.loader
+
+    @property
+    def peers(self) -> PeerClient | None:
+        """How this node speaks to others; None on a node alone."""
+        return self.shared.peers
+
+    @property
+    def directory_id(self) -> bytes:
+        return self.shared.directory_id
+
+    @property
+    def controller(self) -> ControllerChannel | Controller:
         """Who decides about the cluster: takes requests with `submit`."""
-        assert self.local_controller is not None
-        return self.local_controller
+        controller = self._channel or self.local_controller
+        assert controller is not None, "connect comes first"
+        return controller
 
     @property
     def host(self) -> str:
@@ -125,6 +141,14 @@ class BrokerServer:
         """Take the addresses, so that an occupied one costs nothing. Raises BindError."""
         self.shared.stop.then("socket server", self.socket_server.shutdown)
         self.socket_server.bind()
+
+    def connect(self, local_controller: Controller | None) -> None:
+        """Find the controller: in this process, or wherever the active one is."""
+        self.local_controller = local_controller
+        if not self.is_alone:
+            from server.controller_channel import controller_channel
+
+            self._channel = controller_channel(self)
 
     def prepare(self) -> list[MetadataPublisher]:
         """Open the logs, make the coordinators. Returns who must be told of each image."""
@@ -179,7 +203,7 @@ class BrokerServer:
     def _run_in_background(self, name: str, job: Callable[[], None]) -> None:
         self.scheduler.schedule_once(name, 0, job)
 
-    def register(self) -> None:
+    def register(self, is_stopping: Callable[[], bool]) -> None:
         """Register with the controller and be unfenced. Raises KafkaError."""
         self.lifecycle = BrokerLifecycle(
             self.node_id,

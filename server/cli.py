@@ -197,13 +197,19 @@ def _start_node(arguments: argparse.Namespace, environment: Environment) -> int:
 def _serve(config: KafkaConfig, arguments: argparse.Namespace, cluster_id: str | None) -> int:
     stop = _StopRequest()
     stop.watch_signals()
-    from server.node import Node  # late: a bad flag should not pay for it
+    from server.node import Node, StartInterrupted  # late: a bad flag should not pay for it
 
     node = Node(config, cluster_id)
+    if arguments.stop_on_stdin_eof:
+        stop.watch_stdin()
     try:
-        node.start()
+        node.start(stop.is_set)
     except (ConfigError, UserError):
         raise
+    except StartInterrupted as interruption:
+        logger.info("%s reason=%s", interruption, stop.reason)
+        node.shutdown()
+        return EXIT_OK
     except Exception as error:
         node.shutdown()
         raise _start_failure(error) from error
@@ -217,8 +223,6 @@ def _serve(config: KafkaConfig, arguments: argparse.Namespace, cluster_id: str |
         logger.warning("nobody reads standard output %s", ready)
     if sys.stderr.isatty():
         print(_hints(f"{node.host}:{node.port}", arguments.ephemeral), file=sys.stderr)
-    if arguments.stop_on_stdin_eof:
-        stop.watch_stdin()
     stop.wait()
     logger.info("stopping reason=%s", stop.reason)
     node.shutdown()
@@ -258,6 +262,9 @@ class _StopRequest:
             self._set("standard input ended")
 
         threading.Thread(target=wait_for_end, name="stdin-watch", daemon=True).start()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
 
     def wait(self) -> None:
         self._event.wait()

@@ -1,27 +1,37 @@
 """The controller part of a node (Kafka: ControllerServer).
 
 Every node with the role `controller` runs one; the leader of the metadata quorum is the active
-one, the others keep its state warm.
+one, the others keep its state warm. The attributes are what handlers of the controller listeners
+find as `ctx.broker`. A node alone opens no such listener.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from replication.controller.bootstrap import SUPPORTED_FEATURES
 from replication.controller.controller import Controller
-from replication.metadata import ControllerRegistration
+from replication.metadata import ControllerRegistration, Endpoint, MetadataImage
+from replication.metadata_loader import MetadataPublisher
+from replication.raft.driver import RaftDriver
 from replication.raft.snapshots import read_snapshot
 from replication.record_serde import MetadataRecordSerde
 from server import settings
-from server.config_schema import ConfigSchema
+from server.config_schema import TOPIC, ConfigSchema
+from server.listeners import PLAINTEXT, Listener, own_host_name, read_listeners
 from server.shared_server import SharedServer, new_uuid
+from server.socket_server import SocketServer
+from storage.config import LogConfig
+
+if TYPE_CHECKING:
+    from server.peer_client import PeerClient
 
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 
 
 def _bootstrap_records(metadata_dir: Path, serde: MetadataRecordSerde) -> list[object]:
-    """What `kafka-storage format` left for the first start of a cluster; none in our own dirs."""
+    """What formatting left for the first start of a cluster; a node alone has none."""
     path = metadata_dir / BOOTSTRAP_CHECKPOINT
     if not path.exists():
         return []
@@ -29,16 +39,101 @@ def _bootstrap_records(metadata_dir: Path, serde: MetadataRecordSerde) -> list[o
 
 
 class ControllerServer:
-    """The controller of this node. `prepare` before the raft driver starts, `start` after."""
+    """The controller of this node. `bind`, `prepare` before raft starts, then `start`."""
+
+    role = "controller"
 
     controller: Controller
 
     def __init__(self, shared: SharedServer) -> None:
+        """Check what can be checked without touching the disk. Raises ConfigError."""
         self.shared = shared
+        self.config = shared.config
+        self.node_id = shared.node_id
+        self.clock = shared.clock
+        self.timer = shared.timer
+        self.scheduler = shared.scheduler
+        self.incarnation_id = shared.incarnation_id
+        self.is_alone = shared.is_alone
+        self.listeners = read_listeners(shared.config)
+        self.socket_server: SocketServer | None = None
+        if self.listeners.controller:
+            from server.handlers import CONTROLLER_APIS
 
-    def prepare(self) -> None:
+            self.socket_server = SocketServer(
+                settings.socket_server(self.config),
+                self.listeners.controller,
+                self,
+                CONTROLLER_APIS,
+            )
+
+    # ---- what handlers ask
+
+    @property
+    def cluster_id(self) -> str:
+        return self.shared.cluster_id
+
+    @property
+    def metadata(self) -> MetadataImage:
+        """The current image of the cluster."""
+        return self.shared.loader.image
+
+    @property
+    def loader(self) -> object:
+        return self.shared.loader
+
+    @property
+    def raft(self) -> RaftDriver:
+        return self.shared.raft
+
+    @property
+    def peers(self) -> PeerClient | None:
+        return self.shared.peers
+
+    @property
+    def directory_id(self) -> bytes:
+        return self.shared.directory_id
+
+    @property
+    def local_controller(self) -> Controller:
+        return self.controller
+
+    @property
+    def host(self) -> str:
+        """The host of the first listener."""
+        return self.listeners.controller[0].host or "0.0.0.0"
+
+    @property
+    def port(self) -> int:
+        """The port of the first listener."""
+        assert self.socket_server is not None
+        return self.socket_server.port
+
+    def topic_config(self, topic: str) -> LogConfig:
+        """A topic's effective configuration."""
+        return self.config.topic_config(self.metadata.config(TOPIC, topic))
+
+    # ---- life
+
+    def bind(self) -> list[Listener]:
+        """Take the addresses; returns where others reach them. Raises BindError."""
+        if self.socket_server is None:
+            return []
+        self.shared.stop.then("controller listener", self.socket_server.shutdown)
+        self.socket_server.bind()
+        return self.listeners.advertise(
+            self.listeners.controller, self.socket_server.ports, own_host_name()
+        )
+
+    def prepare(self, endpoints: list[Listener]) -> None:
         """Make the controller and let it listen to the quorum."""
         shared = self.shared
+        self.registration = ControllerRegistration(
+            shared.node_id,
+            shared.incarnation_id,
+            {e.name: Endpoint(e.host, e.port, PLAINTEXT) for e in endpoints},
+            dict(SUPPORTED_FEATURES),
+        )
         self.controller = Controller(
             settings.controller(shared.config, shared.node_id, shared.cluster_id),
             shared.raft,
@@ -47,13 +142,20 @@ class ControllerServer:
             shared.clock,
             ConfigSchema(shared.config),
             new_id=new_uuid,
-            registration=ControllerRegistration(
-                shared.node_id, shared.incarnation_id, {}, dict(SUPPORTED_FEATURES)
-            ),
+            registration=self.registration,
             bootstrap_records=_bootstrap_records(shared.metadata_dir, shared.serde),
         )
         shared.stop.then("controller", self.controller.shutdown)
 
+    def serve(self) -> None:
+        """Answer other nodes from now on: votes, fetches, requests for the active controller."""
+        if self.socket_server is not None:
+            self.socket_server.start()
+
     def start(self) -> None:
-        """Take requests; they are served when this node leads the quorum."""
+        """Decide, when this node leads the quorum."""
         self.controller.start()
+
+    def publishers(self) -> list[MetadataPublisher]:
+        """Who must be told of each image."""
+        return []

@@ -4,15 +4,22 @@
 `controller`, a BrokerServer for `broker`.
 
 Start: take the ports (so that an occupied one costs nothing) -> check, lock and format the log
-directories -> the metadata quorum -> open the logs -> publish the metadata image to the parts of
-the broker -> register with the controller and be unfenced -> serve. Stop: controlled shutdown -> no
-more requests -> coordinators, replica manager, logs with their clean-shutdown markers ->
-controller, quorum -> unlock.
+directories -> the metadata quorum -> serve the controllers' listener -> (a broker) wait until the
+metadata is as new as the quorum's leader has it -> open the logs -> publish the metadata image to
+the parts of the broker -> register with the controller and be unfenced -> serve.
+
+Stop: controlled shutdown -> no more requests of clients -> coordinators, replica manager, logs with
+their clean-shutdown markers -> controller -> the quorum, whose leader says farewell -> controllers'
+listener -> unlock.
+
+A node alone does all that too, with a quorum of itself; it needs no threads or connections for
+others and imports nothing that only they need.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from server import settings
 from server.broker_server import BrokerServer
@@ -25,6 +32,13 @@ from server.stop_sequence import StopSequence
 
 logger = logging.getLogger(__name__)
 
+_LOOK_S = 0.2
+_SAY_AFTER_MS = 10_000
+
+
+class StartInterrupted(Exception):
+    """Somebody asked the node to stop while it was starting."""
+
 
 class Node:
     """One process of a cluster. `start` once, `shutdown` once (after a failed start too)."""
@@ -34,12 +48,13 @@ class Node:
 
         `cluster_id` is what the log directories are formatted with, or must belong to already.
         """
-        self.quorum = check(config)
+        quorum = check(config)
         self.config = config
         self._stop = StopSequence()
-        self.shared = SharedServer(config, self._stop, cluster_id)
-        self.broker_server = BrokerServer(self.shared)
-        self.controller_server = ControllerServer(self.shared)
+        self.shared = SharedServer(config, quorum, self._stop, cluster_id)
+        self.broker_server = BrokerServer(self.shared) if quorum.is_broker else None
+        self.controller_server = ControllerServer(self.shared) if quorum.is_controller else None
+        self._was_started = False
 
     @property
     def node_id(self) -> int:
@@ -52,42 +67,64 @@ class Node:
 
     @property
     def host(self) -> str:
-        """The host clients find this node on."""
-        return self.broker_server.host
+        """The host of the first listener, for clients where there is one."""
+        return self._first_server.host
 
     @property
     def port(self) -> int:
-        """The port clients find this node on."""
-        return self.broker_server.port
+        """The port of the first listener, for clients where there is one."""
+        return self._first_server.port
+
+    @property
+    def _first_server(self) -> BrokerServer | ControllerServer:
+        server = self.broker_server or self.controller_server
+        assert server is not None, "a node has a role"
+        return server
 
     @property
     def data_dir(self) -> str:
         """The log directories, for people."""
         return ",".join(str(path.absolute()) for path in self.config.log_dirs())
 
-    def start(self) -> None:
+    def start(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """Start everything; answers requests when it returns.
 
-        Raises ConfigError, BindError, LogDirError, OSError or KafkaError; call `shutdown` then.
+        In a cluster it waits as long as it takes for the others, unless `is_stopping` says that
+        nobody wants that any more. Raises ConfigError, BindError, LogDirError, OSError, KafkaError
+        or StartInterrupted; call `shutdown` then.
         """
         shared, broker, controller = self.shared, self.broker_server, self.controller_server
         began_ms = shared.clock.now_ms()
         for note in settings.notes(self.config):
             logger.warning("%s", note)
-        broker.bind()
-        shared.prepare()
-        controller.prepare()
-        broker.local_controller = controller.controller
+        endpoints = controller.bind() if controller is not None else []
+        if broker is not None:
+            broker.bind()
+        shared.prepare(endpoints)
+        if controller is not None:
+            controller.prepare(endpoints)
         shared.raft.start()
-        publishers = broker.prepare()
+        if controller is not None:
+            controller.serve()
+        publishers = controller.publishers() if controller is not None else []
+        if broker is not None:
+            self._await_metadata(is_stopping)
+            broker.connect(controller.controller if controller is not None else None)
+            publishers += broker.prepare()
         shared.loader.start(publishers)
-        controller.start()
-        broker.register()
+        if controller is not None:
+            controller.start()
+        if broker is not None:
+            self._was_started = True
+            broker.register(is_stopping)
         keep_freed_memory()
-        broker.serve()
+        if broker is not None:
+            broker.serve()
         freeze_collector()
+        self._was_started = True
         logger.info(
-            "broker started node_id=%s cluster_id=%s listener=%s:%s ms=%s",
+            "%s started node_id=%s cluster_id=%s listener=%s:%s ms=%s",
+            "broker" if broker is not None else "controller",
             self.node_id,
             self.cluster_id,
             self.host,
@@ -95,10 +132,31 @@ class Node:
             shared.clock.now_ms() - began_ms,
         )
 
+    def _await_metadata(self, is_stopping: Callable[[], bool]) -> None:
+        """Wait for a leader of the quorum, and for all that it has committed."""
+        shared = self.shared
+        if shared.is_alone:
+            return
+        began_ms = said_ms = shared.clock.now_ms()
+        while not shared.loader.wait_until_caught_up(_LOOK_S):
+            if is_stopping():
+                raise StartInterrupted("stopped while waiting for the metadata quorum")
+            now_ms = shared.clock.now_ms()
+            if now_ms - said_ms >= _SAY_AFTER_MS:
+                said_ms = now_ms
+                logger.warning(
+                    "waiting for the metadata quorum leader_id=%s epoch=%s voters=%s ms=%s",
+                    shared.raft.leader_id,
+                    shared.raft.leader_epoch,
+                    ",".join(map(str, shared.raft.voters.ids)),
+                    now_ms - began_ms,
+                )
+
     def shutdown(self) -> None:
         """Stop all that was started, in reverse; a part that fails does not keep the rest."""
-        was_started = self.broker_server.lifecycle is not None
-        self.broker_server.begin_shutdown()
+        if self.broker_server is not None:
+            self.broker_server.begin_shutdown()
         self._stop.run()
-        if was_started:
-            logger.info("broker stopped node_id=%s", self.node_id)
+        if self._was_started:
+            what = "broker" if self.broker_server is not None else "controller"
+            logger.info("%s stopped node_id=%s", what, self.node_id)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from replication.controller.context import ControllerConfig
 from replication.metadata_loader import SnapshotConfig
+from replication.raft.events import RaftConfig
 from replication.replica_manager import ReplicaManagerConfig
 from server.config import ConfigError, KafkaConfig, catalogue
 from server.coordinator.group_config import GroupConfig
@@ -51,6 +52,16 @@ _SNAPSHOT_KEYS: Mapping[str, str] = {
     "max_record_bytes_between_snapshots": "metadata.log.max.record.bytes.between.snapshots",
     "max_snapshot_interval_ms": "metadata.log.max.snapshot.interval.ms",
 }
+_RAFT_KEYS: Mapping[str, str] = {
+    "election_timeout_ms": "controller.quorum.election.timeout.ms",
+    "election_backoff_max_ms": "controller.quorum.election.backoff.max.ms",
+    "fetch_timeout_ms": "controller.quorum.fetch.timeout.ms",
+    "request_timeout_ms": "controller.quorum.request.timeout.ms",
+    "retry_backoff_ms": "controller.quorum.retry.backoff.ms",
+    "append_linger_ms": "controller.quorum.append.linger.ms",
+    "fetch_max_bytes": "controller.quorum.fetch.max.bytes",
+    "auto_join": "controller.quorum.auto.join.enable",
+}
 _NOT_KEYS = {"node_id", "cluster_id", "features"}
 _LAYERS: tuple[tuple[type, Mapping[str, str]], ...] = (
     (SocketServerConfig, {}),
@@ -60,6 +71,7 @@ _LAYERS: tuple[tuple[type, Mapping[str, str]], ...] = (
     (LogManagerConfig, _LOG_MANAGER_KEYS),
     (SnapshotConfig, _SNAPSHOT_KEYS),
     (CleanerConfig, {}),
+    (RaftConfig, _RAFT_KEYS),
 )
 
 
@@ -125,6 +137,11 @@ def cleaner(config: KafkaConfig) -> CleanerConfig:
 def snapshots(config: KafkaConfig) -> SnapshotConfig:
     """When the metadata log is snapshotted."""
     return _layer(SnapshotConfig, config, _SNAPSHOT_KEYS)
+
+
+def raft(config: KafkaConfig) -> RaftConfig:
+    """The metadata quorum's times and sizes."""
+    return _layer(RaftConfig, config, _RAFT_KEYS)
 
 
 def controller(config: KafkaConfig, node: int, cluster_id: str) -> ControllerConfig:

@@ -12,6 +12,7 @@ import logging
 import os
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from replication.metadata import MetadataImage
 from replication.metadata_loader import MetadataLoader
@@ -21,10 +22,14 @@ from replication.record_serde import MetadataRecordSerde
 from replication.timer import BackgroundScheduler, Timer
 from server import settings
 from server.config import ConfigError, KafkaConfig
-from server.quorum_config import node_id
+from server.quorum_config import QuorumConfig
 from server.stop_sequence import StopSequence
 from storage.config import SystemClock
-from storage.log_dirs import FormattedDirs, prepare_log_dirs
+from storage.log_dirs import FormattedDirs, LogDirError, is_formatted, prepare_log_dirs
+
+if TYPE_CHECKING:
+    from server.listeners import Listener
+    from server.peer_client import PeerClient
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +49,18 @@ class SharedServer:
     loader: MetadataLoader
     dirs: FormattedDirs
 
-    def __init__(self, config: KafkaConfig, stop: StopSequence, cluster_id: str | None) -> None:
+    def __init__(
+        self,
+        config: KafkaConfig,
+        quorum: QuorumConfig,
+        stop: StopSequence,
+        cluster_id: str | None,
+    ) -> None:
         """`cluster_id`: what fresh log directories are formatted with."""
         self.config = config
+        self.quorum = quorum
         self.stop = stop
-        self.node_id = node_id(config)
+        self.node_id = quorum.node_id
         self.cluster_id = ""
         self.clock = SystemClock()
         self.timer = Timer(self.clock)
@@ -56,7 +68,14 @@ class SharedServer:
         self.serde = MetadataRecordSerde()
         self.incarnation_id = new_uuid()
         self.metadata_dir = Path(config.get_str("metadata.log.dir") or config.log_dirs()[0])
+        self.peers: PeerClient | None = None
+        """How this node speaks to others; None on a node alone."""
         self._wanted_cluster_id = cluster_id
+
+    @property
+    def is_alone(self) -> bool:
+        """Nobody else can ever be in this cluster."""
+        return self.quorum.is_alone
 
     @property
     def metadata(self) -> MetadataImage:
@@ -68,11 +87,13 @@ class SharedServer:
         """The id of the directory that holds the metadata log (KIP-853)."""
         return self.dirs.directory_ids[self.metadata_dir]
 
-    def prepare(self) -> None:
+    def prepare(self, controller_endpoints: list[Listener]) -> None:
         """Check, lock and format the directories; make the quorum's parts, start none of them.
 
-        Raises ConfigError, LogDirError, OSError, KafkaError, CorruptSnapshot, CorruptQuorumState.
+        `controller_endpoints`: where other nodes reach the controller of this one. Raises
+        ConfigError, LogDirError, OSError, KafkaError, CorruptSnapshot, CorruptQuorumState.
         """
+        self._check_formatted()
         self.dirs = prepare_log_dirs(
             self.config.log_dirs(), self.node_id, self._wanted_cluster_id, new_uuid
         )
@@ -87,14 +108,30 @@ class SharedServer:
         for part in (self.timer, self.scheduler):
             self.stop.then(type(part).__name__, part.shutdown)
             part.start()
-        self._make_quorum()
+        self._make_quorum(controller_endpoints)
 
-    def _make_quorum(self) -> None:
+    def _check_formatted(self) -> None:
+        """A node that others know must not make up a cluster of its own."""
+        if self.quorum.may_format_itself:
+            return
+        metadata_dir = self.metadata_dir
+        if is_formatted(metadata_dir) or (self._wanted_cluster_id and self.quorum.voters):
+            return
+        raise LogDirError(
+            f"{metadata_dir} is not formatted, and this node is one of a cluster: run"
+            " `barnabas format --cluster-id ID --config FILE` on each of its nodes, with one id"
+            " that `barnabas random-uuid` makes"
+        )
+
+    def _make_quorum(self, controller_endpoints: list[Listener]) -> None:
         log = RaftLog.open(
             self.metadata_dir,
             self.clock,
             segment_bytes=self.config.get_int("metadata.log.segment.bytes"),
         )
+        others: dict[str, Any] = {}
+        if not self.is_alone:
+            others = self._with_others(controller_endpoints)
         self.raft = RaftDriver(
             self.node_id,
             log,
@@ -102,6 +139,7 @@ class SharedServer:
             self.serde,
             directory_id=self.directory_id,
             on_fatal=self.fatal,
+            **others,
         )
         self.stop.then("raft driver", self.raft.shutdown)
         self.loader = MetadataLoader(
@@ -112,6 +150,35 @@ class SharedServer:
         )
         self.raft.add_listener(self.loader)
         self.stop.then("metadata loader", self.loader.shutdown)
+
+    def _with_others(self, controller_endpoints: list[Listener]) -> dict[str, Any]:
+        """What the driver needs in a quorum of several; imported only here."""
+        from replication.raft.voter_set import Endpoint, Voter, VoterSet
+        from server.peer_client import PeerClient
+        from server.raft_transport import RaftTransport
+
+        quorum = self.quorum
+        listener = quorum.controller_listener_names[0]
+        self.peers = PeerClient(self.clock.now_ms, f"node-{self.node_id}")
+        self.stop.then("peer client", self.peers.shutdown)
+        self.peers.start()
+        endpoints = tuple(Endpoint(e.name, e.host, e.port) for e in controller_endpoints)
+        voters = [
+            Voter(voter.node_id, endpoints=(Endpoint(listener, voter.host, voter.port),))
+            for voter in quorum.voters
+        ]
+        if not voters and quorum.may_format_itself:
+            voters = [Voter(self.node_id, endpoints=endpoints)]
+        return {
+            "voters": VoterSet(voters) if voters else None,
+            "cluster_id": self.cluster_id,
+            "config": settings.raft(self.config),
+            "transport": RaftTransport(self.peers, self.node_id, listener),
+            "endpoints": endpoints,
+            "listener_name": listener,
+            "bootstrap_servers": quorum.bootstrap_servers,
+            "can_vote": quorum.is_controller,
+        }
 
     def fatal(self, error: BaseException) -> None:
         """End the process now."""

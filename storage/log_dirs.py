@@ -158,6 +158,11 @@ def _claim(
     formatted.directory_ids[path] = directory_id
 
 
+def is_formatted(path: Path) -> bool:
+    """Does the directory say whose it is. Raises nothing: a broken disk says no."""
+    return (path / META_PROPERTIES).exists()
+
+
 def inspect_log_dirs(
     dirs: Sequence[Path],
     node_id: int,
