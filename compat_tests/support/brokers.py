@@ -123,7 +123,7 @@ class ApacheKafka:
         with open(self._log_path(), "ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )  # fmt: skip
 
     def await_ready(self) -> None:
@@ -182,7 +182,7 @@ class ApacheKafka:
         self._formatted = True
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """In the child, before exec: SIGKILL when the test process ends, however it ends (Linux)."""
     if sys.platform == "linux":
         import ctypes

@@ -1,0 +1,148 @@
+"""C9: partitions moved between four brokers under clients, with kills and a cancelled move."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
+
+from compat_tests.support.clusters import ClusterOfNodes
+from compat_tests.support.wait import eventually
+from compat_tests.support.workload import Workload
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(86_400)]
+
+THROTTLE = 20_000  # bytes a second: slow enough to be cancelled in the middle
+
+
+def test_c9_partitions_move_under_fire_and_leave_nothing_behind(
+    make_cluster: Callable[..., ClusterOfNodes],
+    tmp_path: Path,
+    topic_name: str,
+    rounds: Callable[[int], int],
+) -> None:
+    cluster = make_cluster({"log.segment.delete.delay.ms": 1000}, broker_only=1)
+    chance = random.Random(20260109)
+    mover = Mover(cluster, topic_name)
+    with Workload(cluster, tmp_path, topic_name, size=400) as load:
+        load.await_acked(3000)
+        mover.cancel_in_the_middle(0, away_from(cluster, topic_name, 0, chance))
+        load.await_each_producing()
+        for number in range(rounds(4)):
+            partition = number % load.partitions
+            target = away_from(cluster, topic_name, partition, chance)
+            mover.move({partition: target})
+            victim = chance.choice(sorted(cluster.nodes))
+            cluster.kill(victim)
+            load.await_each_producing()
+            cluster.restart(victim)
+            mover.await_done({partition: target})
+        everywhere = {p: away_from(cluster, topic_name, p, chance) for p in range(load.partitions)}
+        mover.move(everywhere)
+        mover.await_done(everywhere)
+        load.await_each_producing()
+        load.prove()
+    eventually(
+        lambda: not orphans(cluster, topic_name), timeout_s=30,
+        what=f"no directory of a replica that moved away: {orphans(cluster, topic_name)}",
+    )  # fmt: skip
+
+
+class Mover:
+    """What kafka-reassign-partitions does, through the admin API."""
+
+    def __init__(self, cluster: ClusterOfNodes, topic: str) -> None:
+        self._cluster, self._topic = cluster, topic
+
+    def _ask(self, call: Callable[[Any], Any]) -> Any:
+        admin = KafkaAdminClient(bootstrap_servers=self._cluster.bootstrap_servers.split(","))
+        try:
+            return call(admin)
+        finally:
+            admin.close()
+
+    def move(self, targets: dict[int, list[int] | None]) -> None:
+        """Ask for these replicas; None cancels. An error of a partition is a failure."""
+        asked = {TopicPartition(self._topic, p): replicas for p, replicas in targets.items()}
+        answer = self._ask(lambda admin: admin.alter_partition_reassignments(asked))
+        assert set(answer) == set(asked), answer
+        assert not any(answer.values()), answer
+
+    def under_way(self) -> dict[Any, Any]:
+        found = self._ask(lambda admin: admin.list_partition_reassignments())
+        return {place: state for place, state in found.items() if place.topic == self._topic}
+
+    def await_done(self, targets: dict[int, list[int]]) -> None:
+        eventually(lambda: not self.under_way(), timeout_s=90, every_s=0.3, what="moves done")
+        self._cluster.await_full_isr(self._topic)
+        for node in self._cluster.running():
+            parts = self._cluster.view(node, self._topic).topics[self._topic]
+            assert {p: list(parts[p].replicas) for p in targets} == targets
+
+    def cancel_in_the_middle(self, partition: int, target: list[int]) -> None:
+        """A throttled move that is called off: the partition is what it was."""
+        before = self._cluster.view(1, self._topic).topics[self._topic][partition]
+        self.throttle(THROTTLE)
+        self.move({partition: target})
+        (state,) = self.under_way().values()
+        assert set(state["adding_replicas"]) == set(target) - set(before.replicas)
+        assert set(state["removing_replicas"]) == set(before.replicas) - set(target)
+        self.move({partition: None})
+        self.throttle(None)
+        self.await_done({partition: list(before.replicas)})
+
+    def throttle(self, rate: int | None) -> None:
+        """Limit replication of the topic (None: no more), as --throttle does it."""
+        operation = AlterConfigOpType.DELETE if rate is None else AlterConfigOpType.SET
+        topic = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+        broker = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+        changes = [
+            ConfigResource(
+                kind, name, incremental_configs=[
+                    ConfigEntry(key, value, incremental_operation=operation) for key in keys
+                ],
+            )
+            for kind, name, keys, value in (
+                (ResourceType.TOPIC, self._topic, topic, "*"),
+                *((ResourceType.BROKER, str(node), broker, str(rate))
+                  for node in self._cluster.nodes),
+            )
+        ]  # fmt: skip
+        admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap_servers, "log_level": 0})
+        for done in admin.incremental_alter_configs(changes).values():
+            done.result(20)
+
+
+def away_from(
+    cluster: ClusterOfNodes, topic: str, partition: int, chance: random.Random
+) -> list[int]:
+    """Three brokers, one of them new to the partition, in any order."""
+    node = cluster.running()[0]
+    have = list(cluster.view(node, topic).topics[topic][partition].replicas)
+    (new,) = set(cluster.nodes) - set(have)
+    chosen = [new, *chance.sample(have, 2)]
+    chance.shuffle(chosen)
+    return chosen
+
+
+def orphans(cluster: ClusterOfNodes, topic: str) -> list[str]:
+    """Directories of the topic's partitions on nodes that are no replica of them."""
+    parts = cluster.view(cluster.running()[0], topic).topics[topic]
+    return [
+        f"node {node}: {path.name}"
+        for node in cluster.nodes
+        for path in cluster.data_dir(node).glob(f"{topic}-*")
+        if not any(path.name == f"{topic}-{p.index}" and node in p.replicas for p in parts)
+    ]

@@ -1,0 +1,42 @@
+"""C8: every node stopped and started in turn, as an upgrade does it; clients notice nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compat_tests.support.availability import longest_gaps
+from compat_tests.support.clusters import ClusterOfNodes
+from compat_tests.support.workload import Workload
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(86_400)]
+
+GAP_S = 2.0
+
+
+def test_c8_a_rolling_restart_is_no_error_of_any_client(
+    make_cluster: Callable[..., ClusterOfNodes],
+    tmp_path: Path,
+    topic_name: str,
+    rounds: Callable[[int], int],
+) -> None:
+    cluster = make_cluster()
+    with Workload(cluster, tmp_path, topic_name) as load:
+        load.await_each_producing()
+        for _ in range(rounds(1)):
+            for node in cluster.nodes:
+                leads = cluster.leader(topic_name) == node
+                code = cluster.terminate(node)
+                assert code in (0, 143), code  # the JVM ends by the signal it handled
+                if leads:  # it gave its leadership away before it ended
+                    assert cluster.leader(topic_name) != node
+                load.await_each_producing()
+                cluster.restart(node)
+                cluster.await_full_isr(topic_name)
+        report = load.prove()
+    assert report.unknown == 0
+    gaps = sorted(longest_gaps(load.history()).values())
+    print(f"C8: longest gap of each partition {', '.join(f'{gap:.2f}' for gap in gaps)} s")
+    assert gaps[-1] < GAP_S, gaps
