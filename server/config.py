@@ -239,6 +239,8 @@ class KafkaConfig:
     def __init__(self, static: Mapping[str, str] | None = None) -> None:
         """Check and take the static values. Raises ConfigError."""
         given = dict(static or {})
+        if "broker.id" in given:  # node.id's older name: one value for both, as in Kafka
+            given.setdefault("node.id", given["broker.id"])
         known = catalogue().broker
         for name in given:
             if name not in known and _without_listener_prefix(name) not in known:

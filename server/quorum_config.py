@@ -94,12 +94,10 @@ class QuorumConfig(NamedTuple):
 
 def node_id(config: KafkaConfig) -> int:
     """`node.id`, or its older name `broker.id`. Raises ConfigError when the two differ."""
-    by_new, by_old = config.is_set("node.id"), config.is_set("broker.id")
-    if by_old and by_new and config.get_int("node.id") != config.get_int("broker.id"):
-        raise ConfigError(
-            "broker.id", config.text("broker.id"), f"expected node.id ({config.text('node.id')})"
-        )
-    return config.get_int("broker.id" if by_old and not by_new else "node.id")
+    node = config.get_int("node.id")
+    if config.is_set("broker.id") and config.get_int("broker.id") != node:
+        raise ConfigError("broker.id", config.text("broker.id"), f"expected node.id ({node})")
+    return node
 
 
 def parse_voters(key: str, items: Sequence[str]) -> tuple[QuorumVoter, ...]:
