@@ -7,10 +7,13 @@ from itertools import count
 from typing import Any
 
 from replication.controller import (
+    alter_partition,
     bootstrap,
     cluster,
     configs,
+    directories,
     elections,
+    features,
     producer_ids,
     reassignments,
     topics,
@@ -39,9 +42,12 @@ from wire.messages.admin import (
     ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
     ListPartitionReassignmentsRequest,
+    UpdateFeaturesRequest,
 )
 from wire.messages.quorum import (
     AllocateProducerIdsRequest,
+    AlterPartitionRequest,
+    AssignReplicasToDirsRequest,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
 )
@@ -277,6 +283,106 @@ class Cluster:
             for topic in response.topics
             for entry in topic.partitions
         }
+
+    def alter_partition(
+        self,
+        name: str,
+        isr: Sequence[int],
+        *,
+        index: int = 0,
+        sender: int | None = None,
+        epochs: Mapping[int, int] | None = None,
+        **changes: Any,
+    ) -> Any:
+        """The answer for one partition, asked by its leader as it is now unless told otherwise."""
+        current = self.partition(name, index)
+        asker = current.leader if sender is None else sender
+        brokers = self.image.brokers
+        known = {b: brokers[b].broker_epoch if b in brokers else 0 for b in isr} | dict(
+            epochs or {}
+        )
+        wanted = AlterPartitionRequest.Topic.Partition
+        fields: dict[str, Any] = {
+            "partition_index": index, "leader_epoch": current.leader_epoch,
+            "partition_epoch": current.partition_epoch,
+            "leader_recovery_state": current.leader_recovery_state,
+            "new_isr_with_epochs": [
+                wanted.BrokerState(broker_id=b, broker_epoch=known[b]) for b in isr
+            ],
+        }  # fmt: skip
+        request = AlterPartitionRequest(
+            broker_id=asker,
+            broker_epoch=brokers[asker].broker_epoch,
+            topics=[
+                AlterPartitionRequest.Topic(
+                    topic_id=self.image.topics_by_name[name].topic_id,
+                    partitions=[wanted(**{**fields, **changes})],
+                )
+            ],
+        )
+        return self.ask_alter_partition(request).topics[0].partitions[0]
+
+    def ask_alter_partition(self, request: AlterPartitionRequest) -> Any:
+        return self.run(alter_partition.alter_partition(self.image, self.config, request))
+
+    def assign_directories(
+        self, broker_id: int, wanted: Mapping[bytes, Sequence[tuple[bytes, int]]], **changes: Any
+    ) -> list[tuple[bytes, int, int]]:
+        """(directory, partition, error code) of each; `wanted`: (topic id, index) by directory."""
+        directory = AssignReplicasToDirsRequest.Directory
+        request = AssignReplicasToDirsRequest(
+            broker_id=broker_id,
+            broker_epoch=changes.get("broker_epoch", self.image.brokers[broker_id].broker_epoch),
+            directories=[
+                directory(
+                    id=directory_id,
+                    topics=[
+                        directory.Topic(
+                            topic_id=topic_id,
+                            partitions=[directory.Topic.Partition(partition_index=index)],
+                        )
+                        for topic_id, index in replicas
+                    ],
+                )
+                for directory_id, replicas in wanted.items()
+            ],
+        )
+        response = self.run(directories.assign_replicas_to_dirs(self.image, self.config, request))
+        return [
+            (entry.id, partition.partition_index, partition.error_code)
+            for entry in response.directories
+            for topic in entry.topics
+            for partition in topic.partitions
+        ]
+
+    def update_features(
+        self,
+        *updates: tuple[str, int, int],
+        validate_only: bool = False,
+        version: int = 2,
+        kraft_version: int = 1,
+    ) -> Any:
+        """`updates`: (feature, level, upgrade type)."""
+        request = UpdateFeaturesRequest(
+            feature_updates=[
+                UpdateFeaturesRequest.FeatureUpdate(
+                    feature=name, max_version_level=level, upgrade_type=kind
+                )
+                for name, level, kind in updates
+            ],
+            validate_only=validate_only,
+        )
+        context = ControllerContext(api_version=version)
+        return self.run(
+            features.update_features(self.image, self.config, request, context, kraft_version)
+        )
+
+    def balance(self) -> int:
+        """Elect preferred leaders as from time to time; returns how many changed."""
+        return len(self.apply(elections.balance_leaders(self.image, self.config)))
+
+    def elect_unclean(self) -> int:
+        return len(self.apply(elections.elect_unclean_leaders(self.image, self.config)))
 
     def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> Any:
         request = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
