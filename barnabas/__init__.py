@@ -5,19 +5,31 @@
     with barnabas.Broker() as broker:
         broker.bootstrap_servers        # "127.0.0.1:54321": give it to any Kafka client
 
-The broker runs as a child process, so nothing of it is imported into yours. From a shell:
-`barnabas start`; from pytest: the fixtures `barnabas_broker` and `barnabas_shared_broker`.
+    with barnabas.Cluster(nodes=3) as cluster:
+        cluster.kill(2)                 # and what does your application do now?
+
+Brokers run as child processes, so nothing of them is imported into yours. From a shell:
+`barnabas start`, `barnabas cluster start`; from pytest: the fixtures `barnabas_broker`,
+`barnabas_cluster` and `barnabas_shared_broker`.
 """
 
 from __future__ import annotations
 
 from barnabas.broker import Broker, BrokerError
 
-__all__ = ["Broker", "BrokerError"]
+TYPE_CHECKING = False  # what type checkers take for true; importing typing would slow the start
+if TYPE_CHECKING:
+    from barnabas.cluster import Cluster
+
+__all__ = ["Broker", "BrokerError", "Cluster"]
 
 
-def __getattr__(name: str) -> str:
-    """`barnabas.__version__`, looked up only when asked: importlib.metadata is slow to import."""
+def __getattr__(name: str) -> object:
+    """`Cluster` and `__version__`, looked up only when asked: both are slow to import."""
+    if name == "Cluster":
+        from barnabas.cluster import Cluster
+
+        return Cluster
     if name == "__version__":
         from importlib.metadata import version
 

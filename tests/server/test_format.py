@@ -55,7 +55,7 @@ def test_every_directory_gets_an_identity_and_the_features(tmp_path: Path) -> No
         ids.add(identity.directory_id)
         content = read_snapshot(tmp_path / name / "bootstrap.checkpoint")
         records = [MetadataRecordSerde().decode(value) for value in content.values]
-        assert [(r.name, r.feature_level) for r in records][0] == ("metadata.version", 30)
+        assert (records[0].name, records[0].feature_level) == ("metadata.version", 30)
         assert "kraft.version" not in {r.name for r in records}
     assert len(ids) == 2
 
