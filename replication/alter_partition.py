@@ -1,4 +1,4 @@
-"""Telling the controller about changed ISRs: one request in flight, many partitions in it (KIP-497).
+"""Asking the controller for other ISRs: one request in flight, many partitions in it (KIP-497).
 
 What: leaders hand in `IsrChange`s; they go to the controller as AlterPartition, and each gets its
 answer (H-7). Why one at a time: a broker's death changes a thousand ISRs within a moment, and the

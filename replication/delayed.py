@@ -110,7 +110,8 @@ class Reader(Protocol):
 class DelayedFetch(DelayedOperation):
     """A Fetch that found less than `min_bytes`; when completed it reads once more and answers.
 
-    Complete when (Kafka's DelayedFetch): a partition is not led here any more, its leader epoch
+    Complete when (Kafka's DelayedFetch): a partition is not led here any more (or not here at
+    all, for a consumer that may read from followers), its leader epoch
     changed, its log was truncated below the fetch offset, the fetcher diverges, or enough bytes
     are there. Differs from Kafka in that an offset between the visible bound and the log end
     waits (Kafka answers at once with nothing, and the client asks again in a tight loop).
@@ -119,6 +120,7 @@ class DelayedFetch(DelayedOperation):
     __slots__ = (
         "_reader",
         "isolation",
+        "leader_only",
         "max_bytes",
         "min_bytes",
         "on_answer",
@@ -138,6 +140,7 @@ class DelayedFetch(DelayedOperation):
         requests: Sequence[FetchPartition],
         partitions: Sequence[Partition | None],
         on_answer: Callable[[list[FetchResult]], None],
+        leader_only: bool = True,
     ) -> None:
         super().__init__(max_wait_ms)
         self._reader = reader
@@ -148,6 +151,7 @@ class DelayedFetch(DelayedOperation):
         self.requests = requests
         self.partitions = partitions
         self.on_answer = on_answer
+        self.leader_only = leader_only
 
     def try_complete(self) -> bool:
         available = 0
@@ -162,7 +166,7 @@ class DelayedFetch(DelayedOperation):
 
     def _available_bytes(self, partition: Partition | None, request: FetchPartition) -> int:
         """How many bytes a read would find; -1 if the fetch must be answered whatever there is."""
-        log = None if partition is None else partition.leader_log
+        log = None if partition is None else partition.readable_log(self.leader_only)
         if partition is None or log is None:
             return -1
         epoch = request.current_leader_epoch
@@ -176,7 +180,8 @@ class DelayedFetch(DelayedOperation):
         else:
             bound = log.last_stable_offset if self.isolation else log.high_watermark
         if offset >= bound:
-            return -1 if offset > log.log_end_offset else 0
+            is_beyond = offset > log.log_end_offset and log is partition.leader_log
+            return -1 if is_beyond else 0
         if self.min_bytes <= 1:
             return 1
         return min(log.readable_bytes(offset, bound), request.max_bytes)

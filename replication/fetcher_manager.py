@@ -80,9 +80,7 @@ class FetcherThread:
             try:
                 if not fetcher.turn(endpoint):
                     self._wait(fetcher.wake_ms)
-            except Exception as error:
-                if self._is_stopping:
-                    return
+            except Exception as error:  # a fault of ours: the others must not suffer from it
                 logger.exception("fetcher failed leader=%s", fetcher.leader_id)
                 fetcher.handle_failure(error)
 

@@ -28,13 +28,15 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from replication.partition import Partition
-from replication.requests import LogDirInfo, ReplicaLogInfo
+from replication.partition_reads import NO_LEADER
+from replication.requests import IsrChange, LogDirInfo, ReplicaLogInfo
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from replication.cluster_replication import ClusterReplication
     from replication.metadata import (
         MetadataDelta,
         MetadataImage,
@@ -60,11 +62,20 @@ LeadershipHook = Callable[[TopicPartition, int | None], object]
 class _Changes:
     """What one delta did, to be told when no lock is held."""
 
-    __slots__ = ("leadership", "partitions")
+    __slots__ = ("followed", "leadership", "misplaced", "not_followed", "partitions")
 
     def __init__(self) -> None:
         self.partitions: list[Partition] = []
         self.leadership: list[tuple[TopicPartition, int | None]] = []
+        self.followed: list[Partition] = []
+        self.not_followed: list[TopicPartition] = []
+        self.misplaced: list[tuple[Partition, bytes]] = []
+        """Replicas in another directory than metadata says, with the id of theirs."""
+
+    @property
+    def concern_others(self) -> bool:
+        """Is there a partition with replicas elsewhere, or a report to be made?"""
+        return bool(self.misplaced) or any(len(p.replicas) > 1 for p in self.partitions)
 
 
 class LocalReplicas:
@@ -80,7 +91,10 @@ class LocalReplicas:
         topic_config: Callable[[str], LogConfig],
         lag_ms_max: int,
         on_change: Callable[[Partition], object],
+        alter_isr: Callable[[IsrChange], object] | None = None,
+        cluster: Callable[[], ClusterReplication | None] | None = None,
     ) -> None:
+        """`cluster` is asked for when the first partition has replicas on other nodes."""
         self.partitions: dict[Key, Partition] = {}
         self.on_partition_leadership: list[LeadershipHook] = []
         """Called with (partition, leader epoch) on becoming leader, (partition, None) after it."""
@@ -94,6 +108,9 @@ class LocalReplicas:
         self._topic_config = topic_config
         self._lag_ms_max = lag_ms_max
         self._on_change = on_change
+        self._alter_isr = alter_isr
+        self._cluster = cluster
+        self._has_cluster = False
         self._state_lock = threading.Lock()
         self._offline: dict[Key, bytes] = {}
         self._is_loaded = False
@@ -149,6 +166,7 @@ class LocalReplicas:
                 if topic is not None:
                     self._apply_topic(topic, changes)
         self._tell(changes)
+        self._tell_cluster(changes, image, delta.changed_brokers)
         changed = [name for kind, name in delta.changed_configs if kind == _RESOURCE_TOPIC]
         if changed:
             self.reload_topic_configs(changed)
@@ -173,6 +191,25 @@ class LocalReplicas:
                     hook(key, leader_epoch)
                 except Exception:
                     logger.exception("leadership hook failed partition=%s-%s", *key)
+
+    def _tell_cluster(
+        self, changes: _Changes, image: MetadataImage, changed_brokers: Iterable[int] = ()
+    ) -> None:
+        """Start and stop fetching; nothing of it is loaded before there is somebody to fetch from.
+
+        After the leadership hooks: a coordinator that resigns must not wait for a fetcher.
+        """
+        if self._cluster is None or not (self._has_cluster or changes.concern_others):
+            return
+        cluster = self._cluster()
+        if cluster is None:
+            return
+        self._has_cluster = True
+        cluster.roles_changed(image, changes.followed, changes.not_followed, changed_brokers)
+        for partition, directory_id in changes.misplaced:
+            cluster.assignments.report(
+                partition.topic_id, partition.topic_partition[1], directory_id
+            )
 
     def _rename_strays(self, image: MetadataImage) -> None:
         """B-8: a log without topic id, of an unknown id, or not assigned to us is set aside."""
@@ -222,7 +259,7 @@ class LocalReplicas:
             if self._node_id not in registration.replicas:
                 if partition is not None:
                     self._remove(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, changes)
-            elif partition is None or partition.partition_epoch != registration.partition_epoch:
+            elif partition is None or partition.registration is not registration:
                 self._place(key, topic, registration, partition, changes)
 
     def _place(
@@ -253,11 +290,31 @@ class LocalReplicas:
         self._offline.pop(key, None)
         self.partitions[key] = partition
         changes.partitions.append(partition)
+        self._note_cluster(partition, log, registration, changes)
         if partition.is_leader:
             if is_new:
                 changes.leadership.append((key, partition.leader_epoch))
         elif was_leader or is_new:
             changes.leadership.append((key, None))
+
+    def _note_cluster(
+        self,
+        partition: Partition,
+        log: PartitionLog,
+        registration: PartitionRegistration,
+        changes: _Changes,
+    ) -> None:
+        """What other nodes have to do with it: whom it follows, where it must be said to be."""
+        if self._cluster is None:
+            return
+        if registration.leader in (self._node_id, NO_LEADER):
+            changes.not_followed.append(partition.topic_partition)
+        else:
+            changes.followed.append(partition)
+        if len(self._log_manager.log_dirs) > 1:
+            actual = self._log_manager.directory_id(log.directory.parent)
+            if registration.directory(self._node_id) != actual:
+                changes.misplaced.append((partition, actual))
 
     def _new_partition(self, key: TopicPartition, topic_id: bytes) -> Partition:
         return Partition(
@@ -268,6 +325,7 @@ class LocalReplicas:
             metadata=self._metadata,
             flush_async=self._log_manager.flush_async,
             on_progress=self._on_change,
+            alter_isr=self._alter_isr,
             lag_ms_max=self._lag_ms_max,
         )
 
@@ -323,6 +381,7 @@ class LocalReplicas:
         self.retired_bytes_in += partition.bytes_in
         self.retired_bytes_out += partition.bytes_out
         changes.partitions.append(partition)
+        changes.not_followed.append(partition.topic_partition)
         changes.leadership.append((partition.topic_partition, None))
 
     def _set_offline(
@@ -348,6 +407,7 @@ class LocalReplicas:
                     key = partition.topic_partition
                     self._set_offline(key, partition.topic_id, partition, changes, error)
         self._tell(changes)
+        self._tell_cluster(changes, self._metadata())
 
     # ------------------------------------------------------------------ configs
 

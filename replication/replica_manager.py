@@ -14,28 +14,33 @@ the caller's (inline), another request's, the reaper's, or the flusher's; never 
 package. Duty of the caller: do not hold a lock that a callback of *any* request may take, unless it
 is re-entrant.
 
+With other brokers (`ClusterLinks`), what concerns them lives in `cluster_replication`: fetching as
+a follower, ISR changes, reports of directories. It is made when the first partition with more than
+one replica comes here, so that a node alone neither loads nor runs it.
+
 Counters are plain ints that `server.metrics` reads.
 
-Gaps: no tiered storage, no follower fetching (KIP-392 read replicas, fetchers, AlterPartition), no
-replication quotas; transactional appends are not verified with their coordinator here.
+Gaps: no tiered storage; replicas are not moved between directories (AlterReplicaLogDirs);
+transactional appends are not verified with their coordinator here.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from replication.delayed import (
     DelayedDeleteRecords,
-    DelayedFetch,
     DelayedProduce,
     DeleteStatus,
     ProduceStatus,
 )
 from replication.local_replicas import Key, LocalReplicas
 from replication.purgatory import DelayedOperation, Purgatory
+from replication.replica_reads import ReplicaReads
 from replication.requests import (
     CONSUMER_REPLICA_ID,
     DEBUGGING_REPLICA_ID,
@@ -49,17 +54,20 @@ from replication.requests import (
     LogDirInfo,
     ReplicaLogInfo,
 )
+from storage.config import LONG_MAX
 from storage.log import AppendOrigin
 from wire.errors import ErrorCode, KafkaError
-from wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from replication.cluster_replication import ClusterReplication
+    from replication.fetcher_manager import RunFetcher
     from replication.metadata import MetadataDelta, MetadataImage
     from replication.partition import Partition
+    from replication.requests import IsrChange
     from replication.timer import Timer
-    from storage.config import Clock, LogConfig
+    from storage.config import Clock, LogConfig, Scheduler
     from storage.log import LogAppendInfo
     from storage.log_manager import LogManager
 
@@ -72,6 +80,7 @@ __all__ = [
     "DELETE_TO_HIGH_WATERMARK",
     "LIST_OFFSETS_MIN_VERSION",
     "AppendResult",
+    "ClusterLinks",
     "FetchPartition",
     "FetchResult",
     "IsolationLevel",
@@ -82,7 +91,6 @@ __all__ = [
 ]
 
 _INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
-_INCONSISTENT_TOPIC_ID = int(ErrorCode.INCONSISTENT_TOPIC_ID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +101,33 @@ class ReplicaManagerConfig:
     """A follower that was not caught up for so long leaves the ISR."""
     fetch_max_bytes: int = 57_671_680
     """Most bytes of records in one Fetch response (`fetch.max.bytes`)."""
+    replica_fetch_max_bytes: int = 1_048_576
+    replica_fetch_response_max_bytes: int = 10_485_760
+    replica_fetch_min_bytes: int = 1
+    replica_fetch_wait_max_ms: int = 500
+    replica_fetch_backoff_ms: int = 1_000
+    num_replica_fetchers: int = 1
+    """Threads that fetch from each leader."""
+    replica_selector_class: str | None = None
+    """Which replica serves a consumer: the leader, or by rack (Kafka's class of that name)."""
+    replication_quota_window_num: int = 11
 
 
-class ReplicaManager:
+class ClusterLinks(NamedTuple):
+    """What a replica manager needs of the rest of a cluster."""
+
+    submit: Callable[[Any, Callable[[Any], None]], object]
+    """A request to the controller; the response or a KafkaError comes back, on any thread."""
+    broker_epoch: Callable[[], int]
+    """This broker's, as registered; -1 before."""
+    run_fetcher: RunFetcher
+    """Make a fetcher fetch from its leader: with a thread and a socket, or in a simulator."""
+    listener_name: str
+    """`inter.broker.listener.name`: where other brokers are reached."""
+    scheduler: Scheduler
+
+
+class ReplicaManager(ReplicaReads):
     """See the module. `local` is the set of partitions here; its dict is read on each request."""
 
     def __init__(
@@ -108,12 +140,12 @@ class ReplicaManager:
         node_id: int,
         *,
         topic_config: Callable[[str], LogConfig],
+        links: Callable[[], ClusterLinks] | None = None,
     ) -> None:
-        self.config = config
+        """`links` is asked once, when a partition first has more than one replica."""
         self.produce_purgatory = Purgatory("Produce", timer)
-        self.fetch_purgatory = Purgatory("Fetch", timer)
         self.delete_records_purgatory = Purgatory("DeleteRecords", timer)
-        self.local = LocalReplicas(
+        local = LocalReplicas(
             log_manager,
             metadata,
             clock,
@@ -121,19 +153,25 @@ class ReplicaManager:
             topic_config=topic_config,
             lag_ms_max=config.replica_lag_time_max_ms,
             on_change=self._partition_changed,
+            alter_isr=None if links is None else self._alter_isr,
+            cluster=None if links is None else self.cluster,
         )
-        self.on_partition_leadership = self.local.on_partition_leadership
-        self._partitions = self.local.partitions
+        super().__init__(local, Purgatory("Fetch", timer), metadata, node_id, config)
+        self.on_partition_leadership = local.on_partition_leadership
+        self._clock = clock
         self._wall_ms = clock.wall_ms
+        self._timer = timer
+        self._links = links
+        self._cluster: ClusterReplication | None = None
+        self._cluster_lock = threading.Lock()
+        self._throttled_rates = LONG_MAX, LONG_MAX
+        self._high_watermark_listeners: dict[Key, list[Callable[[], object]]] = {}
 
         self.produce_requests = 0
-        self.fetch_requests = 0
         self.failed_produce_requests = 0
         """Partitions of Produce requests that were refused."""
         self.failed_fetch_requests = 0
         self.expired_produce_requests = 0
-        self.expired_consumer_fetches = 0
-        self.expired_follower_fetches = 0
 
     # ------------------------------------------------------------------ produce
 
@@ -146,8 +184,12 @@ class ReplicaManager:
         *,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         request_version: int | None = None,
+        leader_epoch: int | None = None,
     ) -> DelayedOperation | None:
         """Append one batch to each partition; partitions succeed and fail alone.
+
+        With `leader_epoch`, a partition that is not led under exactly that epoch refuses with
+        NOT_LEADER_OR_FOLLOWER (coordinators: what they know is from that leadership).
 
         `on_complete` gets one result per entry, in order, exactly once: before this returns unless
         acks=-1 waits for the HW or `flush.messages` for the disk. A parked operation is returned
@@ -168,7 +210,7 @@ class ReplicaManager:
                 if partition is None:
                     raise self.local.absent(key)
                 info, is_advanced = partition.append_records_to_leader(
-                    records, acks, wall_ms, origin, request_version
+                    records, acks, wall_ms, origin, request_version, leader_epoch
                 )
             except KafkaError as error:
                 results.append(self._append_failed(key, partition, error))
@@ -215,6 +257,8 @@ class ReplicaManager:
             if is_advanced:
                 self.produce_purgatory.check_and_complete(key)
                 self.delete_records_purgatory.check_and_complete(key)
+                if key in self._high_watermark_listeners:
+                    self._tell_listeners(key)
 
     def _partition_changed(self, partition: Partition) -> None:
         """Role, epoch, HW or flushed offset changed: look at everything parked on it."""
@@ -222,150 +266,34 @@ class ReplicaManager:
         self.produce_purgatory.check_and_complete(key)
         self.fetch_purgatory.check_and_complete(key)
         self.delete_records_purgatory.check_and_complete(key)
+        if key in self._high_watermark_listeners:
+            self._tell_listeners(key)
+
+    def add_high_watermark_listener(self, key: Key, listener: Callable[[], object]) -> None:
+        """Call `listener` after the partition's high watermark may have moved.
+
+        With no lock held, on whatever thread moved it; also when nothing came of it. It must take
+        note and return.
+        """
+        listeners = self._high_watermark_listeners.get(key, [])
+        self._high_watermark_listeners[key] = [*listeners, listener]
+
+    def remove_high_watermark_listener(self, key: Key, listener: Callable[[], object]) -> None:
+        """Call it no more; an unknown one is ignored."""
+        listeners = self._high_watermark_listeners.pop(key, [])
+        rest = [one for one in listeners if one != listener]
+        if rest:
+            self._high_watermark_listeners[key] = rest
+
+    def _tell_listeners(self, key: Key) -> None:
+        for listener in self._high_watermark_listeners.get(key, ()):
+            try:
+                listener()
+            except Exception:
+                logger.exception("high watermark listener failed partition=%s-%s", *key)
 
     def _produce_expired(self, partition_count: int) -> None:
         self.expired_produce_requests += partition_count
-
-    # ------------------------------------------------------------------ fetch
-
-    def fetch(
-        self,
-        replica_id: int,
-        max_wait_ms: int,
-        min_bytes: int,
-        max_bytes: int,
-        isolation_level: int,
-        partitions: Sequence[FetchPartition],
-        on_complete: Callable[[list[FetchResult]], None],
-        *,
-        rack: str = "",
-        replica_epoch: int = -1,
-    ) -> DelayedOperation | None:
-        """Read the partitions in order; answer now if there is enough to say, else park.
-
-        There is enough when: nobody wants to wait, `min_bytes` were found, or a partition has an
-        error or a diverging epoch. The first partition with data gives at least its first batch,
-        whatever the limits; the rest share what is left of `max_bytes` (KIP-74).
-        `on_complete` gets one result per partition, in order, exactly once, unless the returned
-        operation is cancelled. File slices in the results belong to it.
-        Budget: 12 µs for one partition with data at the log's end; parking 15 µs.
-        """
-        self.fetch_requests += 1
-        limit = self.config.fetch_max_bytes
-        if max_bytes > limit:
-            max_bytes = limit
-        if min_bytes > max_bytes:
-            min_bytes = max_bytes
-        isolation = isolation_level if replica_id < 0 else None
-        keys = [(request.topic, request.partition_index) for request in partitions]
-        found = [self._partitions.get(key) for key in keys]
-        if replica_id >= 0:
-            results = self._read_as_follower(
-                partitions, found, max_bytes, replica_id, replica_epoch
-            )
-        else:
-            results = self._read(partitions, found, max_bytes, isolation)
-        if max_wait_ms <= 0 or not partitions or _is_answer(results, min_bytes):
-            on_complete(results)
-            return None
-        for result in results:
-            if result.records is not None:
-                result.records.close()
-        operation = DelayedFetch(
-            self,
-            max_wait_ms,
-            min_bytes,
-            max_bytes,
-            isolation,
-            replica_id,
-            partitions,
-            found,
-            on_complete,
-        )
-        if self.fetch_purgatory.try_complete_else_watch(operation, keys):
-            return None
-        return operation
-
-    def complete_fetch(self, fetch: DelayedFetch) -> None:
-        """Read again for a parked fetch, and answer it."""
-        requests = fetch.requests
-        found = [self._partitions.get((r.topic, r.partition_index)) for r in requests]
-        fetch.on_answer(self._read(requests, found, fetch.max_bytes, fetch.isolation))
-
-    def fetch_expired(self, replica_id: int) -> None:
-        if replica_id < 0:
-            self.expired_consumer_fetches += 1
-        else:
-            self.expired_follower_fetches += 1
-
-    def _read(
-        self,
-        requests: Sequence[FetchPartition],
-        found: Sequence[Partition | None],
-        max_bytes: int,
-        isolation: int | None,
-    ) -> list[FetchResult]:
-        results = []
-        is_first = True
-        for request, partition in zip(requests, found, strict=True):
-            if partition is None:
-                key = (request.topic, request.partition_index)
-                results.append(FetchResult(int(self.local.absent(key).code)))
-                continue
-            topic_id = request.topic_id
-            if topic_id != partition.topic_id and topic_id is not None and topic_id != ZERO_UUID:
-                results.append(FetchResult(_INCONSISTENT_TOPIC_ID))
-                continue
-            limit = request.max_bytes
-            if limit > max_bytes:
-                limit = max_bytes
-            result = partition.read_records(request, limit, is_first, isolation)
-            results.append(result)
-            if result.records is not None:
-                is_first = False
-                size = result.records.size
-                max_bytes = max_bytes - size if size < max_bytes else 0
-        return results
-
-    def _read_as_follower(
-        self,
-        requests: Sequence[FetchPartition],
-        found: Sequence[Partition | None],
-        max_bytes: int,
-        replica_id: int,
-        replica_epoch: int,
-    ) -> list[FetchResult]:
-        """Read up to the log end, and take the fetch offsets as what the follower has (H-4)."""
-        end_offsets = [-1 if p is None or p.log is None else p.log.log_end_offset for p in found]
-        results = self._read(requests, found, max_bytes, None)
-        for i, (request, partition) in enumerate(zip(requests, found, strict=True)):
-            if partition is None or results[i].error_code:
-                continue
-            error = partition.check_follower(replica_id, request.current_leader_epoch)
-            if not error and results[i].diverging_epoch is None:
-                error = self._follower_fetched(
-                    partition, replica_id, replica_epoch, request, end_offsets[i]
-                )
-            if error:
-                results[i] = FetchResult(int(error))
-        return results
-
-    def _follower_fetched(
-        self,
-        partition: Partition,
-        replica_id: int,
-        replica_epoch: int,
-        request: FetchPartition,
-        leader_end_offset: int,
-    ) -> ErrorCode:
-        try:
-            if partition.update_follower_fetch_state(
-                replica_id, replica_epoch, request, leader_end_offset
-            ):
-                self._partition_changed(partition)
-        except KafkaError as error:
-            return error.code
-        return ErrorCode.NONE
 
     # ------------------------------------------------------------------ offsets
 
@@ -467,8 +395,52 @@ class ReplicaManager:
         """Stop serving what is in `directory`; called without any lock (storage's scheduler)."""
         self.local.log_dir_failed(directory, error)
 
+    # ------------------------------------------------------------------ the cluster
+
+    def cluster(self) -> ClusterReplication | None:
+        """What works with other brokers, made now if it was not; None on a node alone."""
+        if self._cluster is None and self._links is not None:
+            from replication.cluster_replication import ClusterReplication
+
+            with self._cluster_lock:
+                if self._cluster is None:
+                    self._cluster = ClusterReplication(
+                        self._links(),
+                        self.config,
+                        self.local,
+                        self._node_id,
+                        self._clock,
+                        self._timer,
+                        on_progress=self._partition_changed,
+                    )
+                    self.set_throttled_rates(*self._throttled_rates)
+        return self._cluster
+
+    def set_throttled_rates(self, leader: int, follower: int) -> None:
+        """Bytes per second for throttled replicas ({leader,follower}.replication.throttled.rate);
+        `storage.config.LONG_MAX` is no limit."""
+        self._throttled_rates = leader, follower
+        cluster = self._cluster
+        if cluster is not None:
+            cluster.leader_quota.rate_limit = leader
+            cluster.follower_quota.rate_limit = follower
+            self.leader_quota = cluster.leader_quota if cluster.leader_quota.is_set else None
+
+    def _alter_isr(self, change: IsrChange) -> None:
+        cluster = self.cluster()
+        assert cluster is not None, "only a partition of a cluster asks for another ISR"
+        cluster.alter_partition.submit(change)
+
+    def maybe_shrink_isrs(self) -> None:
+        """Propose to remove followers that lag from the ISRs led here (each half of the lag)."""
+        for partition in self.partitions():
+            partition.maybe_shrink_isr()
+
     def shutdown(self) -> None:
-        """Drop every parked request: their connections are closed. Logs are the log manager's."""
+        """End the fetchers, drop every parked request: their connections are closed. Logs are the
+        log manager's."""
+        if self._cluster is not None:
+            self._cluster.shutdown()
         for purgatory in (
             self.produce_purgatory,
             self.fetch_purgatory,
@@ -531,14 +503,3 @@ def _appended_result(key: Key, info: LogAppendInfo) -> AppendResult:
 
 def _refused(key: Key, code: ErrorCode, message: str) -> AppendResult:
     return AppendResult(key, int(code), error_message=message)
-
-
-def _is_answer(results: list[FetchResult], min_bytes: int) -> bool:
-    """Is there enough to answer a fetch now?"""
-    size = 0
-    for result in results:
-        if result.error_code or result.diverging_epoch is not None:
-            return True
-        if result.records is not None:
-            size += result.records.size
-    return size >= min_bytes
