@@ -177,9 +177,12 @@ class ReplicaFetcher:
         *,
         quota: ReplicationQuota,
         on_progress: Callable[[Partition], object],
+        number: int = 0,
     ) -> None:
-        """`on_progress` is called with no lock held after a partition's high watermark moved."""
+        """`number` tells fetchers of the same leader apart. `on_progress` is called with no
+        lock held after a partition's high watermark moved."""
         self.leader_id = leader_id
+        self.number = number
         self.wake_ms: int | None = None
         """When `next_request` may have something to ask again; None: when something is added."""
         self.request_count = 0

@@ -188,6 +188,7 @@ class ReplicaFetcherManager:
                 self._clock,
                 quota=self._quota,
                 on_progress=self._on_progress,
+                number=slot[1],
             )
             running = _Running(fetcher, self._run(fetcher, address), address)
             with self._lock:

@@ -5,9 +5,10 @@ replica manager's. A request that must wait (acks=all, fetch.min.bytes) is parke
 is written by whoever completes it, through the callback that is given with it, which must keep
 nothing of the request alive but names and numbers.
 
-There is no authorizer yet. Only the broker's own followers may fetch as replicas, and there are
-none yet: a replica id from a client is refused, because a client that poses as a follower would
-move the high watermark (Z-4).
+There is no authorizer yet. Who names a replica id must be a registered broker other than this one:
+a client that poses as a follower would move the high watermark (Z-4). Where that is not enough,
+followers fetch with their broker's epoch, which a client cannot know by chance, and brokers may
+have a listener of their own.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 ADMIN_CLIENT_ID = "__admin_client"
 """The one client id that may write internal topics (Kafka's AdminUtils)."""
 TOPIC_ID_VERSION = 13
+_FOLLOWER_READ_FETCH_VERSION = 11
+_REPLICA_STATE_FETCH_VERSION = 15
 _LEADER_HINT_PRODUCE_VERSION = 10
 _LEADER_HINT_FETCH_VERSION = 16
 _ZSTD_FETCH_VERSION = 10
@@ -264,21 +267,28 @@ def fetch(ctx: RequestContext, request: FetchRequest) -> FetchResponse | None:
     """Read record batches; wait for min_bytes, at most max_wait_ms.
 
     Behaviour: batches are sent whole and as they are stored, at least one if there is any (KIP-74).
-               Sessions are complete (KIP-227, server.fetch_session).
-    Versions:  5 log start offset. 7 sessions. 9 leader epoch. 10 zstd. 12 diverging epoch.
-               13 topic ids. 16 names the new leader (KIP-951).
-    Gaps:      only consumers are served, not followers; no quotas.
+               Sessions are complete (KIP-227, server.fetch_session). Followers fetch up to the
+               log's end, and what they ask for says what they have.
+    Versions:  5 log start offset. 7 sessions. 9 leader epoch. 10 zstd. 11 rack: consumers may read
+               from followers (KIP-392). 12 diverging epoch. 13 topic ids. 15 broker epoch of a
+               follower (KIP-903). 16 names the new leader (KIP-951).
+    Gaps:      no quotas of clients.
     Budget:    one partition in a session, besides `ReplicaManager.fetch`: 10 µs.
     """
-    if request.replica_id >= 0 or (request.replica_state and request.replica_state.replica_id >= 0):
-        raise KafkaError(
-            ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "only brokers of this cluster fetch as replicas"
-        )
+    version = ctx.api_version
+    replica_id, replica_epoch = request.replica_id, -1
+    if version >= _REPLICA_STATE_FETCH_VERSION and request.replica_state is not None:
+        replica_id = request.replica_state.replica_id
+        replica_epoch = request.replica_state.replica_epoch
+    if replica_id >= 0:
+        _check_replica(ctx, replica_id)
+    else:
+        replica_id = CONSUMER_REPLICA_ID
     _check_isolation_level(request.isolation_level)
     broker = ctx.broker
     try:
         context = broker.fetch_sessions.context(
-            request, ctx.api_version, ctx.received_ms, partial(_topic_name, ctx)
+            request, version, ctx.received_ms, partial(_topic_name, ctx)
         )
     except KafkaError as error:
         return FetchResponse(error_code=error.code, responses=[])
@@ -292,17 +302,27 @@ def fetch(ctx: RequestContext, request: FetchRequest) -> FetchResponse | None:
         return None
     ctx.park(
         broker.replica_manager.fetch(
-            CONSUMER_REPLICA_ID,
+            replica_id,
             0 if refused else request.max_wait_ms,
             request.min_bytes,
             request.max_bytes,
             request.isolation_level,
             requests,
             on_complete,
-            rack=request.rack_id,
+            rack=request.rack_id if version >= _FOLLOWER_READ_FETCH_VERSION else None,
+            replica_epoch=replica_epoch,
         )
     )
     return None
+
+
+def _check_replica(ctx: RequestContext, replica_id: int) -> None:
+    """Only another broker of this cluster asks as a replica."""
+    broker = ctx.broker
+    if replica_id == broker.node_id or replica_id not in broker.metadata.brokers:
+        raise KafkaError(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "only brokers of this cluster ask as replicas"
+        )
 
 
 def _check_isolation_level(level: int) -> None:
@@ -433,10 +453,8 @@ def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffset
     """
     replica_id = request.replica_id
     if replica_id >= 0:
-        raise KafkaError(
-            ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "only brokers of this cluster ask as replicas"
-        )
-    if replica_id not in (CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID):
+        _check_replica(ctx, replica_id)
+    elif replica_id not in (CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"replica id {replica_id}")
     _check_isolation_level(request.isolation_level)
     seen: set[tuple[str, int]] = set()
@@ -495,12 +513,10 @@ def offset_for_leader_epoch(
 
     Behaviour: an unknown epoch: epoch -1, offset -1, no error.
     Versions:  3 replica id.
-    Gaps:      only consumers are served.
+    Gaps:      -
     """
-    if ctx.api_version >= 3 and request.replica_id >= 0:
-        raise KafkaError(
-            ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "only brokers of this cluster ask as replicas"
-        )
+    if request.replica_id >= 0:
+        _check_replica(ctx, request.replica_id)
     topics = []
     for topic in request.topics:
         partitions = []

@@ -107,9 +107,10 @@ class FakeReplicaManager:
 
     def fetch(
         self, replica_id, max_wait_ms, min_bytes, max_bytes, isolation, partitions, on_complete, *,
-        rack="",
+        rack=None, replica_epoch=-1,
     ):  # fmt: skip
         self.fetched.append((replica_id, max_wait_ms, isolation, list(partitions)))
+        self.fetched_as = replica_epoch, rack
         unknown = FetchResult(int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         on_complete(
             [self.fetch_results.get((p.topic, p.partition_index), unknown) for p in partitions]
