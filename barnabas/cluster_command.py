@@ -1,4 +1,4 @@
-"""`barnabas cluster start`: a cluster in one terminal, for a laptop."""
+"""`barnabas cluster start`: a cluster in one terminal, for a laptop; `barnabas cluster status`."""
 
 from __future__ import annotations
 
@@ -55,6 +55,16 @@ def add_commands(commands: Any) -> None:
         help="set one property of every node; may be given again",
     )
     start.set_defaults(run=_start)
+
+    status = actions.add_parser(
+        "status",
+        help="the nodes of a cluster, its quorum, and what is missing",
+        description="Ask any broker of a cluster who is there and what is missing. Exit code 0 if"
+        " nothing is, else 1.",
+    )
+    status.add_argument("--bootstrap", metavar="HOST:PORT", default="127.0.0.1:9092")
+    status.add_argument("--timeout", metavar="SECONDS", type=float, default=5.0)
+    status.set_defaults(run=_status)
 
 
 def _count(text: str) -> int:
@@ -147,3 +157,20 @@ def _run(cluster: Cluster, stopping: list[int]) -> None:
                     f" `barnabas start --config {cluster.node_dir(node)}/server.properties`",
                     file=sys.stderr,
                 )
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from server.cluster_status import ask
+    from server.health import Unhealthy
+
+    host, colon, port = arguments.bootstrap.rpartition(":")
+    if not (colon and port.isascii() and port.isdigit()):
+        print(f"barnabas: --bootstrap {arguments.bootstrap!r}: expected HOST:PORT", file=sys.stderr)
+        return 2
+    try:
+        status = ask(host.strip("[]"), int(port), arguments.timeout)
+    except Unhealthy as error:
+        print(f"barnabas: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(status.lines))
+    return 0 if status.is_whole else 1

@@ -1,13 +1,14 @@
 """`barnabas health`: does a broker answer? For a container's health check, and for people.
 
 A TCP connect proves that a port is open, not that a broker lives behind it: this asks for the API
-versions and the metadata, as every client does first, and fails unless the broker lists itself in
-time.
+versions and the metadata, as every client does first, and fails unless a broker is listed in time.
+A node that is only a controller serves no metadata; it is asked for the controllers instead.
 """
 
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 from server.config import KafkaConfig
 from server.listeners import read_listeners
@@ -16,11 +17,14 @@ from wire.errors import ErrorCode
 from wire.messages.cluster import (
     ApiVersionsRequest,
     ApiVersionsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
     MetadataRequest,
     MetadataResponse,
 )
 
 _CLIENT_ID = "barnabas-health"
+_CONTROLLERS = 2  # endpoint type (KIP-919)
 
 
 class Unhealthy(Exception):
@@ -29,7 +33,8 @@ class Unhealthy(Exception):
 
 def local_address(config: KafkaConfig) -> tuple[str, int]:
     """Where a process on the broker's own host reaches it. Raises ConfigError."""
-    listener = read_listeners(config).broker[0]
+    listeners = read_listeners(config)
+    listener = (listeners.broker or listeners.controller)[0]
     loopback = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
     return loopback.get(listener.host, listener.host), listener.port
 
@@ -40,40 +45,56 @@ def check(host: str, port: int, timeout_s: float) -> str:
     try:
         answer = _ask(host, port, timeout_s)
     except OSError as error:
-        raise Unhealthy(f"no healthy broker at {host}:{port}: {_reason(error)}") from None
+        raise Unhealthy(f"no healthy broker at {host}:{port}: {reason(error)}") from None
     took_ms = (time.monotonic() - began) * 1000
-    brokers = len(answer.brokers)
-    if not brokers:
-        raise Unhealthy(f"no healthy broker at {host}:{port}: it answers, but lists no broker")
+    if not answer.members:
+        raise Unhealthy(
+            f"no healthy broker at {host}:{port}: it answers, but lists no {answer.kind}"
+        )
+    plural = "s" if answer.members > 1 else ""
     return (
-        f"healthy: {host}:{port} (cluster {answer.cluster_id}, {brokers} broker"
-        f"{'s' if brokers > 1 else ''}, {took_ms:.0f} ms)"
+        f"healthy: {host}:{port} (cluster {answer.cluster_id},"
+        f" {answer.members} {answer.kind}{plural}, {took_ms:.0f} ms)"
     )
 
 
-def _reason(error: OSError) -> str:
+class _Answer(NamedTuple):
+    cluster_id: str | None
+    members: int
+    kind: str
+
+
+def reason(error: OSError) -> str:
+    """What went wrong, for people."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return getattr(error, "strerror", None) or str(error)
 
 
-def _ask(host: str, port: int, timeout_s: float) -> MetadataResponse:
+def _ask(host: str, port: int, timeout_s: float) -> _Answer:
     connection = BlockingPeer(host, port, _CLIENT_ID, timeout_s)
     try:
         # Version 0 is answered by every broker; the other versions are known from the answer.
         versions = connection.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
         if versions.error_code != ErrorCode.NONE:
             raise ConnectionError(f"ApiVersions: {ErrorCode(versions.error_code).name}")
-        # An empty array of topics asks for none of them: the check costs the same with any number.
-        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
-        return connection.exchange(request, _metadata_version(versions), MetadataResponse)
+        served = {api.api_key: api.max_version for api in versions.api_keys}
+        if MetadataRequest.api_key in served:
+            # An empty array asks for no topic: the check costs the same with any number of them.
+            low, high = MetadataRequest.versions
+            version = max(low, min(high, served[MetadataRequest.api_key]))
+            request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+            metadata = connection.exchange(request, version, MetadataResponse)
+            return _Answer(metadata.cluster_id, len(metadata.brokers), "broker")
+        if served.get(DescribeClusterRequest.api_key, 0) >= 1:
+            controllers = connection.exchange(
+                DescribeClusterRequest(
+                    include_cluster_authorized_operations=False, endpoint_type=_CONTROLLERS
+                ),
+                1,
+                DescribeClusterResponse,
+            )
+            return _Answer(controllers.cluster_id, len(controllers.brokers), "controller")
+        raise ConnectionError("it serves no Metadata")
     finally:
         connection.close()
-
-
-def _metadata_version(versions: ApiVersionsResponse) -> int:
-    low, high = MetadataRequest.versions
-    for api in versions.api_keys:
-        if api.api_key == MetadataRequest.api_key:
-            return max(low, min(high, api.max_version))
-    raise ConnectionError("it serves no Metadata")
