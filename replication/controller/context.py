@@ -36,11 +36,12 @@ class ControllerResult(NamedTuple):
 
 
 class ControllerContext(NamedTuple):
-    """Who asks, and in which version of the API."""
+    """Who asks, from where, and in which version of the API (-1: a broker for itself)."""
 
     principal: str = "User:ANONYMOUS"
     api_version: int = -1
     client_id: str = ""
+    client_host: str = ""
 
 
 class EffectiveConfig(NamedTuple):

@@ -70,6 +70,7 @@ _TABLE: tuple[tuple[int, str, str, int, int, bool, str], ...] = (
     (55, "DescribeQuorum", "quorum", 0, 2, False, "bc"),
     (56, "AlterPartition", "controller", 2, 3, True, "c"),
     (57, "UpdateFeatures", "admin", 0, 2, False, "bc"),
+    (58, "Envelope", "envelope", 0, 0, False, "c"),
     (60, "DescribeCluster", "cluster", 0, 2, True, "bc"),
     (61, "DescribeProducers", "transactions", 0, 0, False, "b"),
     (62, "BrokerRegistration", "controller", 0, 4, True, "c"),

@@ -217,6 +217,8 @@ def _create_then_answer(
     # A second answer, should both come, finds its request gone and does nothing.
     timeout = ctx.broker.timer.add(AUTO_CREATION_WAIT_MS, lambda: answer(None))
     ctx.on_disconnect(timeout.cancel)
+    # Passed on as a request of the client's, which did not say in which version.
+    version = CreateTopicsRequest.versions[1]
     ctx.broker.controller.submit(
         CreateTopicsRequest(
             topics=[
@@ -229,7 +231,7 @@ def _create_then_answer(
             validate_only=False,
         ),
         answer,
-        context=ControllerContext(ctx.principal, ctx.api_version, ctx.client_id),
+        context=ControllerContext(ctx.principal, version, ctx.client_id, ctx.peer_host),
     )
 
 

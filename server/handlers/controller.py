@@ -41,6 +41,7 @@ def pass_on(ctx: RequestContext, request: Request) -> None:
             principal=ctx.principal,
             api_version=ctx.api_version,
             client_id=ctx.client_id,
+            client_host=ctx.peer_host,
         ),
     )
 

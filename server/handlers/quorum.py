@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from replication.controller.context import ControllerContext
 from server import raft_inbound as inbound
+from server.handlers.controller import pass_on
 from server.raft_inbound import METADATA_TOPIC, OtherLog
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import ErrorCode
 from wire.messages.data import FetchResponse
 from wire.messages.quorum import (
     AddRaftVoterResponse,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         UpdateRaftVoterRequest,
         VoteRequest,
     )
-    from wire.schema import Request, Response
+    from wire.schema import Response
 
 _Topic = DescribeQuorumResponse.Topic
 _Partition = _Topic.Partition
@@ -183,7 +183,7 @@ def add_raft_voter(
     Gaps:      -
     """
     if _must_forward(ctx):
-        _forward(ctx, request)
+        pass_on(ctx, request)
     else:
         _ask(ctx, inbound.add_voter_event(request), inbound.add_voter_response, parked=True)
     return None
@@ -196,7 +196,7 @@ def remove_raft_voter(ctx: RequestContext, request: RemoveRaftVoterRequest) -> N
     Gaps:      -
     """
     if _must_forward(ctx):
-        _forward(ctx, request)
+        pass_on(ctx, request)
     else:
         _ask(ctx, inbound.remove_voter_event(request), inbound.remove_voter_response, parked=True)
 
@@ -223,24 +223,6 @@ def _must_forward(ctx: RequestContext) -> bool:
     return broker.role == "broker" and not broker.raft.is_leader and not broker.is_alone
 
 
-def _forward(ctx: RequestContext, request: Request) -> None:
-    """Let the active controller answer."""
-
-    def answer(response: Response | KafkaError) -> None:
-        if isinstance(response, KafkaError):
-            ctx.respond_error(request, response.code, response.detail)
-        else:
-            ctx.respond(response)
-
-    ctx.broker.controller.submit(
-        request,
-        answer,
-        context=ControllerContext(
-            principal=ctx.principal, api_version=ctx.api_version, client_id=ctx.client_id
-        ),
-    )
-
-
 # ---- questions about it
 
 
@@ -255,7 +237,7 @@ def describe_quorum(
     Gaps:      -
     """
     if _must_forward(ctx):
-        _forward(ctx, request)
+        pass_on(ctx, request)
         return None
     leads = ctx.broker.raft.is_leader
     response = DescribeQuorumResponse(

@@ -1,0 +1,139 @@
+"""Envelope: a broker passes a client's request on to the active controller (KIP-590).
+
+The request inside runs as if the client had come here itself: the same handler, the client's
+version, principal and address. Its answer, errors included, goes back inside; only what is wrong
+with the envelope is the envelope's error, and NOT_CONTROLLER, which the broker must not show to the
+client but ask elsewhere for.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from server.envelope import read_address, read_principal
+from server.error_responses import error_response
+from server.request_channel import RequestContext
+from wire.errors import ErrorCode, KafkaError, MalformedFrame
+from wire.frame import RequestHeader
+from wire.messages.quorum import EnvelopeResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from server.handlers import ApiHandler
+    from wire.messages.quorum import EnvelopeRequest
+    from wire.schema import Request, Response
+
+logger = logging.getLogger(__name__)
+
+FORWARDABLE = frozenset(
+    {19, 20, 30, 31, 33, 37, 38, 39, 40, 43, 44, 45, 46, 49, 51, 55, 57, 64, 67, 80, 81}
+)
+"""What a broker may pass on; those that are served."""
+
+
+def envelope(ctx: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse | None:
+    """Run the request inside; answer with its answer inside.
+
+    Behaviour: PRINCIPAL_DESERIALIZATION_FAILURE, INVALID_REQUEST (address, or an API that no broker
+               passes on), UNSUPPORTED_VERSION (what is inside cannot be read), NOT_CONTROLLER.
+    Versions:  all alike.
+    Gaps:      without authorizer, who may send envelopes is not checked.
+    """
+    try:
+        inner, message = _open(ctx, request)
+    except KafkaError as error:
+        return EnvelopeResponse(error_code=error.code)
+    assert inner.api.handle is not None
+    try:
+        response = inner.api.handle(inner, message)
+    except KafkaError as error:
+        inner.respond_error(message, error.code, error.detail)
+    except Exception:
+        logger.exception("request failed %r", inner)
+        inner.respond_error(message, ErrorCode.UNKNOWN_SERVER_ERROR)
+    else:
+        if response is not None:
+            inner.respond(response)
+    return None
+
+
+def _open(ctx: RequestContext, request: EnvelopeRequest) -> tuple[EnvelopedContext, Request]:
+    """The request inside and its context. Raises KafkaError with the envelope's error."""
+    from server.handlers import CONTROLLER_APIS
+
+    principal = read_principal(request.request_principal)
+    host = read_address(request.client_host_address)
+    frame = bytes(request.request_data)
+    try:
+        header = RequestHeader.decode(frame)
+        api = CONTROLLER_APIS.get(header.api_key)
+        if header.api_key not in FORWARDABLE or api is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"API {header.api_key} is not passed on")
+        if not api.min_version <= header.api_version <= api.max_version:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        if api.handle is None:
+            api.load()
+        message = api.request_class.decode(frame, header.api_version, header.body_pos)
+    except MalformedFrame as error:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
+    return EnvelopedContext(ctx, api, header, principal, host), message
+
+
+class EnvelopedContext(RequestContext):
+    """A request inside an envelope: who asks is the client, the way back is the envelope's."""
+
+    __slots__ = ("_outer", "_peer_host", "_principal")
+
+    def __init__(
+        self,
+        outer: RequestContext,
+        api: ApiHandler,
+        header: RequestHeader,
+        principal: str,
+        peer_host: str,
+    ) -> None:
+        super().__init__(
+            api,
+            header.api_version,
+            header.correlation_id,
+            header.client_id or "",
+            outer.connection,
+            outer.broker,
+        )
+        self._outer = outer
+        self._principal = principal
+        self._peer_host = peer_host
+
+    @property
+    def principal(self) -> str:
+        return self._principal
+
+    @property
+    def peer_host(self) -> str:
+        return self._peer_host
+
+    def send(self, response: Response) -> None:
+        parts = self.encode(response)
+        frame = b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]
+        self._outer.send(EnvelopeResponse(error_code=ErrorCode.NONE, response_data=frame[4:]))
+
+    def respond_error(self, request: Request, code: int, message: str | None = None) -> None:
+        if code == ErrorCode.NOT_CONTROLLER:
+            self._outer.respond(EnvelopeResponse(error_code=code))
+        else:
+            self.respond(error_response(request, self.api_version, code, message))
+
+    def no_response(self) -> None:
+        self._outer.no_response()
+
+    def close(self) -> None:
+        """The answer cannot be written: the client is not connected here, so say what happened."""
+        self._outer.respond(EnvelopeResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    def on_disconnect(self, cancel: Callable[[], Any]) -> None:
+        self._outer.on_disconnect(cancel)
+
+    def on_stop(self, complete: Callable[[], Any]) -> None:
+        self._outer.on_stop(complete)
