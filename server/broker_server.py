@@ -145,10 +145,7 @@ class BrokerServer:
     def connect(self, local_controller: Controller | None) -> None:
         """Find the controller: in this process, or wherever the active one is."""
         self.local_controller = local_controller
-        if not self.is_alone:
-            from server.controller_channel import controller_channel
-
-            self._channel = controller_channel(self)
+        self._channel = self.shared.controller_channel
 
     def prepare(self) -> list[MetadataPublisher]:
         """Open the logs, make the coordinators. Returns who must be told of each image."""

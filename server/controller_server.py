@@ -158,4 +158,9 @@ class ControllerServer:
 
     def publishers(self) -> list[MetadataPublisher]:
         """Who must be told of each image."""
-        return []
+        channel = self.shared.controller_channel
+        if channel is None:
+            return []
+        from server.controller_registration import ControllerRegistrationManager
+
+        return [ControllerRegistrationManager(self.registration, channel, self.timer).publish]

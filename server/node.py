@@ -103,6 +103,7 @@ class Node:
         shared.prepare(endpoints)
         if controller is not None:
             controller.prepare(endpoints)
+        shared.connect(controller.controller if controller is not None else None)
         shared.raft.start()
         if controller is not None:
             controller.serve()

@@ -28,6 +28,8 @@ from storage.config import SystemClock
 from storage.log_dirs import FormattedDirs, LogDirError, is_formatted, prepare_log_dirs
 
 if TYPE_CHECKING:
+    from replication.controller.controller import Controller
+    from server.controller_channel import ControllerChannel
     from server.listeners import Listener
     from server.peer_client import PeerClient
 
@@ -70,6 +72,8 @@ class SharedServer:
         self.metadata_dir = Path(config.get_str("metadata.log.dir") or config.log_dirs()[0])
         self.peers: PeerClient | None = None
         """How this node speaks to others; None on a node alone."""
+        self.controller_channel: ControllerChannel | None = None
+        """The way to the active controller; None on a node alone, which has it."""
         self._wanted_cluster_id = cluster_id
 
     @property
@@ -179,6 +183,23 @@ class SharedServer:
             "bootstrap_servers": quorum.bootstrap_servers,
             "can_vote": quorum.is_controller,
         }
+
+    def connect(self, local: Controller | None) -> None:
+        """Open the way to the active controller, wherever it is; `local` is the one here."""
+        if self.peers is None:
+            return
+        from server.controller_channel import ControllerChannel
+
+        self.controller_channel = ControllerChannel(
+            self.node_id,
+            local,
+            self.raft,
+            self.peers,
+            self.timer,
+            self.clock.now_ms,
+            "broker" if self.quorum.is_broker else "controller",
+        )
+        self.stop.then("controller channel", self.controller_channel.shutdown)
 
     def fatal(self, error: BaseException) -> None:
         """End the process now."""
