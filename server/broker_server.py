@@ -15,7 +15,7 @@ from replication.controller.controller import Controller
 from replication.metadata import BrokerRegistration, MetadataDelta, MetadataImage
 from replication.metadata_loader import MetadataLoader, MetadataPublisher
 from replication.raft.driver import RaftDriver
-from replication.replica_manager import ReplicaManager
+from replication.replica_manager import ClusterLinks, ReplicaManager
 from server import settings
 from server.broker_lifecycle import BrokerLifecycle
 from server.config import catalogue
@@ -173,11 +173,18 @@ class BrokerServer:
             self.clock,
             self.node_id,
             topic_config=self.topic_config,
+            links=None if self.is_alone else self._links,
         )
         self._apply_dynamic_configs()
         self.log_manager.startup(self.topic_config)
         self.shared.stop.then("logs", self._shutdown_logs)
         self.shared.stop.then("replica manager", self.replica_manager.shutdown)
+
+    def _links(self) -> ClusterLinks:
+        """What replicas need of the other nodes; asked for when there are some."""
+        from server.replica_transport import cluster_links
+
+        return cluster_links(self)
 
     def _shutdown_logs(self) -> None:
         self.log_manager.shutdown(self.lifecycle.broker_epoch if self.lifecycle else -1)
