@@ -37,6 +37,8 @@ _OBEYED_ELSEWHERE = re.compile(
     r"|process\.roles|node\.id|broker\.(id|rack)|auto\.create\.topics\.enable|delete\.topic\.enable"
     r"|max\.incremental\.fetch\.session\.cache\.slots|max\.request\.partition\.size\.limit"
     r"|inter\.broker\.listener\.name|security\.inter\.broker\.protocol"
+    r"|controller\.quorum\.bootstrap\.servers|replica\.socket\.timeout\.ms"
+    r"|broker\.heartbeat\.interval\.ms|(leader|follower)\.replication\.throttled\.rate"
 )
 
 _LOG_MANAGER_KEYS: Mapping[str, str] = {
