@@ -170,6 +170,58 @@ def test_with_elr_the_cluster_keeps_one_value_of_min_insync_replicas(one: Cluste
     assert codes(one.incremental_alter(ops(BROKER, "", (key, SET, "2")))) == [0]
 
 
+# --- min.insync.replicas and who is eligible (KIP-966) ------------------------------------------
+
+
+def with_elr(**config: Any) -> Cluster:
+    """`orders`-0 has ISR {1} and ELR {2}, below min.insync.replicas=2."""
+    made = Cluster(min_insync_replicas=2, **config)
+    for broker_id in (1, 2, 3):
+        made.start_broker(broker_id)
+    made.create("orders", 1, 2)
+    made.create("other", 1, 2)
+    made.heartbeat(2, want_fence=True)
+    for name in ("orders", "other"):
+        assert made.partition(name).elr in ((2,), ())
+    assert (made.partition("orders").isr, made.partition("orders").elr) == ((1,), (2,))
+    return made
+
+
+@pytest.mark.parametrize(("kind", "name"), [(TOPIC, "orders"), (BROKER, "")])
+def test_another_min_insync_replicas_makes_nobody_eligible_who_may_miss_records(
+    kind: int, name: str
+) -> None:
+    made = with_elr()
+    before = made.partition("orders")
+    key = "min.insync.replicas"
+    assert codes(made.incremental_alter(ops(kind, name, (key, SET, "1")))) == [0]
+    now = made.partition("orders")
+    assert (now.elr, now.isr, now.leader) == ((), (1,), 1)
+    assert now.partition_epoch == before.partition_epoch + 1, "brokers must learn of it"
+    made.heartbeat(1, want_fence=True)
+    made.heartbeat(2)
+    assert made.partition("orders").leader == -1, "2 may miss what 1 committed alone"
+
+
+def test_a_partition_that_waits_for_an_eligible_replica_goes_on_waiting_for_it() -> None:
+    made = with_elr()
+    made.heartbeat(1, want_fence=True)
+    waiting = made.partition("orders")
+    assert (waiting.isr, waiting.elr) == ((), (2, 1))
+    made.incremental_alter(ops(TOPIC, "orders", ("min.insync.replicas", SET, "1")))
+    assert made.partition("orders").elr == (2, 1)
+    made.heartbeat(2)
+    assert made.partition("orders").leader == 2
+
+
+def test_the_same_min_insync_replicas_again_changes_nobodys_eligibility() -> None:
+    made = with_elr()
+    made.incremental_alter(ops(TOPIC, "orders", ("min.insync.replicas", SET, "2")))
+    first = made.partition("orders")
+    made.incremental_alter(ops(TOPIC, "orders", ("min.insync.replicas", SET, "2")))
+    assert made.partition("orders") == first
+
+
 # --- producer ids -------------------------------------------------------------------------------
 
 
