@@ -6,13 +6,13 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-BARNABAS = [sys.executable, "-m", "barnabas"]
+from compat_tests.support.cli import BARNABAS, assert_one_clear_line, run
+
 READY = re.compile(r"barnabas ready: (127\.0\.0\.1):(\d+) \(node 1, cluster \S{22}, data (\S+)\)\n")
 
 
@@ -44,23 +44,6 @@ def started(tmp_path: Path) -> Iterator[Started]:
     if broker.process.poll() is None:
         broker.process.kill()
         broker.process.communicate()
-
-
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*BARNABAS, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
-    )
-
-
-def assert_one_clear_line(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    """The mistake is named in the last line, and nothing looks like a crash."""
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("barnabas"), done.stderr
-    for word in words:
-        assert word in last
-    assert done.stdout == ""
 
 
 def test_start_uses_barnabas_data_in_the_current_directory_and_says_ready_once(

@@ -1,0 +1,126 @@
+"""`barnabas format`, `random-uuid` and `cluster` as a person meets them."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import barnabas
+from compat_tests.support.cli import BARNABAS, assert_one_clear_line, run
+from compat_tests.support.ports import free_ports
+
+CLUSTER = "JEXY6aqzQY-32P5TStzaFg"
+
+
+def properties(directory: Path, **changes: str) -> Path:
+    values = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": "1@localhost:9093,2@localhost:9095",
+        "listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(directory / "data"),
+    }
+    values |= {key.replace("_", "."): value for key, value in changes.items()}
+    file = directory / "server.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    return file
+
+
+def test_random_uuid_is_an_id_that_format_takes(tmp_path: Path) -> None:
+    uuid = run("random-uuid").stdout.strip()
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", uuid)
+    done = run("format", "-t", uuid, "-c", str(properties(tmp_path)))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"formatted {tmp_path}/data node.id=1 cluster.id={uuid}")
+    assert f"cluster.id={uuid}" in (tmp_path / "data" / "meta.properties").read_text()
+
+
+def test_mistakes_in_format_are_one_line_with_the_next_step(tmp_path: Path) -> None:
+    file = str(properties(tmp_path))
+    assert run("format", "--cluster-id", CLUSTER, "--config", file).returncode == 0
+    again = run("format", "--cluster-id", CLUSTER, "--config", file)
+    assert_one_clear_line(again, 1, "--ignore-formatted")
+    other = run("format", "--cluster-id", "other", "--config", file, "--ignore-formatted")
+    assert_one_clear_line(other, 1, "belongs to cluster")
+    flag = run("format", "--cluster-id", CLUSTER, "--config", file, "--standalone")
+    assert_one_clear_line(flag, 1, "controller.quorum.voters")
+    missing = run("format", "--cluster-id", CLUSTER, "--config", str(tmp_path / "none"))
+    assert_one_clear_line(missing, 2, "cannot be read")
+    id_ = run("format", "--cluster-id", "no spaces please", "--config", file)
+    assert_one_clear_line(id_, 2, "--cluster-id")
+
+
+def test_a_node_of_a_cluster_does_not_start_unformatted(tmp_path: Path) -> None:
+    port, controller = free_ports(2)
+    file = properties(
+        tmp_path,
+        listeners=f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+    )
+    done = run("start", "--config", str(file))
+    assert_one_clear_line(done, 1, "barnabas format", "barnabas random-uuid")
+    assert not (tmp_path / "data" / "meta.properties").exists()
+
+
+def test_a_voter_set_without_this_node_is_refused(tmp_path: Path) -> None:
+    done = run("start", "--config", str(properties(tmp_path, node_id="7")))
+    assert_one_clear_line(done, 2, "controller.quorum.voters", "must be in the set")
+
+
+def test_status_of_nobody_is_one_line() -> None:
+    (port,) = free_ports(1)
+    done = run("cluster", "status", "--bootstrap", f"127.0.0.1:{port}")
+    assert_one_clear_line(done, 1, "no answer", "refused")
+
+
+def test_status_of_a_node_alone() -> None:
+    with barnabas.Broker() as broker:
+        done = run("cluster", "status", "--bootstrap", broker.bootstrap_servers)
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1 brokers alive, quorum led by node 1" in done.stdout
+    assert "partitions: 0, 0 with a problem" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--nodes", "0"), ("--base-port", "x"), ("--set", "a"), ("--nodes", "many")]
+)
+def test_a_bad_flag_of_cluster_start_is_refused(arguments: tuple[str, str], tmp_path: Path) -> None:
+    done = run("cluster", "start", "--data-dir", str(tmp_path / "c"), *arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "c").exists()
+
+
+def test_cluster_start_is_one_command_and_keeps_the_cluster(tmp_path: Path) -> None:
+    ids = []
+    base = min(free_ports(12))
+    for _run in range(2):
+        process = subprocess.Popen(
+            [*BARNABAS, "cluster", "start", "--data-dir", "c", "--base-port", str(base)],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith(f"barnabas cluster ready: 127.0.0.1:{base},127.0.0.1:{base + 1},")
+        ids.append(re.search(r"cluster (\S{22}),", line))
+        status = run("cluster", "status", "--bootstrap", f"127.0.0.1:{base + 2}")
+        assert "3 of 3 brokers alive" in status.stdout, status.stdout + status.stderr
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        assert out == ""
+    assert ids[0] is not None
+    assert ids[1] is not None
+    assert ids[0].group(1) == ids[1].group(1)
+    for node in (1, 2, 3):
+        log = (tmp_path / "c" / f"node-{node}" / "node.log").read_text()
+        assert "broker started" in log
+        assert "broker stopped" in log
+        assert "ERROR" not in log
