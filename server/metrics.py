@@ -23,10 +23,28 @@ def snapshot(broker: Any) -> dict[str, int]:
     values["FetchSessionCache.NumIncrementalFetchSessions"] = len(sessions)
     values["FetchSessionCache.NumIncrementalFetchPartitionsCached"] = sessions.partition_count
     values["FetchSessionCache.IncrementalFetchSessionEvictions"] = sessions.evictions
+    values |= quorum(broker)
     image = broker.metadata
     values["KafkaController.GlobalTopicCount"] = len(image.topics_by_name)
-    values["KafkaController.ActiveBrokerCount"] = len(image.alive_brokers())
+    alive = len(image.alive_brokers())
+    values["KafkaController.ActiveBrokerCount"] = alive
+    values["KafkaController.FencedBrokerCount"] = len(image.brokers) - alive
     return values
+
+
+def quorum(node: Any) -> dict[str, int]:
+    """The metadata quorum as this node sees it (raft-metrics), and how far its image has come."""
+    raft, controller = node.raft, node.local_controller
+    return {
+        "raft-metrics.current-leader": raft.leader_id,
+        "raft-metrics.current-epoch": raft.leader_epoch,
+        "raft-metrics.high-watermark": raft.high_watermark,
+        "raft-metrics.log-end-offset": raft.log.end_offset,
+        "broker-metadata-metrics.last-applied-record-offset": node.metadata.offset,
+        "KafkaController.ActiveControllerCount": int(
+            controller is not None and controller.is_active
+        ),
+    }
 
 
 def network(server: SocketServer) -> dict[str, int]:

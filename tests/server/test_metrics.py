@@ -55,7 +55,13 @@ def test_counters_say_what_happened(broker):
         "FetchSessionCache.NumIncrementalFetchSessions": 1,
         "FetchSessionCache.NumIncrementalFetchPartitionsCached": 1,
         "KafkaController.GlobalTopicCount": 1,
+        "KafkaController.ActiveBrokerCount": 1,
+        "KafkaController.FencedBrokerCount": 0,
+        "KafkaController.ActiveControllerCount": 1,
+        "raft-metrics.current-leader": 1,
         "ReplicaManager.LeaderCount": 1,
         "ReplicaManager.UnderReplicatedPartitions": 0,
     }
     assert {name: values[name] for name in expected} == expected
+    offset = values["broker-metadata-metrics.last-applied-record-offset"]
+    assert offset == values["raft-metrics.high-watermark"] - 1 > 0
