@@ -3,6 +3,7 @@
     python -m benchmarks                      everything, less than 25 minutes
     python -m benchmarks --quick              the headline rows, less than five
     python -m benchmarks --only W4,produce-100    by id or name; see --list
+    python -m benchmarks --only 'cluster-*'   three nodes of each, side by side
     python -m benchmarks --tiny               seconds for each: does it work, not how fast
 
 With --out DIR the result is written there as result.json (every run, versions, command lines),
@@ -16,6 +17,7 @@ import json
 import sys
 import tempfile
 import time
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +77,13 @@ def _chosen(arguments: argparse.Namespace) -> tuple[list[Workload], list[str]]:
             return [workload for workload in WORKLOADS if workload.quick is not None], []
         return [w for w in WORKLOADS if w.default or arguments.list], []
     names = arguments.only.split(",")
-    found = [w for w in WORKLOADS if w.name in names or (w.id in names and w.default)]
-    known = {word for workload in WORKLOADS for word in (workload.id, workload.name)}
-    return found, [name for name in names if name not in known]
+    found = [
+        w
+        for w in WORKLOADS
+        if (w.id in names and w.default) or any(fnmatchcase(w.name, name) for name in names)
+    ]
+    known = [word for workload in WORKLOADS for word in (workload.id, workload.name)]
+    return found, [name for name in names if not any(fnmatchcase(word, name) for word in known)]
 
 
 def _run(arguments: argparse.Namespace, chosen: list[Workload]) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 The ids are those of the comparison plan: W0 cold start, W1 and W2 Kafka's ProducerPerformance, W3
 its modern defaults, W4 fixed rates, W5 ping-pong, W6 catch-up reads, W7 both at once, W8
-compression, W11 many partitions, W12 many group members, W14 Python clients, W15 Spark, W16 a
-test suite, W17 crash recovery. "C" are the headline rows with a C client. Each runs alone, by id
-or name:
-`python -m benchmarks --only W3,produce-100`.
+compression, W11 many partitions, W12 many group members, W13 three nodes, W14 Python clients, W15
+Spark, W16 a test suite, W17 crash recovery. "C" are the headline rows with a C client. Each runs
+alone, by id or name: `python -m benchmarks --only W3,produce-100`.
 
-W9 (TLS), W10 (transactions) and W13 (three nodes) are not here: features that are not there yet.
-For the same reason "members-consumer" (KIP-848) runs only when it is named.
+W9 (TLS) and W10 (transactions) are not here: features that are not there yet. For the same reason
+"members-consumer" (KIP-848) runs only when it is named.
 """
 
 from __future__ import annotations
@@ -282,4 +281,45 @@ def _scale() -> list[Workload]:
     ]  # fmt: skip
 
 
-WORKLOADS = (*HEADLINES, *_w1(), *_java(), *_latencies(), *_reads(), *_users(), *_scale())
+_CLUSTER_COST = ("broker_cpu_s", "rss_mib")
+
+
+def _cluster() -> list[Workload]:
+    """Three nodes; by name only (`--only 'cluster-*'`): two clusters are started for each pair."""
+    level = {"mb_s": 1.0}
+    return [
+        *(
+            Workload(
+                "W13", f"cluster-produce-{partitions}",
+                f"three nodes: produce 1,000 B, {partitions} partition(s)", "cluster.produce",
+                {"size": 1000, "count": 200_000, "partitions": partitions},
+                ("mb_s", *_CLUSTER_COST), bars=level, pairs=3, warm_up=False, own_broker=True,
+                tiny={"count": 2000}, default=False,
+            )
+            for partitions in (1, 12)
+        ),
+        Workload(
+            "W13", "cluster-rate-2000", "three nodes: 1 KiB at 2,000 a second",
+            "cluster.fixed_rate", {"rate": 2000, "size": 1024, "seconds": 8, "warm_up_s": 4},
+            ("publish_p50_ms", "publish_p99_ms", "e2e_p50_ms", "e2e_p99_ms", *_CLUSTER_COST),
+            bars={"publish_p99_ms": 1.0, "e2e_p99_ms": 1.0}, pairs=3, warm_up=False,
+            own_broker=True, tiny={"rate": 200, "seconds": 1, "warm_up_s": 0.5}, default=False,
+        ),
+        Workload(
+            "W13", "cluster-ping-pong", "three nodes: ping-pong, 100 B", "cluster.ping_pong",
+            {"size": 100, "count": 4000}, ("p50_us", "p99_us", *_CLUSTER_COST),
+            bars={"p50_us": 1.0, "p99_us": 1.0}, pairs=3, warm_up=False, own_broker=True,
+            tiny={"count": 200}, default=False,
+        ),
+        Workload(
+            "W13", "cluster-failover", "three nodes: kill -9 of the leader, session 3 s",
+            "cluster.failover", {"kills": 5},
+            ("unavailable_s", "unavailable_max_s", "in_sync_again_s", "ready_s"),
+            bars={"unavailable_s": 1.0}, pairs=3, warm_up=False, own_broker=True,
+            tiny={"kills": 1}, default=False,
+        ),
+    ]  # fmt: skip
+
+
+WORKLOADS = (*HEADLINES, *_w1(), *_java(), *_latencies(), *_reads(), *_users(), *_scale(),
+             *_cluster())  # fmt: skip

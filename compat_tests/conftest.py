@@ -1,4 +1,4 @@
-"""Fixtures of the compatibility tests: one shared broker, topics of one's own, fresh brokers.
+"""Fixtures of the compatibility tests: a shared broker, topics, fresh brokers, fresh clusters.
 
 `pytest compat_tests --broker barnabas` (default) or `--broker kafka` (Apache Kafka 4.3.1 from Maven
 Central): the same tests, the same expectations. When a test fails, the end of the log of each
@@ -18,6 +18,7 @@ import pytest
 
 from compat_tests.support import jars
 from compat_tests.support.brokers import LOG_TAIL_BYTES, ApacheKafka, Barnabas, RunningBroker
+from compat_tests.support.clusters import CLUSTERS, ClusterOfNodes
 from compat_tests.support.require import require
 
 # Warnings of the clients themselves, which are not ours to mend; ours stay errors. Twice: for the
@@ -119,6 +120,36 @@ def fresh_broker(
     yield start_one
     for one in brokers:
         one.kill()
+
+
+@pytest.fixture
+def make_cluster(
+    broker_kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., ClusterOfNodes]]:
+    """Starts a cluster of this test's own (`start=False` only builds it); killed at its end.
+
+    Takes what `clusters.ClusterOfNodes` takes.
+    """
+    if broker_kind == "kafka":
+        try:
+            jars.libs()
+        except jars.JarsUnavailable as missing:
+            require(False, f"Apache Kafka: {missing}")
+    made: list[Any] = []
+    request.node.stash[BROKERS_USED] = made
+
+    def make(
+        config: dict[str, Any] | None = None, *, start: bool = True, **options: Any
+    ) -> ClusterOfNodes:
+        cluster = CLUSTERS[broker_kind](tmp_path / f"cluster-{len(made)}", config, **options)
+        made.append(cluster)
+        if start:
+            cluster.start()
+        return cluster
+
+    yield make
+    for cluster in made:
+        cluster.close()
 
 
 @pytest.fixture

@@ -55,9 +55,12 @@ def _admin(bootstrap: str) -> AdminClient:
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1) -> None:
-    """Create the topic and wait until every partition has a leader."""
+    """Create the topic and wait until every partition has a leader.
+
+    It has as many replicas as the broker's default: one for a node alone, three in a cluster.
+    """
     admin = _admin(bootstrap)
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(60)
+    admin.create_topics([NewTopic(topic, partitions, -1)])[topic].result(60)
     await_leaders(bootstrap, topic, partitions)
 
 

@@ -22,8 +22,7 @@ from compat_tests.support.workload import Workload, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(86_400)]
 
-NEW_CONTROLLER_S = 5.0
-GAP_S = 2.0
+NEW_CONTROLLER_S = 2.5
 METADATA_LOG = "__cluster_metadata-0"
 
 
@@ -84,6 +83,7 @@ def test_c15_controllers_killed_under_topic_churn_lose_no_acknowledged_change(
     tmp_path: Path,
     topic_name: str,
     rounds: Callable[[int], int],
+    slack: float,
 ) -> None:
     cluster = make_cluster({"log.segment.delete.delay.ms": 1000}, controllers=3)
     kills = []
@@ -110,7 +110,7 @@ def test_c15_controllers_killed_under_topic_churn_lose_no_acknowledged_change(
         f"controller serves after {', '.join(f'{t:.2f}' for t in times)} s"
     )
     assert report.unknown == 0  # brokers go on without a controller
-    assert times[-1] <= NEW_CONTROLLER_S
+    assert times[-1] <= NEW_CONTROLLER_S * slack
     assert_same_metadata(cluster)
     topics = set(cluster.view(1).topics)
     assert churn.created <= topics, churn.created - topics

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(86_400)]
 ACKED_AT_LEAST = 50_000
 # broker.session.timeout.ms 3 s; the controller looks at it and elects, the client asks anew.
 FAILOVER_P95_S = 4.5
-WRITABLE_AFTER_ALL_S = {"barnabas": 15.0, "kafka": 60.0}  # three JVMs on two cores take their time
+WRITABLE_AFTER_ALL_S = 15.0
 
 
 def test_c1_leaders_killed_in_a_loop_lose_double_and_reorder_nothing(
@@ -28,6 +28,7 @@ def test_c1_leaders_killed_in_a_loop_lose_double_and_reorder_nothing(
     tmp_path: Path,
     topic_name: str,
     rounds: Callable[[int], int],
+    slack: float,
 ) -> None:
     cluster = make_cluster()
     chance = random.Random(20260101)
@@ -50,7 +51,7 @@ def test_c1_leaders_killed_in_a_loop_lose_double_and_reorder_nothing(
     assert report.acked >= ACKED_AT_LEAST
     times = sorted(recovery_times(load.history(), kills).values())
     print(f"C16: {len(times)} kills, writable again {figures(times)}")
-    assert percentile(times, 0.95) <= FAILOVER_P95_S, times
+    assert percentile(times, 0.95) <= FAILOVER_P95_S * slack, times
 
 
 def test_c2_all_nodes_killed_at_once_lose_nothing(
@@ -58,7 +59,7 @@ def test_c2_all_nodes_killed_at_once_lose_nothing(
     tmp_path: Path,
     topic_name: str,
     rounds: Callable[[int], int],
-    broker_kind: str,
+    slack: float,
 ) -> None:
     cluster = make_cluster()
     kills: dict[int, list[int]] = {}
@@ -75,7 +76,7 @@ def test_c2_all_nodes_killed_at_once_lose_nothing(
         load.prove()
     times = sorted(recovery_times(load.history(), kills).values())
     print(f"C2: {len(times)} times, writable again {figures(times)}")
-    assert max(times) <= WRITABLE_AFTER_ALL_S[broker_kind], times
+    assert max(times) <= WRITABLE_AFTER_ALL_S * slack, times
 
 
 def test_c16_failover_with_the_timeouts_of_a_default_cluster(

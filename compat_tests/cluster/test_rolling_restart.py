@@ -13,7 +13,7 @@ from compat_tests.support.workload import Workload
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(86_400)]
 
-GAP_S = 2.0
+GAP_S = 1.0
 
 
 def test_c8_a_rolling_restart_is_no_error_of_any_client(
@@ -21,6 +21,7 @@ def test_c8_a_rolling_restart_is_no_error_of_any_client(
     tmp_path: Path,
     topic_name: str,
     rounds: Callable[[int], int],
+    slack: float,
 ) -> None:
     cluster = make_cluster()
     with Workload(cluster, tmp_path, topic_name) as load:
@@ -39,4 +40,4 @@ def test_c8_a_rolling_restart_is_no_error_of_any_client(
     assert report.unknown == 0
     gaps = sorted(longest_gaps(load.history()).values())
     print(f"C8: longest gap of each partition {', '.join(f'{gap:.2f}' for gap in gaps)} s")
-    assert gaps[-1] < GAP_S, gaps
+    assert gaps[-1] < GAP_S * slack, gaps

@@ -213,11 +213,15 @@ class Workload:
 
     def await_each_producing(self, more: int = 20, timeout_s: float = 60.0) -> None:
         """Until every producer got `more` acknowledgements: none is stuck."""
+        eventually(
+            lambda: all(child.progress for child in self._producing),
+            timeout_s=timeout_s, what="the producers' processes have started",
+        )  # fmt: skip
         before = self._acked_by_client()
         eventually(
             lambda: all(
-                count >= before.get(who, 0) + more for who, count in self._acked_by_client().items()
-            ) and bool(before),
+                count >= before[who] + more for who, count in self._acked_by_client().items()
+            ),
             timeout_s=timeout_s, what=f"each of {sorted(before)} has {more} more acknowledged",
         )  # fmt: skip
 
