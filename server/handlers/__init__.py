@@ -40,6 +40,7 @@ _NEVER = 1 << 15
 _TABLE: tuple[tuple[int, str, str, int, int, bool, str], ...] = (
     (0, "Produce", "data", 3, 13, True, "b"),
     (1, "Fetch", "data", 4, 18, True, "b"),
+    (1, "Fetch", "quorum", 4, 18, True, "c"),
     (2, "ListOffsets", "data", 1, 11, True, "b"),
     (3, "Metadata", "cluster", 0, 13, True, "b"),
     (8, "OffsetCommit", "groups", 2, 10, True, "b"),
@@ -67,10 +68,14 @@ _TABLE: tuple[tuple[int, str, str, int, int, bool, str], ...] = (
     (45, "AlterPartitionReassignments", "admin", 0, 1, False, "bc"),
     (46, "ListPartitionReassignments", "admin", 0, 0, False, "bc"),
     (47, "OffsetDelete", "groups", 0, 0, False, "b"),
+    (52, "Vote", "quorum", 0, 2, True, "c"),
+    (53, "BeginQuorumEpoch", "quorum", 0, 1, True, "c"),
+    (54, "EndQuorumEpoch", "quorum", 0, 1, True, "c"),
     (55, "DescribeQuorum", "quorum", 0, 2, False, "bc"),
     (56, "AlterPartition", "controller", 2, 3, True, "c"),
     (57, "UpdateFeatures", "admin", 0, 2, False, "bc"),
     (58, "Envelope", "envelope", 0, 0, False, "c"),
+    (59, "FetchSnapshot", "quorum", 0, 1, True, "c"),
     (60, "DescribeCluster", "cluster", 0, 2, True, "bc"),
     (61, "DescribeProducers", "transactions", 0, 0, False, "b"),
     (62, "BrokerRegistration", "controller", 0, 4, True, "c"),
@@ -81,6 +86,9 @@ _TABLE: tuple[tuple[int, str, str, int, int, bool, str], ...] = (
     (73, "AssignReplicasToDirs", "controller", 0, 0, True, "c"),
     (74, "ListConfigResources", "admin", 0, 1, False, "b"),
     (75, "DescribeTopicPartitions", "cluster", 0, 0, False, "b"),
+    (80, "AddRaftVoter", "quorum", 0, 1, True, "bc"),
+    (81, "RemoveRaftVoter", "quorum", 0, 0, True, "bc"),
+    (82, "UpdateRaftVoter", "quorum", 0, 0, True, "c"),
 )
 
 # KAFKA-18659: some librdkafka releases take a broker without Produce v0 to lack compression.
