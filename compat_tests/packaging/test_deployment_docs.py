@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from server.config import catalogue
+from server.config import KafkaConfig, catalogue
 from server.environment import read_environment
+from server.quorum_config import check
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "deployment.md").read_text()
@@ -41,12 +42,26 @@ def test_each_variable_is_one_that_the_broker_obeys_or_ignores_by_name() -> None
 
 
 def test_the_server_properties_pass_check_config(tmp_path: Path) -> None:
-    (properties,) = blocks("properties")
-    file = tmp_path / "server.properties"
-    file.write_text(properties)
-    done = barnabas("check-config", str(file))
-    assert done.returncode == 0, done.stderr
-    assert "no effect" not in done.stdout
+    assert len(blocks("properties")) == 2
+    for properties in blocks("properties"):
+        file = tmp_path / "server.properties"
+        file.write_text(properties)
+        done = barnabas("check-config", str(file))
+        assert done.returncode == 0, done.stderr
+        assert "no effect" not in done.stdout
+
+
+def test_the_containers_of_a_cluster_make_one_quorum() -> None:
+    (compose,) = (block for block in blocks("yaml") if "CLUSTER_ID" in block)
+    common = dict(re.findall(r"^    (KAFKA_\w+): \"?([^\"\n]*)", compose, re.MULTILINE))
+    nodes = re.findall(r"environment: \{(.*)\}", compose)
+    assert len(nodes) == 3
+    for number, text in enumerate(nodes, 1):
+        own = dict(re.findall(r'(KAFKA_\w+): "([^"]*)"', text))
+        quorum = check(KafkaConfig(dict(read_environment(common | own).values)))
+        assert quorum.node_id == number
+        assert [voter.node_id for voter in quorum.voters] == [1, 2, 3]
+        assert quorum.voters[number - 1].host in own["KAFKA_ADVERTISED_LISTENERS"]
 
 
 def test_the_commands_take_the_flags_that_are_shown() -> None:
