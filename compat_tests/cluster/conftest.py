@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import pytest
 
-
 LONG_FORM = int(os.environ.get("CHAOS_ROUNDS", "0"))
 
 

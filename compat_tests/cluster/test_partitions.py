@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.link_proxy import CLIENT
 from compat_tests.support.clusters import ClusterOfNodes
-from compat_tests.support.link_proxy import CLIENT
 from compat_tests.support.workload import Workload, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(86_400)]

@@ -6,7 +6,7 @@ each node itself believes about leaders, in-sync replicas and the quorum.
 Why: what a cluster promises must hold for both, under the same faults, with the same settings.
 How: each node is broker and controller (KIP-500 "combined"); `broker_only` adds brokers, and with
 `controllers=3` the nodes are brokers only and three controllers are added. Three listeners: CLIENT,
-INTERNAL (between brokers) and CONTROLLER. `proxied=True` puts `link_proxy` in front of all of them.
+INTERNAL (between brokers) and CONTROLLER. `proxied=True` puts our proxy in front of all of them.
 `dynamic_quorum=True` formats with --initial-controllers (KIP-853), else the voters are static.
 Nodes are numbered from 1, controllers of their own from 101. The ports lie below the range from
 which the kernel gives outgoing connections theirs: a client that tries to reach a dead node must
@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from barnabas.link_proxy import CLIENT, LinkProxy
 from compat_tests.support import jars, views
 from compat_tests.support.brokers import (
     LOG_TAIL_BYTES,
@@ -40,7 +41,6 @@ from compat_tests.support.brokers import (
     await_answer,
     die_with_parent,
 )
-from compat_tests.support.link_proxy import CLIENT, LinkProxy
 from compat_tests.support.wait import eventually
 
 LISTENERS = ("CLIENT", "INTERNAL", "CONTROLLER")

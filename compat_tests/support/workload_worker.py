@@ -247,8 +247,12 @@ class ConfluentConsumer(_Consuming):
     """With a group it subscribes; without, it is assigned every partition from the start."""
 
     def open(self, config: Any) -> None:
-        from confluent_kafka import Consumer, TopicPartition
+        from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+        # What librdkafka tells and goes on trying to mend.
+        self._transport = {
+            KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE,
+        }  # fmt: skip
         own = {"auto.offset.reset": "earliest", "auto.commit.interval.ms": 1000}
         if not self.group:
             # Whoever reads from where it stood needs no reset: one would be a skip or a step back.
@@ -274,8 +278,10 @@ class ConfluentConsumer(_Consuming):
     def poll(self) -> list[tuple[int, int, str]]:
         records = []
         for message in self._consumer.consume(500, 0.1):
-            if message.error() is not None:
-                self.failed(message.error())
+            error = message.error()
+            if error is not None:
+                if not error.retriable() and error.code() not in self._transport:
+                    self.failed(error)
             else:
                 records.append((message.partition(), message.offset(), _text(message.value())))
         return records
@@ -311,7 +317,8 @@ class KafkaPythonConsumer(_Consuming):
         try:
             found = self._consumer.poll(timeout_ms=100, max_records=500)
         except Exception as error:
-            self.failed(repr(error))
+            if not getattr(error, "retriable", False):  # a refused connection, for example
+                self.failed(repr(error))
             time.sleep(0.1)
             return []
         return [

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
+from barnabas.link_proxy import CLIENT, UNKNOWN, Links, source_of
 from compat_tests.support import raw
-from compat_tests.support.link_proxy import CLIENT, UNKNOWN, Links, source_of
 
 
 def frame(client: str, key: int = 52) -> bytes:
