@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -207,25 +208,41 @@ class BrokerServer:
     def _run_in_background(self, name: str, job: Callable[[], None]) -> None:
         self.scheduler.schedule_once(name, 0, job)
 
-    def register(self, is_stopping: Callable[[], bool]) -> None:
-        """Register with the controller and be unfenced. Raises KafkaError."""
+    def register(self, is_stopping: Callable[[], bool]) -> bool:
+        """Register with the controller and be unfenced; False if `is_stopping` came first.
+
+        Raises KafkaError when the controller refuses, or none answers in time.
+        """
+        config = settings.lifecycle(self.config)
+        submit: Callable[..., None] = self.controller.submit
+        if self._channel is not None:
+            # What a heartbeat says grows old; a newer one says it better.
+            submit = partial(submit, timeout_ms=config.broker_session_timeout_ms // 2)
         self.lifecycle = BrokerLifecycle(
             self.node_id,
             self.cluster_id,
             self.incarnation_id,
-            self.controller,
+            submit,
             lambda: self.metadata,
+            self.timer,
+            self.clock,
+            config,
+            is_alone=self.is_alone,
+            on_fatal=self.shared.fatal,
         )
         own_host = "localhost" if self.is_alone else own_host_name()
         ports = self.socket_server.ports
-        self.lifecycle.register(
+        self.lifecycle.start(
             self.listeners.advertise(self.listeners.broker, ports, own_host),
             {name: (r.minimum, r.maximum) for name, r in SUPPORTED_FEATURES.items()},
             self.config.get_str("broker.rack") or None,
             [self.log_manager.directory_id(path) for path in self._online_dirs()],
             self.log_manager.previous_broker_epoch,
         )
+        if not self.lifecycle.await_running(is_stopping):
+            return False
         self.log_manager.start_background()
+        return True
 
     def serve(self) -> None:
         """Answer clients from now on."""
@@ -237,7 +254,8 @@ class BrokerServer:
         if lifecycle is None:
             return
         attempt = self.shared.stop.attempt
-        attempt("lifecycle", lambda: lifecycle.controlled_shutdown(_CONTROLLED_SHUTDOWN_S))
+        attempt("lifecycle", lambda: lifecycle.await_controlled_shutdown(_CONTROLLED_SHUTDOWN_S))
+        lifecycle.shutdown()
         attempt("socket server", self.socket_server.shutdown)
 
     # ---- directories

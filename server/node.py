@@ -117,7 +117,8 @@ class Node:
             controller.start()
         if broker is not None:
             self._was_started = True
-            broker.register(is_stopping)
+            if not broker.register(is_stopping):
+                raise StartInterrupted("stopped while waiting to be unfenced by the controller")
         keep_freed_memory()
         if broker is not None:
             broker.serve()

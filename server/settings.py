@@ -16,6 +16,7 @@ from replication.controller.context import ControllerConfig
 from replication.metadata_loader import SnapshotConfig
 from replication.raft.events import RaftConfig
 from replication.replica_manager import ReplicaManagerConfig
+from server.broker_lifecycle import LifecycleConfig
 from server.config import ConfigError, KafkaConfig, catalogue
 from server.coordinator.group_config import GroupConfig
 from server.socket_server import SocketServerConfig
@@ -73,6 +74,7 @@ _LAYERS: tuple[tuple[type, Mapping[str, str]], ...] = (
     (LogManagerConfig, _LOG_MANAGER_KEYS),
     (SnapshotConfig, _SNAPSHOT_KEYS),
     (CleanerConfig, {}),
+    (LifecycleConfig, {}),
     (RaftConfig, _RAFT_KEYS),
 )
 
@@ -149,6 +151,11 @@ def raft(config: KafkaConfig) -> RaftConfig:
 def controller(config: KafkaConfig, node: int, cluster_id: str) -> ControllerConfig:
     """The controller's configuration."""
     return _layer(ControllerConfig, config, {}, node_id=node, cluster_id=cluster_id)
+
+
+def lifecycle(config: KafkaConfig) -> LifecycleConfig:
+    """How this broker keeps in touch with the controller."""
+    return _layer(LifecycleConfig, config, {})
 
 
 def groups(config: KafkaConfig) -> GroupConfig:
