@@ -35,6 +35,16 @@ _MAX_TIMEOUT_S = 86_400
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 
 
+# What the controller may answer to a broker that wants to join, and the remedy.
+_REFUSALS = {
+    "REQUEST_TIMED_OUT": "is a controller reachable? `barnabas cluster status` asks the others",
+    "DUPLICATE_BROKER_REGISTRATION": "another process has this node.id: stop it or choose another",
+    "INCONSISTENT_CLUSTER_ID": "format its directories with the cluster's id",
+    "INVALID_REGISTRATION": "compare its configuration with the other nodes'",
+    "UNSUPPORTED_VERSION": "start it with a release that knows the cluster's features",
+}
+
+
 class UserError(Exception):
     """A failure the person can mend: one line for stderr, and the exit code."""
 
@@ -317,11 +327,14 @@ def _start_failure(error: Exception) -> Exception:
     """Turn what stopped the start into one line with its remedy; ours stay as they are."""
     from server.socket_server import BindError
     from storage.log_dirs import LogDirError
+    from wire.errors import KafkaError
 
     if isinstance(error, BindError):
         return UserError(str(error))
     if isinstance(error, LogDirError):
         return UserError(f"{error} (--data-dir chooses the directory)")
+    if isinstance(error, KafkaError) and error.code.name in _REFUSALS:
+        return UserError(f"cannot start: {error.detail}; {_REFUSALS[error.code.name]}")
     if isinstance(error, OSError) and error.errno is not None:
         where = f" ({error.filename})" if error.filename else ""
         remedy = {
