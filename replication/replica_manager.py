@@ -275,15 +275,17 @@ class ReplicaManager(ReplicaReads):
         With no lock held, on whatever thread moved it; also when nothing came of it. It must take
         note and return.
         """
-        listeners = self._high_watermark_listeners.get(key, [])
-        self._high_watermark_listeners[key] = [*listeners, listener]
+        with self._cluster_lock:
+            listeners = self._high_watermark_listeners.get(key, [])
+            self._high_watermark_listeners[key] = [*listeners, listener]
 
     def remove_high_watermark_listener(self, key: Key, listener: Callable[[], object]) -> None:
         """Call it no more; an unknown one is ignored."""
-        listeners = self._high_watermark_listeners.pop(key, [])
-        rest = [one for one in listeners if one != listener]
-        if rest:
-            self._high_watermark_listeners[key] = rest
+        with self._cluster_lock:
+            listeners = self._high_watermark_listeners.pop(key, [])
+            rest = [one for one in listeners if one != listener]
+            if rest:
+                self._high_watermark_listeners[key] = rest
 
     def _tell_listeners(self, key: Key) -> None:
         for listener in self._high_watermark_listeners.get(key, ()):

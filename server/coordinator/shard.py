@@ -79,10 +79,6 @@ _MAPPED_ERRORS = {
 }
 
 
-HELD_POLL_MS = 50
-"""How often the high watermark is looked at while answers wait and no append reports it, ms."""
-
-
 def coordinator_error(code: int) -> KafkaError:
     """What a client is told when the coordinator's log answered `code`."""
     known = ErrorCode(code)
@@ -140,6 +136,12 @@ class ShardLog(Protocol):
 
     def is_empty(self) -> bool:
         """Whether there is nothing to read, so that loading takes no time."""
+
+    def watch(self, on_moved: Callable[[], None]) -> None:
+        """Call `on_moved` whenever the high watermark may have moved, on any thread."""
+
+    def unwatch(self, on_moved: Callable[[], None]) -> None:
+        """Call it no more."""
 
 
 class Alarm(Protocol):
@@ -255,6 +257,15 @@ class Shard(Generic[M]):
     def read(self, handle: Callable[[M], object], on_complete: Reply) -> None:
         """Decide, and answer when what it was based on is committed."""
         self._post(partial(self._read, handle, on_complete))
+
+    def high_watermark_moved(self) -> None:
+        """The log's high watermark may cover what answers wait for.
+
+        Who is about to hold an answer looks at the high watermark once it is on the list, so
+        nothing is missed when there is none yet.
+        """
+        if self._held:
+            self._post(self._release)
 
     def inspect(self) -> M | None:
         """The machine, for tests and diagnosis; None unless active."""
@@ -468,7 +479,7 @@ class Shard(Generic[M]):
         """Be woken for the next deadline; an alarm that rings too early is set again."""
         wake_ms = machine.deadlines.next_wake_ms()
         if self._held:
-            held_ms = self._moment.now_ms + HELD_POLL_MS
+            held_ms = min(held.deadline_ms for held in self._held)
             wake_ms = held_ms if wake_ms is None else min(wake_ms, held_ms)
         if wake_ms is None or (self._alarm is not None and self._alarm_ms <= wake_ms):
             return
@@ -491,15 +502,17 @@ class Shard(Generic[M]):
         serves = self.state in (ShardState.LOADING, ShardState.ACTIVE)
         if leader_epoch < self.leader_epoch or (serves and leader_epoch == self.leader_epoch):
             return
-        if self._machine is not None:
+        if serves:
             self._close(KafkaError(ErrorCode.NOT_COORDINATOR))
         self.leader_epoch = leader_epoch
+        self._log.watch(self.high_watermark_moved)
         self._load()
 
     def _reload(self, error: KafkaError) -> None:
         """Throw the machine away and start from what the log says."""
         if self.state is ShardState.ACTIVE:
             self._close(error)
+            self._log.watch(self.high_watermark_moved)
             self._load()
 
     def _close(self, error: KafkaError) -> None:
@@ -507,6 +520,7 @@ class Shard(Generic[M]):
         machine, self._machine = self._machine, None
         self._load_number += 1
         self.state = ShardState.CLOSED
+        self._log.unwatch(self.high_watermark_moved)
         if machine is not None:
             machine.on_unloaded(error)
             self._deliveries += [(reply, error) for reply, _ in self._take_outbox(machine)]

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from replication.replica_manager import AppendResult, ReplicaManager
 
 _ACKS_ALL = -1
-_NOT_LED_HERE = AppendOutcome(int(ErrorCode.NOT_LEADER_OR_FOLLOWER), is_appended=False)
 
 
 class RecordSerde(NamedTuple):
@@ -70,11 +69,8 @@ class ReplicatedShardLog:
         leader_epoch: int,
         on_complete: Callable[[AppendOutcome], None],
     ) -> None:
-        """Append one batch with acks=all; refused if another leader epoch has begun."""
-        partition = self._partition()
-        if partition is None or partition.leader_epoch != leader_epoch:
-            on_complete(_NOT_LED_HERE)
-            return
+        """Append one batch with acks=all; refused if another leader epoch has begun: what the
+        shard decided it decided on what the log said in its own."""
         encode = self._serde.encode
         batch = build_batch(
             [Record(-1, wall_ms, *encode(record), ()) for record in records],
@@ -86,6 +82,7 @@ class ReplicatedShardLog:
             [(self._topic_partition, batch)],
             partial(_completed, on_complete),
             origin=AppendOrigin.COORDINATOR,
+            leader_epoch=leader_epoch,
         )
 
     def end_offset(self) -> int:
@@ -104,6 +101,14 @@ class ReplicatedShardLog:
         partition = self._partition()
         log = None if partition is None else partition.log
         return log is None or log.log_start_offset == log.log_end_offset
+
+    def watch(self, on_moved: Callable[[], None]) -> None:
+        """Call `on_moved` whenever the high watermark may have moved, on any thread."""
+        self._replica_manager.add_high_watermark_listener(self._topic_partition, on_moved)
+
+    def unwatch(self, on_moved: Callable[[], None]) -> None:
+        """Call it no more."""
+        self._replica_manager.remove_high_watermark_listener(self._topic_partition, on_moved)
 
     def read(self) -> Iterator[object]:
         """All records from the log's start to its end; see the module for transactions.

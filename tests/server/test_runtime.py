@@ -14,7 +14,6 @@ from server.coordinator.group_coordinator import GROUP_METADATA_TOPIC, Gather
 from server.coordinator.records import CoordinatorRecord, encode_record
 from server.coordinator.runtime import TOPIC_WAIT_MS, partition_of
 from server.coordinator.shard import (
-    HELD_POLL_MS,
     AppendOutcome,
     Reply,
     Services,
@@ -83,6 +82,7 @@ class MemoryLog:
         self.during_end_offset: Callable[[], None] = lambda: None
         self.epochs: list[int] = []
         self.broken = False
+        self.watching: list[Callable[[], None]] = []
 
     def append(
         self,
@@ -108,6 +108,18 @@ class MemoryLog:
         waiting, self.waiting = self.waiting, []
         for on_complete in waiting:
             on_complete(AppendOutcome(0, is_appended=True))
+
+    def commit_to(self, offset: int) -> None:
+        """The high watermark moves, and no append of ours is behind it."""
+        self.committed = offset
+        for on_moved in self.watching:
+            on_moved()
+
+    def watch(self, on_moved: Callable[[], None]) -> None:
+        self.watching.append(on_moved)
+
+    def unwatch(self, on_moved: Callable[[], None]) -> None:
+        self.watching.remove(on_moved)
 
     def time_out(self, code: int = E.REQUEST_TIMED_OUT) -> None:
         self.waiting.pop(0)(AppendOutcome(code, is_appended=True))
@@ -280,13 +292,12 @@ def test_a_parked_request_is_answered_when_the_record_that_frees_it_is_committed
     assert (parked.response, released.response) == (100, "released")
 
 
-def test_held_answers_notice_the_high_watermark_without_being_told() -> None:
+def test_held_answers_are_given_when_the_high_watermark_moves() -> None:
     world = World().active()
     world.log.replicates = True
     world.add(1)
     read = world.read()
-    world.log.committed = 1
-    world.advance(HELD_POLL_MS)
+    world.log.commit_to(1)
     assert read.response == 1
 
 
@@ -358,8 +369,7 @@ def test_an_append_that_is_not_confirmed_in_time_stays_since_it_is_in_the_log(
     assert answer.error == E.COORDINATOR_NOT_AVAILABLE
     read = world.read()
     assert read.waits
-    world.log.committed = 1
-    world.advance(HELD_POLL_MS)
+    world.log.commit_to(1)
     assert read.response == 5
 
 
@@ -368,9 +378,9 @@ def test_a_held_read_gives_up_when_the_high_watermark_never_comes() -> None:
     world.log.replicates = True
     world.add(5)
     read = world.read()
-    world.advance(HELD_MS - HELD_POLL_MS)
+    world.advance(HELD_MS - 1)
     assert read.waits
-    world.advance(2 * HELD_POLL_MS)
+    world.advance(1)
     assert read.error == E.COORDINATOR_NOT_AVAILABLE
 
 
@@ -444,8 +454,7 @@ def test_while_loading_clients_are_asked_to_come_back() -> None:
     assert world.add(1).error == E.COORDINATOR_LOAD_IN_PROGRESS
     world.run_jobs()
     assert world.read().waits, "the high watermark has not come yet"
-    world.log.committed = 2
-    world.advance(HELD_POLL_MS)
+    world.log.commit_to(2)
     assert world.read().response == 3
 
 
@@ -813,6 +822,16 @@ def test_offsets_of_transactions_count_when_they_were_committed(node: Node) -> N
     transaction(13, "open", None)
     node.restart()
     assert [node.fetch("g", t) for t in ("committed", "aborted", "open")] == [11, -1, -1]
+
+
+def test_a_shard_that_resigned_does_not_watch_its_log_any_more() -> None:
+    world = World().active()
+    assert world.log.watching
+    world.shard.elected(2)
+    world.run_jobs()
+    assert len(world.log.watching) == 1
+    world.shard.resigned()
+    assert world.log.watching == []
 
 
 def test_nothing_is_appended_in_an_epoch_that_we_were_not_elected_in(node: Node) -> None:
