@@ -183,7 +183,7 @@ def framing_rows() -> dict[str, list[float | None]]:
     rows["decode a request header"] = [microseconds(lambda: RequestHeader.decode(header))]
     response = produce_response(1)
     rows["Produce v9 response as a frame"] = [
-        microseconds(lambda: encode_response(0, 9, 1, response))
+        microseconds(lambda: encode_response(1, 9, 1, response))
     ]
     return rows
 

@@ -34,7 +34,8 @@ from typing import TYPE_CHECKING, Any
 from server.channel import read_small_slices
 from server.error_responses import error_response
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
-from wire.primitives import read_uvarint
+from wire.frame import encode_response
+from wire.primitives import skip_tags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,15 +43,11 @@ if TYPE_CHECKING:
     from server.channel import Channel
     from server.handlers import ApiHandler
     from server.processor import Processor
-    from wire.primitives import Part
     from wire.schema import Request, Response
 
 logger = logging.getLogger(__name__)
 
 _HEADER = Struct(">4xhhih")  # size, api_key, api_version, correlation_id, length of client_id
-_ANSWER = Struct(">ii")  # size, correlation_id
-_ANSWER_BLANK = bytes(_ANSWER.size)
-_ANSWER_BLANK_FLEXIBLE = bytes(_ANSWER.size + 1)  # and no tagged fields
 _API_VERSIONS = 18
 _PRODUCE = 0
 _CLIENT_ID_SHOWN = 256
@@ -135,21 +132,15 @@ class RequestContext:
 
     def send(self, response: Response) -> None:
         """Send the answer; raises, with nothing done, what encoding or reading its records did."""
-        parts = self.encode(response)
+        version = self.api_version
+        parts = encode_response(
+            version >= self.api.response_flexible, version, self.correlation_id, response
+        )
         if len(parts) > 1:
             read_small_slices(parts)
         self._cancel = self._complete_early = None
         connection = self.connection
         connection.processor.complete(connection, self, parts)
-
-    def encode(self, response: Response) -> list[Part]:
-        """Size, response header and body as parts to send."""
-        flexible = self.api_version >= self.api.response_flexible
-        out = bytearray(_ANSWER_BLANK_FLEXIBLE if flexible else _ANSWER_BLANK)
-        parts = response.encode_into(out, self.api_version)
-        size = len(out) if len(parts) == 1 else sum(map(len, parts))
-        _ANSWER.pack_into(out, 0, size - 4, self.correlation_id)
-        return parts
 
     def respond_error(self, request: Request, code: int, message: str | None = None) -> None:
         """Answer with an error in every place of the response that has one."""
@@ -302,7 +293,7 @@ class RequestChannel:
         request: Request | None = None
         try:
             if context.api_version >= api.request_flexible:
-                pos = pos + 1 if frame[pos] == 0 else _skip_tagged_fields(frame, pos)
+                pos = pos + 1 if frame[pos] == 0 else skip_tags(frame, pos)
             handle = api.handle or api.load()
             request = api.request_class.decode(frame, context.api_version, pos)
             response = handle(context, request)
@@ -396,17 +387,3 @@ class RequestChannel:
 
 
 _Queued = tuple[RequestContext, bytes, int]
-
-
-def _skip_tagged_fields(frame: bytes, pos: int) -> int:
-    """The position behind a non-empty tagged field section of a request header."""
-    count, pos = read_uvarint(frame, pos)
-    last = -1
-    for _ in range(count):
-        tag, pos = read_uvarint(frame, pos)
-        size, pos = read_uvarint(frame, pos)
-        pos += size
-        if tag <= last or pos > len(frame):
-            raise MalformedFrame("tagged fields of the request header")
-        last = tag
-    return pos

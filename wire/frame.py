@@ -123,6 +123,8 @@ FIRST_FLEXIBLE: dict[int, int] = {
 _INT32 = Struct(">i")
 _TWO_INT32 = Struct(">ii")
 _REQUEST_START = Struct(">hhih")
+_RESPONSE_START = bytes(8)
+_RESPONSE_START_FLEXIBLE = bytes(9)  # and no tagged fields
 _NEVER = 1 << 15
 _SCRATCH_BYTES = 64 * 1024
 _SMALL_FRAME_BYTES = 16 * 1024
@@ -197,13 +199,16 @@ def _skip_header_tags(frame: bytes, pos: int) -> int:
 
 
 def encode_response(
-    api_key: int, version: int, correlation_id: int, response: Response
+    header_version: int, version: int, correlation_id: int, response: Response
 ) -> list[Part]:
-    """A response as a whole frame: size, header and body, in parts to be sent in turn."""
-    flexible = response_header_version(api_key, version)
-    out = bytearray(8 + flexible)
+    """A response as a whole frame: size, header and body, in parts to be sent in turn.
+
+    `header_version` is `response_header_version` of the API, which a broker knows by heart.
+    """
+    out = bytearray(_RESPONSE_START_FLEXIBLE if header_version else _RESPONSE_START)
     parts = response.encode_into(out, version)
-    _TWO_INT32.pack_into(out, 0, _size_of(parts), correlation_id)
+    size = len(out) if len(parts) == 1 else sum(map(len, parts))
+    _TWO_INT32.pack_into(out, 0, size - 4, correlation_id)
     return parts
 
 

@@ -15,7 +15,7 @@ from server.envelope import read_address, read_principal
 from server.error_responses import error_response
 from server.request_channel import RequestContext
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
-from wire.frame import RequestHeader
+from wire.frame import RequestHeader, encode_response, response_header_version
 from wire.messages.quorum import EnvelopeResponse
 
 if TYPE_CHECKING:
@@ -115,8 +115,10 @@ class EnvelopedContext(RequestContext):
         return self._peer_host
 
     def send(self, response: Response) -> None:
-        parts = self.encode(response)
-        frame = b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]
+        version = self.api_version
+        header_version = response_header_version(self.api_key, version)
+        parts = encode_response(header_version, version, self.correlation_id, response)
+        frame = b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]  # no file
         self._outer.send(EnvelopeResponse(error_code=ErrorCode.NONE, response_data=frame[4:]))
 
     def respond_error(self, request: Request, code: int, message: str | None = None) -> None:

@@ -20,6 +20,7 @@ from wire.frame import (
     encode_request,
     encode_response,
     request_header_version,
+    response_header_version,
 )
 from wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from wire.messages.data import FetchResponse, ProduceRequest, ProduceResponse
@@ -275,9 +276,9 @@ class InFile:
 
 def test_a_response_frame_has_size_correlation_id_and_body() -> None:
     response = ProduceResponse(responses=[], throttle_time_ms=5)
-    (old,) = encode_response(0, 8, 0x01020304, response)
+    (old,) = encode_response(response_header_version(0, 8), 8, 0x01020304, response)
     assert bytes(old) == b"\0\0\0\x0c\1\2\3\4" + response.encode_bytes(8)  # type: ignore[arg-type]
-    (new,) = encode_response(0, 9, 0x01020304, response)
+    (new,) = encode_response(response_header_version(0, 9), 9, 0x01020304, response)
     assert bytes(new) == b"\0\0\0\x0b\1\2\3\4\0" + response.encode_bytes(9)  # type: ignore[arg-type]
 
 
@@ -287,7 +288,8 @@ def test_the_size_of_a_response_counts_what_lies_in_files() -> None:
         partition_index=0, error_code=0, high_watermark=1, aborted_transactions=[], records=slice_
     )
     topic = FetchResponse.Topic(topic="t", partitions=[partition])
-    parts = encode_response(1, 12, 9, FetchResponse(responses=[topic]))
+    header_version = response_header_version(1, 12)
+    parts = encode_response(header_version, 12, 9, FetchResponse(responses=[topic]))
     assert parts[1] is slice_
     size = int.from_bytes(parts[0][:4], "big")  # type: ignore[index]
     assert size == sum(map(len, parts)) - 4
@@ -297,7 +299,7 @@ def test_api_versions_is_always_answered_with_the_oldest_header() -> None:
     """KIP-511: a client must be able to read it before it knows what the broker speaks."""
     response = ApiVersionsResponse(error_code=0, api_keys=[])
     for version in range(5):
-        (frame,) = encode_response(18, version, 3, response)
+        (frame,) = encode_response(response_header_version(18, version), version, 3, response)
         body = bytes(frame)[8:]  # type: ignore[arg-type]
         assert ApiVersionsResponse.decode(body, version) == response
 
@@ -324,7 +326,7 @@ def test_a_request_we_send_is_one_we_can_read(client_id: str | None) -> None:
 def test_a_response_we_send_is_one_our_peers_can_read() -> None:
     response = HeartbeatResponse(error_code=27, throttle_time_ms=0)
     for version in range(5):
-        (part,) = encode_response(12, version, 77, response)
+        (part,) = encode_response(response_header_version(12, version), version, 77, response)
         (frame,) = FrameReader(LIMIT).feed(bytes(part))  # type: ignore[arg-type]
         correlation_id, pos = decode_response_header(12, version, frame)
         assert correlation_id == 77
