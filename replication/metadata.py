@@ -59,6 +59,7 @@ __all__ = [
     "TransactionBuffer",
     "VersionRange",
     "image_records",
+    "replayed",
 ]
 
 RESOURCE_TOPIC = 2
@@ -384,6 +385,15 @@ class MetadataDelta:
 
     def _nothing(self, record: Any) -> None:
         """NoOpRecord and ZkMigrationStateRecord carry no state Kafka 4 keeps."""
+
+
+def replayed(image: MetadataImage, records: list[Any]) -> MetadataImage:
+    """`image` as it will be after `records`: what the next part of one decision is based on."""
+    if not records:
+        return image
+    delta = MetadataDelta(image)
+    delta.replay_all(records)
+    return delta.apply(image.offset, image.epoch, image.timestamp)
 
 
 # A record that removes has the key of the record it removes.

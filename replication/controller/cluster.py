@@ -37,7 +37,7 @@ from replication.metadata import (
     NO_LEADER,
     BrokerRegistration,
     MetadataImage,
-    PartitionRegistration,
+    replayed,
 )
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import (
@@ -228,7 +228,7 @@ def broker_heartbeat(
     caught_up = request.current_metadata_offset >= registered_at
     state = _next_state(image, sessions, broker, request, session, caught_up)
     records = _records_for(image, config, broker, state)
-    records += _directory_changes(image, config, broker, request)
+    records += _directory_changes(replayed(image, records), config, broker, request)
     if state is BrokerState.CONTROLLED_SHUTDOWN and session.shutdown_offset < 0:
         session.shutdown_offset = last_offset(next_offset, len(records))
     if state is BrokerState.SHUTDOWN_NOW:
@@ -253,7 +253,8 @@ def _next_state(
     if broker.fenced:
         if request.want_shut_down:
             return BrokerState.SHUTDOWN_NOW
-        unfence = caught_up and not request.want_fence
+        # Who is on the way out comes back as a new incarnation only: nothing ends that state.
+        unfence = caught_up and not request.want_fence and not broker.in_controlled_shutdown
         return BrokerState.UNFENCED if unfence else BrokerState.FENCED
     if request.want_fence:
         return BrokerState.SHUTDOWN_NOW if request.want_shut_down else BrokerState.FENCED
@@ -324,15 +325,9 @@ def _directory_changes(
     records: list[Any] = []
     offline = set(request.offline_log_dirs) & set(broker.directories)
     if offline:
+        from replication.controller.directories import replicas_lost
 
-        def stood_there(partition: PartitionRegistration) -> bool:
-            return (
-                broker.broker_id in partition.isr
-                and partition.directory(broker.broker_id) in offline
-            )
-
-        change = BrokerChange(removed=broker.broker_id)
-        records += leader_and_isr_updates(image, config, change, stood_there)
+        records += replicas_lost(image, config, broker.broker_id, offline)
         online = [directory for directory in broker.directories if directory not in offline]
         records.append(_change(broker, log_dirs=online))
     cordoned = request.cordoned_log_dirs

@@ -19,7 +19,12 @@ from replication.controller.elections import (
 )
 from replication.controller.partition_change import Election
 from replication.controller.producer_ids import check_broker_epoch
-from replication.metadata import METADATA_VERSION, MetadataImage, PartitionRegistration
+from replication.metadata import (
+    METADATA_VERSION,
+    MetadataImage,
+    PartitionRegistration,
+    replayed,
+)
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.quorum import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 
@@ -42,7 +47,7 @@ def assign_replicas_to_dirs(
     check_broker_epoch(image, request.broker_id, request.broker_epoch)
     broker = image.brokers[request.broker_id]
     records: list[Any] = []
-    lost: set[int] = set()
+    lost: set[bytes] = set()
     directories = []
     for wanted in request.directories:
         online = broker.has_online_directory(wanted.id)
@@ -59,7 +64,7 @@ def assign_replicas_to_dirs(
                     )
                     records += _assigned(image, config, partition, request.broker_id, wanted.id)
                     if not online:
-                        lost.add(id(registration))
+                        lost.add(wanted.id)
                 answers.append(
                     _Directory.Topic.Partition(
                         partition_index=entry.partition_index, error_code=code
@@ -68,10 +73,20 @@ def assign_replicas_to_dirs(
             topics.append(_Directory.Topic(topic_id=topic.topic_id, partitions=answers))
         directories.append(_Directory(id=wanted.id, topics=topics))
     if lost:
-        change = BrokerChange(removed=request.broker_id)
-        records += leader_and_isr_updates(image, config, change, lambda p: id(p) in lost)
+        records += replicas_lost(replayed(image, records), config, request.broker_id, lost)
     answer = AssignReplicasToDirsResponse(error_code=0, directories=directories)
     return ControllerResult(records, answer)
+
+
+def replicas_lost(
+    image: MetadataImage, config: ControllerConfig, broker_id: int, directories: set[bytes]
+) -> list[Any]:
+    """The broker's replicas in these directories leave their ISRs and leaderships (B-7)."""
+
+    def stood_there(partition: PartitionRegistration) -> bool:
+        return broker_id in partition.isr and partition.directory(broker_id) in directories
+
+    return leader_and_isr_updates(image, config, BrokerChange(removed=broker_id), stood_there)
 
 
 def _find(

@@ -201,6 +201,31 @@ def test_a_controlled_shutdown_moves_leaders_first_and_fences_last() -> None:
     assert made.image.brokers[1].fenced
 
 
+def test_a_broker_on_its_way_out_is_not_let_in_again_but_its_next_incarnation_is() -> None:
+    made = three()
+    made.heartbeat(1, want_shut_down=True)
+    made.heartbeat(1, want_fence=True)
+    assert made.heartbeat(1).is_fenced
+    assert made.partition("orders").leader == 2
+    made.start_broker(1, incarnation=11)
+    assert made.image.is_active(1)
+
+
+def test_a_directory_that_fails_while_the_broker_is_unfenced_elects_nobody_in_it() -> None:
+    made = Cluster(features={"metadata.version": 30})
+    good, bad = b"\x71" * 16, b"\x72" * 16
+    made.register(1, log_dirs=[good, bad])
+    made.heartbeat(1)
+    made.create("orders")
+    topic_id = made.image.topics_by_name["orders"].topic_id
+    made.assign_directories(1, {bad: [(topic_id, 0)]})
+    made.heartbeat(1, want_fence=True)
+    made.update_features(("eligible.leader.replicas.version", 1, 1))
+    made.heartbeat(1, offline_log_dirs=[bad])
+    after = made.partition("orders")
+    assert (after.leader, after.isr, after.elr) == (-1, (), (1,))
+
+
 def test_a_single_node_stops_and_comes_back_writable(one: Cluster) -> None:
     one.stop_broker()
     stopped = one.partition("orders")
