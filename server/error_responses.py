@@ -18,7 +18,7 @@ _ANSWERS: dict[str, tuple[str, ...]] = {
     "responses": ("topic_data", "topics", "topic_names", "resources"),
     "partition_responses": ("partition_data",),
     "partitions": ("partitions", "partition_indexes"),
-    "results": ("topics", "resources", "groups_names"),
+    "results": ("topics", "resources", "groups_names", "dirs"),
     "coordinators": ("coordinator_keys",),
     "replica_election_results": ("topic_partitions",),
     "partition_result": ("partitions",),
@@ -84,6 +84,8 @@ def _answered(name: str, source: Any) -> list[Any]:
     """The elements of the request that the response's array `name` answers."""
     for candidate in _ANSWERS.get(name, (name,)):
         items = getattr(source, candidate, None)
+        if items and candidate == "dirs":  # AlterReplicaLogDirs answers without the directories
+            return [topic for directory in items for topic in directory.topics]
         if items:
             return list(items)
     return []

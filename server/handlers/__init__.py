@@ -60,6 +60,7 @@ _TABLE: tuple[tuple[int, str, str, int, int, bool, str], ...] = (
     (23, "OffsetForLeaderEpoch", "data", 2, 4, True, "b"),
     (32, "DescribeConfigs", "admin", 1, 4, False, "bc"),
     (33, "AlterConfigs", "admin", 0, 2, False, "bc"),
+    (34, "AlterReplicaLogDirs", "admin", 1, 2, False, "b"),
     (35, "DescribeLogDirs", "admin", 1, 5, False, "b"),
     (37, "CreatePartitions", "admin", 0, 3, False, "bc"),
     (42, "DeleteGroups", "groups", 0, 2, False, "b"),

@@ -18,6 +18,8 @@ from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import (
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -364,3 +366,44 @@ def describe_log_dirs(
             )
         )
     return DescribeLogDirsResponse(results=results)
+
+
+def alter_replica_log_dirs(
+    ctx: RequestContext, request: AlterReplicaLogDirsRequest
+) -> AlterReplicaLogDirsResponse:
+    """Say in which log directory of this broker a replica should be.
+
+    Behaviour: partitions fail alone; a replica that is in that directory already stays there.
+    Versions:  all alike.
+    Gaps:      a replica cannot be moved to another directory: UNSUPPORTED_VERSION.
+    """
+    wanted = {
+        (topic.name, index): directory.path
+        for directory in request.dirs
+        for topic in directory.topics
+        for index in topic.partitions
+    }
+    errors: dict[str, int] = {}
+    at: dict[tuple[str, int], str] = {}
+    for info in ctx.broker.replica_manager.describe_log_dirs(lambda t, i: (t, i) in wanted):
+        errors[info.path] = info.error_code
+        at.update(((r.topic, r.partition_index), info.path) for r in info.partitions)
+    partition = AlterReplicaLogDirsResponse.Topic.Partition
+    topics: dict[str, list[AlterReplicaLogDirsResponse.Topic.Partition]] = {}
+    for (topic_name, index), path in wanted.items():
+        if path not in errors:
+            code = int(ErrorCode.LOG_DIR_NOT_FOUND)
+        elif errors[path]:
+            code = errors[path]
+        elif (topic_name, index) not in at:
+            code = int(ErrorCode.REPLICA_NOT_AVAILABLE)
+        else:
+            moves = at[topic_name, index] != path
+            code = int(ErrorCode.UNSUPPORTED_VERSION if moves else ErrorCode.NONE)
+        topics.setdefault(topic_name, []).append(partition(partition_index=index, error_code=code))
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirsResponse.Topic(topic_name=name, partitions=partitions)
+            for name, partitions in topics.items()
+        ]
+    )

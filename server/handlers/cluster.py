@@ -335,7 +335,7 @@ def _metadata_topic(
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),
-                offline_replicas=[r for r in partition.replicas if r not in reachable],
+                offline_replicas=_offline_replicas(image, partition, reachable),
             )
             for index, partition in sorted(topic.partitions.items())
         ],
@@ -353,6 +353,17 @@ def _partition_error(
     if leader in reachable:
         return _NONE
     return int(unreachable if image.is_active(leader) else ErrorCode.LEADER_NOT_AVAILABLE)
+
+
+def _offline_replicas(
+    image: MetadataImage, partition: PartitionRegistration, reachable: Mapping[int, tuple[str, int]]
+) -> list[int]:
+    """Replicas on brokers that cannot be reached, or in a log directory that failed (KIP-858)."""
+    return [
+        replica
+        for replica, directory in zip(partition.replicas, partition.directories, strict=True)
+        if replica not in reachable or not image.brokers[replica].has_online_directory(directory)
+    ]
 
 
 # ---- DescribeCluster
@@ -533,5 +544,5 @@ class _Page:
             isr_nodes=list(partition.isr),
             eligible_leader_replicas=list(partition.elr),
             last_known_elr=list(partition.last_known_elr),
-            offline_replicas=[r for r in partition.replicas if r not in self._reachable],
+            offline_replicas=_offline_replicas(self._image, partition, self._reachable),
         )

@@ -193,10 +193,26 @@ def test_a_partition_without_leader_is_leader_not_available():
 def test_fenced_brokers_are_not_shown_and_their_replicas_are_offline():
     topic = topic_image("t")
     topic.partitions[0].replicas = (1, 2)
+    topic.partitions[0].directories = (bytes(16),) * 2
     brokers = [broker_registration(1), broker_registration(2, fenced=True)]
     answer = connected(topic, brokers=brokers).ask(metadata(["t"]), 12)
     assert [b.node_id for b in answer.brokers] == [1]
     assert answer.topics[0].partitions[0].offline_replicas == [2]
+
+
+def test_a_replica_in_a_directory_that_failed_is_offline():
+    good, failed = b"\x71" * 16, b"\x72" * 16
+    topic = topic_image("t")
+    topic.partitions[0].replicas, topic.partitions[0].directories = (1, 2), (good, failed)
+    brokers = [broker_registration(1), broker_registration(2)]
+    for broker in brokers:
+        broker.directories = (good,)
+    asked = connected(topic, brokers=brokers)
+    assert asked.ask(metadata(["t"]), 12).topics[0].partitions[0].offline_replicas == [2]
+    request = DescribeTopicPartitionsRequest(
+        topics=[DescribeTopicPartitionsRequest.Topic(name="t")]
+    )
+    assert asked.ask(request, 0).topics[0].partitions[0].offline_replicas == [2]
 
 
 def test_other_brokers_are_named_by_what_they_registered():
