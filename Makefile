@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help run test lint compat compat-spark compat-pipeline bench bench-quick bench-micro clean
+.PHONY: help run test lint compat compat-cluster chaos compat-spark compat-pipeline bench bench-quick bench-micro clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -23,7 +23,13 @@ lint: $(VENV)/.spark  ## ruff, mypy --strict, import contracts
 	$(BIN)/lint-imports
 
 compat: $(VENV)/.test  ## real clients (Python, C, Java, kcat) against a real broker process
-	$(BIN)/python -m pytest compat_tests --ignore=compat_tests/spark --ignore=compat_tests/pipeline $(ARGS)
+	$(BIN)/python -m pytest compat_tests --ignore=compat_tests/spark --ignore=compat_tests/pipeline --ignore=compat_tests/cluster $(ARGS)
+
+compat-cluster: $(VENV)/.test  ## three nodes under kills, pauses, partitions and bad disks
+	$(BIN)/python -m pytest compat_tests/cluster $(ARGS)
+
+chaos: $(VENV)/.test  ## the same for hours (CHAOS_ROUNDS=200, 50 without it)
+	CHAOS_ROUNDS=$${CHAOS_ROUNDS:-50} $(BIN)/python -m pytest compat_tests/cluster -s $(ARGS)
 
 compat-spark: $(VENV)/.spark  ## Spark's Kafka source and sink against a real broker process
 	$(BIN)/python -m pytest compat_tests/spark $(ARGS)

@@ -7,12 +7,11 @@ the few that fit into a change's checks.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
 
-LONG_FORM = int(os.environ.get("CHAOS_ROUNDS", "0"))
+from compat_tests.support.rounds import LONG_FORM
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,11 @@ import pytest
 
 from compat_tests.support.clusters import ClusterOfNodes
 from compat_tests.support.disk_faults import DiskFaults
+from compat_tests.support.rounds import TIMEOUT_S
 from compat_tests.support.wait import eventually
 from compat_tests.support.workload import Workload, wait
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(86_400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 
 MIB = 1 << 20
 DISK_BYTES = 64 * MIB

@@ -13,9 +13,10 @@ import pytest
 from compat_tests.support.availability import recovery_times
 from compat_tests.support.clusters import ClusterOfNodes
 from compat_tests.support.history import now
+from compat_tests.support.rounds import TIMEOUT_S
 from compat_tests.support.workload import Workload, wait
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(86_400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 
 ACKED_AT_LEAST = 50_000
 # broker.session.timeout.ms 3 s; the controller looks at it and elects, the client asks anew.

@@ -9,9 +9,10 @@ import pytest
 
 from barnabas.link_proxy import CLIENT
 from compat_tests.support.clusters import ClusterOfNodes
+from compat_tests.support.rounds import TIMEOUT_S
 from compat_tests.support.workload import Workload, wait
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(86_400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 
 CUT_S = 7.0  # more than the session (3 s), the lag (3 s) and an election
 ACKED_MEANWHILE = 100

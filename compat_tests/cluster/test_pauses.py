@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from compat_tests.support.clusters import ClusterOfNodes
+from compat_tests.support.rounds import TIMEOUT_S
 from compat_tests.support.workload import Workload, wait
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(86_400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 
 PAUSE_S = 5.0  # the session is 3 s, the allowed lag 3 s
 

@@ -9,9 +9,10 @@ import pytest
 
 from compat_tests.support.availability import longest_gaps
 from compat_tests.support.clusters import ClusterOfNodes
+from compat_tests.support.rounds import TIMEOUT_S
 from compat_tests.support.workload import Workload
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(86_400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 
 GAP_S = 1.0
 

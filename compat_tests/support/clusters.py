@@ -395,23 +395,30 @@ class ClusterOfNodes:
         """The brokers that run (a paused one counts)."""
         return [node.id for node in self.nodes.values() if node.runs and node.is_broker]
 
-    def controller(self, *, timeout_s: float = 20.0, among: Sequence[int] = ()) -> int:
-        """The active controller, as the first of these nodes that answers says."""
+    def controller(self, *, among: Sequence[int] = ()) -> int:
+        """The active controller, in the words of the one that says so with the highest epoch."""
+        return self.quorum(among=among).leader
+
+    def quorum(self, *, among: Sequence[int] = ()) -> views.QuorumView:
+        """The quorum as its leader describes it: each voter is asked on its CONTROLLER listener.
+
+        Not through brokers: one that waits for a paused controller forwards nothing for as long as
+        its request timeout, half a minute.
+        """
 
         def ask() -> views.QuorumView:
+            found: list[views.QuorumView] = []
             last: Exception | None = None
-            for id_ in among or self.running():
-                try:
-                    return views.quorum(f"127.0.0.1:{self.nodes[id_].ports['CLIENT']}", 2.0)
-                except (OSError, EOFError, ValueError) as error:
-                    last = error
-            raise AssertionError(f"no node names the quorum's leader: {last}")
+            for node in self.nodes.values():
+                if node.is_voter and node.runs and (not among or node.id in among):
+                    try:
+                        found.append(views.quorum(f"127.0.0.1:{node.ports['CONTROLLER']}", 1.0))
+                    except (OSError, EOFError, ValueError) as error:
+                        last = error
+            assert found, f"no voter says that it leads: {last}"
+            return max(found, key=lambda view: view.epoch)
 
-        return eventually(ask, timeout_s=timeout_s, what="a quorum leader").leader
-
-    def quorum(self) -> views.QuorumView:
-        """The quorum as its leader describes it."""
-        return views.quorum(f"127.0.0.1:{self.nodes[self.running()[0]].ports['CLIENT']}")
+        return eventually(ask, timeout_s=30, what="a quorum leader")
 
     def leader(self, topic: str, partition: int = 0, *, among: Sequence[int] = ()) -> int:
         """The partition's leader, once there is one and that node runs."""

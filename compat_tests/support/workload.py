@@ -179,6 +179,7 @@ class Workload:
         self.cluster.on_fault = lambda what: None
         if kind is not None:
             self.kill()
+        self._faults.close()
 
     def _child(self, name: str, specs: list[dict[str, Any]]) -> _Child:
         task = {
@@ -267,7 +268,6 @@ class Workload:
     def kill(self) -> None:
         for child in [*self._producing, *self._consuming]:
             child.kill()
-        self._faults.flush()
 
     def history(self) -> History:
         return History(sorted(self._directory.glob("*.jsonl")))
