@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from compat_tests.support import jars
 from compat_tests.support.brokers import ApacheKafka
 from compat_tests.support.require import require
+from replication.controller import context, controller
 from replication.controller.bootstrap import SUPPORTED_FEATURES
 from replication.controller.context import ControllerConfig
 from replication.controller.controller import Controller
@@ -26,8 +28,19 @@ from storage.config import SystemClock
 from tests.replication.controller_support import Schema, new_topic
 from tests.replication.test_controller import Answer
 from wire.errors import ErrorCode
-from wire.messages.admin import CreateTopicsRequest, DeleteTopicsRequest
-from wire.messages.quorum import BrokerHeartbeatRequest, BrokerRegistrationRequest
+from wire.messages.admin import (
+    AlterPartitionReassignmentsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    IncrementalAlterConfigsRequest,
+    UnregisterBrokerRequest,
+)
+from wire.messages.quorum import (
+    AlterPartitionRequest,
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    ControllerRegistrationRequest,
+)
 from wire.primitives import uuid_from_text
 
 pytestmark = [
@@ -71,10 +84,10 @@ class Barnabas:
         self.controller.submit(request, answer)
         return answer.wait()
 
-    def broker(self, directory_id: bytes, port: int = 9092) -> None:
+    def broker(self, directory_id: bytes, port: int = 9092, broker_id: int = 1) -> None:
         registered = self.call(
             BrokerRegistrationRequest(
-                broker_id=1, cluster_id=self.cluster_id, incarnation_id=os.urandom(16),
+                broker_id=broker_id, cluster_id=self.cluster_id, incarnation_id=os.urandom(16),
                 listeners=[
                     BrokerRegistrationRequest.Listener(
                         name="PLAINTEXT", host="127.0.0.1", port=port, security_protocol=0
@@ -90,18 +103,79 @@ class Barnabas:
                 rack=None, log_dirs=[directory_id],
             )
         )  # fmt: skip
-        self.heartbeat(registered.broker_epoch, False)  # type: ignore[attr-defined]
+        epoch: int = registered.broker_epoch  # type: ignore[attr-defined]
+        self.heartbeat(epoch, False, broker_id)
 
-    def heartbeat(self, epoch: int, stop: bool) -> object:
+    def heartbeat(
+        self, epoch: int, stop: bool, broker_id: int = 1, *, fence: bool = False
+    ) -> object:
         return self.call(
             BrokerHeartbeatRequest(
-                broker_id=1, broker_epoch=epoch, current_metadata_offset=self.image.offset,
-                want_fence=False, want_shut_down=stop,
+                broker_id=broker_id, broker_epoch=epoch,
+                current_metadata_offset=self.image.offset, want_fence=fence, want_shut_down=stop,
             )
         )  # fmt: skip
 
-    def create(self, *names: str, partitions: int = 1) -> None:
-        topics = [new_topic(name, partitions, 1, {"retention.ms": "86400000"}) for name in names]
+    def fence(self, broker_id: int) -> None:
+        epoch = self.image.brokers[broker_id].broker_epoch
+        self.heartbeat(epoch, False, broker_id, fence=True)
+
+    def alter_isr(self, name: str, isr: list[int]) -> None:
+        """As the leader of partition 0 asks."""
+        topic, current = self.image.topics_by_name[name], self.image.partition(name, 0)
+        assert current is not None
+        wanted = AlterPartitionRequest.Topic.Partition
+        answer = self.call(
+            AlterPartitionRequest(
+                broker_id=current.leader,
+                broker_epoch=self.image.brokers[current.leader].broker_epoch,
+                topics=[
+                    AlterPartitionRequest.Topic(
+                        topic_id=topic.topic_id,
+                        partitions=[
+                            wanted(
+                                partition_index=0, leader_epoch=current.leader_epoch,
+                                partition_epoch=current.partition_epoch, leader_recovery_state=0,
+                                new_isr_with_epochs=[
+                                    wanted.BrokerState(broker_id=b, broker_epoch=-1) for b in isr
+                                ],
+                            )
+                        ],
+                    )
+                ],
+            )
+        )  # fmt: skip
+        (partition,) = answer.topics[0].partitions  # type: ignore[attr-defined]
+        assert partition.error_code in (0, ErrorCode.NEW_LEADER_ELECTED)
+
+    def reassign(self, name: str, replicas: list[int] | None) -> None:
+        topic = AlterPartitionReassignmentsRequest.Topic
+        answer = self.call(
+            AlterPartitionReassignmentsRequest(
+                topics=[
+                    topic(
+                        name=name,
+                        partitions=[topic.Partition(partition_index=0, replicas=replicas)],
+                    )
+                ]
+            )
+        )
+        assert answer.responses[0].partitions[0].error_code == 0  # type: ignore[attr-defined]
+
+    def configure(self, kind: int, name: str, key: str, value: str) -> None:
+        resource = IncrementalAlterConfigsRequest.Resource
+        entry = resource.Config(name=key, config_operation=0, value=value)
+        answer = self.call(
+            IncrementalAlterConfigsRequest(
+                resources=[resource(resource_type=kind, resource_name=name, configs=[entry])],
+                validate_only=False,
+            )
+        )
+        assert answer.responses[0].error_code == 0  # type: ignore[attr-defined]
+
+    def create(self, *names: str, partitions: int = 1, factor: int = 1) -> None:
+        configs = {"retention.ms": "86400000"}
+        topics = [new_topic(name, partitions, factor, configs) for name in names]
         response = self.call(CreateTopicsRequest(topics=topics, validate_only=False))
         assert {t.error_code for t in response.topics} == {0}, response  # type: ignore[attr-defined]
 
@@ -184,6 +258,89 @@ def test_apache_kafka_starts_on_a_directory_we_wrote(tmp_path: Path, class_path:
     with barnabas(kafka.data_dir, identity.cluster_id) as made:
         assert made.image.topics_by_name["ours"].topic_id == topic_id
         assert set(made.image.topics_by_name) == {"ours", "later"}
+
+
+def test_apache_kafka_reads_the_log_of_a_cluster(
+    tmp_path: Path, class_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dead brokers, ISR changes, eligible leaders, moves, features, transactions: Apache Kafka's
+    dump tool names every record, and its controller replays them and goes on from there.
+    """
+    from kafka.admin import KafkaAdminClient
+
+    kafka = ApacheKafka(tmp_path)
+    kafka._format(class_path, _write_properties(kafka))
+    identity = read_meta_properties(kafka.data_dir / "meta.properties")
+    assert identity is not None
+    with barnabas(kafka.data_dir, str(identity.cluster_id)) as made:
+        made.broker(uuid_from_text(_directory_id(kafka.data_dir)), kafka.port)
+        for broker_id in (2, 3, 4):
+            made.broker(bytes([broker_id]) * 16, 9000 + broker_id, broker_id)
+        _live_through_much(made, monkeypatch)
+        expected = made.image
+    text = dump(
+        class_path, "--cluster-metadata-decoder", "--files",
+        ",".join(map(str, sorted((kafka.data_dir / "__cluster_metadata-0").glob("*.log")))),
+    )  # fmt: skip
+    for kind in (
+        "BEGIN_TRANSACTION_RECORD", "END_TRANSACTION_RECORD", "CLEAR_ELR_RECORD",
+        "REGISTER_CONTROLLER_RECORD", "UNREGISTER_BROKER_RECORD", "PARTITION_CHANGE_RECORD",
+        "BROKER_REGISTRATION_CHANGE_RECORD", "NO_OP_RECORD",
+    ):  # fmt: skip
+        assert f'"{kind}"' in text, kind
+    assert "isvalid: false" not in text
+    kafka._formatted = True
+    with kafka:
+        admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+        described = {t["name"]: t["partitions"] for t in admin.describe_topics(["moved", "many"])}
+        admin.close()
+    moved = expected.partition("moved", 0)
+    assert moved is not None
+    assert described["moved"][0]["replica_nodes"] == list(moved.replicas) == [1, 3, 4]
+    assert len(described["many"]) == 60
+    with barnabas(kafka.data_dir, str(identity.cluster_id)) as made:
+        assert made.image.partition("waiting", 0) is not None
+        assert set(made.image.topics_by_name) == set(expected.topics_by_name)
+
+
+def _live_through_much(made: Barnabas, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.create("moved", "waiting", "cleared", factor=3)
+    made.create("many", partitions=60, factor=2)
+    for module in (context, controller):
+        monkeypatch.setattr(module, "RECORDS_PER_BATCH_MAX", 10)
+    made.call(
+        ControllerRegistrationRequest(
+            controller_id=9, incarnation_id=b"\x09" * 16, zk_migration_ready=False,
+            listeners=[
+                ControllerRegistrationRequest.Listener(
+                    name="CONTROLLER", host="127.0.0.1", port=9093, security_protocol=0
+                )
+            ],
+            features=[
+                ControllerRegistrationRequest.Feature(
+                    name="metadata.version", min_supported_version=7, max_supported_version=30
+                )
+            ],
+        )
+    )  # fmt: skip
+    made.reassign("moved", [2, 3, 4])
+    made.reassign("moved", None)
+    made.reassign("moved", [1, 3, 4])
+    made.alter_isr("moved", sorted({*_isr(made, "moved"), 1, 3, 4}))
+    made.configure(4, "", "min.insync.replicas", "2")
+    made.fence(2)
+    made.fence(3)
+    made.configure(2, "cleared", "min.insync.replicas", "1")
+    made.call(UnregisterBrokerRequest(broker_id=2))
+    offset = made.image.offset
+    while made.image.offset == offset:  # four brokers: an idle log is written to
+        time.sleep(0.05)
+
+
+def _isr(made: Barnabas, name: str) -> tuple[int, ...]:
+    found = made.image.partition(name, 0)
+    assert found is not None
+    return found.isr
 
 
 def _write_properties(kafka: ApacheKafka) -> Path:
