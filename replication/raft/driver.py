@@ -1,26 +1,32 @@
-"""Runs one voter: owns the raft core and its log in one thread, and makes appends durable in
-groups.
+"""Runs one replica of the quorum: owns the raft core and its log in one thread, makes appends
+durable in groups, and talks to the others.
 
 What: `append` takes records from the active controller, `RaftListener`s get what is committed, in
-order and once. `describe_quorum` tells the state of the quorum.
+order and once. `handle` takes the requests of other nodes; ours leave through a `RaftTransport`.
+`describe_quorum` tells the state of the quorum.
 Why: the core decides and the log stores; somebody must do the waiting, and do it for many at once.
 How: `append` encodes a batch on the caller's thread, gives it its offsets and returns. The driver's
-thread takes all waiting batches, writes them, syncs once (group commit), steps `Flushed`, and hands
-everything below the new high watermark to the listeners. One append waiting alone costs one fsync.
+thread takes all waiting batches, writes them, answers the fetches that waited for them, syncs once
+(group commit), steps `Flushed`, and hands everything below the new high watermark to the listeners.
+One append waiting alone costs one fsync. A follower appends what a fetch brought, syncs, and only
+then fetches again (K-4).
 Recovery, the first election of a single voter and the delivery of what the log holds happen in
-`start`, on the caller's thread: a start needs no hand-over between threads.
+`start`, on the caller's thread: a start needs no hand-over between threads. With more voters a
+replica delivers nothing before a leader told it the high watermark.
 
-Threads: `append`, `describe_quorum` and `snapshot_written` may be called from any; everything else
-belongs to the driver's thread. Listeners are called on it and must only take note.
+Threads: `append`, `handle`, `resign`, `describe_quorum`, `write_snapshot` and the properties may be
+called from any; everything else belongs to the driver's thread. Listeners are called on it and must
+only take note. The thread does nothing but wait and call `turn`; a simulator calls `begin` instead
+of `start`, then `turn` when `has_work` or when the time is `deadline_ms`.
 
 When a write fails: what came before it is committed; it and what waited behind it fail, because
 their offsets cannot be kept. The driver resigns, which tells the listeners to throw their
-uncommitted state away, and stands for election in a new epoch after the election timeout. A failed
-fsync, or a vote that cannot be stored for another reason than a full disk, is final: `on_fatal` is
-called and the broker must stop (better stopped than wrong).
+uncommitted state away, and stands for election in a new epoch after the election timeout. A
+follower that cannot write asks its leader again. A failed fsync, or a vote that cannot be stored
+for another reason than a full disk, is final: `on_fatal` is called and the broker must stop (better
+stopped than wrong).
 
-Gaps: requests of other voters (Vote, BeginQuorumEpoch, Fetch, FetchSnapshot) are events of the core
-without a transport yet; the quorum has one voter until the issue that adds it.
+Gaps: kraft.version cannot be raised from 0 to 1 while running (UpdateFeatures).
 """
 
 from __future__ import annotations
@@ -29,81 +35,75 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
-from replication.raft.core import (
+from replication.raft.answers import refusal, snapshot_reply
+from replication.raft.batches import (
+    CommittedBatch,
+    PendingBatch,
+    control_batch,
+    record_batches,
+)
+from replication.raft.core import RaftCore, Role
+from replication.raft.delivery import Delivery, RaftListener, RecordSerde
+from replication.raft.events import (
     NO_LEADER,
+    Answered,
+    AppendVoters,
     ElectionState,
     Event,
+    Fetched,
+    FetchReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
     Flushed,
     LeaderChange,
-    RaftCore,
+    Outgoing,
+    Peer,
+    RaftConfig,
     Ready,
+    Reply,
+    Request,
     Resign,
+    Send,
+    Shutdown,
+    SnapshotId,
+    SnapshotLoaded,
+    SnapshotPart,
     Start,
     Tick,
+    Truncated,
+    VotersAppended,
 )
 from replication.raft.log import METADATA_TOPIC, RaftLog
-from replication.raft.snapshots import SnapshotId
+from replication.raft.parked import ParkedFetches
+from replication.raft.snapshots import CorruptSnapshot
+from replication.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
 from storage import files
 from storage.config import Clock
-from wire.control_records import ControlRecordType
 from wire.errors import ErrorCode, KafkaError
-from wire.record_body import Record
-from wire.records import build_batch, build_control_batch
 
 logger = logging.getLogger(__name__)
 
-BATCH_BYTES_MAX = 8 * 1024 * 1024
-"""Largest batch (Kafka: KafkaRaftClient.MAX_BATCH_SIZE_BYTES)."""
-BATCH_RECORDS_MAX = 10_000
-"""More records than this in one append are split; up to it an append is all or nothing."""
 _RETRY_MS = 1000
+SHUTDOWN_TIMEOUT_MS = 5000
+"""How long a leader that stops waits for its successor (Kafka: RaftManager's shutdown)."""
+
+OnReply = Callable[[Any], None]
 
 
-class RecordSerde(Protocol):
-    """Turns the state machine's records into values and back."""
+class RaftTransport(Protocol):
+    """Carries requests to other nodes. Must not block."""
 
-    def encode(self, record: Any) -> bytes: ...
-
-    def decode(self, value: bytes) -> Any: ...
-
-
-class CommittedBatch(NamedTuple):
-    """Committed records with consecutive offsets; a control batch has none."""
-
-    base_offset: int
-    last_offset: int
-    epoch: int
-    timestamp: int
-    size: int
-    records: Sequence[Any]
-
-
-class RaftListener(Protocol):
-    """A state machine on top of the log. Called on the driver's thread: take note and return."""
-
-    def handle_snapshot(
-        self, snapshot_id: SnapshotId, timestamp: int, records: Sequence[Any]
+    def send(
+        self,
+        to: Peer,
+        request: Outgoing,
+        on_answer: Callable[[Reply | None], None],
+        timeout_ms: int,
     ) -> None:
-        """Forget all, this is the state up to `snapshot_id` (only before the first commit)."""
-
-    def handle_commit(self, batches: Sequence[CommittedBatch]) -> None:
-        """These are committed, in order."""
-
-    def handle_leader_change(self, leader_id: int, epoch: int) -> None:
-        """`leader_id` leads `epoch`; NO_LEADER when nobody is known to. When it is this node, all
-        that earlier epochs committed was delivered before."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A batch that has its offsets and waits to be written or committed."""
-
-    committed: CommittedBatch
-    data: bytes
+        """`on_answer` is called exactly once, on any thread; None when there was no answer."""
 
 
 class ReplicaState(NamedTuple):
@@ -117,17 +117,18 @@ class ReplicaState(NamedTuple):
 
 
 class QuorumInfo(NamedTuple):
-    """What DescribeQuorum reports."""
+    """What DescribeQuorum reports; complete only on the leader. `nodes`: where the voters are."""
 
     leader_id: int
     leader_epoch: int
     high_watermark: int
     voters: list[ReplicaState]
     observers: list[ReplicaState]
+    nodes: list[Voter]
 
 
 class RaftDriver:
-    """One voter of the metadata quorum. See the module for threads and failures."""
+    """One replica of the metadata quorum. See the module for threads and failures."""
 
     def __init__(
         self,
@@ -136,39 +137,73 @@ class RaftDriver:
         clock: Clock,
         serde: RecordSerde,
         *,
-        voters: tuple[int, ...] = (),
+        voters: VoterSet | None = None,
         directory_id: bytes = bytes(16),
+        cluster_id: str | None = None,
+        config: RaftConfig | None = None,
+        transport: RaftTransport | None = None,
+        endpoints: tuple[Endpoint, ...] = (),
+        listener_name: str = "CONTROLLER",
+        bootstrap_servers: Sequence[tuple[str, int]] = (),
+        can_vote: bool = True,
         random: Random | None = None,
         on_fatal: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """`voters`: the static voter set; a log with voters of its own goes before it."""
-        named = tuple(sorted(log.voters.directory_ids))
+        """`voters`: the static voter set, this node alone by default; a log with voters of its own
+        goes before it. `endpoints`: our own controller listeners, as others reach them.
+        `listener_name`: which endpoint of other voters is dialled. `can_vote`: False without the
+        controller role.
+        """
+        if voters is None:
+            alone = can_vote and transport is None
+            voters = VoterSet.of_ids(node_id) if alone else VoterSet()
+        log.voter_history.static = voters
         self.node_id = node_id
         self.log = log
-        self.core = RaftCore(node_id, named or voters or (node_id,), random or Random())
+        self.core = RaftCore(
+            ReplicaKey(node_id, directory_id),
+            log.voter_history,
+            random or Random(),
+            log,
+            config=config,
+            cluster_id=cluster_id,
+            endpoints=endpoints,
+            listener_name=listener_name,
+            bootstrap=bootstrap_servers,
+            can_vote=can_vote,
+        )
         self.fatal_error: BaseException | None = None
+        self.on_wake: Callable[[], None] | None = None
+        """Called on any thread when there is work (for a simulator)."""
         self._clock = clock
         self._serde = serde
-        self._directory_id = directory_id
         self._on_fatal = on_fatal
-        self._listeners: list[RaftListener] = []
+        self._transport = transport
+        self._delivery = Delivery(log, serde)
+        self._parked = ParkedFetches(self.core, log)
+        self._core_lock = threading.Lock()
+        self._caught_up = threading.Event()
         self._wake = threading.Condition()
         # Guarded by _wake: what callers hand over.
-        self._accumulator: deque[_Pending] = deque()
+        self._accumulator: deque[PendingBatch] = deque()
+        self._inbox: deque[tuple[Event, OnReply | None]] = deque()
         self._next_offset = -1
         self._append_epoch = -1
         self._written_snapshots: list[SnapshotId] = []
         self._stopping = False
+        self._stopped = False
+        self._stop_deadline_ms: int | None = None
         # The driver's thread only:
-        self._uncommitted: deque[_Pending] = deque()
-        self._delivered_from_disk = False
+        self._on_change_reply: OnReply | None = None
+        self._snapshot_id: SnapshotId | None = None
         self._thread: threading.Thread | None = None
 
     # --- for callers ----------------------------------------------------------------------------
 
     @property
     def leader_id(self) -> int:
-        return self.core.leader_id
+        """Who leads, as far as this node knows; NO_LEADER when nobody, or we did and resigned."""
+        return NO_LEADER if self.core.role is Role.RESIGNED else self.core.leader_id
 
     @property
     def leader_epoch(self) -> int:
@@ -179,40 +214,96 @@ class RaftDriver:
         return self._append_epoch >= 0
 
     @property
+    def is_voter(self) -> bool:
+        return self.core.is_voter
+
+    @property
     def high_watermark(self) -> int:
         return self.core.high_watermark
+
+    @property
+    def voters(self) -> VoterSet:
+        return self.core.voters
+
+    def leader_endpoint(self) -> Peer | None:
+        """Where the leader is reached, when it is another node and known."""
+        return self.core.leader_peer()
 
     def add_listener(self, listener: RaftListener) -> None:
         """Before `start` only."""
         assert self._thread is None, "listeners are added before the start"
-        self._listeners.append(listener)
+        self._delivery.listeners.append(listener)
 
-    def start(self) -> None:
-        """Load the log, elect, deliver what is committed, start the thread.
+    def begin(self) -> None:
+        """Load the log and, as a single voter, elect ourselves and deliver what is committed.
 
         Raises OSError, KafkaError, CorruptSnapshot, CorruptQuorumState when the disk does not let
         us.
         """
-        start = Start(self.log.read_election_state(), self.log.position)
-        self._step(start)
+        self._step(Start(self.log.read_election_state(), self.log.position))
         failure = self._write_pending()
         if failure is not None:
             raise failure
+
+    def start(self) -> None:
+        """`begin`, then start the thread. The transport must be ready."""
+        self.begin()
         self._thread = threading.Thread(target=self._run, name="raft-driver", daemon=True)
         self._thread.start()
 
-    def shutdown(self) -> None:
-        """Write and commit what waits, then stop. Idempotent."""
+    def shutdown(self, timeout_ms: int = SHUTDOWN_TIMEOUT_MS) -> None:
+        """Write what waits, resign and wait for a successor if others vote, stop. Idempotent."""
         with self._wake:
-            self._stopping = True
+            if not self._stopping:
+                self._stopping = True
+                self._stop_deadline_ms = self._clock.now_ms() + timeout_ms
             self._wake.notify()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        with self._wake:
+            self._stopped = True
+            refused, self._inbox = self._inbox, deque()
+        self._refuse(refused)
+        self._parked.give_up()
         try:
             self.log.close()
         except (OSError, KafkaError) as error:
             # All that counts was synced before; the next start rebuilds the indexes.
             logger.error("closing the metadata log failed error=%s", error)
+
+    def handle(self, request: Request, on_reply: OnReply) -> None:
+        """Take a request of another node; `on_reply` gets the answer, exactly once.
+
+        On the driver's thread, or at once when the driver is down: then BROKER_NOT_AVAILABLE.
+        """
+        self._post(request, on_reply)
+
+    def resign(self, epoch: int) -> None:
+        """Give up leadership of `epoch`, if we have it (the controller cannot go on)."""
+        if self.core.epoch == epoch:
+            self._post(Resign(), None)
+
+    def _post(self, event: Event, on_reply: OnReply | None) -> None:
+        with self._wake:
+            is_down = self._stopped or self.fatal_error is not None
+            if not is_down:
+                self._inbox.append((event, on_reply))
+                self._wake.notify()
+        if is_down:
+            if on_reply is not None:
+                on_reply(refusal(event, self.core.epoch))
+        elif self.on_wake is not None:
+            self.on_wake()
+
+    def _refuse(self, refused: Iterable[tuple[Event, OnReply | None]]) -> None:
+        waiting, self._on_change_reply = self._on_change_reply, None
+        for event, on_reply in (*refused, (None, waiting)):
+            if on_reply is not None:
+                on_reply(refusal(event, self.core.epoch))
+
+    def wait_until_caught_up(self, timeout_s: float | None = None) -> bool:
+        """Wait until all that a leader had committed when it first answered is delivered."""
+        return self._caught_up.wait(timeout_s)
 
     def next_offset(self, epoch: int) -> int:
         """The offset the next append of `epoch`'s leader gets. Raises KafkaError NOT_CONTROLLER."""
@@ -232,39 +323,14 @@ class RaftDriver:
         wall_ms = self._clock.wall_ms()
         with self._wake:
             self._check_leader(epoch)
-            offset = self._next_offset
-            batches = []
-            for first in range(0, len(values), BATCH_RECORDS_MAX):
-                chunk = values[first : first + BATCH_RECORDS_MAX]
-                data = build_batch(
-                    [Record(-1, wall_ms, None, value, ()) for value in chunk],
-                    base_offset=offset,
-                    leader_epoch=epoch,
-                )
-                if len(data) > BATCH_BYTES_MAX:
-                    raise KafkaError(
-                        ErrorCode.RECORD_LIST_TOO_LARGE,
-                        f"{len(chunk)} metadata records take {len(data)} bytes",
-                    )
-                last = offset + len(chunk) - 1
-                batches.append(
-                    _Pending(
-                        CommittedBatch(
-                            offset,
-                            last,
-                            epoch,
-                            wall_ms,
-                            len(data),
-                            records[first : first + BATCH_RECORDS_MAX],
-                        ),
-                        data,
-                    )
-                )
-                offset = last + 1
+            batches = record_batches(records, values, self._next_offset, epoch, wall_ms)
             self._accumulator.extend(batches)
-            self._next_offset = offset
+            self._next_offset += len(values)
+            last_offset = self._next_offset - 1
             self._wake.notify()
-        return offset - 1
+        if self.on_wake is not None:
+            self.on_wake()
+        return last_offset
 
     def _check_leader(self, epoch: int) -> None:
         if self._append_epoch != epoch or self._stopping:
@@ -284,42 +350,62 @@ class RaftDriver:
             self._wake.notify()
 
     def describe_quorum(self) -> QuorumInfo:
-        """The quorum as this voter sees it; a leader counts itself as fetching all the time."""
-        wall_ms = self._clock.wall_ms()
-        core = self.core
-        leading = core.is_leader
-        states = []
-        for voter in core.voters:
-            me = voter == self.node_id
-            states.append(
-                ReplicaState(
-                    voter,
-                    self.log.voters.directory_ids.get(
-                        voter, self._directory_id if me else bytes(16)
-                    ),
-                    self.log.end_offset if me else core.voter_end_offsets.get(voter, -1),
-                    wall_ms if me and leading else -1,
-                    wall_ms if me and leading else -1,
+        """The quorum as this node sees it; a leader counts itself as fetching all the time."""
+        now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
+
+        def timestamp(ms: int | None) -> int:
+            return -1 if ms is None else wall_ms - (now_ms - ms)
+
+        with self._core_lock:
+            core, leader = self.core, self.core.leader
+            states, observers = [], []
+            for voter in core.voters:
+                progress = leader.replicas.get(voter.node_id) if leader else None
+                end_offset = progress.end_offset if progress else -1
+                fetched = timestamp(progress.last_fetch_ms) if progress else -1
+                caught_up = timestamp(progress.last_caught_up_ms) if progress else -1
+                directory_id = voter.directory_id
+                if voter.node_id == self.node_id:
+                    directory_id = core.key.directory_id
+                    end_offset = self.log.end_offset
+                    fetched = caught_up = wall_ms if leader else -1
+                states.append(
+                    ReplicaState(voter.node_id, directory_id, end_offset, fetched, caught_up)
                 )
+            for other in leader.active_observers(now_ms) if leader else ():
+                observers.append(
+                    ReplicaState(
+                        *other.key,
+                        other.end_offset,
+                        timestamp(other.last_fetch_ms),
+                        timestamp(other.last_caught_up_ms),
+                    )
+                )
+            return QuorumInfo(
+                core.leader_id,
+                core.epoch,
+                core.high_watermark,
+                states,
+                observers,
+                list(core.voters),
             )
-        return QuorumInfo(core.leader_id, core.epoch, core.high_watermark, states, [])
 
     # --- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             while self._wait_for_work():
-                self._turn()
+                self.turn()
         except Exception as error:
             self._fail(error)
 
     def _wait_for_work(self) -> bool:
         """True when there is something to do, False when the driver should end."""
         with self._wake:
-            while not self._accumulator and not self._written_snapshots:
-                if self._stopping:
+            while not self.has_work():
+                if self._stopping and self._may_stop():
                     return False
-                deadline_ms = self.core.deadline_ms
+                deadline_ms = self.deadline_ms
                 if deadline_ms is None:
                     self._wake.wait()
                     continue
@@ -329,11 +415,44 @@ class RaftDriver:
                 self._wake.wait(wait_ms / 1000)
         return True
 
-    def _turn(self) -> None:
+    def has_work(self) -> bool:
+        """Is there anything to do at once."""
+        return bool(
+            self._inbox
+            or self._accumulator
+            or self._written_snapshots
+            or (self._stopping and not self.core.is_stopping)
+        )
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `turn` has something to do even if nothing happens."""
+        deadlines = (self.core.deadline_ms, self._parked.deadline_ms, self._stop_deadline_ms)
+        return min((ms for ms in deadlines if ms is not None), default=None)
+
+    def _may_stop(self) -> bool:
+        """Alone, an observer or a follower stops at once; who led waits for the next leader."""
+        core = self.core
+        if not core.is_stopping:
+            return False
+        waits = core.role in (Role.RESIGNED, Role.UNATTACHED) and core.led_until_stop
+        return not waits or self._clock.now_ms() >= (self._stop_deadline_ms or 0)
+
+    def turn(self) -> None:
+        """One bounded piece of work: what waits now, and what is due."""
+        with self._wake:
+            inbox, self._inbox = self._inbox, deque()
+            stopping = self._stopping
+        for event, on_reply in inbox:
+            self._step(event, on_reply)
+        now_ms = self._clock.now_ms()
+        self._parked.expire(now_ms)
         deadline_ms = self.core.deadline_ms
-        if deadline_ms is not None and self._clock.now_ms() >= deadline_ms:
+        if deadline_ms is not None and now_ms >= deadline_ms:
             self._step(Tick())
         self._write_pending()
+        if stopping and not self.core.is_stopping:
+            self._step(Shutdown())
         with self._wake:
             written, self._written_snapshots = self._written_snapshots, []
         if written:
@@ -346,30 +465,65 @@ class RaftDriver:
             # The snapshot is safe; what should have been deleted only costs space.
             logger.warning("log below the snapshot stays snapshot=%s error=%s", snapshot_id, error)
 
-    def _step(self, event: Event) -> None:
-        was_leader, epoch, leader = self.core.is_leader, self.core.epoch, self.core.leader_id
-        ready = self.core.step(event, self._clock.now_ms())
-        self._perform(ready)
-        if was_leader and not self.core.is_leader:
-            self._lose_leadership()
-        elif (self.core.epoch, self.core.leader_id) != (epoch, leader) and not self.core.is_leader:
-            self._tell_leader(self.core.leader_id)
+    # --- one step, and its effects --------------------------------------------------------------
 
-    def _perform(self, ready: Ready) -> None:
+    def _step(self, event: Event, on_reply: OnReply | None = None) -> None:
+        core = self.core
+        led, before = core.is_leader, (core.epoch, core.leader_id)
+        with self._core_lock:
+            ready = core.step(event, self._clock.now_ms())
+        self._perform(ready, on_reply)
+        if led and not core.is_leader:
+            self._lose_leadership()
+        elif (core.epoch, core.leader_id) != before and not core.is_leader:
+            logger.info("%s epoch=%s leader=%s", core.role.value, core.epoch, core.leader_id)
+            self._delivery.tell_leader(core.leader_id, core.epoch)
+        self._take(ready)
+        if core.is_caught_up and not self._caught_up.is_set():
+            self._caught_up.set()
+
+    def _perform(self, ready: Ready, on_reply: OnReply | None) -> None:
         """The effects of one step, in the order the core demands."""
         if ready.persist is not None:
             self._persist(ready.persist)
         for change in ready.append:
-            self._append_leader_change(change)
-        assert not ready.send, "one voter has nobody to talk to"
+            self._append_control(change)
+        if ready.begin_snapshot is not None:
+            self._begin_snapshot(ready.begin_snapshot)
+        for send in ready.send:
+            self._send(send)
+        if on_reply is not None:
+            self._reply(ready, on_reply)
+        if ready.change_reply is not None and self._on_change_reply is not None:
+            waiting, self._on_change_reply = self._on_change_reply, None
+            waiting(ready.change_reply)
         if ready.high_watermark is not None:
             self._deliver(ready.high_watermark)
+
+    def _reply(self, ready: Ready, on_reply: OnReply) -> None:
+        if ready.reply is not None:
+            on_reply(ready.reply)
+        elif ready.serve is not None:
+            self._parked.serve(ready.serve.request, on_reply, self._clock.now_ms())
+        elif ready.serve_snapshot is not None:
+            on_reply(self._snapshot_part(ready.serve_snapshot))
+        else:
+            self._on_change_reply = on_reply
+
+    def _send(self, send: Send) -> None:
+        assert self._transport is not None, "one voter has nobody to talk to"
+        to, request = send
+
+        def answered(reply: Reply | None) -> None:
+            self._post(Answered(to, request, reply), None)
+
+        self._transport.send(to, request, answered, self.core.config.request_timeout_ms)
 
     def _persist(self, state: ElectionState) -> None:
         """Store the vote; on a full disk wait for room, since nothing may be done without it."""
         while True:
             try:
-                self.log.write_election_state(state, self.core.voters)
+                self.log.write_election_state(state, self.core.voters.ids)
                 return
             except OSError as error:
                 if self._thread is None or not files.is_disk_full(error):
@@ -384,35 +538,17 @@ class RaftDriver:
                     )
                 self._wake.wait(_RETRY_MS / 1000)
 
-    def _append_leader_change(self, change: LeaderChange) -> None:
-        """First record of our epoch; appends of the controller are taken from here on."""
-        from wire.messages.raft_records import LeaderChangeMessage
+    # --- as leader ------------------------------------------------------------------------------
 
-        version = 1 if self.log.voters.kraft_version else 0
-        ids = self.log.voters.directory_ids
-        voter = LeaderChangeMessage.Voter
-        message = LeaderChangeMessage(
-            version=version,
-            leader_id=change.leader_id,
-            voters=[
-                voter(voter_id=v, voter_directory_id=ids.get(v, bytes(16))) for v in change.voters
-            ],
-            granting_voters=[
-                voter(voter_id=v, voter_directory_id=ids.get(v, bytes(16)))
-                for v in change.granting_voters
-            ],
-        )
-        offset, wall_ms = self.log.end_offset, self._clock.wall_ms()
-        data = build_control_batch(
-            [(ControlRecordType.LEADER_CHANGE, message.encode_bytes(version))],
-            timestamp=wall_ms,
-            base_offset=offset,
-            leader_epoch=change.epoch,
-        )
-        committed = CommittedBatch(offset, offset, change.epoch, wall_ms, len(data), ())
+    def _append_control(self, change: LeaderChange | AppendVoters) -> None:
+        """First records of our epoch, or a voter set; behind what waits already."""
         with self._wake:
-            self._accumulator.append(_Pending(committed, data))
-            self._next_offset = offset + 1
+            starts_epoch = isinstance(change, LeaderChange)
+            offset = self.log.end_offset if starts_epoch else self._next_offset
+            kraft_version = self.core.voters.kraft_version
+            batch = control_batch(change, kraft_version, offset, self._clock.wall_ms())
+            self._accumulator.append(batch)
+            self._next_offset = batch.committed.last_offset + 1
 
     def _write_pending(self) -> KafkaError | None:
         """Write all waiting batches, sync once, count ourselves; returns what stopped it."""
@@ -427,7 +563,10 @@ class RaftDriver:
             except KafkaError as error:
                 failure = error
                 break
-            self._uncommitted.append(pending)
+            self._delivery.appended(pending)
+            if pending.voters is not None:
+                self._step(VotersAppended(pending.committed.last_offset, pending.voters))
+        self._parked.wake()
         self.log.flush()
         self._step(Flushed(self.log.position))
         if failure is not None:
@@ -440,67 +579,101 @@ class RaftDriver:
         with self._wake:
             self._append_epoch = -1
             self._accumulator.clear()
-        self._tell_leader(NO_LEADER)
+        self._delivery.forget_appended()
+        self._parked.give_up()
+        logger.info("leadership lost epoch=%s role=%s", self.core.epoch, self.core.role.value)
+        self._delivery.tell_leader(self.leader_id, self.core.epoch)
+
+    def _snapshot_part(self, request: FetchSnapshot) -> FetchSnapshotReply:
+        """The piece asked for (K-9), or SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE."""
+        snapshot_id, position = request.snapshot_id, request.position
+        found = self.log.read_snapshot_part(snapshot_id, position, request.max_bytes)
+        if found is None:
+            return snapshot_reply(self.core, snapshot_id, ErrorCode.SNAPSHOT_NOT_FOUND)
+        size, data = found
+        if not 0 <= position < size:
+            return snapshot_reply(self.core, snapshot_id, ErrorCode.POSITION_OUT_OF_RANGE)
+        return snapshot_reply(self.core, snapshot_id, size=size, position=position, data=data)
+
+    # --- as follower ----------------------------------------------------------------------------
+
+    def _take(self, ready: Ready) -> None:
+        """What the leader gave us goes to disk before anything else happens."""
+        if ready.truncate is not None:
+            self.log.truncate_to_common(ready.truncate)
+            self._step(Truncated(self.log.position))
+        elif ready.accept is not None:
+            self._accept(ready.accept)
+        elif ready.accept_snapshot is not None:
+            self._accept_part(ready.accept_snapshot)
+
+    def _accept(self, reply: FetchReply) -> None:
+        sets = self.log.append_as_follower(reply.records, reply.epoch)
+        if self.core.can_vote:
+            self.log.flush()
+        for offset, voters in sets:
+            self._step(VotersAppended(offset, voters))
+        self._step(Fetched(self.log.position, reply.high_watermark))
+
+    def _begin_snapshot(self, snapshot_id: SnapshotId) -> None:
+        logger.info("downloading snapshot=%s", snapshot_id.file_name)
+        self._snapshot_id = snapshot_id
+        self.log.begin_snapshot(snapshot_id)
+
+    def _accept_part(self, reply: FetchSnapshotReply) -> None:
+        try:
+            snapshot_id = reply.snapshot_id
+            size = self.log.append_to_snapshot(snapshot_id, reply.position, reply.data)
+            if size < reply.size and reply.data:
+                self._step(SnapshotPart(size))
+                return
+            voters = self.log.finish_snapshot(snapshot_id)
+        except CorruptSnapshot as error:
+            logger.error("downloaded snapshot is not usable error=%s", error)
+            self._step(SnapshotPart(None))
+        except OSError as error:
+            if not files.is_disk_full(error):
+                raise
+            logger.error("no room for a snapshot error=%s", error)
+            self._step(SnapshotPart(None))
+        else:
+            logger.info("restarting the log at snapshot=%s", snapshot_id.file_name)
+            self._delivery.forget_appended()
+            self._step(SnapshotLoaded(self.log.position, voters))
 
     # --- telling the listeners ------------------------------------------------------------------
 
     def _deliver(self, high_watermark: int) -> None:
-        self.log.update_high_watermark(high_watermark)
-        if not self._delivered_from_disk:
-            self._deliver_from_disk()
-        batches: list[CommittedBatch] = []
-        while self._uncommitted and self._uncommitted[0].committed.last_offset < high_watermark:
-            batches.append(self._uncommitted.popleft().committed)
-        for listener in self._listeners:
-            listener.handle_commit(batches)
-        if self.core.is_leader and self._append_epoch != self.core.epoch:
+        self._delivery.advance(high_watermark)
+        if not self.core.is_leader:
+            return
+        self._parked.wake()
+        if self._append_epoch != self.core.epoch:
             with self._wake:
                 self._append_epoch = self.core.epoch
             logger.info("became leader epoch=%s high_watermark=%s", self.core.epoch, high_watermark)
-            self._tell_leader(self.node_id)
-
-    def _deliver_from_disk(self) -> None:
-        """Once: the snapshot, then what the log held before this run."""
-        self._delivered_from_disk = True
-        decode = self._serde.decode
-        offset = 0
-        latest = self.log.latest_snapshot
-        if latest is not None:
-            content = self.log.read_snapshot(latest)
-            records = [decode(value) for value in content.values]
-            for listener in self._listeners:
-                listener.handle_snapshot(latest, content.timestamp, records)
-            offset = latest.offset
-        upto = (
-            self._uncommitted[0].committed.base_offset if self._uncommitted else self.log.end_offset
-        )
-        batches = [
-            CommittedBatch(
-                header.base_offset,
-                header.last_offset,
-                header.leader_epoch,
-                header.max_timestamp,
-                header.size,
-                [decode(value) for value in values],
-            )
-            for header, values in self.log.batches(offset, upto)
-        ]
-        for listener in self._listeners:
-            listener.handle_commit(batches)
-
-    def _tell_leader(self, leader_id: int) -> None:
-        for listener in self._listeners:
-            listener.handle_leader_change(leader_id, self.core.epoch)
+            self._delivery.tell_leader(self.node_id, self.core.epoch)
 
     def _fail(self, error: BaseException) -> None:
         logger.critical("the metadata quorum cannot go on error=%s", error, exc_info=True)
-        self.fatal_error = error
         with self._wake:
+            self.fatal_error = error
             self._append_epoch = -1
             self._accumulator.clear()
-        self._tell_leader(NO_LEADER)
+            refused, self._inbox = self._inbox, deque()
+        self._refuse(refused)
+        self._parked.give_up()
+        self._delivery.tell_leader(NO_LEADER, self.core.epoch)
         if self._on_fatal is not None:
             self._on_fatal(error)
 
 
-__all__ = ["METADATA_TOPIC", "CommittedBatch", "QuorumInfo", "RaftDriver", "RaftListener"]
+__all__ = [
+    "METADATA_TOPIC",
+    "CommittedBatch",
+    "QuorumInfo",
+    "RaftDriver",
+    "RaftListener",
+    "RaftTransport",
+    "ReplicaState",
+]

@@ -6,12 +6,17 @@ Why: one owner for everything a voter must find again after a crash, in formats 
 How: batches go through `storage`'s PartitionLog, which recovers torn tails; `flush` is an fsync,
 and nothing counts as this voter's before it. A snapshot is written first and durably, then the log
 below it is given up: the log start moves to its end offset, whole segments below are deleted, and
-older snapshots go (K-9). If the log ends below the newest snapshot, it restarts at the snapshot's
-end.
+older snapshots go (K-9). A follower that is too far behind downloads a snapshot piece by piece
+into an unfinished file; complete and durable it gets its name, and the log restarts at its end. A
+crash between the two is found at the next start: the log ends below the newest snapshot, or in an
+older epoch.
+The voter set, where the log itself names it (kraft.version 1), is kept by offset as records come
+and go (`voter_history`).
 
 Layout of `<metadata.log.dir>/__cluster_metadata-0/`:
     00000000000000000000.log .index .timeindex   segments
     00000000000000001234-0000000003.checkpoint   snapshots (see `snapshots`)
+    ...-0000000003.fetched.checkpoint.part       one that is being downloaded
     quorum-state leader-epoch-checkpoint partition.metadata
 
 Owner: the raft driver's thread; `write_snapshot` may run on another.
@@ -20,27 +25,31 @@ Owner: the raft driver's thread; `write_snapshot` may run on another.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from replication.raft.core import ElectionState, LogPosition
+from replication.raft.events import ElectionState, LogPosition, SnapshotId
 from replication.raft.quorum_state import read_quorum_state, write_quorum_state
 from replication.raft.snapshots import (
-    ControlRecord,
+    PART_SUFFIX,
+    SUFFIX,
+    CorruptSnapshot,
     SnapshotContent,
-    SnapshotId,
     list_snapshots,
     read_snapshot,
     remove_leftovers,
     write_snapshot,
 )
+from replication.raft.voter_records import voter_controls, voters_after, voters_in_batch
+from replication.raft.voter_set import VoterHistory, VoterSet
 from storage import files
 from storage.config import Clock, LogConfig
 from storage.environment import LogEnvironment
 from storage.log import AppendOrigin, PartitionLog
 from storage.recovery import open_log
-from wire.control_records import ControlRecordType, control_record_type
+from wire.errors import KafkaError
 from wire.primitives import METADATA_TOPIC_ID, TopicPartition
 from wire.record_batch import BatchHeader, iterate_headers
 from wire.records import read_records
@@ -50,16 +59,6 @@ logger = logging.getLogger(__name__)
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
 _READ_BYTES = 4 * 1024 * 1024
-_VOTER_RECORDS = (ControlRecordType.KRAFT_VERSION, ControlRecordType.KRAFT_VOTERS)
-
-
-class Voters(NamedTuple):
-    """The voter set the log itself names (kraft.version 1, KIP-853); empty with static voters."""
-
-    kraft_version: int = 0
-    directory_ids: dict[int, bytes] = {}
-    controls: tuple[ControlRecord, ...] = ()
-    """The records that said so, to be repeated in each snapshot."""
 
 
 class LoggedBatch(NamedTuple):
@@ -77,7 +76,7 @@ class RaftLog:
         self._log = log
         self._clock = clock
         self.snapshots = list_snapshots(directory)
-        self.voters = Voters()
+        self.voter_history = VoterHistory(VoterSet())
 
     @classmethod
     def open(cls, metadata_dir: Path, clock: Clock, *, segment_bytes: int = 1 << 30) -> RaftLog:
@@ -104,16 +103,20 @@ class RaftLog:
         latest = self.latest_snapshot
         if latest is None:
             return
-        if self._log.log_end_offset < latest.offset:
+        is_older = latest.offset > 0 and self._log.leader_epochs.latest_epoch < latest.epoch
+        if self._log.log_end_offset < latest.offset or is_older:
             logger.warning(
                 "log ends below its snapshot and restarts there log_end_offset=%s snapshot=%s",
                 self._log.log_end_offset,
                 latest.offset,
             )
-            self._log.truncate_fully_and_start_at(latest.offset)
-            self._log.assign_epoch_start(latest.epoch, latest.offset)
+            self._restart_at(latest)
         self._log.update_high_watermark(latest.offset)
         self._log.increment_log_start_offset(latest.offset)
+
+    def _restart_at(self, snapshot_id: SnapshotId) -> None:
+        self._log.truncate_fully_and_start_at(snapshot_id.offset)
+        self._log.assign_epoch_start(snapshot_id.epoch, snapshot_id.offset)
 
     # --- state ----------------------------------------------------------------------------------
 
@@ -140,8 +143,30 @@ class RaftLog:
         return LogPosition(max(epoch, 0), self.end_offset)
 
     @property
+    def voters(self) -> VoterSet:
+        """The voter set that counts now."""
+        return self.voter_history.latest
+
+    @property
     def latest_snapshot(self) -> SnapshotId | None:
         return self.snapshots[-1] if self.snapshots else None
+
+    @property
+    def earliest_snapshot(self) -> SnapshotId | None:
+        return self.snapshots[0] if self.snapshots else None
+
+    def end_offset_for_epoch(self, epoch: int) -> LogPosition:
+        """The largest epoch of ours not above `epoch`, and where it ends (E-4).
+
+        Below all epochs of the log it is the snapshot's, where the log begins.
+        """
+        found, end_offset = self._log.leader_epochs.end_offset_for(epoch, self.end_offset)
+        if found < 0:
+            return self.position
+        earliest = self.earliest_snapshot
+        if earliest is not None and found == epoch and end_offset == earliest.offset > 0:
+            return LogPosition(earliest.epoch, earliest.offset)
+        return LogPosition(found, end_offset)
 
     def read_election_state(self) -> ElectionState:
         """The stored vote; a fresh one where there is none. Raises CorruptQuorumState."""
@@ -149,7 +174,8 @@ class RaftLog:
 
     def write_election_state(self, state: ElectionState, voters: Sequence[int]) -> None:
         """Durable on return (K-1). Raises OSError."""
-        write_quorum_state(self.directory, state, voters, self.voters.kraft_version)
+        kraft_version = self.voter_history.latest.kraft_version
+        write_quorum_state(self.directory, state, voters, kraft_version)
 
     # --- appending ------------------------------------------------------------------------------
 
@@ -165,9 +191,43 @@ class RaftLog:
         """fsync all that was appended. Raises KafkaError; a failed sync is final."""
         self._log.flush()
 
-    def truncate_to(self, offset: int) -> None:
-        """Forget what was appended from `offset` on and never committed."""
-        self._log.truncate_to(offset)
+    def append_as_follower(self, records: bytes, epoch: int) -> list[tuple[int, VoterSet]]:
+        """Write the batches a leader of `epoch` sent; returns the voter sets among them (E-9).
+
+        Checked: checksums, offsets from our end on, epochs not above the leader's. The valid
+        prefix is kept, possibly nothing: an error is logged, and the leader must be asked again.
+        Not durable yet.
+        """
+        before = self.end_offset
+        try:
+            self._log.append_as_follower(records, epoch)
+        except KafkaError as error:
+            logger.error("cannot append what the leader sent error=%s", error)
+        sets: list[tuple[int, VoterSet]] = []
+        if self.end_offset == before:
+            return sets
+        voters = self.voter_history.latest
+        for position, header in iterate_headers(records):
+            if header.is_control:
+                sets += voters_in_batch(header, records, position, voters)
+                voters = sets[-1][1] if sets else voters
+            if header.next_offset >= self.end_offset:
+                break
+        return sets
+
+    def truncate_to_common(self, leader_ends: LogPosition) -> None:
+        """Cut back to where our log and the leader's are the same for sure (K-8, E-6).
+
+        `leader_ends`: an epoch of the leader's and where it ends there.
+        """
+        found, end_offset = self._log.leader_epochs.end_offset_for(
+            leader_ends.epoch, self.end_offset
+        )
+        if found in (leader_ends.epoch, -1):
+            end_offset = min(end_offset if found >= 0 else self.end_offset, leader_ends.end_offset)
+        end_offset = max(end_offset, self.start_offset)
+        logger.info("truncating the metadata log from=%s to=%s", self.end_offset, end_offset)
+        self._log.truncate_to(end_offset)
 
     def update_high_watermark(self, offset: int) -> None:
         self._log.update_high_watermark(offset)
@@ -200,34 +260,38 @@ class RaftLog:
         """Raises CorruptSnapshot."""
         return read_snapshot(self.directory / snapshot_id.file_name)
 
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """Batches from `offset` on, the first whole, cut anywhere behind it; b"" at the end.
+
+        Raises KafkaError.
+        """
+        result = self._log.read(offset, max_bytes, True, self.end_offset)
+        return result.records.read() if result.records is not None else b""
+
+    def bootstrap_values(self) -> list[bytes]:
+        """Values of the records in the format-time checkpoint (offset 0), for the first active
+        controller to write into the log; none when there is no such file. Raises CorruptSnapshot.
+        """
+        path = self.directory / SnapshotId(0, 0).file_name
+        return read_snapshot(path).values if path.exists() else []
+
     # --- the voter set --------------------------------------------------------------------------
 
     def _find_voters(self) -> None:
         """Take the voter set from the snapshot and the control records above it."""
+        history = self.voter_history
         latest = self.latest_snapshot
         if latest is not None:
-            self._note_voters(self.read_snapshot(latest).controls)
+            history.restart(latest.offset, self.voters_in_snapshot(latest))
         for header, data, position in self._raw_batches(self.start_offset, self.end_offset):
             if header.is_control:
-                self._note_voters(
-                    ControlRecord(control_record_type(record.key), record.value or b"")
-                    for record in read_records(data, position, header)
-                )
+                for offset, voters in voters_in_batch(header, data, position, history.latest):
+                    history.add(offset, voters)
 
-    def _note_voters(self, controls: Iterable[ControlRecord]) -> None:
-        from wire.messages.raft_records import KRaftVersionRecord, VotersRecord
-
-        for control in controls:
-            if control.type not in _VOTER_RECORDS:
-                continue
-            version, directory_ids, known = self.voters
-            if control.type is ControlRecordType.KRAFT_VERSION:
-                version = KRaftVersionRecord.decode(control.value, 0).kraft_version
-            else:
-                listed = VotersRecord.decode(control.value, 0).voters
-                directory_ids = {voter.voter_id: voter.voter_directory_id for voter in listed}
-            kept = [other for other in known if other.type is not control.type]
-            self.voters = Voters(version, directory_ids, (*kept, control))
+    def voters_in_snapshot(self, snapshot_id: SnapshotId) -> VoterSet | None:
+        """The voter set a snapshot names; None when voters are static. Raises CorruptSnapshot."""
+        controls = self.read_snapshot(snapshot_id).controls
+        return voters_after(controls, VoterSet()) if controls else None
 
     # --- snapshots ------------------------------------------------------------------------------
 
@@ -240,7 +304,7 @@ class RaftLog:
             snapshot_id,
             timestamp,
             self._clock.wall_ms(),
-            self.voters.controls,
+            voter_controls(self.voter_history.at(snapshot_id.offset - 1)),
             values,
         )
 
@@ -250,10 +314,68 @@ class RaftLog:
         self._log.delete_old_segments(self._clock.wall_ms())
         # The next snapshot finds its records in segments of their own and can delete them.
         self._log.roll()
+        self._remove_snapshots_below(snapshot_id)
+
+    def _remove_snapshots_below(self, snapshot_id: SnapshotId) -> None:
         older = [other for other in list_snapshots(self.directory) if other < snapshot_id]
         for other in older:
             files.unlink(self.directory / other.file_name)
         self.snapshots = list_snapshots(self.directory)
+        self.voter_history.forget_below(snapshot_id.offset)
+
+    def read_snapshot_part(
+        self, snapshot_id: SnapshotId, position: int, max_bytes: int
+    ) -> tuple[int, bytes] | None:
+        """The file's size and its bytes from `position` on, none outside of it.
+
+        None when we have no such snapshot, or it is the one of the format, which each node has for
+        itself. Raises OSError.
+        """
+        if snapshot_id not in self.snapshots or snapshot_id.offset == 0:
+            return None
+        fd = files.open_or_relieve(self.directory / snapshot_id.file_name, os.O_RDONLY)
+        try:
+            size = os.fstat(fd).st_size
+            count = min(max_bytes, size - position) if 0 <= position < size else 0
+            return size, files.read_fully(fd, count, position) if count > 0 else b""
+        finally:
+            files.close(fd)
+
+    def _part_path(self, snapshot_id: SnapshotId) -> Path:
+        stem = snapshot_id.file_name.removesuffix(SUFFIX)
+        return self.directory / f"{stem}.fetched{PART_SUFFIX}"
+
+    def begin_snapshot(self, snapshot_id: SnapshotId) -> None:
+        """An empty unfinished file, which the pieces of a download go into. Raises OSError."""
+        files.close(files.open_or_relieve(self._part_path(snapshot_id), files.CREATE | os.O_TRUNC))
+
+    def append_to_snapshot(self, snapshot_id: SnapshotId, position: int, data: bytes) -> int:
+        """Write a piece; returns the unfinished file's size. Raises OSError."""
+        fd = files.open_or_relieve(self._part_path(snapshot_id), os.O_RDWR)
+        try:
+            files.write_fully(fd, [data], len(data), position)
+        finally:
+            files.close(fd)
+        return position + len(data)
+
+    def finish_snapshot(self, snapshot_id: SnapshotId) -> VoterSet | None:
+        """The download is complete: check it, make it durable, restart the log at its end (K-9).
+
+        Returns the voter set it names. Raises CorruptSnapshot, with the file deleted; OSError.
+        """
+        part = self._part_path(snapshot_id)
+        try:
+            controls = read_snapshot(part).controls
+        except CorruptSnapshot:
+            files.unlink(part)
+            raise
+        files.sync_file(part)
+        files.replace(part, self.directory / snapshot_id.file_name)
+        files.sync_directory(self.directory)
+        self._restart_at(snapshot_id)
+        self._log.update_high_watermark(snapshot_id.offset)
+        self._remove_snapshots_below(snapshot_id)
+        return voters_after(controls, VoterSet()) if controls else None
 
     def close(self) -> None:
         self._log.close()

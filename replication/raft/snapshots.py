@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from replication.raft.events import SnapshotId
+from replication.raft.voter_records import ControlRecord
 from storage import files
 from wire.control_records import ControlRecordType, control_record_type
 from wire.errors import KafkaError, MalformedFrame
@@ -28,26 +30,8 @@ DELETED_SUFFIX = ".checkpoint.deleted"
 _RECORDS_PER_BATCH = 1024
 
 
-class SnapshotId(NamedTuple):
-    """`offset` is the first offset not contained, `epoch` that of the last one that is."""
-
-    offset: int
-    epoch: int
-
-    @property
-    def file_name(self) -> str:
-        return f"{self.offset:020d}-{self.epoch:010d}{SUFFIX}"
-
-
 class CorruptSnapshot(Exception):
     """The file is no complete snapshot; the text names it and says why."""
-
-
-class ControlRecord(NamedTuple):
-    """A control record of the quorum: its type and its encoded value."""
-
-    type: ControlRecordType
-    value: bytes
 
 
 class SnapshotContent(NamedTuple):
@@ -170,3 +154,16 @@ def read_snapshot(path: Path) -> SnapshotContent:
     except (MalformedFrame, KafkaError) as error:
         raise CorruptSnapshot(f"{path}: {error}") from error
     return SnapshotContent(first.last_contained_log_timestamp, controls[1:-1], values)
+
+
+__all__ = [
+    "ControlRecord",
+    "CorruptSnapshot",
+    "SnapshotContent",
+    "SnapshotId",
+    "list_snapshots",
+    "parse_name",
+    "read_snapshot",
+    "remove_leftovers",
+    "write_snapshot",
+]

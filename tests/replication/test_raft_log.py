@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from replication.raft.core import ElectionState, LogPosition
+from replication.raft.events import ElectionState, LogPosition
 from replication.raft.log import RaftLog
 from replication.raft.quorum_state import CorruptQuorumState, read_quorum_state, write_quorum_state
 from replication.raft.snapshots import (
@@ -20,6 +20,7 @@ from replication.raft.snapshots import (
     read_snapshot,
     write_snapshot,
 )
+from replication.raft.voter_set import ReplicaKey
 from tests.replication.raft_support import Disk, ManualClock
 from wire.control_records import ControlRecordType
 from wire.messages.raft_records import KRaftVersionRecord, VotersRecord
@@ -202,14 +203,14 @@ def test_dynamic_voters_are_found_in_the_log_and_kept_in_snapshots(tmp_path: Pat
     log.flush()
     log.close()
     again = opened(tmp_path)
-    assert again.voters.kraft_version == 1
-    assert again.voters.directory_ids == {1: b"\x0a" * 16}
+    assert again.voter_history.latest.kraft_version == 1
+    assert again.voter_history.latest.keys == (ReplicaKey(1, b"\x0a" * 16),)
     again.update_high_watermark(2)
     again.write_snapshot(SnapshotId(2, 1), 1, [])
     again.close()
     third = opened(tmp_path)
     assert third.latest_snapshot == SnapshotId(2, 1)
-    assert third.voters.directory_ids == {1: b"\x0a" * 16}
+    assert third.voter_history.latest.keys == (ReplicaKey(1, b"\x0a" * 16),)
 
 
 # --- the vote file ------------------------------------------------------------------------------

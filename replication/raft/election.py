@@ -1,0 +1,115 @@
+"""One round of asking the other voters: for pre-votes, for votes, or to hear our farewell. PURE.
+
+What: whom we are asking, who said yes or no, when to ask again those whose answer did not come, and
+when the round is over. Why: PROSPECTIVE, CANDIDATE and RESIGNED do the same thing with different
+requests. How: a request is repeated after the retry backoff until it is answered or the round ends;
+a round lasts between one and two election timeouts, so that two candidates rarely collide twice; a
+candidate that lost waits a binary exponential backoff with jitter (K-7) before the next round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from replication.raft.events import Outgoing, Ready, Send
+from replication.raft.voter_set import Voter
+
+if TYPE_CHECKING:
+    from replication.raft.core import RaftCore
+
+_BACKOFF_BASE_MS = 50
+
+
+class Election:
+    """Owner: the raft core."""
+
+    __slots__ = (
+        "_asked",
+        "_core",
+        "_request",
+        "granted",
+        "is_backing_off",
+        "rejected",
+        "retry_ms",
+        "rounds",
+    )
+
+    def __init__(self, core: RaftCore) -> None:
+        self._core = core
+        self._request: Callable[[Voter], Outgoing] | None = None
+        self._asked: set[int] = set()
+        self.granted: set[int] = set()
+        self.rejected: set[int] = set()
+        self.is_backing_off = False
+        self.retry_ms: int | None = None
+        self.rounds = 0
+
+    def begin(self, request: Callable[[Voter], Outgoing], ready: Ready) -> None:
+        """Ask each other voter `request(voter)`; we count as one who said yes."""
+        self.end()
+        self._request = request
+        self.granted = {self._core.node_id}
+        self.ask(ready)
+
+    def end(self) -> None:
+        """Nobody is asked any more; answers still under way mean nothing."""
+        self._request = None
+        self._asked = set()
+        self.granted = set()
+        self.rejected = set()
+        self.is_backing_off = False
+        self.retry_ms = None
+
+    def ask(self, ready: Ready) -> None:
+        """Ask each voter that has not answered and is not being asked."""
+        self.retry_ms = None
+        core, request = self._core, self._request
+        if request is None:
+            return
+        done = self._asked | self.granted | self.rejected
+        for voter in core.other_voters():
+            if voter.node_id not in done:
+                self._asked.add(voter.node_id)
+                ready.send.append(Send(core.peer_of(voter), request(voter)))
+
+    def answered(self, node_id: int, said: bool | None, now_ms: int) -> None:
+        """A voter said yes, no, or (None) nothing. Others are not counted."""
+        self._asked.discard(node_id)
+        if node_id not in self._core.voters:
+            return
+        if said is None:
+            if not self.is_backing_off:
+                self.retry_ms = now_ms + self._core.config.retry_backoff_ms
+        else:
+            (self.granted if said else self.rejected).add(node_id)
+
+    @property
+    def is_won(self) -> bool:
+        voters = self._core.voters
+        return sum(voter.node_id in self.granted for voter in voters) >= voters.majority
+
+    @property
+    def is_lost(self) -> bool:
+        """So many refused that a majority cannot be reached."""
+        voters = self._core.voters
+        return len(self.rejected) > len(voters) - voters.majority
+
+    @property
+    def all_answered(self) -> bool:
+        return len(self.granted | self.rejected) >= len(self._core.voters)
+
+    def timeout_ms(self, now_ms: int) -> int:
+        """When a round that begins now is over."""
+        base = self._core.config.election_timeout_ms
+        return now_ms + base + self._core.random_below(base)
+
+    def back_off(self, now_ms: int) -> int:
+        """Lost: wait until the time returned before the next round."""
+        self.is_backing_off = True
+        self.retry_ms = None
+        self.rounds += 1
+        longest = min(
+            _BACKOFF_BASE_MS << min(self.rounds, 10), self._core.config.election_backoff_max_ms
+        )
+        return now_ms + 1 + self._core.random_below(max(longest, 1))

@@ -1,0 +1,189 @@
+"""What a replica asks the leader for: records, a snapshot's bytes, or who the leader is. PURE.
+
+What: the one request that is under way, and the next one. Why: a follower's fetch is also its
+acknowledgement, so it leaves only when what the last one brought is on disk (K-4): `in_hand` holds
+it back until the caller stepped `Fetched`, `Truncated`, `SnapshotPart` or `SnapshotLoaded`.
+How: a follower asks its leader; who knows none asks any voter or bootstrap server, whose refusal
+names the leader (K-13). A fetch that failed is repeated after a backoff; an observer then asks
+somebody else in turn, because nobody announces a new leader to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from replication.raft.events import (
+    Fetch,
+    FetchReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
+    Peer,
+    Ready,
+    Reply,
+    Send,
+    SnapshotId,
+)
+
+if TYPE_CHECKING:
+    from replication.raft.core import RaftCore
+
+ASK_INTERVAL_MS = 100
+"""Between two questions who leads."""
+_NOBODY_MS = 1000
+
+
+class Fetcher:
+    """Owner: the raft core."""
+
+    __slots__ = (
+        "_ask_anyone",
+        "_core",
+        "_in_flight",
+        "_ready_ms",
+        "_snapshot_id",
+        "_snapshot_position",
+        "has_fetched",
+        "in_hand",
+    )
+
+    def __init__(self, core: RaftCore) -> None:
+        self._core = core
+        self._in_flight: tuple[Peer, Fetch | FetchSnapshot] | None = None
+        self._ready_ms = 0
+        self._ask_anyone = False
+        self._snapshot_id: SnapshotId | None = None
+        self._snapshot_position = 0
+        self.in_hand = False
+        self.has_fetched = False
+        """Did the present leader answer a fetch of ours (K-5)."""
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return None if self._in_flight is not None or self.in_hand else self._ready_ms
+
+    def restart(self, now_ms: int) -> None:
+        """Another leader, or none: what is under way means nothing any more."""
+        self._in_flight = None
+        self._snapshot_id = None
+        self._ask_anyone = False
+        self._ready_ms = now_ms
+        self.has_fetched = False
+
+    def leader_left(self, now_ms: int) -> None:
+        """The leader said farewell: it does not hold us from anything, nor answers."""
+        self.restart(now_ms)
+        self._ready_ms = now_ms + ASK_INTERVAL_MS
+
+    def poll(self, leader: Peer | None, ready: Ready, now_ms: int) -> None:
+        """Ask, if it is time to and nothing is under way."""
+        if self._in_flight is not None or self.in_hand or now_ms < self._ready_ms:
+            return
+        target = self._anyone() if leader is None or self._ask_anyone else leader
+        if target is None:
+            self._ready_ms = now_ms + _NOBODY_MS
+            return
+        request = self._request(target is leader)
+        self._in_flight = (target, request)
+        ready.send.append(Send(target, request))
+
+    def _anyone(self) -> Peer | None:
+        core = self._core
+        known = [core.peer_of(voter) for voter in core.other_voters()]
+        known.extend(core.bootstrap)
+        return known[core.random_below(len(known))] if known else None
+
+    def _request(self, to_leader: bool) -> Fetch | FetchSnapshot:
+        core = self._core
+        if self._snapshot_id is not None and to_leader:
+            return FetchSnapshot(
+                core.key,
+                core.epoch,
+                self._snapshot_id,
+                self._snapshot_position,
+                core.config.fetch_max_bytes,
+                core.cluster_id,
+            )
+        return Fetch(
+            core.key,
+            core.epoch,
+            core.log.end_offset,
+            core.log.epoch,
+            core.config.fetch_max_wait_ms,
+            core.config.fetch_max_bytes,
+            core.high_watermark,
+            core.cluster_id,
+        )
+
+    def answered(
+        self,
+        peer: Peer,
+        request: Fetch | FetchSnapshot,
+        reply: Reply | None,
+        useful: bool,
+        ready: Ready,
+        now_ms: int,
+    ) -> None:
+        """What came of our request. `useful`: it is the leader's of our epoch, without error."""
+        if self._in_flight != (peer, request):
+            return
+        self._in_flight = None
+        core = self._core
+        if not useful:
+            self._failed(request, reply, now_ms)
+            return
+        self._ready_ms = now_ms
+        self._ask_anyone = False
+        self.has_fetched = True
+        core.fetch_succeeded(now_ms)
+        if isinstance(reply, FetchReply):
+            self._take(reply, ready)
+        elif isinstance(reply, FetchSnapshotReply):
+            self._take_part(reply, ready)
+
+    def _failed(self, request: Fetch | FetchSnapshot, reply: Reply | None, now_ms: int) -> None:
+        if isinstance(request, FetchSnapshot) and reply is not None:
+            self._snapshot_id = None  # gone, or the leader is another: ask anew what to take
+        core = self._core
+        knows_leader = core.leader_peer() is not None
+        self._ask_anyone = knows_leader and not core.is_voter and not self._ask_anyone
+        wait_ms = core.config.retry_backoff_ms if knows_leader else ASK_INTERVAL_MS
+        self._ready_ms = now_ms + wait_ms
+
+    def _take(self, reply: FetchReply, ready: Ready) -> None:
+        core = self._core
+        if reply.diverging is not None:
+            assert reply.diverging.end_offset >= core.high_watermark, (
+                f"leader {reply.leader_id} of epoch {reply.epoch} asks to truncate to "
+                f"{reply.diverging.end_offset}, below the high watermark {core.high_watermark}"
+            )
+            ready.truncate = reply.diverging
+            self.in_hand = True
+        elif reply.snapshot_id is not None:
+            self._snapshot_id, self._snapshot_position = reply.snapshot_id, 0
+            ready.begin_snapshot = reply.snapshot_id
+        elif reply.records:
+            ready.accept = reply
+            self.in_hand = True
+        else:
+            core.follow_high_watermark(reply.high_watermark, ready)
+
+    def _take_part(self, reply: FetchSnapshotReply, ready: Ready) -> None:
+        if (reply.snapshot_id, reply.position) == (self._snapshot_id, self._snapshot_position):
+            ready.accept_snapshot = reply
+            self.in_hand = True
+        else:
+            self._snapshot_id = None
+
+    def taken(self, now_ms: int, made_progress: bool) -> None:
+        """What was in hand is on disk, or could not be used."""
+        self.in_hand = False
+        if not made_progress:
+            self._ready_ms = now_ms + ASK_INTERVAL_MS
+
+    def snapshot_grew(self, position: int | None) -> None:
+        """The unfinished snapshot's size; None when there is none any more."""
+        self.in_hand = False
+        if position is None:
+            self._snapshot_id = None
+        else:
+            self._snapshot_position = position

@@ -1,0 +1,207 @@
+"""Changes of the voter set, as the leader makes them: AddRaftVoter, RemoveRaftVoter,
+UpdateRaftVoter (KIP-853). PURE.
+
+Rules (K-12): only after the leader committed in its own epoch; one change at a time, the last one
+committed; a newcomer must support the kraft.version and have been caught up; a set counts when its
+record is appended. Add: the newcomer is asked for its versions first, so that no one votes who
+cannot. Add and Remove are answered when committed, Update at once. A change that times out after
+its record was appended may still happen; only the answer is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from replication.raft.answers import change_reply
+from replication.raft.events import (
+    AddVoter,
+    AppendVoters,
+    ProbeVersions,
+    Ready,
+    RemoveVoter,
+    Send,
+    UpdateVoter,
+    VersionsReply,
+    VoterChangeReply,
+)
+from replication.raft.voter_set import ZERO_DIRECTORY_ID, Voter, VoterSet
+from wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from replication.raft.core import RaftCore
+
+VoterChange = AddVoter | RemoveVoter | UpdateVoter
+
+
+@dataclass(slots=True)
+class _Pending:
+    """The Add or Remove under way; `offset` is its record's once appended."""
+
+    request: AddVoter | RemoveVoter
+    deadline_ms: int
+    offset: int | None = None
+
+
+class VoterChanges:
+    """The leader's changes of the voter set; one object for each leadership."""
+
+    __slots__ = ("_awaits_append", "_core", "pending")
+
+    def __init__(self, core: RaftCore) -> None:
+        self._core = core
+        self.pending: _Pending | None = None
+        self._awaits_append = False
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return self.pending.deadline_ms if self.pending else None
+
+    # --- the three requests ---------------------------------------------------------------------
+
+    def begin(self, request: VoterChange, ready: Ready, now_ms: int) -> VoterChangeReply | None:
+        """Start a change; None when its answer comes later as `Ready.change_reply`."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return refusal
+        if isinstance(request, AddVoter):
+            return self._begin_add(request, ready, now_ms)
+        if isinstance(request, RemoveVoter):
+            return self._begin_remove(request, ready, now_ms)
+        return self._update(request, ready)
+
+    def _refusal(self, request: VoterChange) -> VoterChangeReply | None:
+        core = self._core
+        voter = request.voter
+        if voter.node_id < 0 or voter.directory_id == ZERO_DIRECTORY_ID:
+            return change_reply(core, ErrorCode.INVALID_REQUEST, "the voter has no directory id")
+        if isinstance(voter, Voter) and not voter.endpoints:
+            return change_reply(core, ErrorCode.INVALID_REQUEST, "the voter has no endpoint")
+        if self.pending is not None or self._awaits_append:
+            return change_reply(
+                core, ErrorCode.REQUEST_TIMED_OUT, "another change of the voters is under way"
+            )
+        if not core.has_committed_in_epoch:
+            return change_reply(
+                core, ErrorCode.REQUEST_TIMED_OUT, "the leader has not committed in its epoch yet"
+            )
+        if core.voters.kraft_version < 1:
+            return change_reply(
+                core,
+                ErrorCode.UNSUPPORTED_VERSION,
+                "voters are static: kraft.version is 0 (controller.quorum.voters)",
+            )
+        if core.history.latest_offset >= core.high_watermark:
+            return change_reply(
+                core,
+                ErrorCode.REQUEST_TIMED_OUT,
+                "the last change of the voters is not committed yet",
+            )
+        return None
+
+    def _begin_add(self, request: AddVoter, ready: Ready, now_ms: int) -> VoterChangeReply | None:
+        core, voter = self._core, request.voter
+        if voter.node_id in core.voters:
+            return change_reply(
+                core, ErrorCode.DUPLICATE_VOTER, f"{voter.node_id} is a voter already"
+            )
+        self.pending = _Pending(request, now_ms + max(request.timeout_ms, 0))
+        ready.send.append(Send(core.peer_of(voter), ProbeVersions()))
+        return None
+
+    def _begin_remove(
+        self, request: RemoveVoter, ready: Ready, now_ms: int
+    ) -> VoterChangeReply | None:
+        core, key = self._core, request.voter
+        if key not in core.voters.keys:
+            return change_reply(
+                core, ErrorCode.VOTER_NOT_FOUND, f"{key.node_id} with that directory id is no voter"
+            )
+        if len(core.voters) == 1:
+            return change_reply(core, ErrorCode.INVALID_REQUEST, "the last voter cannot be removed")
+        self.pending = _Pending(request, now_ms + core.config.request_timeout_ms)
+        self._append(core.voters.minus(key), ready)
+        return None
+
+    def _update(self, request: UpdateVoter, ready: Ready) -> VoterChangeReply:
+        core, voter = self._core, request.voter
+        lowest, highest = voter.kraft_versions
+        if not lowest <= core.voters.kraft_version <= highest:
+            return change_reply(
+                core,
+                ErrorCode.INVALID_REQUEST,
+                f"kraft.version {core.voters.kraft_version} is not in {lowest}..{highest}",
+            )
+        if voter.key not in core.voters.keys:
+            return change_reply(
+                core,
+                ErrorCode.VOTER_NOT_FOUND,
+                f"{voter.node_id} with that directory id is no voter",
+            )
+        if core.voters.get(voter.node_id) != voter:
+            self._append(core.voters.plus(voter), ready)
+        return change_reply(core, ErrorCode.NONE)
+
+    def _append(self, voters: VoterSet, ready: Ready) -> None:
+        self._awaits_append = True
+        ready.append.append(AppendVoters(self._core.epoch, voters))
+
+    # --- what comes of them ---------------------------------------------------------------------
+
+    def probed(self, node_id: int, reply: VersionsReply | None, ready: Ready, now_ms: int) -> None:
+        """The newcomer said which versions it supports, or nothing (None)."""
+        pending = self.pending
+        if (
+            pending is None
+            or pending.offset is not None
+            or self._awaits_append
+            or not isinstance(pending.request, AddVoter)
+            or pending.request.voter.node_id != node_id
+        ):
+            return
+        core, voter = self._core, pending.request.voter
+        assert core.leader is not None, "only a leader changes voters"
+        if reply is None or reply.error is not ErrorCode.NONE:
+            self._finish(ErrorCode.REQUEST_TIMED_OUT, "the new voter does not answer", ready)
+            return
+        lowest, highest = reply.kraft_versions
+        if not lowest <= core.voters.kraft_version <= highest:
+            self._finish(
+                ErrorCode.INVALID_REQUEST,
+                f"the new voter supports kraft.version {lowest}..{highest} only",
+                ready,
+            )
+        elif not core.leader.is_caught_up(voter.key, now_ms):
+            self._finish(
+                ErrorCode.REQUEST_TIMED_OUT, "the new voter is not caught up with the log", ready
+            )
+        else:
+            self._append(core.voters.plus(voter._replace(kraft_versions=(lowest, highest))), ready)
+
+    def appended(self, offset: int, ready: Ready) -> None:
+        """The record with the new set stands at `offset`."""
+        self._awaits_append = False
+        pending = self.pending
+        if pending is None:
+            return
+        pending.offset = offset
+        if isinstance(pending.request, AddVoter) and not pending.request.ack_when_committed:
+            self._finish(ErrorCode.NONE, "", ready)
+
+    def committed(self, high_watermark: int, ready: Ready) -> None:
+        pending = self.pending
+        if pending is not None and pending.offset is not None and pending.offset < high_watermark:
+            self._finish(ErrorCode.NONE, "", ready)
+
+    def expire(self, ready: Ready, now_ms: int) -> None:
+        if self.pending is not None and now_ms >= self.pending.deadline_ms:
+            self._finish(ErrorCode.REQUEST_TIMED_OUT, "the change was not committed in time", ready)
+
+    def abandon(self, ready: Ready) -> None:
+        """Leadership ends: whoever waits is told to ask the next leader."""
+        if self.pending is not None:
+            self._finish(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader resigned", ready)
+
+    def _finish(self, error: ErrorCode, message: str, ready: Ready) -> None:
+        self.pending = None
+        ready.change_reply = change_reply(self._core, error, message)
