@@ -262,7 +262,7 @@ def describe_quorum(
                     for one in voter.endpoints
                 ],
             )
-            for voter in getattr(ctx.broker.raft.describe_quorum(), "nodes", ())
+            for voter in ctx.broker.raft.describe_quorum().nodes
         ]
     return response
 
