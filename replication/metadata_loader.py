@@ -5,9 +5,12 @@ publishers in order, then tells who waits for it how far the node has come. It a
 log has grown enough for a snapshot (Kafka: SnapshotGenerator). Why: creating logs and applying
 configs takes time; the quorum's thread must not wait for it. How: one thread takes all batches
 that wait, replays them as one delta and publishes once. Before `start` batches are replayed at
-once and nothing is published; `start` publishes the whole image. A record that contradicts the
+once and nothing is published; `start` publishes the whole image. A snapshot may come at any time,
+to a replica that was left too far behind: its image takes the old one's place, and publishers get
+what is different. A record that contradicts the
 image means that our state cannot be trusted: `on_fatal`. A publisher that raises is logged, and
-the others go on: one topic's bad directory must not stop the rest.
+the others go on: one topic's bad directory must not stop the rest. A simulator calls `begin`
+instead of `start`, then `turn` when `has_work`.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from replication.metadata import (
     EMPTY_IMAGE,
@@ -32,6 +35,14 @@ from storage.config import Clock
 logger = logging.getLogger(__name__)
 
 MetadataPublisher = Callable[[MetadataDelta, MetadataImage], None]
+
+
+class _Snapshot(NamedTuple):
+    """A whole state, in line with the batches that follow it."""
+
+    id: SnapshotId
+    timestamp: int
+    records: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +63,22 @@ class MetadataLoader:
         *,
         snapshot_config: SnapshotConfig | None = None,
         on_fatal: Callable[[BaseException], None] | None = None,
+        run_in_background: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
+        """`run_in_background` writes snapshots; by default on a thread of their own."""
         self.image = EMPTY_IMAGE
         self._driver = driver
         self._clock = clock
         self._snapshot_config = snapshot_config or SnapshotConfig()
         self._on_fatal = on_fatal
+        self._run_in_background = run_in_background or self._run_on_thread
         self._publishers: list[MetadataPublisher] = []
         self._on_published: list[Callable[[int], None]] = []
         self._transactions = TransactionBuffer()
         self._first_delta: MetadataDelta | None = MetadataDelta(EMPTY_IMAGE)
         self._wake = threading.Condition()
         # Guarded by _wake:
-        self._waiting: list[CommittedBatch] = []
+        self._waiting: list[CommittedBatch | _Snapshot] = []
         self._is_busy = False
         self._stopping = False
         self._failed = False
@@ -76,14 +90,26 @@ class MetadataLoader:
 
     # --- for the broker -------------------------------------------------------------------------
 
+    def wait_until_caught_up(self, timeout_s: float | None = None) -> bool:
+        """Before `start`: wait for all that a leader of the quorum had committed. True when here.
+
+        A single voter is caught up as soon as the driver has started.
+        """
+        return self._driver.wait_until_caught_up(timeout_s)
+
     def start(self, publishers: Sequence[MetadataPublisher]) -> None:
         """Publish the whole image, then each change. After the driver's start."""
-        self._publishers = list(publishers)
-        delta, self._first_delta = self._first_delta, None
-        assert delta is not None, "started twice"
-        self._publish(delta, self.image)
+        self.begin(publishers)
         self._thread = threading.Thread(target=self._run, name="metadata-loader", daemon=True)
         self._thread.start()
+
+    def begin(self, publishers: Sequence[MetadataPublisher]) -> None:
+        """Publish the whole image; the caller calls `turn` for what follows."""
+        self._publishers = list(publishers)
+        with self._wake:  # the driver's thread may be replaying
+            delta, self._first_delta = self._first_delta, None
+        assert delta is not None, "started twice"
+        self._publish(delta, self.image)
 
     def shutdown(self) -> None:
         """Stop after the publication that is under way. Idempotent."""
@@ -121,20 +147,23 @@ class MetadataLoader:
     def handle_snapshot(
         self, snapshot_id: SnapshotId, timestamp: int, records: Sequence[Any]
     ) -> None:
-        delta = self._first_delta
-        assert delta is not None, "a snapshot is loaded before the start"
-        delta.replay_all(records)
-        self.image = delta.apply(snapshot_id.offset - 1, snapshot_id.epoch, timestamp)
+        snapshot = _Snapshot(snapshot_id, timestamp, records)
+        with self._wake:
+            if self._first_delta is None:
+                self._waiting.append(snapshot)
+                self._wake.notify_all()
+            else:
+                self._first_delta = self._load(snapshot, EMPTY_IMAGE)
 
     def handle_commit(self, batches: Sequence[CommittedBatch]) -> None:
         if not batches:
             return
-        if self._first_delta is not None:
-            self._replay(self._first_delta, batches)
-            return
         with self._wake:
-            self._waiting.extend(batches)
-            self._wake.notify_all()
+            if self._first_delta is None:
+                self._waiting.extend(batches)
+                self._wake.notify_all()
+            else:
+                self._replay(self._first_delta, batches)
 
     def handle_leader_change(self, leader_id: int, epoch: int) -> None:
         """Images do not depend on who leads."""
@@ -150,16 +179,55 @@ class MetadataLoader:
                     self._wake.wait()
                 if self._stopping:
                     return
-                batches, self._waiting = self._waiting, []
-                self._is_busy = True
-            try:
-                delta = MetadataDelta(self.image)
-                self._replay(delta, batches)
-            except Exception as error:
-                self._fail(error)
+            if not self.turn():
                 return
-            self._publish(delta, self.image)
-            self._maybe_write_snapshot()
+
+    @property
+    def has_work(self) -> bool:
+        """Is something committed that is not published."""
+        return bool(self._waiting)
+
+    def turn(self) -> bool:
+        """Replay and publish what waits; False when the image cannot be trusted any more."""
+        with self._wake:
+            waiting, self._waiting = self._waiting, []
+            self._is_busy = True
+        try:
+            delta = self._next_delta(waiting)
+        except Exception as error:
+            self._fail(error)
+            return False
+        self._publish(delta, self.image)
+        self._maybe_write_snapshot()
+        return True
+
+    def _next_delta(self, waiting: Sequence[CommittedBatch | _Snapshot]) -> MetadataDelta:
+        """Bring the image up to date; what is different now."""
+        before = self.image
+        delta = MetadataDelta(before)
+        batches: list[CommittedBatch] = []
+        snapshots = [item for item in waiting if isinstance(item, _Snapshot)]
+        for item in waiting:
+            if not isinstance(item, _Snapshot):
+                batches.append(item)
+            elif item is snapshots[-1]:
+                delta = self._load(item, EMPTY_IMAGE)
+                batches = []  # older than the snapshot
+        if batches:
+            self._replay(delta, batches)
+        if not snapshots:
+            return delta
+        from replication.image_diff import delta_between
+
+        return delta_between(before, self.image)
+
+    def _load(self, snapshot: _Snapshot, base: MetadataImage) -> MetadataDelta:
+        """Start over from a snapshot."""
+        self._transactions = TransactionBuffer()
+        delta = MetadataDelta(base)
+        delta.replay_all(snapshot.records)
+        self.image = delta.apply(snapshot.id.offset - 1, snapshot.id.epoch, snapshot.timestamp)
+        return delta
 
     def _replay(self, delta: MetadataDelta, batches: Sequence[CommittedBatch]) -> None:
         for batch in batches:
@@ -198,9 +266,11 @@ class MetadataLoader:
             return
         self._bytes_since_snapshot = 0
         self._snapshot_ms = self._clock.now_ms()
-        self._snapshot_thread = threading.Thread(
-            target=self.write_snapshot, args=(self.image,), name="metadata-snapshot", daemon=True
-        )
+        image = self.image
+        self._run_in_background(lambda: self.write_snapshot(image))
+
+    def _run_on_thread(self, job: Callable[[], None]) -> None:
+        self._snapshot_thread = threading.Thread(target=job, name="metadata-snapshot", daemon=True)
         self._snapshot_thread.start()
 
     def write_snapshot(self, image: MetadataImage) -> None:

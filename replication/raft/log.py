@@ -309,7 +309,11 @@ class RaftLog:
         )
 
     def give_up_below(self, snapshot_id: SnapshotId) -> None:
-        """After `write_snapshot`: delete the log below the snapshot and older snapshots."""
+        """After `write_snapshot`: delete the log below the snapshot and older snapshots.
+
+        Or below a newer one, which was downloaded meanwhile.
+        """
+        snapshot_id = max(snapshot_id, *list_snapshots(self.directory))
         self._log.increment_log_start_offset(snapshot_id.offset)
         self._log.delete_old_segments(self._clock.wall_ms())
         # The next snapshot finds its records in segments of their own and can delete them.
