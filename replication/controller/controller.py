@@ -371,7 +371,7 @@ class Controller:
         try:
             state.next_offset = self._driver.next_offset(self._epoch)
             state.now_ms = self._clock.now_ms()
-            state.kraft_version = self._driver.log.voters.kraft_version
+            state.kraft_version = self._driver.voters.kraft_version
             result = decide(state, event.request, event.context)
             if result.records:
                 self._append(result.records)

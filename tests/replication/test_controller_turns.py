@@ -40,7 +40,7 @@ class Quorum:
         self.image: MetadataImage = EMPTY_IMAGE
         self.published: list[Any] = []
         self.listeners: list[Controller] = []
-        self.log = SimpleNamespace(voters=SimpleNamespace(kraft_version=1))
+        self.voters = SimpleNamespace(kraft_version=1)
         self._transactions = TransactionBuffer()
         self._serde = MetadataRecordSerde()
 
