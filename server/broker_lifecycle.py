@@ -11,9 +11,10 @@ Kafka's BrokerLifecycleManager. Transitions:
     any -> SHUTTING_DOWN                 it does; or `shutdown`; or registration failed for good
 
 One request is under way at a time. A heartbeat goes out each broker.heartbeat.interval.ms, at once
-when there is something to say (a failed directory, the wish to stop), after 10 ms and then more
-while the controller keeps this broker fenced, and after 100 ms to 1 s when one failed. A broker
-that was fenced at run time (it was paused, or cut off) goes on: its next heartbeat unfences it.
+when there is something to say (a failed directory, the wish to stop), each 10 ms until this node
+has read its registration, less and less often if it is kept fenced all the same, and after 100 ms
+to 1 s when one failed. A broker that was fenced at run time (it was paused, or cut off) goes on:
+its next heartbeat unfences it.
 
 Registration is tried until initial.broker.registration.timeout.ms, for a broker that was killed is
 DUPLICATE_BROKER_REGISTRATION until its old session runs out; what no time will heal (another
@@ -345,7 +346,7 @@ class BrokerLifecycle:
 
     def _after_heartbeat(self, answer: Any) -> int:
         """What the answer means for the state, and when to speak again; -1 for not by itself."""
-        if answer.is_fenced and not self.is_fenced:
+        if answer.is_fenced and not self.is_fenced and self.state is BrokerState.RUNNING:
             logger.warning("fenced by the controller broker_id=%s", self._broker_id)
         self.is_fenced = answer.is_fenced
         interval_ms = self._config.broker_heartbeat_interval_ms
@@ -356,8 +357,9 @@ class BrokerLifecycle:
                 return -1
             return min(_STOPPING_MS, interval_ms)
         if answer.is_fenced:
-            self._fenced_answers += 1
-            return min(_FENCED_MS << min(self._fenced_answers - 1, 16), interval_ms)
+            if answer.is_caught_up or self.state is not BrokerState.STARTING:
+                self._fenced_answers += 1
+            return min(_FENCED_MS << min(max(self._fenced_answers - 1, 0), 16), interval_ms)
         self._fenced_answers = 0
         if self.state is BrokerState.STARTING:
             self.state = BrokerState.RUNNING

@@ -101,10 +101,16 @@ class Life:
 
 
 def heard(
-    is_fenced: bool = False, should_shut_down: bool = False, code: int = 0
+    is_fenced: bool = False,
+    should_shut_down: bool = False,
+    code: int = 0,
+    is_caught_up: bool = True,
 ) -> BrokerHeartbeatResponse:
     return BrokerHeartbeatResponse(
-        error_code=code, is_caught_up=True, is_fenced=is_fenced, should_shut_down=should_shut_down
+        error_code=code,
+        is_caught_up=is_caught_up,
+        is_fenced=is_fenced,
+        should_shut_down=should_shut_down,
     )
 
 
@@ -124,8 +130,8 @@ def test_a_registered_broker_heartbeats_at_once_until_it_is_unfenced() -> None:
     heartbeat = life.only()
     assert (heartbeat.broker_epoch, heartbeat.current_metadata_offset) == (100, 42)
     assert (heartbeat.want_fence, heartbeat.want_shut_down) == (False, False)
-    for pause_ms in (10, 20, 40):
-        life.answer(heard(is_fenced=True))
+    for is_caught_up, pause_ms in ((False, 10), (False, 10), (True, 10), (True, 20), (True, 40)):
+        life.answer(heard(is_fenced=True, is_caught_up=is_caught_up))
         life.pass_(pause_ms - 1)
         assert life.asked == []
         life.pass_(1)
