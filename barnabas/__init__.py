@@ -11,6 +11,7 @@
 Brokers run as child processes, so nothing of them is imported into yours. From a shell:
 `barnabas start`, `barnabas cluster start`; from pytest: the fixtures `barnabas_broker`,
 `barnabas_cluster` and `barnabas_shared_broker`.
+In a Spark session: `barnabas.register_source(spark)`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,22 @@ from barnabas.broker import Broker, BrokerError
 
 TYPE_CHECKING = False  # what type checkers take for true; importing typing would slow the start
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from barnabas.cluster import Cluster
 
-__all__ = ["Broker", "BrokerError", "Cluster"]
+__all__ = ["Broker", "BrokerError", "Cluster", "register_source"]
+
+
+def register_source(spark: SparkSession) -> None:
+    """Make `spark.read.format("barnabas")` read a broker's log directory in this session.
+
+    Options: docs/pipeline.md. Raises ImportError when PySpark is older than 4, or NumPy or PyArrow
+    is missing (`pip install 'barnabas[spark]'`).
+    """
+    from barnabas.spark_source import register_source as register
+
+    register(spark)
 
 
 def __getattr__(name: str) -> object:

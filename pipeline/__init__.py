@@ -14,22 +14,7 @@ knows the broker only by the Kafka protocol and by the files of its log director
 
 Nothing is distributed to executors by hand: `producer` and the three segment modules import only
 NumPy and PyArrow, which a Spark executor has for Arrow anyway, and travel inside the job, pickled
-by value (`session.ship`). They claim no module name there, and no broker package need be
-installed.
+by value (`shipping`). They claim no module name there, and no broker package need be installed.
+These modules import each other relatively: `barnabas.register_source(spark)` loads them in a user's
+own process as `barnabas._app.pipeline`, where the name `pipeline` may be the user's.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["register"]
-
-
-def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("barnabas")` work in this session (options: segment_source)."""
-    from pipeline.session import register_source
-
-    register_source(spark)

@@ -6,7 +6,6 @@ jars) belong before the file, as with any job.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -16,14 +15,9 @@ def main() -> int:
     # Running a file puts its folder on the path; the packages are one level up.
     here = Path(__file__).resolve().parent
     sys.path[:] = [str(here.parent), *(entry for entry in sys.path if Path(entry) != here)]
-    from pipeline.cli import add_pipeline_parsers
+    from pipeline.cli import run_command
 
-    parser = argparse.ArgumentParser(
-        prog="barnabas pipeline", description="Spark jobs around a Kafka-compatible broker."
-    )
-    add_pipeline_parsers(parser)
-    arguments = parser.parse_args()
-    return int(arguments.run(arguments))
+    return run_command(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -218,8 +218,8 @@ def open_archive(spark: Any, directory: str) -> tuple[ArchiveLog, Snapshot, Desc
         )
     if not log.exists():
         raise PipelineError(
-            f"half-written archive: no batch of {directory} is complete yet; run the same"
-            " `barnabas pipeline archive` command again, which finishes it"
+            f"half-written archive: no batch of {directory} is complete yet; run the command that"
+            " wrote it (`barnabas pipeline archive`, or `segments --to`) again, which finishes it"
         )
     snapshot = log.snapshot()
     log.check_complete(snapshot)

@@ -42,6 +42,16 @@ def add_commands(subparsers: Any) -> None:
     add_pipeline_parsers(parser)
 
 
+def run_command(arguments: list[str]) -> int:
+    """`barnabas pipeline ARGUMENTS`; the exit code. Wrong flags raise SystemExit(2)."""
+    parser = argparse.ArgumentParser(
+        prog="barnabas pipeline", description="Spark jobs around a Kafka-compatible broker."
+    )
+    add_pipeline_parsers(parser)
+    parsed = parser.parse_args(arguments)
+    return int(parsed.run(parsed))
+
+
 def add_pipeline_parsers(parser: argparse.ArgumentParser) -> None:
     """The four commands below `parser`; without one it prints its help."""
 
@@ -107,8 +117,10 @@ def _add_replay(commands: Any) -> None:
     parser.add_argument("--from", metavar="DIR", dest="source", required=True, help="the archive")
     parser.add_argument("--bootstrap", metavar="HOST:PORT", required=True)
     names = parser.add_mutually_exclusive_group()
-    names.add_argument("--topic", metavar="T", help="only this topic (or rename the only one)")
-    names.add_argument("--topic-prefix", metavar="P", default="", help="put P before each name")
+    names.add_argument(
+        "--topic", metavar="T", type=_name, help="only this topic (or rename the only one)"
+    )
+    names.add_argument("--topic-prefix", metavar="P", type=_name, help="put P before each name")
     parser.add_argument("--since", metavar="TS", type=_time_ms, help="records from this time on")
     parser.add_argument("--until", metavar="TS", type=_time_ms, help="records before this time")
     parser.add_argument(
@@ -217,7 +229,7 @@ def _replay(arguments: argparse.Namespace) -> int:
             arguments.source,
             arguments.bootstrap,
             arguments.topic,
-            arguments.topic_prefix,
+            arguments.topic_prefix or "",
             arguments.since,
             arguments.until,
             arguments.keep_partitions,
@@ -343,11 +355,14 @@ def _fail(error: PipelineError) -> int:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    bad = [name for name in names if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name)]
-    if not names or bad:
-        raise argparse.ArgumentTypeError(f"{(bad or [text])[0]!r} is no topic name")
-    return names
+    names = tuple(_name(name.strip()) for name in text.split(",") if name.strip())
+    return names or (_name(text),)
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no topic name")
+    return text
 
 
 def _pair(text: str) -> tuple[str, str]:

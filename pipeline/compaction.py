@@ -119,10 +119,11 @@ def _merge(
     source = read_files(job.spark, log, small, description)
     folders = ["topic", "day"] + (["hour"] if description.partition_by == "hour" else [])
     expected = content_sum(source)
-    _write(source, scratch, folders, description.format, _rows_per_file(small, expected.records))
+    rows_per_file = _rows_per_file(small, expected.records)
     entries: list[dict[str, Any]] = []
     moved: list[LoggedFile] = []
     try:
+        _write(source, scratch, folders, description.format, rows_per_file)
         for number, info in enumerate(sorted(log.files.walk(scratch))):
             if not info.path.endswith(_DATA_SUFFIXES):
                 continue
@@ -204,6 +205,12 @@ def _remove_unlisted(log: ArchiveLog, snapshot: Snapshot, grace_ms: int) -> int:
         if relative in expired or now_ms - info.modified_ms > max(grace_ms, _REMAINS_AGE_MS):
             log.files.delete(info.path)
             removed += 1
+    for name in log.files.names(log.files.join(OWN)):
+        scratch = log.files.join(OWN, name)
+        if name.startswith("compact-") and all(
+            now_ms - info.modified_ms > _REMAINS_AGE_MS for info in log.files.walk(scratch)
+        ):
+            log.files.delete(scratch, recursive=True)
     return removed
 
 

@@ -25,6 +25,10 @@ class PipelineError(Exception):
         self.exit_code = exit_code
 
 
+class UnexplainedError(PipelineError):
+    """Nothing we know; the log of Spark that its text names is kept."""
+
+
 class _Cause(NamedTuple):
     pattern: str
     message: str

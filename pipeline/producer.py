@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pipeline.crc import checksum_function
+from .crc import checksum_function
 
 BATCH_BYTES = 256 * 1024
 BATCH_RECORDS = 4000

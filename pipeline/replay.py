@@ -31,7 +31,8 @@ from pipeline.checksum import ContentSum, content_sums
 from pipeline.errors import PipelineError
 from pipeline.kafka_admin import KafkaAdmin, Offsets
 from pipeline.progress import human_bytes, rate, table
-from pipeline.session import Job, run_watched, ship
+from pipeline.session import Job, run_watched
+from pipeline.shipping import ship
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipeline.crc import checksum_function
-from pipeline.segment_plan import HEADER, HEADER_BYTES, SegmentPart
+from .crc import checksum_function
+from .segment_plan import HEADER, HEADER_BYTES, SegmentPart
 
 _READ_BYTES = 8 * 1024 * 1024
 _GROUP_BYTES = 4 * 1024 * 1024

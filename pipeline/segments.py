@@ -26,12 +26,13 @@ from pipeline.errors import PipelineError
 from pipeline.hadoop_files import HadoopFiles
 from pipeline.progress import human_bytes, rate, table
 from pipeline.segment_plan import PartitionPlan, PlanError, Wanted, plan
-from pipeline.session import Job, register_source, run_watched, stages
+from pipeline.session import Job, run_watched, stages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SAMPLE_ROWS = 10
+_UNFINISHED = "unfinished"
 _OFFSETS = re.compile(r"(?:(\d+):)?(\d*)-(\d*)")
 
 
@@ -97,7 +98,9 @@ def plan_segments(options: SegmentsOptions) -> list[PartitionPlan]:
 
 def read_frame(job: Job, options: SegmentsOptions) -> DataFrame:
     """The rows as a DataFrame in Kafka's columns with headers."""
-    register_source(job.spark)
+    from pipeline import segment_source  # PySpark only when a command runs
+
+    segment_source.register(job.spark)
     reader = (
         job.spark.read.format("barnabas")
         .option("topic", options.topic)
@@ -185,12 +188,23 @@ def _show(data: bytes | None, limit: int = 40) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
 
 
+def _make_room(files: HadoopFiles, log: ArchiveLog) -> None:
+    """Remove what a run left that was killed, or had no room; raise PipelineError for all else."""
+    names = files.names(files.root)
+    if names and (log.exists() or not files.exists(files.join(OWN, _UNFINISHED))):
+        raise PipelineError(f"{files.root} is not empty; choose an empty directory")
+    for name in sorted(names, key=lambda name: name == OWN):  # the note of it goes last
+        files.delete(files.join(name), recursive=True)
+
+
 def _write_archive(job: Job, frame: DataFrame, to: str, totals: SegmentsTotals) -> None:
     """One batch: data files first, then the log that makes them count, in one step."""
     files = HadoopFiles(job.spark, to)
     log = ArchiveLog(files)
-    if files.names(files.root):
-        raise PipelineError(f"{to} is not empty; choose an empty directory")
+    _make_room(files, log)
+    unfinished = files.join(OWN, _UNFINISHED)
+    files.replace_text_in_new_folder(unfinished, "")
+    log.describe(Description("parquet", "day", f"{files.root}/_checkpoint"))
     scratch = files.join(OWN, "segments")
     columns = archive_columns(frame, "day")
     columns.write.partitionBy("topic", "day").parquet(scratch)
@@ -204,7 +218,7 @@ def _write_archive(job: Job, frame: DataFrame, to: str, totals: SegmentsTotals) 
         totals.bytes += info.size
     totals.files = len(entries)
     files.delete(scratch, recursive=True)
-    log.describe(Description("parquet", "day", f"{files.root}/_checkpoint"))
     text = "\n".join(["v1", *(json.dumps(entry, separators=(",", ":")) for entry in entries)])
     files.replace_text_in_new_folder(files.join(METADATA, "0"), text)
+    files.delete(unfinished)
     totals.rows = job.spark.read.parquet(files.root).count()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -26,11 +27,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import PipelineError, explain, short
+from pipeline.errors import PipelineError, UnexplainedError, explain, short
 from pipeline.progress import Progress
 
 if TYPE_CHECKING:
@@ -91,7 +93,7 @@ def open_session(
     _require_pyspark()
     log = Path(tempfile.mkstemp(prefix="barnabas-spark-", suffix=".log")[1])
     job: Job | None = None
-    failed = True
+    keeps_log = False
     progress = Progress()
     with _sigterm_is_interrupt():
         try:
@@ -99,22 +101,26 @@ def open_session(
             job = Job(_start(name, master, dict(conf or {}), needs_kafka, log), progress)
             progress.clear()
             yield job
-            failed = False
         except (PipelineError, KeyboardInterrupt):
-            failed = False
             raise
         except Exception as error:
-            known = explain(error, _tail(log), connector())
-            failed = known is None
-            message = known or f"{short(error)}; Spark's log is in {log}"
-            if known is None:
-                _append_traceback(log, error)
-            raise PipelineError(message) from error
+            problem = translated(error, log)
+            keeps_log = isinstance(problem, UnexplainedError)
+            raise problem from error
         finally:
             progress.clear()
             _stop(job)
-            if not failed:
+            if not keeps_log:
                 log.unlink(missing_ok=True)
+
+
+def translated(error: Exception, log: Path) -> PipelineError:
+    """An exception of Spark's as one line; UnexplainedError when Spark's log must be read."""
+    known = explain(error, _tail(log), connector())
+    if known is not None:
+        return PipelineError(known)
+    _append_traceback(log, error)
+    return UnexplainedError(f"{short(error)}; Spark's log is in {log}")
 
 
 def _require_pyspark() -> None:
@@ -151,19 +157,15 @@ def _start(
 
     under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
     configured = _configured()
-    settings = {key: value for key, value in _DEFAULTS.items() if key not in configured}
-    settings.update(_PINNED)
-    if needs_kafka and not under_submit:
-        present = conf.get("spark.jars.packages") or configured.get("spark.jars.packages", "")
-        wanted = "" if "spark-sql-kafka-0-10" in present else connector()
-        conf["spark.jars.packages"] = ",".join(part for part in (present, wanted) if part)
-    settings.update(conf)
-    if master is not None:
-        settings["spark.master"] = master
-    if (master or configured.get("spark.master", "local[*]")).startswith("local"):
-        # A laptop's host name often leads nowhere; a local Spark talks to itself only.
+    if under_submit:
+        SparkContext._ensure_initialized()
+        configured |= dict(SparkConf().getAll())
+    settings = _settings(configured, conf, master, needs_kafka and not under_submit)
+    if not under_submit and settings.get("spark.master", "local").startswith("local"):
+        # A laptop's host name often leads nowhere; a local Spark talks to itself only. The
+        # executors of a cluster have a Python of their own, which PySpark's settings name.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items())).setAppName(name)
     if SparkContext._gateway is None and not under_submit:
         with open(log, "ab") as sink:
@@ -182,6 +184,23 @@ def _start(
     return spark
 
 
+def _settings(
+    configured: Mapping[str, str], conf: Mapping[str, str], master: str | None, adds_kafka: bool
+) -> dict[str, str]:
+    """All we set: what the person's flags say, what a job relies on, and defaults of ours."""
+    settings = {key: value for key, value in _DEFAULTS.items() if key not in configured}
+    settings.update(_PINNED)
+    settings.update(conf)
+    master = master or settings.get("spark.master") or configured.get("spark.master")
+    if master is not None:
+        settings["spark.master"] = master
+    if adds_kafka:
+        present = conf.get("spark.jars.packages") or configured.get("spark.jars.packages", "")
+        wanted = "" if "spark-sql-kafka-0-10" in present else connector()
+        settings["spark.jars.packages"] = ",".join(part for part in (present, wanted) if part)
+    return settings
+
+
 def _has_class(spark: SparkSession, name: str) -> bool:
     jvm: Any = spark._jvm
     try:
@@ -192,17 +211,24 @@ def _has_class(spark: SparkSession, name: str) -> bool:
 
 
 def _configured() -> dict[str, str]:
-    """What spark-defaults.conf of this machine says; {} without one."""
+    """What spark-defaults.conf of this machine and PYSPARK_SUBMIT_ARGS say; {} without either."""
     home = os.environ.get("SPARK_HOME", "")
     folder = os.environ.get("SPARK_CONF_DIR") or (os.path.join(home, "conf") if home else "")
-    if not folder:
-        return {}
-    try:
-        text = Path(folder, "spark-defaults.conf").read_text(encoding="utf-8")
-    except OSError:
-        return {}
-    found = (re.match(r"\s*([^#\s=]+)[\s=]+(.*\S)", line) for line in text.splitlines())
-    return {match.group(1): match.group(2) for match in found if match}
+    found: dict[str, str] = {}
+    with suppress(OSError):
+        text = Path(folder, "spark-defaults.conf").read_text(encoding="utf-8") if folder else ""
+        lines = (re.match(r"\s*([^#\s=]+)[\s=]+(.*\S)", line) for line in text.splitlines())
+        found = {match.group(1): match.group(2) for match in lines if match}
+    submitted = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    for flag, value in pairwise(submitted):
+        if flag == "--master":
+            found["spark.master"] = value
+        elif flag == "--packages":
+            found["spark.jars.packages"] = value
+        elif flag == "--conf" and "=" in value:
+            key, _, setting = value.partition("=")
+            found[key] = setting
+    return found
 
 
 def _scala_version() -> str:
@@ -327,22 +353,3 @@ def signal_of(stop: KeyboardInterrupt) -> int:
     """The number of the signal behind an interrupt: SIGTERM's is in it, SIGINT's is not."""
     number = stop.args[0] if stop.args else None
     return number if isinstance(number, int) else int(signal.SIGINT)
-
-
-def ship(*modules: Any) -> None:
-    """Let Spark carry these modules of ours to its executors inside the pickled job.
-
-    They must import nothing of ours but each other.
-    """
-    from pyspark import cloudpickle
-
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-
-
-def register_source(spark: SparkSession) -> None:
-    """Make `format("barnabas")` known to a session (a user's own, too)."""
-    from pipeline import crc, segment_decode, segment_plan, segment_source
-
-    ship(crc, segment_plan, segment_decode, segment_source)
-    spark.dataSource.register(segment_source.BarnabasDataSource)
