@@ -90,6 +90,7 @@ class ClusterReplication:
         again = [p for p in self._local.partitions.values() if p.leader_id in set(moved_brokers)]
         for partition in {id(p): p for p in (*followed, *again)}.values():
             self._follow(partition, image)
+        self.fetchers.wake()
 
     def _follow(self, partition: Partition, image: MetadataImage) -> None:
         leader_id, leader_epoch = partition.leader_id, partition.leader_epoch

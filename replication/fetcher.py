@@ -391,6 +391,10 @@ class ReplicaFetcher:
             self._is_failing = True
             logger.warning("leader does not answer leader=%s error=%s", self.leader_id, error)
 
+    def handle_interruption(self) -> None:
+        """We did not wait for the answer: ask anew, in another session, at once."""
+        self._session.failed()
+
     def handle_response(self, response: FetchResponse | ListOffsetsResponse) -> None:
         """Bring the logs forward by what the leader said. Never raises for a partition's fault."""
         if self._is_failing:

@@ -27,11 +27,14 @@ if TYPE_CHECKING:
     from replication.registrations import Endpoint
     from replication.replication_quota import ReplicationQuota
     from storage.config import Clock
+    from wire.messages.data import FetchRequest, ListOffsetsRequest
     from wire.primitives import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 _JOIN_S = 10.0
+_PATIENCE_MS = 10
+_INTERRUPT_MS = 100
 
 
 class FetcherRunner(Protocol):
@@ -44,25 +47,54 @@ class FetcherRunner(Protocol):
         """Make no more turns; returns when none is being made."""
 
 
-class FetcherThread:
-    """Runs one fetcher on a thread of its own: `turn`, or wait until there is a reason to."""
+class InterruptibleEndpoint(LeaderEndpoint, Protocol):
+    """A leader whose answer need not be waited for."""
 
-    def __init__(self, fetcher: ReplicaFetcher, endpoint: LeaderEndpoint, clock: Clock) -> None:
+    def interrupt(self) -> None:
+        """Make an exchange under way fail; the next one works again. From any thread."""
+
+
+class FetcherThread:
+    """Runs one fetcher on a thread of its own: ask, or wait until there is a reason to.
+
+    A fetch without news stays with the leader for replica.fetch.wait.max.ms, and what is added
+    meanwhile is not in it: nobody could commit to a new partition for half a second. So a wake-up
+    interrupts an exchange that has waited a while, but not more than once in `_INTERRUPT_MS`,
+    because a new connection and a new session cost something too. (Kafka lets it wait.)
+    """
+
+    def __init__(
+        self, fetcher: ReplicaFetcher, endpoint: InterruptibleEndpoint, clock: Clock
+    ) -> None:
         self._fetcher = fetcher
         self._endpoint = endpoint
         self._clock = clock
         self._condition = threading.Condition()
+        # Guarded by _condition:
         self._is_woken = False
         self._is_stopping = False
+        self._asked_ms: int | None = None
+        self._interrupted_ms = -_INTERRUPT_MS
+        self._is_interrupted = False
         self._thread = threading.Thread(
             target=self._run, name=f"replica-fetcher-leader-{fetcher.leader_id}", daemon=True
         )
         self._thread.start()
 
     def wake(self) -> None:
+        now_ms = self._clock.now_ms()
         with self._condition:
             self._is_woken = True
             self._condition.notify()
+            if (
+                self._asked_ms is None
+                or now_ms - self._asked_ms < _PATIENCE_MS
+                or now_ms - self._interrupted_ms < _INTERRUPT_MS
+            ):
+                return
+            self._interrupted_ms = now_ms
+            self._is_interrupted = True
+        self._endpoint.interrupt()
 
     def shutdown(self) -> None:
         with self._condition:
@@ -74,15 +106,36 @@ class FetcherThread:
             logger.error("fetcher does not end leader=%s", self._fetcher.leader_id)
 
     def _run(self) -> None:
-        fetcher, endpoint = self._fetcher, self._endpoint
         while not self._is_stopping:
             self._is_woken = False
             try:
-                if not fetcher.turn(endpoint):
-                    self._wait(fetcher.wake_ms)
+                request = self._fetcher.next_request()
+                if request is None:
+                    self._wait(self._fetcher.wake_ms)
+                else:
+                    self._exchange(request)
             except Exception as error:  # a fault of ours: the others must not suffer from it
-                logger.exception("fetcher failed leader=%s", fetcher.leader_id)
-                fetcher.handle_failure(error)
+                logger.exception("fetcher failed leader=%s", self._fetcher.leader_id)
+                self._fetcher.handle_failure(error)
+
+    def _exchange(self, request: FetchRequest | ListOffsetsRequest) -> None:
+        with self._condition:
+            self._is_interrupted = False
+            self._asked_ms = self._clock.now_ms()
+        failure: OSError | None = None
+        try:
+            response = self._endpoint.exchange(request)
+        except OSError as error:
+            failure = error
+        with self._condition:
+            self._asked_ms = None
+            is_interrupted = self._is_interrupted
+        if failure is None:
+            self._fetcher.handle_response(response)
+        elif is_interrupted:
+            self._fetcher.handle_interruption()
+        elif not self._is_stopping:
+            self._fetcher.handle_failure(failure)
 
     def _wait(self, wake_ms: int | None) -> None:
         with self._condition:
@@ -130,10 +183,14 @@ class ReplicaFetcherManager:
         self._lock = threading.Lock()
         self._running: dict[tuple[int, int], _Running] = {}
         self._fetched_by: dict[TopicPartition, tuple[tuple[int, int], Partition]] = {}
+        self._changed: set[tuple[int, int]] = set()
         self._is_stopped = False
 
     def follow(self, partition: Partition, leader: int, address: Endpoint, epoch: int) -> None:
-        """Fetch a partition from `leader`, at this address, under this leader epoch."""
+        """Fetch a partition from `leader`, at this address, under this leader epoch.
+
+        Takes effect at the fetcher's next request; `wake` once everything is told.
+        """
         key = partition.topic_partition
         slot = (leader, self._number(key))
         with self._lock:
@@ -150,7 +207,16 @@ class ReplicaFetcherManager:
         with self._lock:
             self._fetched_by[key] = slot, partition
         running.fetcher.add_partitions([FollowedPartition(partition, epoch)])
-        running.runner.wake()
+        with self._lock:
+            self._changed.add(slot)
+
+    def wake(self) -> None:
+        """Let the fetchers that were told something look at it now."""
+        with self._lock:
+            changed = [self._running[slot] for slot in self._changed if slot in self._running]
+            self._changed.clear()
+        for running in changed:
+            running.runner.wake()
 
     def unfollow(self, keys: Iterable[TopicPartition]) -> None:
         """Fetch these no more; unknown ones are ignored."""
@@ -164,7 +230,6 @@ class ReplicaFetcherManager:
             running = None if slot is None else self._running.get(slot)
         if running is not None and partition is not None:
             running.fetcher.remove_partitions([(partition.topic_id, key[1])])
-            running.runner.wake()
 
     def _move(self, slot: tuple[int, int], address: Endpoint) -> None:
         """The leader has another address: end its fetcher, give its partitions to a new one."""
@@ -175,7 +240,6 @@ class ReplicaFetcherManager:
         old.runner.shutdown()
         new = self._runner_of(slot, address)
         new.fetcher.add_partitions(FollowedPartition(p, p.leader_epoch) for p in partitions)
-        new.runner.wake()
 
     def _runner_of(self, slot: tuple[int, int], address: Endpoint) -> _Running:
         running = self._running.get(slot)

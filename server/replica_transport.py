@@ -22,6 +22,8 @@ from wire.messages.data import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from replication.fetcher import ReplicaFetcher
     from replication.registrations import Endpoint
 
@@ -32,10 +34,13 @@ _RESPONSES: dict[type, type[Any]] = {
 
 
 class BrokerLeaderEndpoint:
-    """One leader's address; see `replication.fetcher.LeaderEndpoint`."""
+    """One leader's address; see `replication.fetcher_manager.InterruptibleEndpoint`."""
 
-    def __init__(self, peer: BlockingPeer) -> None:
-        self._peer = peer
+    def __init__(self, connect: Callable[[], BlockingPeer]) -> None:
+        """`connect` gives a connection that is made when it is first used."""
+        self._connect = connect
+        self._peer = connect()
+        self._is_closed = False
 
     def exchange(
         self, request: FetchRequest | ListOffsetsRequest
@@ -47,8 +52,15 @@ class BrokerLeaderEndpoint:
         )
         return response
 
+    def interrupt(self) -> None:
+        """Give this connection up, and with it what the leader holds; the next is a new one."""
+        if not self._is_closed:
+            peer, self._peer = self._peer, self._connect()
+            peer.close()
+
     def close(self) -> None:
-        """End a wait at once; from any thread."""
+        """End a wait at once, for good; from any thread."""
+        self._is_closed = True
         self._peer.close()
 
 
@@ -60,8 +72,11 @@ def cluster_links(broker: Any) -> ClusterLinks:
 
     def run(fetcher: ReplicaFetcher, leader: Endpoint) -> FetcherThread:
         client_id = f"broker-{node_id}-fetcher-{fetcher.number}-leader-{fetcher.leader_id}"
-        peer = BlockingPeer(leader.host, leader.port, client_id, timeout_s)
-        return FetcherThread(fetcher, BrokerLeaderEndpoint(peer), clock)
+
+        def connect() -> BlockingPeer:
+            return BlockingPeer(leader.host, leader.port, client_id, timeout_s)
+
+        return FetcherThread(fetcher, BrokerLeaderEndpoint(connect), clock)
 
     def broker_epoch() -> int:
         lifecycle = broker.lifecycle

@@ -472,22 +472,29 @@ def test_a_throttled_replica_in_sync_is_not_held_back(tmp_path: Path) -> None:
 
 
 class Leader:
-    """An endpoint that answers from a list, then waits until it is closed."""
+    """An endpoint that answers from a list, then waits until it is interrupted or closed."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
-        self.is_closed = threading.Event()
+        self.asked: list[Any] = []
+        self.is_disturbed = threading.Event()
         self.is_waiting = threading.Event()
 
     def exchange(self, request: Any) -> Any:
+        self.asked.append(request)
         if self.answers:
             return self.answers.pop(0)
         self.is_waiting.set()
-        self.is_closed.wait(10)
+        self.is_disturbed.wait(10)
+        self.is_disturbed.clear()
         raise ConnectionError("closed")
 
+    def interrupt(self) -> None:
+        self.is_waiting.clear()
+        self.is_disturbed.set()
+
     def close(self) -> None:
-        self.is_closed.set()
+        self.is_disturbed.set()
 
 
 def test_a_thread_fetches_until_it_is_ended(tmp_path: Path) -> None:
@@ -504,8 +511,30 @@ def test_a_thread_fetches_until_it_is_ended(tmp_path: Path) -> None:
     assert leader.is_waiting.wait(10)
     assert follower.log.log_end_offset == 2
     thread.shutdown()
-    assert leader.is_closed.is_set()
     assert not thread._thread.is_alive()
+    follower.close()
+
+
+def test_a_new_partition_does_not_wait_for_a_fetch_without_news(tmp_path: Path) -> None:
+    follower = Follower(tmp_path, count=3)
+    leader = Leader()
+    thread = FetcherThread(follower.fetcher, leader, follower.clock)
+    one, other, third = (FollowedPartition(p, EPOCH) for p in follower.partitions)
+    follower.fetcher.add_partitions([one])
+    thread.wake()
+    assert leader.is_waiting.wait(10)
+    follower.pass_time(50)
+    follower.fetcher.add_partitions([other])
+    thread.wake()
+    assert leader.is_waiting.wait(10)
+    assert len(where(leader.asked[-1])) == 2
+    assert leader.asked[-1].session_epoch == 0, "nobody knows what became of the one before"
+    follower.pass_time(50)
+    follower.fetcher.add_partitions([third])
+    thread.wake()
+    assert leader.is_waiting.is_set(), "not again so soon"
+    assert len(leader.asked) == 2
+    thread.shutdown()
     follower.close()
 
 
