@@ -150,11 +150,10 @@ class Cluster:
         for process in self._processes.values():
             process.begin_terminate()
         for process in self._processes.values():
-            if process.pid is not None:
-                try:
-                    process.await_end(self._stop_timeout_s)
-                except BrokerError as error:
-                    failed.append(error)
+            try:
+                process.terminate(self._stop_timeout_s)
+            except BrokerError as error:
+                failed.append(error)
         self._last_logs = {node: p.log_text() for node, p in self._processes.items()}
         self._processes.clear()
         if self._proxy is not None:
