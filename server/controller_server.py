@@ -57,7 +57,7 @@ class ControllerServer:
         self.is_alone = shared.is_alone
         self.listeners = read_listeners(shared.config)
         self.socket_server: SocketServer | None = None
-        if self.listeners.controller and not self.is_alone:
+        if self.listeners.controller:
             from server.handlers import CONTROLLER_APIS
 
             self.socket_server = SocketServer(

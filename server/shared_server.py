@@ -79,7 +79,7 @@ class SharedServer:
     @property
     def is_alone(self) -> bool:
         """Nobody else can ever be in this cluster."""
-        return self.quorum.may_format_itself  # is_alone, once the driver knows others
+        return self.quorum.is_alone
 
     @property
     def metadata(self) -> MetadataImage:
