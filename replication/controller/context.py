@@ -98,6 +98,7 @@ class ControllerConfig:
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
     broker_session_timeout_ms: int = 9000
+    controller_quorum_fetch_timeout_ms: int = 2000
     metadata_max_idle_interval_ms: int = 500
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_seconds: int = 300

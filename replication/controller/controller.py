@@ -79,6 +79,8 @@ class _LeaderChanged(NamedTuple):
     epoch: int
     """The epoch this node leads; -1 when it leads no longer."""
     committed_offset: int
+    lost_leader: tuple[int, int] | None
+    """The other node that led before, and when (monotonic ms) it was given up."""
 
 
 class _Waiting(NamedTuple):
@@ -126,6 +128,8 @@ class Controller:
         self._published_offset = -1
         # The raft driver's thread only:
         self._committed_offset = -1
+        self._leader_id = -1
+        self._lost_leader: tuple[int, int] | None = None
         # The controller's thread only:
         sessions = BrokerSessions(config.broker_session_timeout_ms, config.node_id)
         self._state = ActiveState(config, schema, new_id, sessions)
@@ -133,7 +137,7 @@ class Controller:
         self._epoch = -1
         self._claim: _LeaderChanged | None = None
         self._retry_ms = 0
-        self._awaited_ms = clock.now_ms()
+        self._awaited_ms: int | None = None
         self._thread: threading.Thread | None = None
         loader.when_published(self._published)
         driver.add_listener(self)
@@ -192,13 +196,14 @@ class Controller:
         controller's thread, or for who has none.
         """
         began_ms = self._clock.now_ms()
-        self._excuse(began_ms - self._awaited_ms)
+        if self._awaited_ms is not None:
+            self._excuse(began_ms - self._awaited_ms)
         worked = self._take_event()
         worked = self._run_periodic(began_ms) or worked
         ended_ms = self._clock.now_ms()
         self._excuse(ended_ms - began_ms)
         due_ms = self.next_due_ms()
-        self._awaited_ms = ended_ms if due_ms is None else max(due_ms, ended_ms)
+        self._awaited_ms = None if due_ms is None else max(due_ms, ended_ms)
         return worked
 
     def next_due_ms(self) -> int | None:
@@ -219,9 +224,14 @@ class Controller:
             self._committed_offset = batches[-1].last_offset
 
     def handle_leader_change(self, leader_id: int, epoch: int) -> None:
-        led = epoch if leader_id == self.config.node_id else -1
+        own_id = self.config.node_id
+        if leader_id != self._leader_id:
+            if self._leader_id not in (-1, own_id):
+                self._lost_leader = (self._leader_id, self._clock.now_ms())
+            self._leader_id = leader_id
+        led = epoch if leader_id == own_id else -1
         with self._wake:
-            self._events.append(_LeaderChanged(led, self._committed_offset))
+            self._events.append(_LeaderChanged(led, self._committed_offset, self._lost_leader))
         self._notify()
 
     # --- the thread -----------------------------------------------------------------------------
@@ -273,7 +283,7 @@ class Controller:
             if not self._loader_has_caught_up():
                 return False
             claim, self._claim = self._claim, None
-            self._become_active(claim.epoch)
+            self._become_active(claim)
             return True
         with self._wake:
             event = self._events.popleft() if self._events else None
@@ -287,7 +297,7 @@ class Controller:
 
     def _excuse(self, late_ms: int) -> None:
         """This node stood still (suspended, starved): silence meanwhile means nothing (B-2)."""
-        if late_ms > self.config.broker_session_timeout_ms // 2:
+        if self._epoch >= 0 and late_ms > self.config.broker_session_timeout_ms // 2:
             logger.warning("controller stood still ms=%s", late_ms)
             self._state.sessions.excuse(late_ms)
 
@@ -309,7 +319,7 @@ class Controller:
                 logger.warning("periodic work failed task=%s error=%s", work.name, error)
                 return False
             if work.name != "no-op":
-                logger.info("periodic work task=%s records=%s", work.name, len(work.records))
+                logger.warning("%s records=%s", work.name, len(work.records))
         return True
 
     # --- leadership -----------------------------------------------------------------------------
@@ -326,14 +336,24 @@ class Controller:
         claim = self._claim
         return claim is not None and self._loader.image.offset >= claim.committed_offset
 
-    def _become_active(self, epoch: int) -> None:
-        image = self._loader.image
+    def _become_active(self, claim: _LeaderChanged) -> None:
+        epoch, image = claim.epoch, self._loader.image
+        try:
+            self._driver.next_offset(epoch)
+        except KafkaError:
+            return  # leadership went as it came; the driver's next word about it is on its way
         now_ms = self._clock.now_ms()
         self._state.image, self._epoch = image, epoch
         self._serde.metadata_version = image.feature(METADATA_VERSION) or (
             self._serde.metadata_version
         )
+        with self._wake:
+            self._heard.clear()  # what another epoch heard says nothing about this one
         self._state.sessions.restart(image, now_ms)
+        if claim.lost_leader is not None:
+            node_id, given_up_ms = claim.lost_leader
+            silent_ms = self.config.controller_quorum_fetch_timeout_ms
+            self._state.sessions.silent_since(node_id, given_up_ms - silent_ms, now_ms)
         self._periodic.restart(now_ms)
         in_transaction = self._loader.in_transaction
         records = bootstrap.activation_records(
@@ -345,12 +365,12 @@ class Controller:
         try:
             self._append(records, in_transaction)
         except KafkaError as error:
-            # Leadership went as it came; the driver's next word about it is on its way.
             logger.warning("activation failed error=%s", error)
 
     def _renounce(self, committed_offset: int) -> None:
         """Leadership is lost: what is not committed never will be answered as if it were."""
-        logger.info("controller is inactive epoch=%s", self._epoch)
+        if self._epoch >= 0:
+            logger.info("controller is inactive epoch=%s", self._epoch)
         self._epoch = -1
         self._state.image = EMPTY_IMAGE
         with self._answers_lock:

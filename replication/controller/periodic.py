@@ -84,7 +84,7 @@ class PeriodicTasks:
         if not alone:
             fenced = cluster.fence_stale_broker(state.image, state.sessions, config, now_ms)
             if fenced:
-                return DueWork("fence a silent broker", fenced)
+                return DueWork(f"fenced a silent broker broker_id={fenced[-1].broker_id}", fenced)
         if self._unclean_now or (not alone and now_ms >= self._unclean_ms):
             return self._elect_unclean(now_ms)
         if alone:
@@ -100,14 +100,14 @@ class PeriodicTasks:
         records = elections.elect_unclean_leaders(self._state.image, self._state.config)
         self._unclean_now = len(records) == elections.ELECTIONS_PER_PASS_MAX
         self._unclean_ms = now_ms + self._state.config.unclean_leader_election_interval_ms
-        return DueWork("elect unclean leaders", records)
+        return DueWork("elected unclean leaders", records)
 
     def _balance(self, now_ms: int) -> DueWork:
         records = elections.balance_leaders(self._state.image, self._state.config)
         if len(records) < elections.ELECTIONS_PER_PASS_MAX:
             interval_ms = self._state.config.leader_imbalance_check_interval_seconds * 1000
             self._preferred_ms = now_ms + interval_ms
-        return DueWork("elect preferred leaders", records)
+        return DueWork("elected preferred leaders", records)
 
     def _is_alone(self, image: MetadataImage) -> bool:
         """Is no other broker or controller registered. Looked up when either table changed."""

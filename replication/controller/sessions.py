@@ -2,7 +2,8 @@
 
 Soft state of the active controller, on the monotonic clock; it is not in the metadata log. A new
 active controller starts every session afresh, so nobody is fenced because the controller changed
-(Kafka: BrokerHeartbeatManager, BrokerHeartbeatTracker).
+(Kafka: BrokerHeartbeatManager, BrokerHeartbeatTracker). One exception keeps the time without a
+leader near one session when a node dies that was broker and active controller: see `silent_since`.
 
 Two things must not look like a dead broker (B-2): heartbeats that wait in the queue of a busy
 controller count from when they arrived (`heard`), and time the controller itself stood still
@@ -44,6 +45,15 @@ class BrokerSessions:
     def restart(self, image: MetadataImage, now_ms: int) -> None:
         """This controller becomes active: everybody has a fresh session."""
         self._sessions = {broker_id: BrokerSession(now_ms) for broker_id in image.brokers}
+
+    def silent_since(self, broker_id: int, since_ms: int, now_ms: int) -> None:
+        """The quorum gave this node up as leader, so its broker is probably gone too: its session
+        began when it was last heard there, but half of it is left at least.
+        """
+        session = self._sessions.get(broker_id)
+        if session is not None:
+            earliest_ms = now_ms - self._timeout_ms // 2
+            session.last_contact_ms = min(now_ms, max(since_ms, earliest_ms))
 
     def register(self, broker_id: int, registration_offset: int, now_ms: int) -> None:
         self._sessions[broker_id] = BrokerSession(now_ms, registration_offset=registration_offset)

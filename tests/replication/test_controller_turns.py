@@ -326,6 +326,49 @@ def many(made: Made, monkeypatch: pytest.MonkeyPatch) -> Made:
     return made
 
 
+def test_the_broker_of_a_leader_the_quorum_gave_up_has_been_silent_since_then(made: Made) -> None:
+    """Node 2 led the quorum and died: its broker need not be waited for a whole session more."""
+    made.start_broker(1)
+    made.start_broker(2)
+    made.start_broker(3)
+    for leader_id in (2, -1):
+        made.quorum.elect(leader_id, 5)
+        made.turns()
+    made.clock.ms += 1_000  # elections
+    made.activate(6)
+    activated_ms = made.clock.ms
+    fenced_ms: dict[int, int] = {}
+    while len(fenced_ms) < 2:
+        due_ms = made.controller.next_due_ms()
+        assert due_ms is not None
+        made.clock.ms = due_ms
+        made.turns()
+        made.quorum.commit()
+        for broker_id in (2, 3):
+            if made.quorum.image.brokers[broker_id].fenced:
+                fenced_ms.setdefault(broker_id, made.clock.ms - activated_ms)
+    assert fenced_ms == {2: 9_000 - 2_000 - 1_000, 3: 9_000}
+
+
+def test_a_leader_that_is_none_any_more_when_its_controller_hears_of_it_does_nothing(
+    made: Made,
+) -> None:
+    made.controller.handle_leader_change(1, 7)  # as a node that led when it crashed
+    made.turns()
+    assert not made.controller.is_active
+
+
+def test_a_node_that_does_not_lead_is_never_late(
+    made: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    made.quorum.elect(2, 5)
+    made.turns()
+    made.clock.ms += 100_000
+    made.quorum.elect(3, 6)
+    made.turns()
+    assert "stood still" not in caplog.text
+
+
 def test_the_death_of_a_broker_with_very_many_partitions_is_one_transaction(many: Made) -> None:
     made = many
     count = len(made.quorum.records)
