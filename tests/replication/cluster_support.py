@@ -317,6 +317,10 @@ class SimCluster:
         self.events = Events()
         self.config = config or ReplicaManagerConfig()
         self.controller = Cluster(**controller)
+        self.controller.schema.known |= {
+            "leader.replication.throttled.replicas",
+            "follower.replication.throttled.replicas",
+        }
         self.delay_ms = 1
         self.controller_delay_ms = 2
         self.epochs: dict[int, int] = {}

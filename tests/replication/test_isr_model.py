@@ -59,6 +59,7 @@ class World:
             },
         )
         self.asked: list[IsrChange] = []
+        self.late: list[tuple[IsrChange, AlteredIsr]] = []
         self.committed = PartitionRegistration(
             (1, *FOLLOWERS), (bytes(16),) * 4, (1, 2, 3, 4), 1, leader_epoch=3, partition_epoch=3
         )
@@ -145,8 +146,17 @@ class World:
             change.on_answer(ErrorCode.UNKNOWN_SERVER_ERROR)  # not decided: it is asked again
             return
         self.committed = replace(now, isr=isr, partition_epoch=now.partition_epoch + 1)
-        if kind < 0.8:
-            change.on_answer(AlteredIsr(3, self.committed.partition_epoch, isr))
+        answer = AlteredIsr(3, self.committed.partition_epoch, isr)
+        if kind < 0.6:
+            change.on_answer(answer)
+        elif kind < 0.9:
+            self.late.append((change, answer))
+
+    def late_answer(self) -> None:
+        """An answer that metadata, and what came of it, may have overtaken."""
+        if self.late:
+            change, answer = self.late.pop(self.rng.randrange(len(self.late)))
+            change.on_answer(answer)
 
     def _may_join(self, member: int, epoch: int) -> bool:
         broker = self.image.brokers[member]
@@ -181,6 +191,7 @@ class World:
 STEPS = (
     ("append", 6), ("fetch", 10), ("pass_time", 2), ("shrink", 2), ("decide", 4),
     ("deliver_metadata", 2), ("fence", 1), ("lose_tail", 1),
+    ("late_answer", 1),
 )  # fmt: skip
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from replication.replica_manager import ReplicaManagerConfig
+from replication.replica_reads import RACK_AWARE_SELECTOR
+from storage.config import LONG_MAX
 from tests.replication.cluster_support import ORDERS_0, SimCluster, records
 from wire.errors import ErrorCode
 
@@ -364,6 +367,62 @@ def test_consumers_read_committed_records_from_followers(orders: SimCluster) -> 
     assert orders.consume(2, 0, epoch=epoch + 1).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
     old = orders.consume(2, 0, rack=None)
     assert old.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_consumers_are_sent_to_a_replica_in_their_rack(tmp_path: Path) -> None:
+    """KIP-392, RackAwareReplicaSelector."""
+    config = ReplicaManagerConfig(replica_selector_class=RACK_AWARE_SELECTOR)
+    cluster = SimCluster(tmp_path, config=config, racks=["a", "b", "b"])
+    cluster.create("orders", [1, 2, 3])
+    cluster.run(50)
+    cluster.produce(1, b"a")
+    cluster.run(1_000)
+
+    def preferred(offset: int, rack: str) -> int:
+        result = cluster.consume(1, offset, rack=rack)
+        if result.records is not None:
+            result.records.close()
+        return result.preferred_read_replica
+
+    assert preferred(0, "b") in (2, 3)
+    assert (preferred(0, "a"), preferred(0, "c"), preferred(0, "")) == (-1, -1, -1)
+    cluster.cut(1, 3)
+    cluster.produce(1, b"b", acks=1)
+    cluster.run(100)
+    assert preferred(0, "b") == 2, "the one that is further ahead"
+    assert preferred(2, "b") == 2
+    cluster.cut(1, 2)
+    cluster.produce(1, b"c", acks=1)
+    assert preferred(3, "b") == -1, "nobody there has that offset yet"
+    cluster.close()
+
+
+def test_without_a_selector_the_leader_serves_every_rack(tmp_path: Path) -> None:
+    cluster = SimCluster(tmp_path, racks=["a", "b", "b"])
+    cluster.create("orders", [1, 2, 3])
+    cluster.run(50)
+    assert cluster.consume(1, 0, rack="b").preferred_read_replica == -1
+    cluster.close()
+
+
+def test_a_leader_holds_throttled_replicas_that_are_behind_to_their_rate(tmp_path: Path) -> None:
+    """KIP-73: the copy of a moved replica takes its time, replicas in sync do not wait."""
+    cluster = SimCluster(tmp_path, config=ReplicaManagerConfig(replica_fetch_max_bytes=1_000))
+    cluster.create("orders", [1, 2], leader_replication_throttled_replicas="*")
+    cluster.run(50)
+    for node in cluster.nodes.values():
+        node.replica_manager.set_throttled_rates(2_000, LONG_MAX)
+    value = bytes(900)
+    for _ in range(40):
+        told = cluster.produce(1, value)
+        cluster.run_until(lambda told=told: bool(told), 1_000)  # type: ignore[misc]
+    cluster.controller.reassign({ORDERS_0: [1, 2, 3]})
+    cluster.publish()
+    took_ms = cluster.run_until(lambda: 3 in cluster.registration().isr, 120_000)
+    size = cluster.nodes[1].log().size
+    assert took_ms == pytest.approx(size / 2_000 * 1_000, rel=0.2)
+    assert cluster.log_bytes(3) == cluster.log_bytes(1)
+    cluster.close()
 
 
 def test_a_follower_knows_open_transactions_too(orders: SimCluster) -> None:

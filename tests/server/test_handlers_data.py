@@ -349,6 +349,38 @@ def test_a_fetch_of_nothing_is_answered_at_once(asked):
     assert (answer.error_code, answer.responses) == (0, [])
 
 
+@pytest.fixture
+def of_three():
+    """Broker 1 of a cluster of three."""
+    brokers = [broker_registration(i) for i in (1, 2, 3)]
+    return Asked(FakeBroker(image_of(topic_image("t", 3), brokers=brokers)))
+
+
+@pytest.mark.parametrize("version", [7, 11, 14, 15, 17, 18])
+def test_a_follower_fetches_as_the_replica_it_is(of_three, version):
+    rm = of_three.broker.replica_manager
+    rm.fetch_results["t", 0] = ok()
+    state = FetchRequest.ReplicaState(replica_id=2, replica_epoch=17)
+    key = TOPIC_ID if version >= 13 else "t"
+    asks = {"state": state} if version >= 15 else {"replica": 2}
+    assert [row[2] for row in fetched(of_three.ask(fetch([(key, [0])], **asks), version))] == [0]
+    assert rm.fetched[0][0] == 2
+    assert rm.fetched_as[0] == (17 if version >= 15 else -1), "KIP-903"
+
+
+@pytest.mark.parametrize(("version", "rack"), [(10, None), (11, "rack"), (17, "rack")])
+def test_consumers_read_from_followers_since_version_11(of_three, version, rack):
+    key = TOPIC_ID if version >= 13 else "t"
+    of_three.ask(fetch([(key, [0])]), version)
+    assert of_three.broker.replica_manager.fetched_as == (-1, rack)
+
+
+def test_followers_ask_for_the_ends_of_the_leaders_log(of_three):
+    answer = of_three.ask(list_offsets(-1, replica=3), 7)
+    assert answer.topics[0].partitions[0].error_code == 0
+    assert of_three.broker.replica_manager.listed[0][4] == 3
+
+
 def test_topics_of_the_answer_are_grouped(asked):
     rm = asked.broker.replica_manager
     for key in (("t", 0), ("t", 1), ("u", 0)):
