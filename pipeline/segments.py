@@ -9,6 +9,7 @@ segment_source.
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from dataclasses import dataclass
@@ -119,7 +120,8 @@ def read_frame(job: Job, options: SegmentsOptions) -> DataFrame:
             reader = reader.option(name, json.dumps({options.topic: full}))
     if options.since_ms is not None:
         reader = reader.option("since", str(options.since_ms))
-    return reader.load(options.data_dir)
+    # Spark's Python workers run where its JVM does, which need not be here.
+    return reader.load(",".join(os.path.abspath(path) for path in options.data_dir.split(",")))
 
 
 def run_segments(job: Job, options: SegmentsOptions) -> SegmentsTotals:

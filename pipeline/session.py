@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _KAFKA_PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _LOG_TAIL_BYTES = 200_000
 _POLL_S = 0.5
+_REMAINS = Path("artifacts")
+"""Spark 4.0 makes this folder where its JVM was started, and leaves it there, empty."""
 _PINNED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -95,6 +97,7 @@ def open_session(
     job: Job | None = None
     keeps_log = False
     progress = Progress()
+    remains = _REMAINS if not _REMAINS.exists() else None
     with _sigterm_is_interrupt():
         try:
             progress.show("starting Spark ...")
@@ -110,6 +113,9 @@ def open_session(
         finally:
             progress.clear()
             _stop(job)
+            if remains is not None:
+                with suppress(OSError):
+                    remains.rmdir()
             if not keeps_log:
                 log.unlink(missing_ok=True)
 
@@ -169,8 +175,10 @@ def _start(
     spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items())).setAppName(name)
     if SparkContext._gateway is None and not under_submit:
         with open(log, "ab") as sink:
-            streams = {"stdout": sink, "stderr": sink}
-            gateway = launch_gateway(spark_conf, streams)  # type: ignore[no-untyped-call]
+            how: dict[str, Any] = {"stdout": sink, "stderr": sink}
+            if not os.access(".", os.W_OK):
+                how["cwd"] = tempfile.gettempdir()  # it could not make its folder here
+            gateway = launch_gateway(spark_conf, how)  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
@@ -256,7 +264,7 @@ def _stop(job: Job | None) -> None:
         gateway.shutdown()
     with suppress(Exception):
         process.stdin.close()  # what the JVM waits for
-        process.wait(10)
+        process.wait(30)
     SparkContext._gateway = None
     SparkContext._jvm = None
 

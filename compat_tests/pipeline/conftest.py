@@ -1,18 +1,27 @@
-"""Running the pipeline's commands as a user would, and one Spark session to look at the results."""
+"""Running the pipeline's commands, and one Spark session for them and for a look at the results.
+
+Two ways to run a command. `pipeline`: its own code with the flags of a user, in this process and in
+the shared Spark session: most tests. `command`: a process and a JVM of its own, as a user's shell
+starts it, ten seconds slower: where the process itself matters (signals, kills, what is missing).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shutil
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from compat_tests.support import jars
+from compat_tests.support.brokers import ApacheKafka
 from compat_tests.support.require import require
 
 if TYPE_CHECKING:
@@ -45,18 +54,24 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path) -> Pipeline:
-    """Runs a command in an empty directory; the result has returncode, stdout and stderr."""
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """An empty directory to run commands in, which they must leave empty."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    yield folder
+    assert not list(folder.iterdir()), "a command left files where it was called"
+
+
+@pytest.fixture
+def command(elsewhere: Path) -> Pipeline:
+    """Runs a command as a process; the result has returncode, stdout and stderr."""
     needs_spark()
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
 
     def run(
-        *arguments: object, env: dict[str, str] | None = None, spark: bool = True
+        *arguments: object, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        flags = SMALL_SPARK if spark else ()
         return subprocess.run(
-            command_line(*arguments, *flags),
+            command_line(*arguments, *SMALL_SPARK),
             cwd=elsewhere,
             env=env or environment(),
             capture_output=True,
@@ -64,6 +79,44 @@ def pipeline(tmp_path: Path) -> Pipeline:
             timeout=COMMAND_TIMEOUT_S,
             check=False,
         )
+
+    return run
+
+
+@pytest.fixture
+def pipeline(
+    spark: SparkSession, elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Pipeline:
+    """Runs a command in this process and the shared session; the result is like a process's."""
+    from pipeline import session
+    from pipeline.cli import run_command
+    from pipeline.errors import PipelineError
+    from pipeline.progress import Progress
+
+    @contextmanager
+    def shared_session(*_: Any, **__: Any) -> Iterator[session.Job]:
+        try:
+            yield session.Job(spark, Progress())
+        except PipelineError:
+            raise
+        except Exception as error:
+            raise session.translated(error, tmp_path / "spark.log") from error
+
+    monkeypatch.setattr(session, "open_session", shared_session)
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        words = [str(argument) for argument in arguments]
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            contextlib.chdir(elsewhere),
+        ):
+            try:
+                code = run_command(words)
+            except SystemExit as ended:
+                code = int(ended.code or 0)
+        return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
     return run
 
@@ -80,28 +133,34 @@ def needs_spark() -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session that tests look with; the commands under test start their own."""
+    """The session that tests look with, and that `pipeline` runs commands in."""
     needs_spark()
-    from pyspark.sql import SparkSession
+    from pipeline.session import open_session
 
-    from pipeline.session import connector
+    conf = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "1g",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark") / "warehouse"),
+    }
+    with open_session("pipeline-tests", master="local[2]", conf=conf) as job:
+        yield job.spark
 
-    home = tmp_path_factory.mktemp("spark")
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        session = (
-            SparkSession.builder.master("local[2]")
-            .appName("pipeline-tests")
-            .config("spark.jars.packages", connector())
-            .config("spark.ui.enabled", "false")
-            .config("spark.driver.memory", "1g")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.warehouse.dir", str(home / "warehouse"))
-            .config("spark.sql.session.timeZone", "UTC")
-            .config("spark.log.level", "ERROR")
-            .getOrCreate()
-        )
-    yield session
-    session.stop()
+
+@pytest.fixture(scope="session")
+def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    """Apache Kafka with small segments, whatever --broker says: it has transactions."""
+    try:
+        jars.libs()
+    except jars.JarsUnavailable as missing:
+        require(False, f"Apache Kafka: {missing}")
+    broker = ApacheKafka(
+        tmp_path_factory.mktemp("apache-kafka"),
+        {
+            "log.segment.bytes": 1048576,
+            "log.retention.ms": -1,
+            "log.index.interval.bytes": 1024,
+        },
+    )
+    broker.start()
+    yield broker
+    broker.kill()

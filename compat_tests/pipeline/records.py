@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ def fill_mixed(
     codecs: Iterable[str] = CODECS,
     spread_ms: int = 60_000,
 ) -> None:
-    """`count` records a codec: null and empty keys and values, headers of every kind, long ones."""
+    """`count` records a codec, of everything: nulls, empty ones, long ones, doubled headers."""
     create(bootstrap, topic, partitions)
     dice = random.Random(topic)
     for codec in codecs:
@@ -42,7 +43,7 @@ def fill_mixed(
             producer.produce(
                 topic,
                 value(codec, number, dice),
-                key=None if number % 5 == 0 else f"k{number % 50}".encode(),
+                key=key(number),
                 partition=number % partitions,
                 timestamp=FIRST_MS + number * spread_ms,
                 headers=headers(number),
@@ -50,6 +51,12 @@ def fill_mixed(
             if number % 200 == 0:
                 producer.poll(0)
         assert producer.flush(60) == 0
+
+
+def key(number: int) -> bytes | None:
+    if number % 5 == 0:
+        return None
+    return b"" if number % 17 == 0 else f"k{number % 50}".encode()
 
 
 def value(codec: str, number: int, dice: random.Random) -> bytes | None:
@@ -88,8 +95,31 @@ def fill_plain(
     assert producer.flush(60) == 0
 
 
+def transactional(bootstrap: str) -> Producer:
+    """A producer with transactions of its own, ready to begin one."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": f"transactional-{uuid.uuid4()}"}
+    )
+    producer.init_transactions(30)
+    return producer
+
+
+def fill_transactions(bootstrap: str, topic: str, *, count: int, records: int) -> None:
+    """`count` transactions over two partitions; every third, from the second on, is aborted."""
+    producer = transactional(bootstrap)
+    for number in range(count):
+        producer.begin_transaction()
+        for record in range(records):
+            producer.produce(topic, b"%d-%d" % (number, record), partition=record % 2)
+        producer.flush(30)
+        if number % 3 == 1:
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+
+
 def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, list[tuple[Any, ...]]]:
-    """By partition, in order: (key, value, headers, timestamp in ms) of every record."""
+    """By partition, in order: (key, value, headers, timestamp in ms) of every committed record."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

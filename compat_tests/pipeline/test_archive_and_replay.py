@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,11 +20,12 @@ from compat_tests.pipeline.records import (
     create,
     fill_mixed,
     fill_plain,
+    fill_transactions,
     from_kafka,
     held,
     read_all,
 )
-from compat_tests.support.brokers import RunningBroker
+from compat_tests.support.brokers import ApacheKafka, RunningBroker
 from compat_tests.support.wait import eventually
 
 if TYPE_CHECKING:
@@ -47,15 +49,15 @@ def test_archive_keeps_every_column_and_replay_restores_partitions_order_and_tim
     tmp_path: Path,
 ) -> None:
     bootstrap = lasting(fresh_broker).bootstrap_servers
-    fill_mixed(bootstrap, "orders", 400, codecs=("none", "lz4"))
+    fill_mixed(bootstrap, "orders", 200)
     lake = tmp_path / "lake"
     done = pipeline("archive", "--bootstrap", bootstrap, "--pattern", "ord.*", "--to", lake)
     assert done.returncode == 0, done.stderr
-    assert "archived 800 rows" in done.stdout
+    assert "archived 1,000 rows" in done.stdout
     assert "lag 0" in done.stdout
     archived = spark.read.parquet(str(lake)).select(*KAFKA_COLUMNS)
     kafka = from_kafka(spark, bootstrap, "orders").select(*KAFKA_COLUMNS)
-    assert assert_same_rows(kafka, archived) == 800
+    assert assert_same_rows(kafka, archived) == 1000
     assert (lake / "topic=orders" / "day=2023-11-14").is_dir()
 
     replay = ("replay", "--from", lake, "--bootstrap", bootstrap)
@@ -63,6 +65,8 @@ def test_archive_keeps_every_column_and_replay_restores_partitions_order_and_tim
     assert done.returncode == 0, done.stdout + done.stderr
     assert "counts and checksums of keys, values and headers match the archive" in done.stdout
     assert "timestamps: as archived" in done.stdout
+    for partition, rows in read_all(bootstrap, "orders", 3).items():
+        assert checked(done.stdout, f"restored-{partition}") == len(rows) > 300
     original = read_all(bootstrap, "orders", 3)
     assert read_all(bootstrap, "restored", 3) == original
 
@@ -70,15 +74,94 @@ def test_archive_keeps_every_column_and_replay_restores_partitions_order_and_tim
     assert again.returncode == 1
     assert "already holds records" in again.stderr
 
+
+def checked(summary: str, name: str) -> int:
+    """The count of a summary's row, once both of its counts and both of its checksums agree."""
+    (row,) = (line for line in summary.splitlines() if line.startswith(name + " "))
+    _, archived, restored, checksum, restored_checksum = row.split()
+    assert archived == restored
+    assert checksum == restored_checksum
+    assert int(checksum, 16)
+    return int(archived.replace(",", ""))
+
+
+def test_replay_of_a_time_range_keeps_the_order_of_keys_and_the_rate(
+    fresh_broker: Callable[..., RunningBroker], pipeline: Pipeline, tmp_path: Path
+) -> None:
+    bootstrap = lasting(fresh_broker).bootstrap_servers
+    fill_mixed(bootstrap, "orders", 300, codecs=("none", "lz4"))
+    lake = tmp_path / "lake"
+    done = pipeline("archive", "--bootstrap", bootstrap, "--topics", "orders", "--to", lake)
+    assert done.returncode == 0, done.stderr
     since = FIRST_MS + 100 * 60_000
     limited = pipeline(
-        *replay, "--topic-prefix", "late-", "--since", since, "--until", since + 60_000 * 50,
-        "--rate", 100,
+        "replay", "--from", lake, "--bootstrap", bootstrap, "--topic-prefix", "late-",
+        "--since", since, "--until", since + 60_000 * 150, "--rate", 100,
     )  # fmt: skip
     assert limited.returncode == 0, limited.stdout + limited.stderr
-    late = [row for rows in read_all(bootstrap, "late-orders", 3).values() for row in rows]
-    assert len(late) == 2 * 50
-    assert {row[3] for row in late} == {since + number * 60_000 for number in range(50)}
+    assert checked(limited.stdout, "late-orders") == 2 * 150
+    rate = re.search(r"replayed 300 rows, .* in [\d.]+ s \((\d+) rows/s\)", limited.stdout)
+    assert rate is not None, limited.stdout
+    assert int(rate.group(1)) <= 110
+    late = read_all(bootstrap, "late-orders", 3)
+    times = {row[3] for rows in late.values() for row in rows}
+    assert times == {since + number * 60_000 for number in range(150)}
+    before = read_all(bootstrap, "orders", 3)
+    for name in {row[0] for rows in late.values() for row in rows} - {None}:
+        wanted = [
+            row for rows in before.values() for row in rows if row[0] == name and row[3] in times
+        ]
+        found = [row for rows in late.values() for row in rows if row[0] == name]
+        assert sorted(found, key=by_time) == sorted(wanted, key=by_time)
+        homes = [partition for partition, rows in late.items() if any(r[0] == name for r in rows)]
+        assert len(homes) == 1, "a key has one partition"
+
+    none_left = pipeline(
+        "replay", "--from", lake, "--bootstrap", bootstrap, "--topic-prefix", "none-",
+        "--until", "1999-01-01",
+    )  # fmt: skip
+    assert none_left.returncode == 1
+    assert "no rows in that range" in none_left.stderr
+
+
+def by_time(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (row[3], row[1] or b"", row[1] is None)
+
+
+def test_replay_into_a_topic_with_its_own_timestamps_says_so(
+    fresh_broker: Callable[..., RunningBroker], pipeline: Pipeline, tmp_path: Path
+) -> None:
+    bootstrap = lasting(fresh_broker).bootstrap_servers
+    create(bootstrap, "few", 1)
+    fill_plain(bootstrap, "few", 20)
+    create(bootstrap, "stamped", 1, **{"message.timestamp.type": "LogAppendTime"})
+    lake = tmp_path / "lake"
+    assert pipeline("archive", "--bootstrap", bootstrap, "--topics", "few", "--to", lake).stdout
+    done = pipeline("replay", "--from", lake, "--bootstrap", bootstrap, "--topic", "stamped")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert checked(done.stdout, "stamped") == 20
+    assert "timestamps: the topic's own (LogAppendTime)" in done.stdout
+
+
+def test_aborted_transactions_of_apache_kafka_are_not_archived_and_the_rest_replays_here(
+    spark: SparkSession,
+    apache_kafka: ApacheKafka,
+    fresh_broker: Callable[..., RunningBroker],
+    pipeline: Pipeline,
+    tmp_path: Path,
+) -> None:
+    source, target = apache_kafka.bootstrap_servers, lasting(fresh_broker).bootstrap_servers
+    create(source, "transfers", 2)
+    fill_transactions(source, "transfers", count=9, records=20)
+    lake = tmp_path / "lake"
+    done = pipeline("archive", "--bootstrap", source, "--topics", "transfers", "--to", lake)
+    assert done.returncode == 0, done.stderr
+    values = {bytes(row.value) for row in spark.read.parquet(str(lake)).select("value").collect()}
+    assert values == {b"%d-%d" % (n, r) for n in range(9) if n % 3 != 1 for r in range(20)}
+    done = pipeline("replay", "--from", lake, "--bootstrap", target, "--keep-partitions")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert checked(done.stdout, "transfers-0") + checked(done.stdout, "transfers-1") == 6 * 20
+    assert read_all(target, "transfers", 2) == read_all(source, "transfers", 2)
 
 
 def test_compaction_is_never_seen_half_done_and_removes_nothing_a_reader_holds(
@@ -129,6 +212,12 @@ def test_compaction_is_never_seen_half_done_and_removes_nothing_a_reader_holds(
     once = spark.read.parquet(str(lake)).select("topic", "partition", "offset")
     assert once.count() == once.distinct().count() == 1500
 
+    back = ("replay", "--from", lake, "--bootstrap", bootstrap, "--topic", "back")
+    done = pipeline(*back, "--keep-partitions")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "match the archive" in done.stdout
+    assert read_all(bootstrap, "back", 2) == read_all(bootstrap, "small", 2)
+
 
 def test_ctrl_c_ends_a_standing_archive_cleanly_and_it_goes_on_later(
     spark: SparkSession,
@@ -168,16 +257,26 @@ def test_segments_writes_an_archive_that_replay_takes(
     tmp_path: Path,
 ) -> None:
     broker = lasting(fresh_broker)
-    fill_mixed(broker.bootstrap_servers, "orders", 300, codecs=("zstd",))
+    fill_mixed(broker.bootstrap_servers, "orders", 150)
     original = read_all(broker.bootstrap_servers, "orders", 3)
     broker.stop()
     lake = tmp_path / "lake"
-    done = pipeline("segments", broker.data_dir, "--topic", "orders", "--to", lake)
+    remains = lake / "topic=orders" / "day=2023-11-14"
+    remains.mkdir(parents=True)
+    (remains / "part-0.parquet").write_bytes(b"PAR1 and no more: the disk was full")
+    copying = ("segments", broker.data_dir, "--topic", "orders", "--to", lake)
+    refused = pipeline(*copying)
+    assert refused.returncode == 1
+    assert "is not empty" in refused.stderr
+    (lake / "_barnabas").mkdir()
+    (lake / "_barnabas" / "unfinished").touch()  # the note of a run of ours that was cut off
+    done = pipeline(*copying)
     assert done.returncode == 0, done.stderr
-    assert "read 300 rows of orders" in done.stdout
+    assert "not empty" in pipeline(*copying).stderr
+    assert "read 750 rows of orders" in done.stdout
     shown = pipeline("segments", broker.data_dir, "--topic", "orders", "--offsets", "0:10-20")
     assert shown.returncode == 0, shown.stderr
-    assert "read 210 rows" in shown.stdout
+    assert "read 510 rows" in shown.stdout
     broker.start()
     moved = tmp_path / "moved"
     lake.rename(moved)  # an archive may be moved; replay finds its files all the same

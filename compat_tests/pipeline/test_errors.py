@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from compat_tests.pipeline.conftest import Pipeline, environment
 from compat_tests.pipeline.records import create, fill_plain
 from compat_tests.support.brokers import RunningBroker
 from compat_tests.support.ports import free_ports
+from compat_tests.support.require import require
 
 pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -27,16 +27,16 @@ def complaint(done: subprocess.CompletedProcess[str]) -> str:
     return lines[0]
 
 
-def test_without_java_it_says_what_to_install(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_without_java_it_says_what_to_install(command: Pipeline, tmp_path: Path) -> None:
     bare = tmp_path / "bin"
     bare.mkdir()
     env = environment(PATH=str(bare))
     env.pop("JAVA_HOME", None)
     log_dir = empty_log_dir(tmp_path)
-    done = pipeline("segments", log_dir, "--topic", "orders", env=env)
+    done = command("segments", log_dir, "--topic", "orders", env=env)
     assert "install a Java runtime, 17 or newer" in complaint(done)
     env["JAVA_HOME"] = str(tmp_path)
-    done = pipeline("segments", log_dir, "--topic", "orders", env=env)
+    done = command("segments", log_dir, "--topic", "orders", env=env)
     assert "JAVA_HOME" in complaint(done)
 
 
@@ -48,7 +48,7 @@ def empty_log_dir(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_without_the_connector_it_says_how_to_reach_one(
-    pipeline: Pipeline, bootstrap: str, tmp_path: Path
+    command: Pipeline, bootstrap: str, tmp_path: Path
 ) -> None:
     nowhere = f"http://127.0.0.1:{free_ports(1)[0]}/"
     settings = tmp_path / "ivysettings.xml"
@@ -57,21 +57,21 @@ def test_without_the_connector_it_says_how_to_reach_one(
         f'{tmp_path}/cache"/><resolvers><ibiblio name="none" m2compatible="true" root="{nowhere}"/>'
         "</resolvers></ivysettings>"
     )
-    done = pipeline(
+    done = command(
         "archive", "--bootstrap", bootstrap, "--topics", "any", "--to", tmp_path / "lake",
         "--conf", f"spark.jars.ivySettings={settings}", "--conf", f"spark.jars.ivy={tmp_path}/ivy",
     )  # fmt: skip
     assert "could not fetch its Kafka connector" in complaint(done)
 
 
-def test_without_a_broker_it_says_so_at_once(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_without_a_broker_it_says_so_at_once(command: Pipeline, tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    for command in (
+    for words in (
         ("archive", "--topics", "orders", "--to", tmp_path / "lake"),
         ("replay", "--from", tmp_path / "lake"),
         ("profile", "--topic", "orders"),
     ):
-        said = complaint(pipeline(*command, "--bootstrap", address))
+        said = complaint(command(*words, "--bootstrap", address))
         assert address in said
         assert "barnabas start" in said
 
@@ -125,30 +125,36 @@ def test_wrong_and_half_written_archives_are_refused(
 
 @pytest.mark.slow
 def test_a_full_disk_is_named_and_the_same_command_finishes_later(
-    fresh_broker: Callable[..., RunningBroker], pipeline: Pipeline, tmp_path: Path
+    small_disk: Path,
+    fresh_broker: Callable[..., RunningBroker],
+    command: Pipeline,
+    pipeline: Pipeline,
 ) -> None:
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("mounting a small disk needs root")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], check=False
-    )
-    if mounted.returncode:
-        pytest.skip("mounting is not allowed here")
-    try:
-        bootstrap = fresh_broker({"log.retention.ms": -1}).bootstrap_servers
-        create(bootstrap, "orders", 1)
-        fill_plain(bootstrap, "orders", 2000)
-        ballast = disk / "ballast"
-        ballast.write_bytes(bytes(2 * 1024 * 1024 - 300 * 1024))
-        lake = disk / "lake"
-        archive = ("archive", "--bootstrap", bootstrap, "--topics", "orders", "--to", lake)
-        (disk / "more").write_bytes(bytes(260 * 1024))
-        assert "disk is full" in complaint(pipeline(*archive))
-        ballast.unlink()
-        done = pipeline(*archive)
-        assert done.returncode == 0, done.stderr
-        assert "archived 2,000 rows" in done.stdout
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+    bootstrap = fresh_broker({"log.retention.ms": -1}).bootstrap_servers
+    create(bootstrap, "orders", 1)
+    fill_plain(bootstrap, "orders", 2000)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(2 * 1024 * 1024 - 40 * 1024))
+    lake = small_disk / "lake"
+    archive = ("archive", "--bootstrap", bootstrap, "--topics", "orders", "--to", lake)
+    assert "disk is full" in complaint(command(*archive))
+    ballast.unlink()
+    done = pipeline(*archive)
+    assert done.returncode == 0, done.stderr
+    assert "archived 2,000 rows" in done.stdout
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """An empty file system of 2 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = sys.platform == "linux" and (
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)],
+            capture_output=True, check=False,
+        ).returncode == 0
+    )  # fmt: skip
+    require(mounted, "mounting a small tmpfs needs root")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=False)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime
 import os
 import struct
+import subprocess
+import sys
+import zipimport
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
+from pipeline import session  # noqa: E402
 from pipeline.cli import _duration_ms, _time_ms  # noqa: E402
 from pipeline.crc import NumpyCrc32c  # noqa: E402
 from pipeline.errors import PipelineError, explain  # noqa: E402
@@ -240,6 +244,44 @@ def test_filters_of_pyspark_narrow_the_plan() -> None:
     assert narrow(wanted, of("StringContains", "value", "x")) == wanted
 
 
+ZIPS = """\
+import importlib, os, sys, zipfile, zipimport
+sys.path.insert(0, sys.argv[1])
+from pipeline.segment_source import spare_worker
+
+def write(*names):
+    with zipfile.ZipFile("modules.zip", "w") as made:
+        for name in names:
+            made.writestr(name + ".py", "")
+
+write("one")
+sys.path.insert(0, os.path.abspath("modules.zip"))
+import one
+spare_worker()
+spare_worker()
+importlib.invalidate_caches()
+before = zipimport._zip_directory_cache[sys.path[0]]
+importlib.invalidate_caches()
+assert zipimport._zip_directory_cache[sys.path[0]] is before, "read again though it is as it was"
+write("one", "two")
+importlib.invalidate_caches()
+import two
+os.unlink("modules.zip")
+importlib.invalidate_caches()
+"""
+
+
+@pytest.mark.skipif(
+    hasattr(zipimport.zipimporter, "_get_files"), reason="this Python reads lazily itself"
+)
+def test_a_spared_worker_reads_a_zip_again_when_it_changed_and_only_then(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", ZIPS, str(root)], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(PlanError, match="unknown option 'subscribe'"):
         parse_options({"path": "/x", "topic": "t", "subscribe": "t"})
@@ -256,6 +298,26 @@ def test_offsets_and_times_as_people_write_them() -> None:
     assert _time_ms("2023-11-14T23:13:20+01:00") == 1_700_000_000_000
     assert _time_ms("1700000000000") == 1_700_000_000_000
     assert _duration_ms("30s") == 30_000
+
+
+def test_what_a_person_configured_for_spark_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# a cluster\nspark.master   spark://head:7077\nspark.ui.enabled=true\n"
+    )
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv(
+        "PYSPARK_SUBMIT_ARGS", "--conf spark.a='b c' --packages org:avro:1 pyspark-shell"
+    )
+    configured = session._configured()
+    made = session._settings(configured, {"spark.sql.x": "1"}, None, True)
+    assert made["spark.master"] == "spark://head:7077"
+    assert "spark.ui.enabled" not in made
+    assert made["spark.jars.packages"] == f"org:avro:1,{session.connector()}"
+    assert configured["spark.a"] == "b c"
+    assert made["spark.sql.session.timeZone"] == "UTC"
+    assert session._settings(configured, {}, "local[2]", False)["spark.master"] == "local[2]"
 
 
 def test_a_topic_flag_picks_one_or_renames_the_only_one() -> None:

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import json
 import shutil
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
 
+import barnabas
 from compat_tests.pipeline.records import (
     FIRST_MS,
     assert_same_rows,
     create,
     fill_mixed,
     fill_plain,
+    fill_transactions,
     from_kafka,
+    transactional,
 )
-from compat_tests.support.brokers import RunningBroker
+from compat_tests.support.brokers import ApacheKafka, RunningBroker
 from compat_tests.support.wait import eventually
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
 MIXED = "mixed"
-ROWS_A_CODEC = 1200
+ROWS_A_CODEC = 900
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +52,16 @@ def node(
 
 @pytest.fixture(scope="module")
 def segments(spark: SparkSession, node: RunningBroker) -> Callable[..., DataFrame]:
-    from pipeline import register
-
-    register(spark)
-
     def read(topic: str, **options: str) -> DataFrame:
-        reader = spark.read.format("barnabas").option("topic", topic)
-        return reader.option("includeHeaders", "true").options(**options).load(str(node.data_dir))
+        return reader_of(spark, topic).options(**options).load(str(node.data_dir))
 
     return read
+
+
+def reader_of(spark: SparkSession, topic: str) -> DataFrameReader:
+    """A reader of the columns of format("kafka"), headers included."""
+    barnabas.register_source(spark)
+    return spark.read.format("barnabas").option("topic", topic).option("includeHeaders", "true")
 
 
 def wait_for_checkpoint(read: Callable[[], int], count: int) -> None:
@@ -98,54 +100,48 @@ def test_offsets_partitions_and_times_are_found_by_the_indexes(
     assert segments(MIXED, since=str(FIRST_MS + 10**10)).count() == 0
 
 
-def test_aborted_transactions_and_markers_are_left_out_and_open_ones_not_reached(
-    spark: SparkSession, node: RunningBroker, segments: Callable[..., DataFrame]
+def test_a_directory_of_apache_kafka_reads_as_its_broker_serves_it(
+    spark: SparkSession, apache_kafka: ApacheKafka
 ) -> None:
+    fill_mixed(apache_kafka.bootstrap_servers, MIXED, ROWS_A_CODEC)
+    frame = reader_of(spark, MIXED).load(str(apache_kafka.data_dir))
+    wait_for_checkpoint(frame.count, 5 * ROWS_A_CODEC)
+    assert len(list(Path(apache_kafka.data_dir, f"{MIXED}-0").glob("*.log"))) > 1
+    assert_same_rows(from_kafka(spark, apache_kafka.bootstrap_servers, MIXED), frame)
+    since = FIRST_MS + 300 * 60_000
+    timed = reader_of(spark, MIXED).option("since", str(since))
+    found = timed.load(str(apache_kafka.data_dir)).count()
+    assert found == 5 * (ROWS_A_CODEC - 300)
+
+
+def test_aborted_transactions_and_markers_are_left_out_and_open_ones_not_reached(
+    spark: SparkSession, apache_kafka: ApacheKafka
+) -> None:
+    bootstrap, data_dir = apache_kafka.bootstrap_servers, str(apache_kafka.data_dir)
     topic = "transactions"
-    create(node.bootstrap_servers, topic, 2)
-    producer = transactional(node, "first")
-    for number in range(12):
-        producer.begin_transaction()
-        for record in range(20):
-            producer.produce(topic, f"{number}-{record}".encode(), partition=record % 2)
-        producer.flush(30)
-        if number % 3 == 1:
-            producer.abort_transaction(30)
-        else:
-            producer.commit_transaction(30)
-    still_open = transactional(node, "second")
+    create(bootstrap, topic, 2)
+    fill_transactions(bootstrap, topic, count=12, records=20)
+    still_open, behind = transactional(bootstrap), transactional(bootstrap)
     still_open.begin_transaction()
     still_open.produce(topic, b"open", partition=0)
     still_open.flush(30)
-    producer.begin_transaction()
-    producer.produce(topic, b"behind the open one", partition=0)
-    producer.commit_transaction(30)
-    wait_for_checkpoint(lambda: segments(topic).count(), 8 * 20)
-    assert_same_rows(from_kafka(spark, node.bootstrap_servers, topic), segments(topic))
-    all_of_them = segments(topic, isolationLevel="read_uncommitted")
+    behind.begin_transaction()
+    behind.produce(topic, b"behind the open one", partition=0)
+    behind.commit_transaction(30)
+    committed = reader_of(spark, topic).load(data_dir)
+    wait_for_checkpoint(committed.count, 8 * 20)
+    assert_same_rows(from_kafka(spark, bootstrap, topic), committed)
+    every = reader_of(spark, topic).option("isolationLevel", "read_uncommitted")
+    wait_for_checkpoint(lambda: every.load(data_dir).count(), 12 * 20 + 2)
     seen = {"kafka.isolation.level": "read_uncommitted"}
-    wait_for_checkpoint(lambda: all_of_them.count(), 12 * 20 + 2)
-    assert_same_rows(from_kafka(spark, node.bootstrap_servers, topic, **seen), all_of_them)
+    assert_same_rows(from_kafka(spark, bootstrap, topic, **seen), every.load(data_dir))
     still_open.abort_transaction(30)
-
-
-def transactional(node: RunningBroker, name: str) -> Producer:
-    producer = Producer(
-        {"bootstrap.servers": node.bootstrap_servers, "transactional.id": f"{name}-{uuid.uuid4()}"}
-    )
-    try:
-        producer.init_transactions(30)
-    except Exception as refused:
-        pytest.skip(f"this broker has no transactions: {refused}")
-    return producer
 
 
 def test_a_copy_without_its_broker_is_read_to_the_log_end_when_asked(
     spark: SparkSession, node: RunningBroker, tmp_path: Path
 ) -> None:
-    from pipeline import register
-
-    register(spark)
+    barnabas.register_source(spark)
     topic = "copied"
     create(node.bootstrap_servers, topic, 1)
     fill_plain(node.bootstrap_servers, topic, 250)
@@ -166,9 +162,7 @@ def test_a_copy_without_its_broker_is_read_to_the_log_end_when_asked(
 def test_a_damaged_batch_is_an_error_that_names_file_and_offset(
     spark: SparkSession, node: RunningBroker, tmp_path: Path
 ) -> None:
-    from pipeline import register
-
-    register(spark)
+    barnabas.register_source(spark)
     topic = "damaged"
     create(node.bootstrap_servers, topic, 1)
     fill_plain(node.bootstrap_servers, topic, 100)
