@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from server.blocking_peer import BlockingPeer
 from server.health import Unhealthy, reason
-from server.peer_client import BlockingPeer
 from wire.errors import ErrorCode
 from wire.messages.cluster import (
     DescribeClusterRequest,

@@ -12,9 +12,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from server.blocking_peer import BlockingPeer
 from server.config import KafkaConfig
 from server.node import Node
-from server.peer_client import BlockingPeer
 from storage.dump import dump_files
 from wire.errors import ErrorCode
 from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse

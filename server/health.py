@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+from server.blocking_peer import BlockingPeer
 from server.config import KafkaConfig
 from server.listeners import read_listeners
-from server.peer_client import BlockingPeer
 from wire.errors import ErrorCode
 from wire.messages.cluster import (
     ApiVersionsRequest,

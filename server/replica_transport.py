@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from replication.fetcher_manager import FetcherThread
 from replication.replica_manager import ClusterLinks
-from server.peer_client import BlockingPeer
+from server.blocking_peer import BlockingPeer
 from wire.messages.data import (
     FetchRequest,
     FetchResponse,

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from server.blocking_peer import BlockingPeer
 from server.config import KafkaConfig
 from server.node import Node
-from server.peer_client import BlockingPeer
 from wire.messages.cluster import MetadataRequest, MetadataResponse
 
 TWO = {
