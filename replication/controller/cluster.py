@@ -85,9 +85,10 @@ def register_broker(
     _check_registration(image, sessions, config, request, existing, now_ms)
     records: list[Any] = []
     same = existing is not None and existing.incarnation_id == request.incarnation_id
-    if existing is not None and not same:
-        clean = request.previous_broker_epoch == existing.broker_epoch
-        records = _new_incarnation(image, config, existing.broker_id, clean)
+    if not same:
+        # Who was unregistered meanwhile cannot show that it lost nothing either.
+        clean = existing is not None and request.previous_broker_epoch == existing.broker_epoch
+        records = _new_incarnation(image, config, request.broker_id, clean)
     record = RegisterBrokerRecord(
         broker_id=request.broker_id,
         incarnation_id=request.incarnation_id,
@@ -358,7 +359,11 @@ def fence_stale_broker(
 
 
 def unregister_broker(image: MetadataImage, config: ControllerConfig, broker_id: int) -> list[Any]:
-    """Records that remove a broker for good. Raises KafkaError BROKER_ID_NOT_REGISTERED."""
+    """Records that remove a broker for good: it leaves every ISR. Where it is eligible it stays so
+    until it registers again, as on Apache Kafka; then it leaves the ELRs as after a crash.
+
+    Raises KafkaError BROKER_ID_NOT_REGISTERED.
+    """
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise KafkaError(

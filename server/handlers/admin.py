@@ -116,7 +116,7 @@ def list_partition_reassignments(
 def unregister_broker(ctx: RequestContext, request: UnregisterBrokerRequest) -> None:
     """Forget a broker that will not come back.
 
-    Behaviour: it leaves every ISR and ELR; a broker that still runs registers again at its restart.
+    Behaviour: it leaves every ISR; a broker that still runs registers again at its restart.
     Versions:  one.
     Gaps:      -
     """

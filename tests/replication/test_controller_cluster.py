@@ -389,6 +389,20 @@ def test_an_unregistered_broker_is_gone_from_every_isr() -> None:
     assert refused.value.code == ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
+def test_a_broker_that_was_unregistered_comes_back_as_one_that_may_have_lost_everything() -> None:
+    made = three(min_isr=3)
+    for broker_id in (3, 2, 1):
+        made.heartbeat(broker_id, want_fence=True)
+    assert set(made.partition("orders").elr) == {1, 2, 3}
+    made.apply(cluster.unregister_broker(made.image, made.config, 2))
+    made.sessions.remove(2)
+    made.start_broker(2, incarnation=22)  # with an empty disk, say
+    assert made.partition("orders").leader == -1
+    assert 2 not in made.partition("orders").elr
+    made.heartbeat(3)
+    assert made.partition("orders").leader == 3
+
+
 # --- ElectLeaders -------------------------------------------------------------------------------
 
 
