@@ -78,7 +78,7 @@ def control_batch(
     if isinstance(change, AppendVoters):
         controls, voters = voter_controls(change.voters), change.voters
     else:
-        controls = [_leader_change(change, kraft_version)]
+        controls = [_leader_change(change)]
         voters = change.voter_set  # type: ignore[assignment]
         if voters is not None:
             controls += voter_controls(voters)
@@ -90,10 +90,11 @@ def control_batch(
     return PendingBatch(committed, data, voters)
 
 
-def _leader_change(change: LeaderChange, kraft_version: int) -> ControlRecord:
+def _leader_change(change: LeaderChange) -> ControlRecord:
+    """In version 0, without directory ids: Apache Kafka 4.3 reads no other, it would end there."""
     from wire.messages.raft_records import LeaderChangeMessage
 
-    version = 1 if kraft_version else 0
+    version = 0
     voter = LeaderChangeMessage.Voter
     message = LeaderChangeMessage(
         version=version,
