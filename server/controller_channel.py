@@ -98,6 +98,7 @@ class _Pending:
         "channel",
         "context",
         "deadline_ms",
+        "failure",
         "leader_id",
         "on_complete",
         "request",
@@ -118,6 +119,8 @@ class _Pending:
         self.channel = channel
         self.attempt = 0
         self.leader_id = -1
+        self.failure = "it is silent"
+        """Why the last attempt led to nothing, for people."""
 
     @property
     def is_clients(self) -> bool:
@@ -194,7 +197,7 @@ class ControllerChannel:
         """Send, or wait for somebody to send to."""
         left_ms = pending.deadline_ms - self._clock_ms()
         if left_ms <= 0:
-            detail = "the active controller did not answer in time"
+            detail = f"the active controller did not answer in time: {pending.failure}"
             self._finish(pending, KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail))
             return
         leader_id = self._raft.leader_id
@@ -206,6 +209,7 @@ class ControllerChannel:
             return
         endpoint = self._raft.leader_endpoint() if leader_id >= 0 else None
         if endpoint is None:
+            pending.failure = "the metadata quorum has no leader that this node knows"
             self._retry(pending, attempt)
             return
         try:
@@ -259,7 +263,9 @@ class ControllerChannel:
         if _is_delivered(answer):
             self._finish(pending, answer)
         elif attempt == pending.attempt:
-            logger.debug("controller did not answer request=%r answer=%s", pending.request, answer)
+            pending.failure = (
+                str(answer) if isinstance(answer, Exception) else "it is not the active one"
+            )
             self._retry(pending, attempt)
 
     def _retry(self, pending: _Pending, attempt: int) -> None:

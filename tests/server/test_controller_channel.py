@@ -291,7 +291,16 @@ def test_after_the_deadline_the_answer_is_request_timed_out():
     assert cluster.answers == []
     cluster.time.pass_(1)
     assert [answer.code for answer in cluster.answers] == [ErrorCode.REQUEST_TIMED_OUT]
+    assert "has no leader" in cluster.answers[0].detail
     assert cluster.time.due == []
+
+
+def test_a_timeout_tells_what_went_wrong_last():
+    cluster = Cluster()
+    cluster.submit(heartbeat(), timeout_ms=40)
+    cluster.network.answer(PeerError("node-2:9093: Connection refused"))
+    cluster.time.pass_(40)
+    assert "Connection refused" in cluster.answers[0].detail
 
 
 def test_nothing_is_watched_when_nothing_is_under_way():
