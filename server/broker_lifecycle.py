@@ -223,8 +223,13 @@ class BrokerLifecycle:
             raise self._failure
         return True
 
-    def await_controlled_shutdown(self, timeout_s: float) -> None:
-        """Give leadership away, unless there is nobody to take it, and wait until that is done."""
+    def await_controlled_shutdown(
+        self, timeout_s: float, is_hopeless: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Give leadership away, unless there is nobody to take it, and wait until that is done.
+
+        `is_hopeless`: no controller will answer soon, so it is not waited for.
+        """
         alive = self._metadata().alive_brokers()
         if all(broker.broker_id == self._broker_id for broker in alive):
             return
@@ -235,7 +240,8 @@ class BrokerLifecycle:
         while not self._stopped.wait(_LOOK_S):
             now_ms = self._clock.now_ms()
             silent_ms = now_ms - self._answered_ms
-            if now_ms > deadline_ms or silent_ms > self._config.broker_session_timeout_ms:
+            is_over = now_ms > deadline_ms or silent_ms > self._config.broker_session_timeout_ms
+            if is_over or is_hopeless():
                 logger.warning(
                     "controlled shutdown given up broker_id=%s silent_ms=%s",
                     self._broker_id,

@@ -254,9 +254,29 @@ class BrokerServer:
         if lifecycle is None:
             return
         attempt = self.shared.stop.attempt
-        attempt("lifecycle", lambda: lifecycle.await_controlled_shutdown(_CONTROLLED_SHUTDOWN_S))
+        hopeless = self._quorum_is_lost()
+        attempt(
+            "lifecycle",
+            lambda: lifecycle.await_controlled_shutdown(_CONTROLLED_SHUTDOWN_S, hopeless),
+        )
         lifecycle.shutdown()
         attempt("socket server", self.socket_server.shutdown)
+
+    def _quorum_is_lost(self) -> Callable[[], bool]:
+        """Tells, asked again and again, when there was no leader for longer than it takes to elect
+        one: others are being stopped too.
+        """
+        limit_ms = 3 * self.config.get_int("controller.quorum.election.timeout.ms")
+        led_ms = self.clock.now_ms()
+
+        def ask() -> bool:
+            nonlocal led_ms
+            now_ms = self.clock.now_ms()
+            if self.raft.leader_id >= 0:
+                led_ms = now_ms
+            return now_ms - led_ms > limit_ms
+
+        return ask
 
     # ---- directories
 

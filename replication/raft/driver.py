@@ -52,6 +52,7 @@ from replication.raft.events import (
     Answered,
     AppendVoters,
     ElectionState,
+    EndQuorumEpoch,
     Event,
     Fetched,
     FetchReply,
@@ -194,6 +195,8 @@ class RaftDriver:
         self._stopped = False
         self._stop_deadline_ms: int | None = None
         # The driver's thread only:
+        self._unheard: dict[int, int] = {}
+        """How many farewells each voter did not answer."""
         self._on_change_reply: OnReply | None = None
         self._snapshot_id: SnapshotId | None = None
         self._thread: threading.Thread | None = None
@@ -251,8 +254,14 @@ class RaftDriver:
         self._thread = threading.Thread(target=self._run, name="raft-driver", daemon=True)
         self._thread.start()
 
-    def shutdown(self, timeout_ms: int = SHUTDOWN_TIMEOUT_MS) -> None:
-        """Write what waits, resign and wait for a successor if others vote, stop. Idempotent."""
+    def shutdown(self, timeout_ms: int | None = None) -> None:
+        """Write what waits, resign and wait for a successor if others vote, stop. Idempotent.
+
+        A successor is there after one election, if anybody is left to elect it: two election
+        timeouts are waited, at most SHUTDOWN_TIMEOUT_MS, unless `timeout_ms` says otherwise.
+        """
+        if timeout_ms is None:
+            timeout_ms = min(SHUTDOWN_TIMEOUT_MS, 2 * self.core.config.election_timeout_ms)
         with self._wake:
             if not self._stopping:
                 self._stopping = True
@@ -436,6 +445,10 @@ class RaftDriver:
         if not core.is_stopping:
             return False
         waits = core.role in (Role.RESIGNED, Role.UNATTACHED) and core.led_until_stop
+        # Whoever hears no farewell, twice, is gone too: all nodes stop at once.
+        others = [voter for voter in core.voters.ids if voter != self.node_id]
+        if waits and all(self._unheard.get(voter, 0) > 1 for voter in others):
+            return True
         return not waits or self._clock.now_ms() >= (self._stop_deadline_ms or 0)
 
     def turn(self) -> None:
@@ -515,6 +528,8 @@ class RaftDriver:
         to, request = send
 
         def answered(reply: Reply | None) -> None:
+            if reply is None and isinstance(request, EndQuorumEpoch):
+                self._unheard[to.node_id] = self._unheard.get(to.node_id, 0) + 1
             self._post(Answered(to, request, reply), None)
 
         self._transport.send(to, request, answered, self.core.config.request_timeout_ms)
