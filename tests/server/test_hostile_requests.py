@@ -10,7 +10,7 @@ import random
 import pytest
 
 from server.config import KafkaConfig
-from server.handlers import BROKER_APIS
+from server.handlers import BROKER_APIS, CONTROLLER_APIS
 from server.node import Node
 from tests.server.wire_client import WireClient, request_bytes
 from wire.messages.cluster import MetadataRequest
@@ -26,9 +26,10 @@ NAMES = [
 class Wild:
     """Makes requests; the same ones for the same seed."""
 
-    def __init__(self, seed: int, topic_id: bytes) -> None:
+    def __init__(self, seed: int, topic_id: bytes, apis) -> None:
         self.rng = random.Random(seed)
         self.topic_id = topic_id
+        self.apis = apis
 
     def struct(self, made, version):
         return made(**{field.name: self.value(field, version) for field in made.schema})
@@ -61,7 +62,7 @@ class Wild:
         return rng.randbytes(rng.choice((0, 1, 20, 70)))
 
     def request(self):
-        api = self.rng.choice([BROKER_APIS[key] for key in sorted(BROKER_APIS)])
+        api = self.rng.choice([self.apis[key] for key in sorted(self.apis)])
         api.load()
         version = self.rng.randint(api.min_version, api.max_version)
         request = self.struct(api.request_class, version)
@@ -71,16 +72,25 @@ class Wild:
         return api.api_key, version, request
 
 
+CLIENTS, CONTROLLERS = "PLAINTEXT://127.0.0.1:0", "CONTROLLER://127.0.0.1:0"
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_no_request_is_too_wild_for_the_broker(tmp_path, seed):
-    broker = Node(KafkaConfig({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}))
+@pytest.mark.parametrize("listeners", [[CLIENTS], [CLIENTS, CONTROLLERS]])
+def test_no_request_is_too_wild_for_the_broker(tmp_path, listeners, seed):
+    """The last of the listeners is the one that is asked."""
+    broker = Node(KafkaConfig({"log.dirs": str(tmp_path), "listeners": ",".join(listeners)}))
+    asks_controller = CONTROLLERS in listeners
     try:
         broker.start()
-        channel = broker.broker_server.socket_server.request_channel
-        client = WireClient(broker.port)
+        server = broker.controller_server if asks_controller else broker.broker_server
+        apis = CONTROLLER_APIS if asks_controller else BROKER_APIS
+        channel = server.socket_server.request_channel
+        healthy = WireClient(broker.port)
         topics = [MetadataRequest.Topic(name=name) for name in ("t", "u")]
-        client.ask(MetadataRequest(topics=topics), 9)
-        wild = Wild(seed, broker.shared.metadata.topics_by_name["t"].topic_id)
+        healthy.ask(MetadataRequest(topics=topics), 9)
+        wild = Wild(seed, broker.shared.metadata.topics_by_name["t"].topic_id, apis)
+        client = WireClient(server.port)
         for _ in range(600):
             key, version, request = wild.request()
             try:
@@ -89,9 +99,10 @@ def test_no_request_is_too_wild_for_the_broker(tmp_path, seed):
                     client.read(key, version)
             except (EOFError, ConnectionError):
                 client.close()
-                client = WireClient(broker.port)
+                client = WireClient(server.port)
             assert channel.failed == 0, (seed, version, request)
-        assert client.ask(MetadataRequest(topics=topics), 9).error_code == 0
+        assert healthy.ask(MetadataRequest(topics=topics), 9).error_code == 0
         client.close()
+        healthy.close()
     finally:
         broker.shutdown()
