@@ -28,6 +28,10 @@ from wire.messages.admin import (
 NAMES = ("a", "b.c", "b_c", "orders")
 
 
+LOST: list[int] = []
+"""Brokers that came back after a power cut in this step."""
+
+
 def dirs_of(broker_id: int) -> list[bytes]:
     """Two log directories; the first may fail."""
     return [bytes([number, broker_id]) * 8 for number in (200, 201)]
@@ -68,7 +72,11 @@ def _configure(made: Cluster, name: str, broker_id: int, other: int) -> None:
 
 
 def _register(made: Cluster, name: str, broker_id: int, other: int) -> None:
-    made.register(broker_id, other + 1, clean=other % 2 == 0, log_dirs=dirs_of(broker_id))
+    before, clean = made.image.brokers.get(broker_id), other % 2 == 0
+    made.register(broker_id, other + 1, clean=clean, log_dirs=dirs_of(broker_id))
+    now = made.image.brokers[broker_id]
+    if before is None or (before.incarnation_id != now.incarnation_id and not clean):
+        LOST.append(broker_id)
 
 
 def _everybody_lives(made: Cluster, name: str, broker_id: int, other: int) -> None:
@@ -247,6 +255,52 @@ class History:
                 assert led == now.leader, "one leader an epoch"
                 if now.leader not in (-1, before.leader) and now.leader_recovery_state == RECOVERED:
                     assert now.leader in (*before.isr, *before.elr), "an unclean leader is marked"
+
+
+class Durability:
+    """Who holds every committed record of a partition (KIP-966), and that only such lead cleanly.
+
+    Records are committed when the ISR reaches min.insync.replicas; from then on who is not in it
+    may miss some. A power cut may take any record a broker alone has.
+    """
+
+    def __init__(self) -> None:
+        self._complete: dict[tuple[bytes, int], set[int]] = {}
+        self._leaders: dict[tuple[bytes, int], int] = {}
+
+    def check(self, made: Cluster, lost: list[int]) -> None:
+        for topic in made.image.topics_by_id.values():
+            min_isr = min_insync_replicas(made.image, made.config, topic.name)
+            for index, now in topic.partitions.items():
+                key = (topic.topic_id, index)
+                complete = self._complete.setdefault(key, set(now.isr)).difference(lost)
+                if now.leader not in (-1, self._leaders.get(key, now.leader)):
+                    if now.leader_recovery_state == RECOVERED:
+                        assert now.leader in complete, "the leader misses committed records"
+                    else:
+                        complete = set(now.isr)  # records were given up
+                if now.leader != -1 and len(now.isr) >= min(min_isr, len(now.replicas)):
+                    complete = set(now.isr)
+                self._complete[key] = complete | set(now.isr)
+                self._leaders[key] = now.leader
+
+
+@settings(max_examples=200, deadline=None)
+@given(_choices)
+def test_with_elr_no_power_cut_makes_a_leader_that_misses_committed_records(
+    choices: list[tuple[str, int, int]],
+) -> None:
+    made = Cluster(min_insync_replicas=2)
+    for broker_id in (1, 2, 3, 4):
+        made.start_broker(broker_id, log_dirs=dirs_of(broker_id))
+    made.create("orders", 3, 3)
+    durability = Durability()
+    durability.check(made, [])
+    for choice in choices:
+        if choice[0] != "toggle_elr":
+            LOST.clear()
+            ask(made, choice)
+            durability.check(made, LOST)
 
 
 @settings(max_examples=200, deadline=None)
