@@ -125,6 +125,7 @@ class DelayedFetch(DelayedOperation):
         "min_bytes",
         "on_answer",
         "partitions",
+        "replica_epoch",
         "replica_id",
         "requests",
     )
@@ -141,6 +142,7 @@ class DelayedFetch(DelayedOperation):
         partitions: Sequence[Partition | None],
         on_answer: Callable[[list[FetchResult]], None],
         leader_only: bool = True,
+        replica_epoch: int = -1,
     ) -> None:
         super().__init__(max_wait_ms)
         self._reader = reader
@@ -152,6 +154,7 @@ class DelayedFetch(DelayedOperation):
         self.partitions = partitions
         self.on_answer = on_answer
         self.leader_only = leader_only
+        self.replica_epoch = replica_epoch
 
     def try_complete(self) -> bool:
         available = 0
@@ -163,6 +166,13 @@ class DelayedFetch(DelayedOperation):
             if available >= self.min_bytes:
                 return self.force_complete()
         return False
+
+    def try_complete_at(self, position: int) -> bool:
+        """Something happened to one partition: if any byte is enough, only it need be looked at."""
+        if self.min_bytes > 1 or position < 0:
+            return self.try_complete()
+        size = self._available_bytes(self.partitions[position], self.requests[position])
+        return size != 0 and self.force_complete()
 
     def _available_bytes(self, partition: Partition | None, request: FetchPartition) -> int:
         """How many bytes a read would find; -1 if the fetch must be answered whatever there is."""

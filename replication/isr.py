@@ -91,6 +91,10 @@ class ReplicaState:
     last_fetch_ms: int = NEVER_MS
     last_caught_up_ms: int = NEVER_MS
     broker_epoch: int | None = None
+    quiet_request: object = None
+    """The last fetch, if it was valid and from our log's end: the very same again (a session
+    repeats the object) asks nothing new until something is appended."""
+    quiet_answer: object = None
 
     def reset(
         self, now_ms: int, leader_end_offset: int, *, is_new_leader: bool, is_in_isr: bool
@@ -100,6 +104,7 @@ class ReplicaState:
         An ISR member counts as caught up now, so that it has a whole lag time to prove it.
         """
         self.last_caught_up_ms = now_ms if is_in_isr else NEVER_MS
+        self.quiet_request = None
         if is_new_leader:
             self.log_end_offset = UNKNOWN_OFFSET
             self.log_start_offset = UNKNOWN_OFFSET

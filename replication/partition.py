@@ -97,7 +97,6 @@ class Partition(PartitionReads):
         self.replicas: tuple[int, ...] = ()
         self.adding_replicas: tuple[int, ...] = ()
         self.removing_replicas: tuple[int, ...] = ()
-        self.isr_state = IsrState(frozenset())
 
         # Plain counters, read by server.metrics. Written under the lock.
         self.messages_in = 0
@@ -408,6 +407,7 @@ class Partition(PartitionReads):
                 return False
             end_offset_before = follower.log_end_offset
             start_offset_before = follower.log_start_offset
+            follower.quiet_request = fetch if fetch.fetch_offset == leader_end_offset else None
             follower.update_fetch_state(
                 fetch.fetch_offset,
                 fetch.log_start_offset,

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from replication import isr as isr_rules
-from replication.isr import ReplicaState
+from replication.isr import IsrState, ReplicaState
 from replication.offset_lookup import list_offset
 from replication.requests import UNKNOWN_EPOCH, FetchPartition, FetchResult, IsolationLevel
 from wire.errors import ErrorCode, KafkaError
@@ -56,6 +56,7 @@ class PartitionReads:
         self.leader_epoch_start_offset = -1
         self.followers: dict[int, ReplicaState] = {}
         """While leading: what is known of each other replica."""
+        self.isr_state = IsrState(frozenset())
         self.bytes_out = 0
         self._metadata = metadata
 
@@ -118,6 +119,40 @@ class PartitionReads:
         if offset < upper_offset and (max_bytes > 0 or min_one):
             self._read_log(result, log, offset, max_bytes, min_one, upper_offset)
         return result
+
+    def quiet_answer(
+        self, replica_id: int, replica_epoch: int, request: FetchPartition, now_ms: int | None
+    ) -> FetchResult | None:
+        """The answer to a follower in sync that asks from our end what it asked there before.
+
+        None: read, and look at what it tells. In a session most partitions are of this kind at any
+        time, and all that such a fetch says is that the follower is still there: at `now_ms`, or
+        nothing if that is None (a parked fetch is answered).
+        Budget: 0.5 µs, no lock: what is written is only when the follower was caught up.
+        """
+        follower = self.followers.get(replica_id)
+        log = self.leader_log
+        if (
+            follower is None
+            or log is None
+            or follower.quiet_request is not request
+            or follower.broker_epoch != replica_epoch
+            or log.end.offset != request.fetch_offset
+            or replica_id not in self.isr_state.isr
+        ):
+            return None
+        if now_ms is not None:
+            follower.last_fetch_ms = follower.last_caught_up_ms = now_ms
+        answer = follower.quiet_answer
+        if (
+            type(answer) is not FetchResult
+            or answer.high_watermark != log.high_watermark
+            or answer.log_start_offset != log.log_start_offset
+        ):
+            high_watermark = log.high_watermark
+            answer = FetchResult(0, high_watermark, high_watermark, log.log_start_offset)
+            follower.quiet_answer = answer
+        return answer
 
     def _read_log(
         self,

@@ -62,6 +62,13 @@ class DelayedOperation:
         """
         raise NotImplementedError
 
+    def try_complete_at(self, position: int) -> bool:
+        """`try_complete` when only what the key at `position` stands for has changed.
+
+        -1: it stands for several. Override it where looking at everything costs more.
+        """
+        return self.try_complete()
+
     def on_complete(self) -> None:
         """Answer the request; runs once, on the thread that completed it, with no lock held."""
         raise NotImplementedError
@@ -118,7 +125,8 @@ class Purgatory:
         self.name = name
         self._timer = timer
         self._lock = threading.Lock()
-        self.watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
+        self.watchers: dict[Hashable, dict[DelayedOperation, int]] = {}
+        """By key, the operations and the key's position among theirs (-1: given twice)."""
         self.delayed = 0
         """How many operations wait (Kafka's NumDelayedOperations)."""
 
@@ -141,12 +149,12 @@ class Purgatory:
         with self._lock:
             operation._watched_by(self, watch_keys)
             watchers = self.watchers
-            for key in watch_keys:
+            for position, key in enumerate(watch_keys):
                 operations = watchers.get(key)
                 if operations is None:
-                    watchers[key] = {operation: None}
+                    watchers[key] = {operation: position}
                 else:
-                    operations[operation] = None
+                    operations[operation] = -1 if operation in operations else position
             self.delayed += 1
         if operation.is_completed:  # cancelled by another thread before it was on the lists
             self.unwatch(operation, watch_keys)
@@ -163,11 +171,11 @@ class Purgatory:
         if key not in self.watchers:
             return 0
         with self._lock:
-            operations = tuple(self.watchers.get(key, ()))
+            operations = tuple(self.watchers.get(key, {}).items())
         completed = 0
-        for operation in operations:
+        for operation, position in operations:
             try:
-                if not operation.is_completed and operation.try_complete():
+                if not operation.is_completed and operation.try_complete_at(position):
                     completed += 1
             except Exception:
                 # One operation's failing callback must not leave the others waiting.

@@ -156,7 +156,7 @@ class ReplicaManager(ReplicaReads):
             alter_isr=None if links is None else self._alter_isr,
             cluster=None if links is None else self.cluster,
         )
-        super().__init__(local, Purgatory("Fetch", timer), metadata, node_id, config)
+        super().__init__(local, Purgatory("Fetch", timer), metadata, clock.now_ms, node_id, config)
         self.on_partition_leadership = local.on_partition_leadership
         self._clock = clock
         self._wall_ms = clock.wall_ms

@@ -42,6 +42,7 @@ class ReplicaReads:
         local: LocalReplicas,
         fetch_purgatory: Purgatory,
         metadata: Callable[[], MetadataImage],
+        now_ms: Callable[[], int],
         node_id: int,
         config: ReplicaManagerConfig,
     ) -> None:
@@ -54,6 +55,7 @@ class ReplicaReads:
         self.expired_consumer_fetches = 0
         self.expired_follower_fetches = 0
         self._partitions = local.partitions
+        self._now_ms = now_ms
         self._metadata = metadata
         self._node_id = node_id
         self._selects_by_rack = config.replica_selector_class == RACK_AWARE_SELECTOR
@@ -122,6 +124,7 @@ class ReplicaReads:
             found,
             on_complete,
             leader_only,
+            replica_epoch,
         )
         if self.fetch_purgatory.try_complete_else_watch(operation, keys):
             return None
@@ -131,7 +134,14 @@ class ReplicaReads:
         """Read again for a parked fetch, and answer it."""
         requests = fetch.requests
         found = [self._partitions.get((r.topic, r.partition_index)) for r in requests]
-        results = self._read(requests, found, fetch.max_bytes, fetch.isolation, fetch.leader_only)
+        quiet: Sequence[FetchResult | None] = ()
+        if fetch.replica_id >= 0:
+            quiet = self._quiet_answers(
+                requests, found, fetch.replica_id, fetch.replica_epoch, None
+            )
+        results = self._read(
+            requests, found, fetch.max_bytes, fetch.isolation, fetch.leader_only, quiet
+        )
         if self.leader_quota is not None and fetch.replica_id >= 0:
             self._throttle(fetch.replica_id, found, results)
         fetch.on_answer(results)
@@ -149,10 +159,15 @@ class ReplicaReads:
         max_bytes: int,
         isolation: int | None,
         leader_only: bool,
+        quiet: Sequence[FetchResult | None] = (),
     ) -> list[FetchResult]:
+        """Read in order; where `quiet` has an answer already it is taken."""
         results = []
         is_first = True
-        for request, partition in zip(requests, found, strict=True):
+        for i, (request, partition) in enumerate(zip(requests, found, strict=True)):
+            if quiet and (answer := quiet[i]) is not None:
+                results.append(answer)
+                continue
             if partition is None:
                 key = (request.topic, request.partition_index)
                 results.append(FetchResult(int(self.local.absent(key).code)))
@@ -181,13 +196,15 @@ class ReplicaReads:
         replica_epoch: int,
     ) -> list[FetchResult]:
         """Read up to the log end, and take the fetch offsets as what the follower has (H-4)."""
+        quiet = self._quiet_answers(requests, found, replica_id, replica_epoch, self._now_ms())
         end_offsets = [-1 if p is None or p.log is None else p.log.log_end_offset for p in found]
-        results = self._read(requests, found, max_bytes, None, True)
+        results = self._read(requests, found, max_bytes, None, True, quiet)
         if self.leader_quota is not None:
             self._throttle(replica_id, found, results)
-        for i, (request, partition) in enumerate(zip(requests, found, strict=True)):
-            if partition is None or results[i].error_code:
+        for i, answer in enumerate(quiet):
+            if answer is not None or (partition := found[i]) is None or results[i].error_code:
                 continue
+            request = requests[i]
             error = partition.check_follower(replica_id, request.current_leader_epoch)
             if not error and results[i].diverging_epoch is None:
                 error = self._follower_fetched(
@@ -197,6 +214,22 @@ class ReplicaReads:
             if error:
                 results[i] = _refused(results[i], error)
         return results
+
+    @staticmethod
+    def _quiet_answers(
+        requests: Sequence[FetchPartition],
+        found: Sequence[Partition | None],
+        replica_id: int,
+        replica_epoch: int,
+        now_ms: int | None,
+    ) -> list[FetchResult | None]:
+        """The answers of the partitions in which nothing happened; None for the others."""
+        return [
+            None
+            if partition is None
+            else partition.quiet_answer(replica_id, replica_epoch, request, now_ms)
+            for request, partition in zip(requests, found, strict=True)
+        ]
 
     def _follower_fetched(
         self,
