@@ -19,7 +19,7 @@ from compat_tests.support.java_tools import Finished, JavaTools
 from compat_tests.support.require import require
 from compat_tests.support.wait import eventually
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 METADATA_LOG = "__cluster_metadata-0"
 # A snapshot after each few records, so that a short test sees some.

@@ -18,6 +18,7 @@ from tests.server.quorum_support import (
     eventually,
 )
 from tests.server.wire_client import WireClient
+from wire.control_records import ControlRecordType, control_record_type
 from wire.errors import ErrorCode
 from wire.messages.data import FetchRequest
 from wire.messages.quorum import (
@@ -29,7 +30,10 @@ from wire.messages.quorum import (
     UpdateRaftVoterRequest,
     VoteRequest,
 )
+from wire.messages.raft_records import LeaderChangeMessage
 from wire.primitives import METADATA_TOPIC_ID
+from wire.record_batch import iterate_headers
+from wire.records import read_records
 
 METADATA = "__cluster_metadata"
 
@@ -305,6 +309,22 @@ def test_the_leader_describes_the_quorum_and_the_others_refuse(quorum: Quorum) -
     for follower in quorum.followers():
         [refused] = described(follower).topics[0].partitions
         assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_leader_change_is_written_in_the_only_version_apache_kafka_reads(quorum: Quorum) -> None:
+    quorum.start_dynamic(1)
+    leader = quorum.leader()
+    leader.append("a")
+    leader.has("a")
+    segment = leader.path / "__cluster_metadata-0" / f"{0:020d}.log"
+    data = segment.read_bytes()
+    _, header = next(iterate_headers(data))
+    record = next(iter(read_records(data, 0, header)))
+    assert control_record_type(record.key) is ControlRecordType.LEADER_CHANGE
+    message = LeaderChangeMessage.decode(record.value, 0)
+    assert (message.version, message.leader_id) == (0, 1)
+    assert [voter.voter_id for voter in message.voters] == [1]
+    assert record.value == message.encode_bytes(0), "nothing stands behind version 0"
 
 
 # ---- errors, as Kafka's
