@@ -5,10 +5,10 @@ links and whole nodes are cut off, nodes crash and come back with what they had 
 lost, voters are added and removed. After every event the invariants (`Invariants`) are checked.
 Deterministic: the same seed and options give the same run; a failure names them.
 
-    python -m tests.sim.raft_sim SEED [nodes] [scenario]   tells the story of one run
+    python -m tests.sim.raft_sim SEED     tells the story of one run
 
-Durable is what was synced: a leader's appends are synced some ms later, a follower's before its next
-fetch, a vote at once. Mutants (`MUTANTS`) break one rule each; the invariants must notice.
+Durable is what was synced: a leader's appends are synced some ms later, a follower's before its
+next fetch, a vote at once. Mutants (`MUTANTS`) break one rule each; the invariants must notice.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from replication.raft.events import (
     Fetched,
     FetchSnapshot,
     Flushed,
+    LeaderChange,
     LogPosition,
     Peer,
     ProbeVersions,
@@ -53,7 +54,11 @@ from replication.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterHistory
 from wire.errors import ErrorCode
 
 SNAPSHOT_PIECES = 3
-MUTANTS = ("vote not persisted", "prior epochs committed by count", "leader counts before fsync")
+NO_VOTE_KEPT, COMMIT_BY_COUNT, EARLY_COUNT = MUTANTS = (
+    "vote not persisted",
+    "prior epochs committed by count",
+    "leader counts before fsync",
+)
 
 
 class InvariantBroken(AssertionError):
@@ -143,8 +148,8 @@ class Options:
     """What happens in a run; times in virtual ms."""
 
     nodes: int = 3
-    steps_ms: int = 20_000
-    quiet_ms: int = 30_000
+    steps_ms: int = 15_000
+    quiet_ms: int = 10_000
     loss: float = 0.05
     repeat: float = 0.05
     delay_ms: int = 40
@@ -155,8 +160,10 @@ class Options:
     snapshot_every: int = 0
     dynamic: bool = False
     """kraft.version 1, voters change, disks are lost."""
-    config: RaftConfig = RaftConfig()
+    config: RaftConfig | None = None
     crash_after_vote: float = 0.0
+    crash_new_leader: float = 0.0
+    entries_per_fetch: int = 10
     mutant: str = ""
 
 
@@ -192,10 +199,7 @@ class Node:
         self.incarnation += 1
         if self.sim.options.dynamic:
             self.directory = bytes([self.node_id, self.incarnation]) + bytes(14)
-
-    @property
-    def key(self) -> ReplicaKey:
-        return ReplicaKey(self.node_id, self.directory)
+        self.key = ReplicaKey(self.node_id, self.directory)
 
     def start(self) -> None:
         sim = self.sim
@@ -204,7 +208,7 @@ class Node:
         self.parked = []
         self.applied = 0
         self.tick_at = None
-        careless = sim.options.mutant == "prior epochs committed by count"
+        careless = sim.options.mutant == COMMIT_BY_COUNT
         self.core = (_CarelessCore if careless else RaftCore)(
             self.key,
             self.log.history(sim.static_voters),
@@ -232,21 +236,19 @@ class Node:
             sim.tell(f"{self.node_id} is {core.role.value} in epoch {core.epoch}")
             if core.role is Role.LEADER:
                 sim.check.elected(self)
+                sim.leader_elected(self)
         self._take(ready)
         self._schedule_tick()
         sim.check.stepped(self)
 
     def _perform(self, ready: Ready, reply_to: Callable[[Any], None] | None) -> None:
         sim = self.sim
-        if ready.persist is not None:
-            voted = ready.persist.voted_id >= 0
-            if not (voted and sim.options.mutant == "vote not persisted"):
-                self.disk = ready.persist
+        if ready.persist is not None and (
+            ready.persist.voted_id < 0 or sim.options.mutant != NO_VOTE_KEPT
+        ):
+            self.disk = ready.persist
         for change in ready.append:
-            if isinstance(change, AppendVoters):
-                self.append(Entry(change.epoch, f"voters {change.voters.ids}", change.voters))
-            else:
-                self.append(Entry(change.epoch, f"leader {self.node_id}", change.voter_set))
+            self._append_control(change)
         for to, request in ready.send:
             sim.send(self, to, request)
         if reply_to is not None:
@@ -274,13 +276,19 @@ class Node:
 
     # --- as leader ------------------------------------------------------------------------------
 
+    def _append_control(self, change: LeaderChange | AppendVoters) -> None:
+        if isinstance(change, AppendVoters):
+            self.append(Entry(change.epoch, f"voters {change.voters.ids}", change.voters))
+        else:
+            self.append(Entry(change.epoch, f"leader {self.node_id}", change.voter_set))
+
     def append(self, entry: Entry) -> None:
         """In the log at once, on the disk later."""
         self.log.entries.append(entry)
         offset, directory = self.log.end_offset - 1, self.directory
         if entry.voters is not None:
             self.step(VotersAppended(offset, entry.voters))
-        if self.sim.options.mutant == "leader counts before fsync":
+        if self.sim.options.mutant == EARLY_COUNT:
             self.step(Flushed(self.log.position))
         self.wake()
         core = self.core
@@ -303,7 +311,7 @@ class Node:
         if not entries and self.core.high_watermark <= request.high_watermark:
             return False
         # Entries travel beside the reply; its records only say that there are some.
-        self.sim.carried = tuple(entries[:10])
+        self.sim.carried = tuple(entries[: self.sim.options.entries_per_fetch])
         reply_to(fetch_reply(self.core, records=b"x" if entries else b""))
         return True
 
@@ -392,56 +400,58 @@ class Invariants:
         self.votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
         self.log: list[Entry] = []
         """Everything ever committed."""
-        self._epochs: dict[tuple[ReplicaKey, int], int] = {}
-        self._watermarks: dict[int, tuple[int, int]] = {}
+        self._epochs: dict[tuple[int, int], int] = {}
+        self._watermarks: dict[int, tuple[RaftCore | None, int]] = {}
 
-    def _hold(self, condition: bool, text: str) -> None:
-        if not condition:
-            raise InvariantBroken(f"at {self.sim.now_ms} ms: {text}")
+    def _broken(self, text: str) -> InvariantBroken:
+        return InvariantBroken(f"at {self.sim.now_ms} ms: {text}")
 
     def elected(self, node: Node) -> None:
         """One leader in an epoch; its log has all that was ever committed."""
         epoch = node.core.epoch
         other = self.leaders.setdefault(epoch, node.key)
-        self._hold(other == node.key, f"one leader per epoch: {epoch} has {other} and {node.key}")
+        if other != node.key:
+            raise self._broken(f"one leader per epoch: {epoch} has {other} and {node.key}")
         for offset, entry in enumerate(self.log):
-            self._hold(
-                node.log.entry(offset) == entry,
-                f"leader completeness: {node.key} leads epoch {epoch} and has "
-                f"{node.log.entry(offset)} at {offset}, committed was {entry}",
-            )
+            found = node.log.entry(offset)
+            if found != entry:
+                raise self._broken(
+                    f"leader completeness: {node.key} leads epoch {epoch} and has {found} at "
+                    f"{offset}, committed was {entry}"
+                )
 
     def voted(self, voter: Node, request: Vote) -> None:
         """One vote in an epoch, crash or not."""
         other = self.votes.setdefault((voter.key, request.epoch), request.candidate)
-        self._hold(
-            other == request.candidate,
-            f"one vote: {voter.key} gave {other} and {request.candidate} epoch {request.epoch}",
-        )
+        if other != request.candidate:
+            raise self._broken(
+                f"one vote: {voter.key} gave {other} and {request.candidate} epoch {request.epoch}"
+            )
 
     def committed(self, node: Node, high_watermark: int) -> None:
         """Nothing committed is ever another; a leader commits what a majority has on disk."""
         core = node.core
-        self._hold(high_watermark <= node.log.end_offset, f"{node.key} commits beyond its log")
+        if high_watermark > node.log.end_offset:
+            raise self._broken(f"{node.key} commits beyond its log")
         for offset in range(len(self.log), high_watermark):
             entry = node.log.entry(offset)
             assert entry is not None
             self.log.append(entry)
         for offset in range(node.applied, high_watermark):
             entry = node.log.entry(offset)
-            self._hold(
-                entry == self.log[offset],
-                f"state machine safety: {node.key} applies {entry} at {offset}, "
-                f"others {self.log[offset]}",
-            )
+            if entry != self.log[offset]:
+                raise self._broken(
+                    f"state machine safety: {node.key} applies {entry} at {offset}, others "
+                    f"{self.log[offset]}"
+                )
         node.applied = high_watermark
         if core.is_leader:
             last = node.log.entry(high_watermark - 1)
             have = sum(self._has(voter, high_watermark - 1, last) for voter in core.voters)
-            self._hold(
-                have >= core.voters.majority,
-                f"durability: {node.key} commits {high_watermark}, on {have} disks",
-            )
+            if have < core.voters.majority:
+                raise self._broken(
+                    f"durability: {node.key} commits {high_watermark}, on {have} disks"
+                )
 
     def _has(self, voter: Voter, offset: int, entry: Entry | None) -> bool:
         node = self.sim.nodes[voter.node_id]
@@ -450,18 +460,16 @@ class Invariants:
         return offset < node.log.durable_end and node.log.entry(offset) == entry
 
     def stepped(self, node: Node) -> None:
+        """Neither an epoch nor, while a node runs, its high watermark ever falls."""
         core = node.core
-        key = (node.key, node.incarnation)
-        self._hold(
-            core.epoch >= self._epochs.get(key, 0)
-            or self.sim.options.mutant == "vote not persisted",
-            f"epochs never fall: {node.key}",
-        )
+        key = (node.node_id, node.incarnation)
+        if core.epoch < self._epochs.get(key, 0) and (self.sim.options.mutant != NO_VOTE_KEPT):
+            raise self._broken(f"epochs never fall: {node.key}")
         self._epochs[key] = core.epoch
-        run, watermark = self._watermarks.get(node.node_id, (0, -1))
-        if run == id(core):
-            self._hold(core.high_watermark >= watermark, f"high watermark falls: {node.key}")
-        self._watermarks[node.node_id] = (id(core), core.high_watermark)
+        run, watermark = self._watermarks.get(node.node_id, (None, -1))
+        if run is core and core.high_watermark < watermark:
+            raise self._broken(f"high watermark falls: {node.key}")
+        self._watermarks[node.node_id] = (core, core.high_watermark)
 
 
 class RaftSim:
@@ -583,6 +591,10 @@ class RaftSim:
             self.tell(f"{node.node_id} restarts")
             node.start()
 
+    def leader_elected(self, node: Node) -> None:
+        if self.faults and self.random.random() < self.options.crash_new_leader:
+            self.after(self.random.randrange(120), lambda: self._crash(node, 400))
+
     def _cut_some(self) -> None:
         random, ids = self.random, list(self.nodes)
         self._cut = set()
@@ -636,7 +648,11 @@ class RaftSim:
 
     def _lose_disk(self) -> None:
         """At most one voter without its disk at a time, or data may be lost for good."""
-        # The newest leader's view and everybody's must agree that all voters have their disks.
+        # All must agree that three voters or more have their disks, and that nothing is changing.
+        views = {node.core.voters for node in self.nodes.values() if node.is_up}
+        changing = any(n.core.changes and n.core.changes.pending for n in self.nodes.values())
+        if len(views) != 1 or changing or len(views.pop()) < 3:
+            return
         for node in self.nodes.values():
             if not node.is_up:
                 return
@@ -723,6 +739,10 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "elections": {
         "config": _HASTY, "delay_ms": 60, "crash_after_vote": 0.3, "crash_every_ms": 900,
         "down_ms": 400, "cut_every_ms": 700, "steps_ms": 8_000, "append_every_ms": 20,
+    },
+    "leaders that die young": {
+        "config": _HASTY, "delay_ms": 30, "crash_new_leader": 0.7, "crash_every_ms": 0,
+        "cut_every_ms": 400, "steps_ms": 8_000, "append_every_ms": 20, "entries_per_fetch": 1,
     },
     "quiet network": {"loss": 0.0, "repeat": 0.0, "delay_ms": 5, "cut_every_ms": 0},
     "bad network": {"loss": 0.2, "repeat": 0.2, "delay_ms": 300, "crash_every_ms": 0},

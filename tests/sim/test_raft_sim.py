@@ -1,0 +1,56 @@
+"""M1 of the scorecard: the quorum's invariants under chance, and mutants that must not live."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.sim.raft_sim import (
+    COMMIT_BY_COUNT,
+    EARLY_COUNT,
+    NO_VOTE_KEPT,
+    SCENARIOS,
+    InvariantBroken,
+    RaftSim,
+    options_for,
+    run_seed,
+)
+
+SEEDS = 200
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_invariants_hold_and_the_quorum_recovers(scenario: str) -> None:
+    first = list(SCENARIOS).index(scenario)
+    sims = [run_seed(seed) for seed in range(first, SEEDS, len(SCENARIOS))]
+    assert sum(len(sim.check.leaders) for sim in sims) > len(sims), "there were elections"
+    assert sum(len(sim.check.log) for sim in sims) > 10 * len(sims), "and commits"
+
+
+def test_a_seed_gives_the_same_story_each_time() -> None:
+    stories = []
+    for _ in range(2):
+        sim = RaftSim(7, options_for(7))
+        sim.run()
+        stories.append(sim.story)
+    assert stories[0] == stories[1]
+
+
+@pytest.mark.parametrize(
+    ("mutant", "scenario", "rule"),
+    [
+        (NO_VOTE_KEPT, "elections", "one vote"),
+        (COMMIT_BY_COUNT, "leaders that die young", "leader completeness|state machine safety"),
+        (EARLY_COUNT, "plain", "durability"),
+    ],
+)
+def test_a_mutant_is_noticed(mutant: str, scenario: str, rule: str) -> None:
+    options = {"nodes": 3, **SCENARIOS[scenario], "mutant": mutant, "quiet_ms": 6000}
+    with pytest.raises(InvariantBroken, match=rule):
+        _run_seeds(150, options)
+
+
+def _run_seeds(count: int, options: dict[str, Any]) -> None:
+    for seed in range(count):
+        run_seed(seed, **options)
