@@ -312,17 +312,6 @@ class KafkaConfig:
             listener(changed)
         return changed
 
-    # ---- time keys that Kafka offers in several units: the finer one wins.
-
-    def duration_ms(self, *names: str) -> int:
-        """The first of `names` that is set, in ms by the unit in its name; else the last one's
-        default.
-        """
-        for name in names:
-            if self.is_set(name):
-                return self.get_int(name) * unit_ms(name)
-        return self.get_int(names[-1]) * unit_ms(names[-1])
-
     def log_dirs(self) -> list[Path]:
         """`log.dirs`, else `log.dir`; each path as given."""
         key = "log.dir" if self.is_set("log.dir") and not self.is_set("log.dirs") else "log.dirs"

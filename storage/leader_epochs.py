@@ -69,12 +69,6 @@ class LeaderEpochCache:
         return self._entries
 
     @property
-    def latest_entry(self) -> EpochEntry | None:
-        """The newest epoch and its start, or None."""
-        entries = self._entries
-        return entries[-1] if entries else None
-
-    @property
     def earliest_entry(self) -> EpochEntry | None:
         """The oldest epoch still in the log and its start, or None."""
         entries = self._entries
@@ -137,32 +131,6 @@ class LeaderEpochCache:
             return UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
         next_start = entries[slot].start_offset
         return (entries[slot - 1].epoch, next_start) if slot else (epoch, next_start)
-
-    def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch in which the record at `offset` was written; None before the first known."""
-        entries = self._entries
-        slot = bisect_right(entries, offset, key=_start_offset)
-        return entries[slot - 1].epoch if slot else None
-
-    def start_offset_of(self, epoch: int) -> int | None:
-        """Where `epoch` begins; None when it is unknown."""
-        entries = self._entries
-        slot = bisect_left(entries, epoch, key=_epoch)
-        if slot < len(entries) and entries[slot].epoch == epoch:
-            return entries[slot].start_offset
-        return None
-
-    def previous_epoch(self, epoch: int) -> int | None:
-        """The largest known epoch below `epoch`."""
-        entries = self._entries
-        slot = bisect_left(entries, epoch, key=_epoch)
-        return entries[slot - 1].epoch if slot else None
-
-    def next_epoch(self, epoch: int) -> int | None:
-        """The smallest known epoch above `epoch`."""
-        entries = self._entries
-        slot = bisect_right(entries, epoch, key=_epoch)
-        return entries[slot].epoch if slot < len(entries) else None
 
     def truncate_from_end(self, end_offset: int) -> None:
         """The log now ends at `end_offset`: forget epochs that begin there or later."""

@@ -319,14 +319,6 @@ class PartitionLog(LogReader):
         except OSError as error:
             raise self._storage_error(error, "flush") from error
 
-    def take_producer_snapshot(self) -> None:
-        """Write the producer state at the log's end next to the segments (P-4)."""
-        with self.lock:
-            try:
-                self.producer_state.take_snapshot()
-            except OSError as error:
-                raise self._storage_error(error, "producer snapshot") from error
-
     def active_producers(self) -> list[ProducerStateEntry]:
         """The producers the log remembers (DescribeProducers)."""
         with self.lock:

@@ -301,11 +301,6 @@ class ProducerStateManager:
             return min(first, min(self._unreplicated)) if self._unreplicated else first
         return min(self._unreplicated) if self._unreplicated else None
 
-    @property
-    def first_undecided_offset(self) -> int | None:
-        """First offset of the oldest open transaction, whatever is replicated."""
-        return next(iter(self._ongoing), None)
-
     def last_stable_offset_after(self, completed: CompletedTxn) -> int:
         """The last stable offset once `completed` is complete and replicated: the other open
         transactions decide. This is what its entry in the transaction index says."""
@@ -454,11 +449,6 @@ class ProducerStateManager:
             self._snapshots.remove(offset)
             with suppress(FileNotFoundError):
                 files.unlink(self.snapshot_path(offset))
-
-    def delete_snapshots_before(self, offset: int) -> None:
-        """Remove the snapshots below `offset`. Raises OSError."""
-        for snapshot in [known for known in self._snapshots if known < offset]:
-            self.delete_snapshot(snapshot)
 
     def remove_stray_snapshots(self, segment_base_offsets: Collection[int]) -> None:
         """Remove snapshots that belong to no segment, but the newest one if it is above them all:

@@ -246,6 +246,7 @@ class _Recovery:
         log_start_offset = max(log_start_offset, self._segments.items[0].base_offset)
         epochs.truncate_from_end(end_offset)
         epochs.truncate_from_start(log_start_offset)
+        producer_state.remove_stray_snapshots([s.base_offset for s in self._segments])
         self._replay(producer_state, log_start_offset, end_offset)
         log = PartitionLog(
             self._topic_partition,

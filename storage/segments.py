@@ -85,11 +85,6 @@ class LogSegments:
         bases, items = self._state
         return items[max(bisect_right(bases, offset) - 1, 0) :]
 
-    def at_or_above(self, offset: int) -> tuple[LogSegment, ...]:
-        """Segments whose base offset is at or above `offset`."""
-        bases, items = self._state
-        return items[bisect_left(bases, offset) :]
-
     def add(self, segment: LogSegment) -> None:
         """Add a segment in its place; one with the same base offset must not be there."""
         bases, items = self._state

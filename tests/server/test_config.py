@@ -107,13 +107,6 @@ def test_a_topics_value_is_its_override_then_the_broker_synonym_then_the_default
     assert both.topic_config({}).retention_ms == 9
 
 
-def test_durations_take_the_finest_unit_that_is_set() -> None:
-    names = ("log.roll.ms", "log.roll.hours")
-    assert KafkaConfig().duration_ms(*names) == 168 * 3_600_000
-    assert KafkaConfig({"log.roll.hours": "1"}).duration_ms(*names) == 3_600_000
-    assert KafkaConfig({"log.roll.hours": "1", "log.roll.ms": "5"}).duration_ms(*names) == 5
-
-
 def test_log_dirs_wins_over_log_dir() -> None:
     assert KafkaConfig({"log.dir": "a"}).log_dirs() == [Path("a")]
     assert KafkaConfig({"log.dir": "a", "log.dirs": "b, c"}).log_dirs() == [Path("b"), Path("c")]

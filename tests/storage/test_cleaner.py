@@ -939,14 +939,16 @@ def test_readers_and_writers_go_on_while_segments_are_replaced(tmp_path: Path) -
     threads = [threading.Thread(target=repeat, args=(work,)) for work in (append, read, read)]
     for thread in threads:
         thread.start()
-    while one.cleaner.cleanings < 8 and not done.is_set():
-        turns.release(100)  # so that the cleaner is never left behind
-        one.log.update_high_watermark(one.log.log_end_offset)
-        one.cleaner.clean_filthiest()
-    done.set()
-    turns.release()
-    for thread in threads:
-        thread.join()
+    try:
+        while one.cleaner.cleanings < 8 and not done.is_set():
+            turns.release(100)  # so that the cleaner is never left behind
+            one.log.update_high_watermark(one.log.log_end_offset)
+            one.cleaner.clean_filthiest()
+    finally:
+        done.set()
+        turns.release()
+        for thread in threads:
+            thread.join()
     assert problems == []
     assert one.clean()
     last = range(appended - KEYS, appended)

@@ -34,11 +34,9 @@ def fill(cache: LeaderEpochCache, *entries: tuple[int, int]) -> LeaderEpochCache
 
 def test_nothing_is_known_at_first(cache: LeaderEpochCache) -> None:
     assert cache.latest_epoch == -1
-    assert cache.latest_entry is None
     assert cache.earliest_entry is None
     assert cache.end_offset_for(0, 100) == UNDEFINED
     assert cache.end_offset_for(-1, 100) == UNDEFINED
-    assert cache.epoch_for_offset(0) is None
 
 
 def test_an_epoch_is_on_disk_when_assign_returns(cache: LeaderEpochCache, path: Path) -> None:
@@ -155,21 +153,6 @@ def test_random_histories_agree_with_the_rules_read_literally(path: Path) -> Non
             else:
                 expected = (max(below) if below else asked, starts[min(above)])
             assert cache.end_offset_for(asked, offset) == expected
-
-
-# --- navigation --------------------------------------------------------------------------------
-
-
-def test_epochs_around_an_epoch_and_at_an_offset(cache: LeaderEpochCache) -> None:
-    fill(cache, (2, 6), (4, 8), (7, 20))
-    assert [cache.previous_epoch(epoch) for epoch in (2, 3, 4, 9)] == [None, 2, 2, 7]
-    assert [cache.next_epoch(epoch) for epoch in (0, 2, 3, 7)] == [2, 4, 4, None]
-    assert [cache.epoch_for_offset(offset) for offset in (5, 6, 7, 8, 19, 20, 99)] == [
-        None, 2, 2, 4, 4, 7, 7,
-    ]  # fmt: skip
-    assert [cache.start_offset_of(epoch) for epoch in (2, 3, 7, 8)] == [6, None, 20, None]
-    assert cache.earliest_entry == (2, 6)
-    assert cache.latest_entry == (7, 20)
 
 
 # --- truncation --------------------------------------------------------------------------------
