@@ -43,8 +43,14 @@ class BrokerSessions:
         self._sessions: dict[int, BrokerSession] = {}
 
     def restart(self, image: MetadataImage, now_ms: int) -> None:
-        """This controller becomes active: everybody has a fresh session."""
-        self._sessions = {broker_id: BrokerSession(now_ms) for broker_id in image.brokers}
+        """This controller becomes active: everybody who is not fenced has a fresh session. Who is
+        fenced had none to lose; its next incarnation need not wait.
+        """
+        self._sessions = {
+            broker_id: BrokerSession(now_ms)
+            for broker_id, broker in image.brokers.items()
+            if not broker.fenced
+        }
 
     def silent_since(self, broker_id: int, since_ms: int, now_ms: int) -> None:
         """The quorum gave this node up as leader, so its broker is probably gone too: its session

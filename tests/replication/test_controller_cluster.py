@@ -175,6 +175,14 @@ def test_a_new_controller_gives_everybody_a_fresh_session() -> None:
     assert made.sessions.stale_broker(made.image, made.now_ms + 9_000) in (2, 3)
 
 
+def test_a_broker_that_stopped_cleanly_may_come_back_at_once_to_a_new_controller() -> None:
+    made = three()
+    made.heartbeat(2, want_fence=True)
+    made.sessions.restart(made.image, made.now_ms)
+    assert not made.sessions.is_valid(2, made.now_ms)
+    assert made.sessions.is_valid(3, made.now_ms)
+
+
 def test_fencing_moves_leaderships_to_a_replica_in_sync() -> None:
     made = three()
     epoch = made.partition("orders").leader_epoch
