@@ -112,10 +112,16 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersion
             ApiVersionsResponse.FinalizedFeature(
                 name=feature, max_version_level=level, min_version_level=level
             )
-            for feature, level in sorted(image.features.items())
+            for feature, level in sorted(_finalized(ctx, image).items())
             if level > 0
         ],
     )
+
+
+def _finalized(ctx: RequestContext, image: MetadataImage) -> dict[str, int]:
+    """The cluster's feature levels; that of the quorum stands in its own records."""
+    kraft_version: int = ctx.broker.raft.voters.kraft_version
+    return {**image.features, "kraft.version": kraft_version}
 
 
 def _api_keys(role: str) -> list[ApiVersionsResponse.ApiKey]:

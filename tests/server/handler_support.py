@@ -7,6 +7,7 @@ decoding, dispatch and encoding in the version it asks in. What handlers work on
 from __future__ import annotations
 
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 from replication.metadata import (
@@ -168,6 +169,7 @@ class FakeBroker:
         self.metadata = image
         self.replica_manager = FakeReplicaManager()
         self.controller = FakeController()
+        self.raft: Any = SimpleNamespace(voters=SimpleNamespace(kraft_version=0))
         self.timer = FakeTimer()
         self.fetch_sessions = FetchSessionCache(1000)
         self.config = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -46,7 +45,7 @@ def on_controller_listener(leader_id=3000):
     }
     broker = FakeBroker(replace(image_of(), controllers=controllers))
     broker.role = "controller"
-    broker.raft = SimpleNamespace(leader_id=leader_id)
+    broker.raft.leader_id = leader_id
     return Asked(broker)
 
 
@@ -96,6 +95,14 @@ def test_features_are_those_served_and_minimum_0_is_hidden_from_old_clients():
             "metadata.version": 30,
         }
         assert answer.zk_migration_ready is False
+
+
+def test_the_level_of_the_quorum_is_shown_once_it_has_one():
+    asked = connected()
+    asked.broker.raft.voters.kraft_version = 1
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
+    levels = {f.name: f.max_version_level for f in asked.ask(request, 4).finalized_features}
+    assert levels["kraft.version"] == 1
 
 
 @pytest.mark.parametrize(
