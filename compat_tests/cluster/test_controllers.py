@@ -218,8 +218,17 @@ def replace_voter(cluster: ClusterOfNodes, tools: JavaTools, node: int, lost_id:
     where = ("--bootstrap-server", cluster.bootstrap_servers)
     eventually(lambda: node in cluster.quorum().observers, timeout_s=30, what="an observer")
     gone = ("remove-controller", "--controller-id", str(node), "--controller-directory-id", lost_id)
-    tools.run("MetadataQuorumCommand", *where, *gone).ok()
-    assert node not in cluster.quorum().voters
     own = ("--command-config", str(cluster.nodes[node].config_file))
-    tools.run("MetadataQuorumCommand", *where, *own, "add-controller").ok()
+    for command, is_done in (
+        ((*where, *gone), lambda: node not in cluster.quorum().voters),
+        ((*where, *own, "add-controller"), lambda: node in cluster.quorum().voters),
+    ):
+        # Told by what is so: a quorum that elects just then refuses, or does it and cannot answer.
+        eventually(
+            lambda command=command, is_done=is_done: (
+                tools.run("MetadataQuorumCommand", *command).code == 0 or is_done()
+            ),
+            timeout_s=60, every_s=1, what=" ".join(command),
+        )  # fmt: skip
+        eventually(is_done, timeout_s=30, what=f"as {command[-1]} asked")
     eventually(lambda: caught_up(cluster) == set(cluster.nodes), timeout_s=30, what="three voters")

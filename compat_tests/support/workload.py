@@ -168,6 +168,9 @@ class Workload:
         bootstrap = self.cluster.bootstrap_servers
         if self.topic not in self.cluster.view(self.cluster.running()[0]).topics:
             create_topic(bootstrap, self.topic, self.partitions, **self._topic_config)
+        # On every node: a client that meets one without the topic divides nothing among its group,
+        # and kafka-python then does not always notice that the topic has come.
+        self.cluster.await_full_isr(self.topic)
         self.cluster.on_fault = self.fault
         self._consuming = [self._child("consumers", self._consumer_specs)]
         self._producing = [
