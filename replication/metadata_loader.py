@@ -34,6 +34,8 @@ from storage.config import Clock
 
 logger = logging.getLogger(__name__)
 
+_LOOK_S = 0.2
+
 MetadataPublisher = Callable[[MetadataDelta, MetadataImage], None]
 
 
@@ -79,6 +81,7 @@ class MetadataLoader:
         self._wake = threading.Condition()
         # Guarded by _wake:
         self._waiting: list[CommittedBatch | _Snapshot] = []
+        self._installing: list[tuple[Sequence[MetadataPublisher], threading.Event]] = []
         self._is_busy = False
         self._stopping = False
         self._failed = False
@@ -110,6 +113,20 @@ class MetadataLoader:
             delta, self._first_delta = self._first_delta, None
         assert delta is not None, "started twice"
         self._publish(delta, self.image)
+
+    def install(self, publishers: Sequence[MetadataPublisher]) -> bool:
+        """After `start`: these hear the whole image, then each change, on the loader's thread.
+
+        Returns when they have heard the image; False when the loader ended before.
+        """
+        done = threading.Event()
+        with self._wake:
+            self._installing.append((publishers, done))
+            self._wake.notify_all()
+        while not done.wait(_LOOK_S):
+            if self._stopping or self._failed:
+                return False
+        return True
 
     def shutdown(self) -> None:
         """Stop after the publication that is under way. Idempotent."""
@@ -175,7 +192,7 @@ class MetadataLoader:
             with self._wake:
                 self._is_busy = False
                 self._wake.notify_all()
-                while not self._waiting and not self._stopping:
+                while not self.has_work and not self._stopping:
                     self._wake.wait()
                 if self._stopping:
                     return
@@ -184,14 +201,20 @@ class MetadataLoader:
 
     @property
     def has_work(self) -> bool:
-        """Is something committed that is not published."""
-        return bool(self._waiting)
+        """Is something committed that is not published to everybody."""
+        return bool(self._waiting or self._installing)
 
     def turn(self) -> bool:
         """Replay and publish what waits; False when the image cannot be trusted any more."""
         with self._wake:
             waiting, self._waiting = self._waiting, []
+            installing, self._installing = self._installing, []
             self._is_busy = True
+        for publishers, done in installing:
+            self._introduce(publishers)
+            done.set()
+        if not waiting:
+            return True
         try:
             delta = self._next_delta(waiting)
         except Exception as error:
@@ -236,14 +259,26 @@ class MetadataLoader:
         last = batches[-1]
         self.image = delta.apply(last.last_offset, last.epoch, last.timestamp)
 
+    def _introduce(self, publishers: Sequence[MetadataPublisher]) -> None:
+        from replication.image_diff import delta_between
+
+        self._tell(publishers, delta_between(EMPTY_IMAGE, self.image), self.image)
+        self._publishers += publishers
+
     def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        for publisher in self._publishers:
+        self._tell(self._publishers, delta, image)
+        for callback in self._on_published:
+            callback(image.offset)
+
+    @staticmethod
+    def _tell(
+        publishers: Sequence[MetadataPublisher], delta: MetadataDelta, image: MetadataImage
+    ) -> None:
+        for publisher in publishers:
             try:
                 publisher(delta, image)
             except Exception:
                 logger.exception("publishing metadata failed offset=%s", image.offset)
-        for callback in self._on_published:
-            callback(image.offset)
 
     def _fail(self, error: BaseException) -> None:
         logger.critical("metadata cannot be replayed error=%s", error, exc_info=True)

@@ -105,20 +105,13 @@ class Node:
             controller.prepare(endpoints)
         shared.connect(controller.controller if controller is not None else None)
         shared.raft.start()
-        if controller is not None:
+        if controller is not None and not shared.is_alone:
+            # Now, for others need it: the logs of this node's broker may take long to open.
             controller.serve()
-        publishers = controller.publishers() if controller is not None else []
-        if broker is not None:
-            self._await_metadata(is_stopping)
-            broker.connect(controller.controller if controller is not None else None)
-            publishers += broker.prepare()
-        shared.loader.start(publishers)
-        if controller is not None:
+            shared.loader.start(controller.publishers())
             controller.start()
         if broker is not None:
-            self._was_started = True
-            if not broker.register(is_stopping):
-                raise StartInterrupted("stopped while waiting to be unfenced by the controller")
+            self._start_broker(broker, is_stopping)
         keep_freed_memory()
         if broker is not None:
             broker.serve()
@@ -133,6 +126,23 @@ class Node:
             self.port,
             shared.clock.now_ms() - began_ms,
         )
+
+    def _start_broker(self, broker: BrokerServer, is_stopping: Callable[[], bool]) -> None:
+        """Open the logs, publish the image to the broker's parts, register."""
+        shared, controller = self.shared, self.controller_server
+        self._await_metadata(is_stopping)
+        broker.connect(controller.controller if controller is not None else None)
+        publishers = broker.prepare()
+        if controller is None:
+            shared.loader.start(publishers)
+        elif shared.is_alone:
+            shared.loader.start(publishers)
+            controller.start()
+        else:
+            shared.loader.install(publishers)
+        self._was_started = True
+        if not broker.register(is_stopping):
+            raise StartInterrupted("stopped while registering")
 
     def _await_metadata(self, is_stopping: Callable[[], bool]) -> None:
         """Wait for a leader of the quorum, and for all that it has committed."""
@@ -153,6 +163,7 @@ class Node:
                     ",".join(map(str, shared.raft.voters.ids)),
                     now_ms - began_ms,
                 )
+        shared.loader.caught_up_image()
 
     def shutdown(self) -> None:
         """Stop all that was started, in reverse; a part that fails does not keep the rest."""

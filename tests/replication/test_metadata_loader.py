@@ -154,3 +154,30 @@ def test_the_difference_applied_to_the_old_image_is_the_new_one(
         assert not delta.changed_topics
         assert not delta.changed_configs
         assert not delta.features_changed
+
+
+def test_who_comes_later_hears_the_whole_image_and_then_each_change() -> None:
+    loader = MetadataLoader(NoDriver(), ManualClock())  # type: ignore[arg-type]
+    early: list[set[str]] = []
+    late: list[set[str]] = []
+    loader.handle_commit([batch(0, *topic(1))])
+    loader.start([lambda delta, _image: early.append(set(delta.changed_topics))])
+    try:
+        loader.handle_commit([batch(2, *topic(2))])
+        assert loader.install([lambda delta, _image: late.append(set(delta.changed_topics))])
+        loader.handle_commit([batch(4, *topic(3))])
+        image = loader.caught_up_image()
+    finally:
+        loader.shutdown()
+    assert image is not None
+    assert set(image.topics_by_name) == {"t1", "t2", "t3"}
+    assert set.union(*early) == set.union(*late) == {"t1", "t2", "t3"}
+    assert {"t1"} <= late[0]
+    assert late[-1] == {"t3"} or late[-1] == {"t2", "t3"}
+
+
+def test_nobody_waits_for_a_loader_that_has_ended() -> None:
+    loader = MetadataLoader(NoDriver(), ManualClock())  # type: ignore[arg-type]
+    loader.start([])
+    loader.shutdown()
+    assert not loader.install([lambda _delta, _image: None])
