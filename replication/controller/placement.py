@@ -1,13 +1,19 @@
 """Which brokers get a new partition's replicas. PURE.
 
-Replica j of partition i goes to broker (i + j) mod n of the brokers in order of their ids, racks
-taking turns when every broker has one. Fenced brokers are used only when the active ones are too
-few, and never first; brokers in controlled shutdown never.
+Replica j of partition i goes to broker (i + j) mod n of the brokers in the topic's own order; when
+every broker has a rack, brokers of racks that have no replica yet go first. Fenced brokers are used
+only when the active ones are too few, and never first; brokers in controlled shutdown never.
+
+Why an order of its own: were it always that of the ids, every topic of one partition would be led
+by the first broker, and the death of any broker would move all it led to the next one. So the n-th
+topic begins n brokers further on, and topics go round with different strides. Apache Kafka shuffles
+for the same reason; here the same metadata gives the same placement.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd
 
 from replication.metadata import (
     DIRECTORY_UNASSIGNED,
@@ -19,16 +25,20 @@ from wire.errors import ErrorCode, KafkaError
 
 
 def place(
-    image: MetadataImage, start_partition: int, count: int, replication_factor: int
+    image: MetadataImage,
+    start_partition: int,
+    count: int,
+    replication_factor: int,
+    topic_number: int = 0,
 ) -> list[PartitionRegistration]:
-    """Registrations of `count` new partitions.
+    """Registrations of `count` new partitions. `topic_number` gives topics different orders.
 
     Raises KafkaError INVALID_REPLICATION_FACTOR when there are not enough brokers, or none is
     active.
     """
     usable = [b for b in image.brokers.values() if not b.in_controlled_shutdown]
-    active = _in_turns([b for b in usable if not b.fenced])
-    fenced = _in_turns([b for b in usable if b.fenced])
+    active = _ordered([b for b in usable if not b.fenced], topic_number)
+    fenced = _ordered([b for b in usable if b.fenced], topic_number)
     if not active:
         raise _cannot_place(replication_factor, "All brokers are currently fenced.")
     if replication_factor > len(usable):
@@ -50,23 +60,40 @@ def _cannot_place(replication_factor: int, reason: str) -> KafkaError:
     )
 
 
-def _in_turns(brokers: list[BrokerRegistration]) -> list[int]:
-    """Ids in ascending order; with racks, one of each rack before the second of any."""
-    ids = sorted(broker.broker_id for broker in brokers)
-    racks = {broker.broker_id: broker.rack for broker in brokers}
-    if len(set(racks.values())) < 2 or None in racks.values():
-        return ids
-    by_rack: dict[str | None, list[int]] = {}
-    for broker_id in ids:
-        by_rack.setdefault(racks[broker_id], []).append(broker_id)
-    rows = sorted(by_rack.items(), key=lambda item: str(item[0]))
-    longest = max(len(row) for _, row in rows)
-    return [row[i] for i in range(longest) for _, row in rows if i < len(row)]
+def _ordered(brokers: list[BrokerRegistration], topic_number: int) -> list[BrokerRegistration]:
+    """The topic's order: begun elsewhere than the last one's, and later with another stride."""
+    by_id = sorted(brokers, key=lambda broker: broker.broker_id)
+    count = len(by_id)
+    if count < 2:
+        return by_id
+    strides = [step for step in range(1, count) if gcd(step, count) == 1]
+    stride = strides[topic_number // count % len(strides)]
+    return [by_id[(topic_number + step * stride) % count] for step in range(count)]
 
 
-def _replicas(active: list[int], fenced: list[int], index: int, count: int) -> list[int]:
-    chosen = [active[(index + j) % len(active)] for j in range(min(count, len(active)))]
-    return chosen + [fenced[(index + j) % len(fenced)] for j in range(count - len(chosen))]
+def _replicas(
+    active: list[BrokerRegistration], fenced: list[BrokerRegistration], index: int, count: int
+) -> list[int]:
+    chosen = _chosen(active, index, min(count, len(active)))
+    return chosen + _chosen(fenced, index, count - len(chosen))
+
+
+def _chosen(brokers: list[BrokerRegistration], index: int, count: int) -> list[int]:
+    """`count` brokers from position `index` on, one of each rack before the second of any."""
+    if count == 0:
+        return []
+    turned = [brokers[(index + j) % len(brokers)] for j in range(len(brokers))]
+    racks = {broker.rack for broker in turned}
+    if len(racks) < 2 or None in racks:
+        return [broker.broker_id for broker in turned[:count]]
+    chosen: list[int] = []
+    while len(chosen) < count:
+        used: set[str | None] = set()
+        for broker in turned:
+            if broker.broker_id not in chosen and broker.rack not in used:
+                chosen.append(broker.broker_id)
+                used.add(broker.rack)
+    return chosen[:count]
 
 
 def manual(

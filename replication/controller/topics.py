@@ -186,7 +186,8 @@ class _TopicCreation:
         factor = topic.replication_factor
         if factor < 0:
             factor = self._config.default_replication_factor
-        return placement.place(self._image, 0, count, factor)
+        topic_number = len(self._image.topics_by_id) + len(self.results)
+        return placement.place(self._image, 0, count, factor, topic_number)
 
     def _assigned(self, topic: CreateTopicsRequest.Topic) -> list[PartitionRegistration]:
         for what, count in (

@@ -79,6 +79,33 @@ def test_replicas_are_spread_by_partition_number(three: Cluster) -> None:
     assert three.partition("orders", 4).replicas == (2, 3, 1)
 
 
+def test_racks_of_different_sizes_each_hold_a_replica() -> None:
+    made = Cluster()
+    racks = {1: "a", 2: "a", 3: "b", 4: "a", 5: "c"}
+    for broker_id, rack in racks.items():
+        made.start_broker(broker_id, rack=rack)
+    for number in range(6):
+        made.create(f"t{number}", 10, 3)
+        for index in range(10):
+            replicas = made.partition(f"t{number}", index).replicas
+            assert {racks[r] for r in replicas} == {"a", "b", "c"}
+    made.create("wide", 5, 5)
+    assert all(set(made.partition("wide", index).replicas) == set(racks) for index in range(5))
+
+
+def test_leaders_are_spread_over_the_brokers_also_of_topics_with_one_partition() -> None:
+    made = Cluster()
+    for broker_id in (1, 2, 3, 4, 5):
+        made.start_broker(broker_id)
+    for number in range(40):
+        made.create(f"t{number}", 1, 3)
+    leaders = [made.partition(f"t{number}").leader for number in range(40)]
+    assert all(leaders.count(broker_id) == 8 for broker_id in range(1, 6))
+    made.heartbeat(2, want_fence=True)
+    heirs = {made.partition(f"t{n}").leader for n in range(40) if leaders[n] == 2}
+    assert heirs == {1, 3, 4, 5}, "what a dead broker led goes to all others"
+
+
 def test_racks_take_turns() -> None:
     made = Cluster()
     for broker_id, rack in ((1, "a"), (2, "a"), (3, "b"), (4, "b")):
