@@ -75,14 +75,28 @@ def register_broker(
     request: BrokerRegistrationRequest,
     next_offset: int,
     now_ms: int,
+    *,
+    in_process: bool = False,
 ) -> ControllerResult:
     """Serve BrokerRegistration. `next_offset`: where the records of the answer will start.
+    `in_process`: it came from the broker of the controller's own process, not over the network.
 
     Raises KafkaError INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION,
     UNSUPPORTED_VERSION (a finalised feature the broker lacks).
     """
     existing = image.brokers.get(request.broker_id)
-    _check_registration(image, sessions, config, request, existing, now_ms)
+    _check_registration(image, config, request)
+    if (
+        existing is not None
+        and existing.incarnation_id != request.incarnation_id
+        and sessions.is_valid(request.broker_id, now_ms, in_process=in_process)
+    ):
+        raise KafkaError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            "Another broker is registered with that broker id. If the broker was recently "
+            "restarted this should self-resolve once the heartbeat manager expires the broker's "
+            "session.",
+        )
     records: list[Any] = []
     same = existing is not None and existing.incarnation_id == request.incarnation_id
     if not same:
@@ -122,28 +136,12 @@ def register_broker(
 
 
 def _check_registration(
-    image: MetadataImage,
-    sessions: BrokerSessions,
-    config: ControllerConfig,
-    request: BrokerRegistrationRequest,
-    existing: BrokerRegistration | None,
-    now_ms: int,
+    image: MetadataImage, config: ControllerConfig, request: BrokerRegistrationRequest
 ) -> None:
     if request.cluster_id != config.cluster_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
             f"Expected cluster ID {config.cluster_id}, but got cluster ID {request.cluster_id}",
-        )
-    if (
-        existing is not None
-        and existing.incarnation_id != request.incarnation_id
-        and sessions.is_valid(request.broker_id, now_ms)
-    ):
-        raise KafkaError(
-            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            "Another broker is registered with that broker id. If the broker was recently "
-            "restarted this should self-resolve once the heartbeat manager expires the broker's "
-            "session.",
         )
     if request.is_migrating_zk_broker:
         raise KafkaError(

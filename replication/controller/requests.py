@@ -158,9 +158,17 @@ def _allocate_producer_ids(
     return producer_ids.allocate_producer_ids(state.image, request)
 
 
-def _register_broker(state: ActiveState, request: Any, _: ControllerContext) -> ControllerResult:
+def _register_broker(
+    state: ActiveState, request: Any, context: ControllerContext
+) -> ControllerResult:
     return cluster.register_broker(
-        state.image, state.sessions, state.config, request, state.next_offset, state.now_ms
+        state.image,
+        state.sessions,
+        state.config,
+        request,
+        state.next_offset,
+        state.now_ms,
+        in_process=context.api_version < 0,
     )
 
 

@@ -11,8 +11,8 @@ counts for nobody (`excuse`).
 
 The controller's own broker (`local_broker_id`) runs in the same process and holds the lock of the
 same directories. So its session lasts as long as the process, and a new incarnation of it may
-register at once: the old one is dead. (Apache Kafka keeps a killed combined node waiting for its
-9 s session.)
+register at once, from this process only: the old one is dead. (Apache Kafka keeps a killed combined
+node waiting for its 9 s session.)
 """
 
 from __future__ import annotations
@@ -86,11 +86,13 @@ class BrokerSessions:
         for session in self._sessions.values():
             session.last_contact_ms += late_ms
 
-    def is_valid(self, broker_id: int, now_ms: int) -> bool:
-        """Has another incarnation been heard of within the session timeout."""
+    def is_valid(self, broker_id: int, now_ms: int, *, in_process: bool) -> bool:
+        """Does another incarnation live; `in_process`: the new one asks from this very process."""
         session = self._sessions.get(broker_id)
-        if session is None or broker_id == self._local:
+        if session is None:
             return False
+        if broker_id == self._local:
+            return not in_process
         return now_ms - session.last_contact_ms < self._timeout_ms
 
     def next_expiry_ms(self, image: MetadataImage) -> int | None:

@@ -134,9 +134,10 @@ class Cluster:
         *,
         clean: bool = False,
         rack: str | None = None,
+        in_process: bool | None = None,
         **changes: Any,
     ) -> int:
-        """Register a broker; returns its epoch."""
+        """Register a broker; returns its epoch. Broker 1 runs in the controller's process."""
         existing = self.image.brokers.get(broker_id)
         fields: dict[str, Any] = {
             "broker_id": broker_id, "cluster_id": CLUSTER_ID,
@@ -158,8 +159,9 @@ class Cluster:
         }  # fmt: skip
         request = BrokerRegistrationRequest(**{**fields, **changes})
         result = cluster.register_broker(
-            self.image, self.sessions, self.config, request, self.next_offset, self.now_ms
-        )
+            self.image, self.sessions, self.config, request, self.next_offset, self.now_ms,
+            in_process=broker_id == 1 if in_process is None else in_process,
+        )  # fmt: skip
         return int(self.run(result).broker_epoch)
 
     def heartbeat(self, broker_id: int = 1, **changes: Any) -> Any:

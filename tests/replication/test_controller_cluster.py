@@ -119,6 +119,16 @@ def test_a_broker_that_lacks_a_finalised_feature_is_told_which() -> None:
 # --- heartbeats ---------------------------------------------------------------------------------
 
 
+def test_another_machine_with_the_id_of_the_controllers_own_broker_is_a_duplicate() -> None:
+    made = three()
+    made.now_ms += 100_000
+    with pytest.raises(KafkaError) as refused:
+        made.register(1, incarnation=99, in_process=False, log_dirs=[b"\x44" * 16])
+    assert refused.value.code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    made.register(1, incarnation=98)
+    assert made.image.brokers[1].incarnation_id == bytes([98]) * 16
+
+
 def test_a_broker_is_unfenced_only_when_it_has_read_its_registration() -> None:
     made = Cluster()
     epoch = made.register()
@@ -179,8 +189,8 @@ def test_a_broker_that_stopped_cleanly_may_come_back_at_once_to_a_new_controller
     made = three()
     made.heartbeat(2, want_fence=True)
     made.sessions.restart(made.image, made.now_ms)
-    assert not made.sessions.is_valid(2, made.now_ms)
-    assert made.sessions.is_valid(3, made.now_ms)
+    assert not made.sessions.is_valid(2, made.now_ms, in_process=False)
+    assert made.sessions.is_valid(3, made.now_ms, in_process=False)
 
 
 def test_fencing_moves_leaderships_to_a_replica_in_sync() -> None:
