@@ -34,7 +34,7 @@ chaos: $(VENV)/.test  ## the same for hours (CHAOS_ROUNDS=200, 50 without it)
 compat-spark: $(VENV)/.spark  ## Spark's Kafka source and sink against a real broker process
 	$(BIN)/python -m pytest compat_tests/spark $(ARGS)
 
-compat-pipeline: $(VENV)/.spark  ## our Spark pipeline against a real broker process (20 minutes)
+compat-pipeline: $(VENV)/.spark  ## our Spark pipeline against real brokers (PIPELINE_KILL_ROUNDS=20: the long form)
 	$(BIN)/python -m pytest compat_tests/pipeline $(ARGS)
 
 bench: $(VENV)/.spark  ## every workload beside Apache Kafka 4.3.1 (ARGS="--only W4", ARGS="--list")
