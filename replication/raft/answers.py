@@ -30,12 +30,18 @@ from replication.raft.events import (
     LogPosition,
     Ready,
     Reply,
-    Serve,
     SnapshotId,
     UpdateVoter,
     Vote,
     VoterChangeReply,
     VoteReply,
+)
+from replication.raft.moves import (
+    become_unattached,
+    leader_is,
+    leader_left,
+    vote_for,
+    would_grant,
 )
 from replication.raft.voter_set import ReplicaKey
 from wire.errors import ErrorCode
@@ -104,11 +110,11 @@ def answer_vote(core: RaftCore, event: Vote, ready: Ready, now_ms: int) -> None:
     granted = False
     if error is ErrorCode.NONE:
         if event.epoch > core.epoch:
-            core.become_unattached(event.epoch, ready, now_ms)
+            become_unattached(core, event.epoch, ready, now_ms)
         if not _is_meant(core, event.voter):
             error = ErrorCode.INVALID_VOTER_KEY
         elif event.pre_vote:
-            granted = core.would_grant(event.log)
+            granted = would_grant(core, event.log)
         else:
             granted = _grant(core, event, ready, now_ms)
     ready.reply = VoteReply(error, core.epoch, core.leader_id, granted, core.endpoints_of_leader())
@@ -123,7 +129,7 @@ def _grant(core: RaftCore, event: Vote, ready: Ready, now_ms: int) -> bool:
         return ReplicaKey(state.voted_id, state.voted_directory_id).accepts(event.candidate)
     if event.log < core.log:
         return False
-    core.vote_for(event.candidate, ready, now_ms)
+    vote_for(core, event.candidate, ready, now_ms)
     return True
 
 
@@ -137,7 +143,7 @@ def answer_begin_quorum_epoch(
     if event.leader_id == core.node_id and error is ErrorCode.NONE:
         error = ErrorCode.INVALID_REQUEST  # another node has our id
     if error is ErrorCode.NONE:
-        core.leader_is(event.leader_id, event.epoch, event.leader_endpoints, ready, now_ms)
+        leader_is(core, event.leader_id, event.epoch, event.leader_endpoints, ready, now_ms)
         if not _is_meant(core, event.voter):
             error = ErrorCode.INVALID_VOTER_KEY
     ready.reply = BeginQuorumEpochReply(
@@ -153,8 +159,8 @@ def answer_end_quorum_epoch(
     if event.leader_id == core.node_id and error is ErrorCode.NONE:
         error = ErrorCode.INVALID_REQUEST
     if error is ErrorCode.NONE:
-        core.leader_is(event.leader_id, event.epoch, event.leader_endpoints, ready, now_ms)
-        core.leader_left(_succession_ms(core, event.preferred), now_ms)
+        leader_is(core, event.leader_id, event.epoch, event.leader_endpoints, ready, now_ms)
+        leader_left(core, _succession_ms(core, event.preferred), now_ms)
     ready.reply = EndQuorumEpochReply(error, core.epoch, core.leader_id, core.endpoints_of_leader())
 
 
@@ -187,7 +193,7 @@ def answer_fetch(core: RaftCore, event: Fetch, ready: Ready, now_ms: int) -> Non
         return
     if event.replica.node_id >= 0 and event.replica != core.key:
         core.replica_fetched(event.replica, event.offset, ready, now_ms)
-    ready.serve = Serve(event)
+    ready.serve = event
 
 
 def _validate(
@@ -271,7 +277,6 @@ def answer_voter_change(core: RaftCore, event: VoterChange, ready: Ready, now_ms
     if error is not ErrorCode.NONE:
         ready.reply = change_reply(core, error)
         return
-    assert core.changes is not None
     ready.reply = core.changes.begin(event, ready, now_ms)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from replication.raft.events import AppendVoters, LeaderChange
+from replication.raft.own_events import AppendVoters, LeaderChange
 from replication.raft.voter_records import ControlRecord, voter_controls
 from replication.raft.voter_set import VoterSet
 from wire.control_records import ControlRecordType

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from replication.raft.batches import CommittedBatch, PendingBatch
-from replication.raft.events import SnapshotId
 from replication.raft.log import RaftLog
+from replication.raft.own_events import SnapshotId
 
 _PIECE_BYTES = 8 * 1024 * 1024
 

@@ -36,9 +36,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from replication.raft.answers import refusal, snapshot_reply
 from replication.raft.batches import (
     CommittedBatch,
     PendingBatch,
@@ -47,43 +46,35 @@ from replication.raft.batches import (
 )
 from replication.raft.core import RaftCore, Role
 from replication.raft.delivery import Delivery, RaftListener, RecordSerde
-from replication.raft.events import (
+from replication.raft.log import METADATA_TOPIC, RaftLog
+from replication.raft.own_events import (
     NO_LEADER,
-    Answered,
     AppendVoters,
     ElectionState,
-    EndQuorumEpoch,
-    Event,
-    Fetched,
-    FetchReply,
-    FetchSnapshot,
-    FetchSnapshotReply,
     Flushed,
     LeaderChange,
-    Outgoing,
     Peer,
     RaftConfig,
     Ready,
-    Reply,
-    Request,
     Resign,
     Send,
     Shutdown,
     SnapshotId,
-    SnapshotLoaded,
-    SnapshotPart,
     Start,
     Tick,
-    Truncated,
     VotersAppended,
 )
-from replication.raft.log import METADATA_TOPIC, RaftLog
-from replication.raft.parked import ParkedFetches
-from replication.raft.snapshots import CorruptSnapshot
-from replication.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
+from replication.raft.voter_set import Endpoint, ReplicaKey, VoterSet
 from storage import files
 from storage.config import Clock
 from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from replication.raft.events import Event, Outgoing, Reply, Request
+    from replication.raft.follower import Follower
+    from replication.raft.parked import ParkedFetches
+    from replication.raft.quorum_info import QuorumInfo as QuorumInfo
+    from replication.raft.quorum_info import ReplicaState as ReplicaState
 
 logger = logging.getLogger(__name__)
 
@@ -105,27 +96,6 @@ class RaftTransport(Protocol):
         timeout_ms: int,
     ) -> None:
         """`on_answer` is called exactly once, on any thread; None when there was no answer."""
-
-
-class ReplicaState(NamedTuple):
-    """One row of DescribeQuorum. Timestamps are wall ms, -1 when unknown."""
-
-    replica_id: int
-    directory_id: bytes
-    log_end_offset: int
-    last_fetch_timestamp: int
-    last_caught_up_timestamp: int
-
-
-class QuorumInfo(NamedTuple):
-    """What DescribeQuorum reports; complete only on the leader. `nodes`: where the voters are."""
-
-    leader_id: int
-    leader_epoch: int
-    high_watermark: int
-    voters: list[ReplicaState]
-    observers: list[ReplicaState]
-    nodes: list[Voter]
 
 
 class RaftDriver:
@@ -181,7 +151,8 @@ class RaftDriver:
         self._on_fatal = on_fatal
         self._transport = transport
         self._delivery = Delivery(log, serde)
-        self._parked = ParkedFetches(self.core, log)
+        self._parked: ParkedFetches | None = None
+        self._follower: Follower | None = None
         self._core_lock = threading.Lock()
         self._caught_up = threading.Event()
         self._wake = threading.Condition()
@@ -195,10 +166,7 @@ class RaftDriver:
         self._stopped = False
         self._stop_deadline_ms: int | None = None
         # The driver's thread only:
-        self._unheard: dict[int, int] = {}
-        """How many farewells each voter did not answer."""
         self._on_change_reply: OnReply | None = None
-        self._snapshot_id: SnapshotId | None = None
         self._thread: threading.Thread | None = None
 
     # --- for callers ----------------------------------------------------------------------------
@@ -273,7 +241,7 @@ class RaftDriver:
             self._stopped = True
             refused, self._inbox = self._inbox, deque()
         self._refuse(refused)
-        self._parked.give_up()
+        self._give_up_parked()
         try:
             self.log.close()
         except (OSError, KafkaError) as error:
@@ -299,12 +267,13 @@ class RaftDriver:
                 self._inbox.append((event, on_reply))
                 self._wake.notify()
         if is_down:
-            if on_reply is not None:
-                on_reply(refusal(event, self.core.epoch))
+            self._refuse([(event, on_reply)])
         elif self.on_wake is not None:
             self.on_wake()
 
     def _refuse(self, refused: Iterable[tuple[Event, OnReply | None]]) -> None:
+        from replication.raft.answers import refusal
+
         waiting, self._on_change_reply = self._on_change_reply, None
         for event, on_reply in (*refused, (None, waiting)):
             if on_reply is not None:
@@ -360,44 +329,11 @@ class RaftDriver:
 
     def describe_quorum(self) -> QuorumInfo:
         """The quorum as this node sees it; a leader counts itself as fetching all the time."""
+        from replication.raft.quorum_info import describe
+
         now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
-
-        def timestamp(ms: int | None) -> int:
-            return -1 if ms is None else wall_ms - (now_ms - ms)
-
         with self._core_lock:
-            core, leader = self.core, self.core.leader
-            states, observers = [], []
-            for voter in core.voters:
-                progress = leader.replicas.get(voter.node_id) if leader else None
-                end_offset = progress.end_offset if progress else -1
-                fetched = timestamp(progress.last_fetch_ms) if progress else -1
-                caught_up = timestamp(progress.last_caught_up_ms) if progress else -1
-                directory_id = voter.directory_id
-                if voter.node_id == self.node_id:
-                    directory_id = core.key.directory_id
-                    end_offset = self.log.end_offset
-                    fetched = caught_up = wall_ms if leader else -1
-                states.append(
-                    ReplicaState(voter.node_id, directory_id, end_offset, fetched, caught_up)
-                )
-            for other in leader.active_observers(now_ms) if leader else ():
-                observers.append(
-                    ReplicaState(
-                        *other.key,
-                        other.end_offset,
-                        timestamp(other.last_fetch_ms),
-                        timestamp(other.last_caught_up_ms),
-                    )
-                )
-            return QuorumInfo(
-                core.leader_id,
-                core.epoch,
-                core.high_watermark,
-                states,
-                observers,
-                list(core.voters),
-            )
+            return describe(self.core, self.log.end_offset, now_ms, wall_ms)
 
     # --- the thread -----------------------------------------------------------------------------
 
@@ -436,7 +372,8 @@ class RaftDriver:
     @property
     def deadline_ms(self) -> int | None:
         """When `turn` has something to do even if nothing happens."""
-        deadlines = (self.core.deadline_ms, self._parked.deadline_ms, self._stop_deadline_ms)
+        parked_ms = self._parked.deadline_ms if self._parked is not None else None
+        deadlines = (self.core.deadline_ms, parked_ms, self._stop_deadline_ms)
         return min((ms for ms in deadlines if ms is not None), default=None)
 
     def _may_stop(self) -> bool:
@@ -445,10 +382,8 @@ class RaftDriver:
         if not core.is_stopping:
             return False
         waits = core.role in (Role.RESIGNED, Role.UNATTACHED) and core.led_until_stop
-        # Whoever hears no farewell, twice, is gone too: all nodes stop at once.
-        others = [voter for voter in core.voters.ids if voter != self.node_id]
-        if waits and all(self._unheard.get(voter, 0) > 1 for voter in others):
-            return True
+        if waits and core.election.nobody_hears:
+            return True  # all nodes stop at once
         return not waits or self._clock.now_ms() >= (self._stop_deadline_ms or 0)
 
     def turn(self) -> None:
@@ -459,7 +394,8 @@ class RaftDriver:
         for event, on_reply in inbox:
             self._step(event, on_reply)
         now_ms = self._clock.now_ms()
-        self._parked.expire(now_ms)
+        if self._parked is not None:
+            self._parked.expire(now_ms)
         deadline_ms = self.core.deadline_ms
         if deadline_ms is not None and now_ms >= deadline_ms:
             self._step(Tick())
@@ -491,7 +427,8 @@ class RaftDriver:
         elif (core.epoch, core.leader_id) != before and not core.is_leader:
             logger.info("%s epoch=%s leader=%s", core.role.value, core.epoch, core.leader_id)
             self._delivery.tell_leader(core.leader_id, core.epoch)
-        self._take(ready)
+        if ready.truncate or ready.accept or ready.accept_snapshot:
+            self._take(ready)
         if core.is_caught_up and not self._caught_up.is_set():
             self._caught_up.set()
 
@@ -502,7 +439,8 @@ class RaftDriver:
         for change in ready.append:
             self._append_control(change)
         if ready.begin_snapshot is not None:
-            self._begin_snapshot(ready.begin_snapshot)
+            logger.info("downloading snapshot=%s", ready.begin_snapshot.file_name)
+            self.log.begin_snapshot(ready.begin_snapshot)
         for send in ready.send:
             self._send(send)
         if on_reply is not None:
@@ -517,9 +455,15 @@ class RaftDriver:
         if ready.reply is not None:
             on_reply(ready.reply)
         elif ready.serve is not None:
-            self._parked.serve(ready.serve.request, on_reply, self._clock.now_ms())
+            if self._parked is None:
+                from replication.raft.parked import ParkedFetches
+
+                self._parked = ParkedFetches(self.core, self.log)
+            self._parked.serve(ready.serve, on_reply, self._clock.now_ms())
         elif ready.serve_snapshot is not None:
-            on_reply(self._snapshot_part(ready.serve_snapshot))
+            from replication.raft.parked import snapshot_piece
+
+            on_reply(snapshot_piece(self.core, self.log, ready.serve_snapshot))
         else:
             self._on_change_reply = on_reply
 
@@ -527,9 +471,9 @@ class RaftDriver:
         assert self._transport is not None, "one voter has nobody to talk to"
         to, request = send
 
+        from replication.raft.events import Answered
+
         def answered(reply: Reply | None) -> None:
-            if reply is None and isinstance(request, EndQuorumEpoch):
-                self._unheard[to.node_id] = self._unheard.get(to.node_id, 0) + 1
             self._post(Answered(to, request, reply), None)
 
         self._transport.send(to, request, answered, self.core.config.request_timeout_ms)
@@ -581,7 +525,8 @@ class RaftDriver:
             self._delivery.appended(pending)
             if pending.voters is not None:
                 self._step(VotersAppended(pending.committed.last_offset, pending.voters))
-        self._parked.wake()
+        if self._parked is not None:
+            self._parked.wake()
         self.log.flush()
         self._step(Flushed(self.log.position))
         if failure is not None:
@@ -595,66 +540,21 @@ class RaftDriver:
             self._append_epoch = -1
             self._accumulator.clear()
         self._delivery.forget_appended()
-        self._parked.give_up()
+        self._give_up_parked()
         logger.info("leadership lost epoch=%s role=%s", self.core.epoch, self.core.role.value)
         self._delivery.tell_leader(self.leader_id, self.core.epoch)
 
-    def _snapshot_part(self, request: FetchSnapshot) -> FetchSnapshotReply:
-        """The piece asked for (K-9), or SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE."""
-        snapshot_id, position = request.snapshot_id, request.position
-        found = self.log.read_snapshot_part(snapshot_id, position, request.max_bytes)
-        if found is None:
-            return snapshot_reply(self.core, snapshot_id, ErrorCode.SNAPSHOT_NOT_FOUND)
-        size, data = found
-        if not 0 <= position < size:
-            return snapshot_reply(self.core, snapshot_id, ErrorCode.POSITION_OUT_OF_RANGE)
-        return snapshot_reply(self.core, snapshot_id, size=size, position=position, data=data)
-
-    # --- as follower ----------------------------------------------------------------------------
+    def _give_up_parked(self) -> None:
+        if self._parked is not None:
+            self._parked.give_up()
 
     def _take(self, ready: Ready) -> None:
         """What the leader gave us goes to disk before anything else happens."""
-        if ready.truncate is not None:
-            self.log.truncate_to_common(ready.truncate)
-            self._step(Truncated(self.log.position))
-        elif ready.accept is not None:
-            self._accept(ready.accept)
-        elif ready.accept_snapshot is not None:
-            self._accept_part(ready.accept_snapshot)
+        if self._follower is None:
+            from replication.raft.follower import Follower
 
-    def _accept(self, reply: FetchReply) -> None:
-        sets = self.log.append_as_follower(reply.records, reply.epoch)
-        if self.core.can_vote:
-            self.log.flush()
-        for offset, voters in sets:
-            self._step(VotersAppended(offset, voters))
-        self._step(Fetched(self.log.position, reply.high_watermark))
-
-    def _begin_snapshot(self, snapshot_id: SnapshotId) -> None:
-        logger.info("downloading snapshot=%s", snapshot_id.file_name)
-        self._snapshot_id = snapshot_id
-        self.log.begin_snapshot(snapshot_id)
-
-    def _accept_part(self, reply: FetchSnapshotReply) -> None:
-        try:
-            snapshot_id = reply.snapshot_id
-            size = self.log.append_to_snapshot(snapshot_id, reply.position, reply.data)
-            if size < reply.size and reply.data:
-                self._step(SnapshotPart(size))
-                return
-            voters = self.log.finish_snapshot(snapshot_id)
-        except CorruptSnapshot as error:
-            logger.error("downloaded snapshot is not usable error=%s", error)
-            self._step(SnapshotPart(None))
-        except OSError as error:
-            if not files.is_disk_full(error):
-                raise
-            logger.error("no room for a snapshot error=%s", error)
-            self._step(SnapshotPart(None))
-        else:
-            logger.info("restarting the log at snapshot=%s", snapshot_id.file_name)
-            self._delivery.forget_appended()
-            self._step(SnapshotLoaded(self.log.position, voters))
+            self._follower = Follower(self.log, self._step, self.core.can_vote)
+        self._follower.take(ready)
 
     # --- telling the listeners ------------------------------------------------------------------
 
@@ -662,7 +562,8 @@ class RaftDriver:
         self._delivery.advance(high_watermark)
         if not self.core.is_leader:
             return
-        self._parked.wake()
+        if self._parked is not None:
+            self._parked.wake()
         if self._append_epoch != self.core.epoch:
             with self._wake:
                 self._append_epoch = self.core.epoch
@@ -677,7 +578,7 @@ class RaftDriver:
             self._accumulator.clear()
             refused, self._inbox = self._inbox, deque()
         self._refuse(refused)
-        self._parked.give_up()
+        self._give_up_parked()
         self._delivery.tell_leader(NO_LEADER, self.core.epoch)
         if self._on_fatal is not None:
             self._on_fatal(error)
@@ -686,9 +587,7 @@ class RaftDriver:
 __all__ = [
     "METADATA_TOPIC",
     "CommittedBatch",
-    "QuorumInfo",
     "RaftDriver",
     "RaftListener",
     "RaftTransport",
-    "ReplicaState",
 ]

@@ -28,6 +28,7 @@ class Election:
         "_asked",
         "_core",
         "_request",
+        "_silent",
         "granted",
         "is_backing_off",
         "rejected",
@@ -39,6 +40,7 @@ class Election:
         self._core = core
         self._request: Callable[[Voter], Outgoing] | None = None
         self._asked: set[int] = set()
+        self._silent: dict[int, int] = {}
         self.granted: set[int] = set()
         self.rejected: set[int] = set()
         self.is_backing_off = False
@@ -56,6 +58,7 @@ class Election:
         """Nobody is asked any more; answers still under way mean nothing."""
         self._request = None
         self._asked = set()
+        self._silent = {}
         self.granted = set()
         self.rejected = set()
         self.is_backing_off = False
@@ -79,6 +82,7 @@ class Election:
         if node_id not in self._core.voters:
             return
         if said is None:
+            self._silent[node_id] = self._silent.get(node_id, 0) + 1
             if not self.is_backing_off:
                 self.retry_ms = now_ms + self._core.config.retry_backoff_ms
         else:
@@ -96,13 +100,9 @@ class Election:
         return len(self.rejected) > len(voters) - voters.majority
 
     @property
-    def all_answered(self) -> bool:
-        return len(self.granted | self.rejected) >= len(self._core.voters)
-
-    def timeout_ms(self, now_ms: int) -> int:
-        """When a round that begins now is over."""
-        base = self._core.config.election_timeout_ms
-        return now_ms + base + self._core.random_below(base)
+    def nobody_hears(self) -> bool:
+        """Were all others asked twice in vain: they are gone too."""
+        return all(self._silent.get(v.node_id, 0) > 1 for v in self._core.other_voters())
 
     def back_off(self, now_ms: int) -> int:
         """Lost: wait until the time returned before the next round."""

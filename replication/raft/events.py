@@ -14,76 +14,32 @@ and () when none: that is how a node that asked the wrong one finds the right on
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from replication.raft.voter_set import (
-    NO_REPLICA,
-    ZERO_DIRECTORY_ID,
-    Endpoint,
-    ReplicaKey,
-    Voter,
-    VoterSet,
+from replication.raft.own_events import (
+    NO_LEADER,
+    NO_VOTE,
+    AppendVoters,
+    ElectionState,
+    Flushed,
+    LeaderChange,
+    LogPosition,
+    Peer,
+    RaftConfig,
+    Ready,
+    Resign,
+    Send,
+    Shutdown,
+    SnapshotId,
+    Start,
+    Tick,
+    VotersAppended,
 )
+from replication.raft.voter_set import NO_REPLICA, Endpoint, ReplicaKey, Voter, VoterSet
 from wire.errors import ErrorCode
 
-NO_LEADER = -1
-NO_VOTE = -1
 NO_EPOCH = -1
 UNKNOWN_HIGH_WATERMARK = -1
-
-
-class SnapshotId(NamedTuple):
-    """`offset` is the first offset not contained, `epoch` that of the last one that is."""
-
-    offset: int
-    epoch: int
-
-    @property
-    def file_name(self) -> str:
-        return f"{self.offset:020d}-{self.epoch:010d}.checkpoint"
-
-
-class LogPosition(NamedTuple):
-    """End of a log: epoch of its last batch and its log end offset. Compares as Raft does."""
-
-    epoch: int
-    end_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class RaftConfig:
-    """Kafka's controller.quorum.* of the same names; milliseconds."""
-
-    election_timeout_ms: int = 1000
-    election_backoff_max_ms: int = 1000
-    fetch_timeout_ms: int = 2000
-    request_timeout_ms: int = 2000
-    retry_backoff_ms: int = 20
-    append_linger_ms: int = 25
-    """Not waited for: what arrives while a batch is being written goes into the next sync."""
-    fetch_max_wait_ms: int = 500
-    fetch_max_bytes: int = 8 * 1024 * 1024
-    auto_join: bool = False
-    """An observer that can vote asks to become a voter (KIP-1186: auto.join.enable)."""
-
-
-@dataclass(slots=True)
-class ElectionState:
-    """What must survive a crash for an election to be safe (file `quorum-state`)."""
-
-    epoch: int = 0
-    leader_id: int = NO_LEADER
-    voted_id: int = NO_VOTE
-    voted_directory_id: bytes = ZERO_DIRECTORY_ID
-
-
-class Peer(NamedTuple):
-    """Where a request goes. A bootstrap server, whose node id is not known, has an id below -1."""
-
-    node_id: int
-    host: str
-    port: int
 
 
 # --- requests -----------------------------------------------------------------------------------
@@ -290,36 +246,12 @@ Reply = (
 # --- other events -------------------------------------------------------------------------------
 
 
-class Start(NamedTuple):
-    """First event: what the disk holds."""
-
-    state: ElectionState
-    log: LogPosition
-
-
-class Tick(NamedTuple):
-    """Time has passed; `now_ms` says how much."""
-
-
-class Flushed(NamedTuple):
-    """This voter's log is durable up to (excluding) `log.end_offset`."""
-
-    log: LogPosition
-
-
 class Answered(NamedTuple):
     """A peer answered `request`; `reply` is None when none came (refused, closed, timed out)."""
 
     peer: Peer
     request: Outgoing
     reply: Reply | None
-
-
-class VotersAppended(NamedTuple):
-    """A VotersRecord or KRaftVersion record stands in our log at `offset`: effective at once."""
-
-    offset: int
-    voters: VoterSet
 
 
 class Truncated(NamedTuple):
@@ -355,14 +287,6 @@ class SnapshotLoaded(NamedTuple):
     voters: VoterSet | None
 
 
-class Shutdown(NamedTuple):
-    """Stand for nothing any more; resign when leading. Other events go on being answered."""
-
-
-class Resign(NamedTuple):
-    """Give up leadership of the current epoch (shutdown, failed append)."""
-
-
 Event = (
     Request
     | Start
@@ -378,66 +302,49 @@ Event = (
     | Shutdown
 )
 
-
-# --- effects ------------------------------------------------------------------------------------
-
-
-class LeaderChange(NamedTuple):
-    """Control batch a new leader appends first: itself, the voters, and who voted for it."""
-
-    leader_id: int
-    epoch: int
-    voters: tuple[ReplicaKey, ...]
-    granting_voters: tuple[ReplicaKey, ...]
-    voter_set: VoterSet | None = None
-    """With this voter set behind it in the same batch (effective as with AppendVoters)."""
-
-
-class AppendVoters(NamedTuple):
-    """Control batch with a new voter set (and kraft.version): effective once appended (K-12)."""
-
-    epoch: int
-    voters: VoterSet
-
-
-class Send(NamedTuple):
-    """A request for another node; what comes of it is stepped as `Answered`."""
-
-    to: Peer
-    request: Outgoing
-
-
-class Serve(NamedTuple):
-    """A fetch that may be answered from the log now, or kept until there is something new.
-
-    The caller reads from `request.offset`; nothing there and `request.high_watermark` at least
-    ours: it parks the request, for `request.max_wait_ms` at most.
-    """
-
-    request: Fetch
-
-
-@dataclass(slots=True)
-class Ready:
-    """Effects of one step, to be done in the order of core's module docstring."""
-
-    persist: ElectionState | None = None
-    truncate: LogPosition | None = None
-    """Cut our log back to where it and the leader's, whose epoch ends here, are the same."""
-    accept: FetchReply | None = None
-    """Records and high watermark from the leader; answer with `Fetched`."""
-    begin_snapshot: SnapshotId | None = None
-    """Prepare an empty unfinished file; parts follow."""
-    accept_snapshot: FetchSnapshotReply | None = None
-    """A part of it; answer with `SnapshotPart`, or `SnapshotLoaded` when it was the last."""
-    append: list[LeaderChange | AppendVoters] = field(default_factory=list)
-    send: list[Send] = field(default_factory=list)
-    reply: Reply | None = None
-    """Answer to the request stepped."""
-    serve: Serve | None = None
-    """The fetch stepped is to be served from the log."""
-    serve_snapshot: FetchSnapshot | None = None
-    """The request stepped is to be answered from the snapshot's file."""
-    change_reply: VoterChangeReply | None = None
-    """Answer to the AddVoter or RemoveVoter that was left without one (there is at most one)."""
-    high_watermark: int | None = None
+__all__ = [
+    "NO_LEADER",
+    "NO_VOTE",
+    "AppendVoters",
+    "ElectionState",
+    "Flushed",
+    "LeaderChange",
+    "LogPosition",
+    "Peer",
+    "RaftConfig",
+    "Ready",
+    "Resign",
+    "Send",
+    "Shutdown",
+    "SnapshotId",
+    "Start",
+    "Tick",
+    "VotersAppended",
+    "Vote",
+    "BeginQuorumEpoch",
+    "EndQuorumEpoch",
+    "Fetch",
+    "FetchSnapshot",
+    "AddVoter",
+    "RemoveVoter",
+    "UpdateVoter",
+    "ProbeVersions",
+    "VoteReply",
+    "BeginQuorumEpochReply",
+    "EndQuorumEpochReply",
+    "FetchReply",
+    "FetchSnapshotReply",
+    "VoterChangeReply",
+    "VersionsReply",
+    "Answered",
+    "Truncated",
+    "Fetched",
+    "SnapshotPart",
+    "SnapshotLoaded",
+    "Request",
+    "Outgoing",
+    "Reply",
+    "Event",
+    "NO_EPOCH",
+    "UNKNOWN_HIGH_WATERMARK",
+]

@@ -134,7 +134,7 @@ class Fetcher:
         self._ready_ms = now_ms
         self._ask_anyone = False
         self.has_fetched = True
-        core.fetch_succeeded(now_ms)
+        core.wait(now_ms, core.config.fetch_timeout_ms)
         if isinstance(reply, FetchReply):
             self._take(reply, ready)
         elif isinstance(reply, FetchSnapshotReply):

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from replication.raft.events import ElectionState, LogPosition, SnapshotId
+from replication.raft.own_events import ElectionState, LogPosition, SnapshotId
 from replication.raft.quorum_state import read_quorum_state, write_quorum_state
 from replication.raft.snapshots import (
     PART_SUFFIX,

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from replication.raft.answers import fetch_reply
+from replication.raft.answers import fetch_reply, snapshot_reply
 from replication.raft.core import RaftCore
-from replication.raft.events import Fetch, FetchReply
+from replication.raft.events import Fetch, FetchReply, FetchSnapshot, FetchSnapshotReply
 from replication.raft.log import RaftLog
 from wire.errors import ErrorCode, KafkaError
 
@@ -94,3 +94,15 @@ class ParkedFetches:
         records = self._log.read(offset, max_bytes)
         self._read = (offset, max_bytes, records)
         return records
+
+
+def snapshot_piece(core: RaftCore, log: RaftLog, request: FetchSnapshot) -> FetchSnapshotReply:
+    """The piece asked for (K-9), or SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE."""
+    snapshot_id, position = request.snapshot_id, request.position
+    found = log.read_snapshot_part(snapshot_id, position, request.max_bytes)
+    if found is None:
+        return snapshot_reply(core, snapshot_id, ErrorCode.SNAPSHOT_NOT_FOUND)
+    size, data = found
+    if not 0 <= position < size:
+        return snapshot_reply(core, snapshot_id, ErrorCode.POSITION_OUT_OF_RANGE)
+    return snapshot_reply(core, snapshot_id, size=size, position=position, data=data)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from replication.raft.events import NO_LEADER, NO_VOTE, ElectionState
+from replication.raft.own_events import NO_LEADER, NO_VOTE, ElectionState
 from replication.raft.voter_set import ZERO_DIRECTORY_ID
 from storage.checkpoint import atomic_write
 from wire.primitives import uuid_from_text, uuid_to_text

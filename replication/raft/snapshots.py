@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from replication.raft.events import SnapshotId
+from replication.raft.own_events import SnapshotId
 from replication.raft.voter_records import ControlRecord
 from storage import files
 from wire.control_records import ControlRecordType, control_record_type

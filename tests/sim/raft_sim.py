@@ -268,7 +268,7 @@ class Node:
         if ready.reply is not None:
             reply_to(ready.reply)
         elif ready.serve is not None:
-            self.serve(ready.serve.request, reply_to)
+            self.serve(ready.serve, reply_to)
         elif ready.serve_snapshot is not None:
             reply_to(self._snapshot_part(ready.serve_snapshot))
         else:
@@ -650,7 +650,8 @@ class RaftSim:
         """At most one voter without its disk at a time, or data may be lost for good."""
         # All must agree that three voters or more have their disks, and that nothing is changing.
         views = {node.core.voters for node in self.nodes.values() if node.is_up}
-        changing = any(n.core.changes and n.core.changes.pending for n in self.nodes.values())
+        leading = [n.core for n in self.nodes.values() if n.core.leader is not None]
+        changing = any(core.changes.pending for core in leading)
         if len(views) != 1 or changing or len(views.pop()) < 3:
             return
         for node in self.nodes.values():
