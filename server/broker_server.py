@@ -306,7 +306,12 @@ class BrokerServer:
     def _apply_dynamic_configs(self) -> set[str]:
         image = self.metadata
         own: Mapping[str, str] = image.config(BROKER, str(self.node_id))
-        return settings.apply_dynamic(self.config, own, image.config(BROKER, ""))
+        changed = settings.apply_dynamic(self.config, own, image.config(BROKER, ""))
+        self.replica_manager.set_throttled_rates(
+            self.config.get_int("leader.replication.throttled.rate"),
+            self.config.get_int("follower.replication.throttled.rate"),
+        )
+        return changed
 
     def _publish_partitions(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self.replica_manager.apply_delta(delta, image)

@@ -102,7 +102,10 @@ class Mover:
         assert set(state["removing_replicas"]) == set(before.replicas) - set(target)
         self.move({partition: None})
         self.throttle(None)
-        self.await_done({partition: list(before.replicas)})
+        # The same brokers; those that stayed in the target's order, as the revert leaves them.
+        stayed = [node for node in target if node in before.replicas]
+        left = [node for node in before.replicas if node not in target]
+        self.await_done({partition: stayed + left})
 
     def throttle(self, rate: int | None) -> None:
         """Limit replication of the topic (None: no more), as --throttle does it."""

@@ -273,6 +273,8 @@ def test_a_plan_with_an_unknown_broker_is_refused(
 
 # ---- kafka-features
 
+ELIGIBLE = "eligible.leader.replicas.version"
+
 
 def levels(tool: Any) -> dict[str, tuple[str, int]]:
     """Finalized level and epoch of each feature."""
@@ -287,21 +289,21 @@ def levels(tool: Any) -> dict[str, tuple[str, int]]:
 def test_features_are_changed_for_the_whole_cluster(cluster: ClusterOfNodes, tool: Any) -> None:
     before = levels(tool)
     assert before["metadata.version"][0].startswith("4.")
-    assert before["transaction.version"][0] == "2"
-    dry = ("downgrade", "--feature", "transaction.version=1", "--dry-run")
-    assert "transaction.version can be downgraded to 1" in tool("FeatureCommand", *dry).ok()
-    assert levels(tool)["transaction.version"][0] == "2"
-    out = tool("FeatureCommand", "downgrade", "--feature", "transaction.version=1").ok()
-    assert "transaction.version was downgraded to 1" in out
+    assert before[ELIGIBLE][0] == "1"
+    dry = ("downgrade", "--feature", f"{ELIGIBLE}=0", "--dry-run")
+    assert f"{ELIGIBLE} can be downgraded to 0" in tool("FeatureCommand", *dry).ok()
+    assert levels(tool)[ELIGIBLE][0] == "1"
+    out = tool("FeatureCommand", "downgrade", "--feature", f"{ELIGIBLE}=0").ok()
+    assert f"{ELIGIBLE} was downgraded to 0" in out
     after = levels(tool)
-    assert after["transaction.version"][0] == "1"
-    assert after["transaction.version"][1] > before["transaction.version"][1]
-    out = tool("FeatureCommand", "upgrade", "--feature", "transaction.version=2").ok()
-    assert "transaction.version was upgraded to 2" in out
-    assert levels(tool)["transaction.version"][0] == "2"
+    assert after[ELIGIBLE][0] == "0"
+    assert after[ELIGIBLE][1] > before[ELIGIBLE][1]
+    out = tool("FeatureCommand", "upgrade", "--feature", f"{ELIGIBLE}=1").ok()
+    assert f"{ELIGIBLE} was upgraded to 1" in out
+    assert levels(tool)[ELIGIBLE][0] == "1"
 
 
 def test_a_feature_level_nobody_supports_is_refused(cluster: ClusterOfNodes, tool: Any) -> None:
-    refused = tool("FeatureCommand", "upgrade", "--feature", "transaction.version=99")
+    refused = tool("FeatureCommand", "upgrade", "--feature", f"{ELIGIBLE}=99")
     assert refused.code == 1
-    assert "Could not upgrade transaction.version to 99" in refused.text
+    assert f"Could not upgrade {ELIGIBLE} to 99" in refused.text
