@@ -8,6 +8,7 @@ missing on any member of any ISR that could become the committed one.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -222,3 +223,95 @@ def test_the_high_watermark_is_the_smallest_end_of_the_maximal_isr(tmp_path: Pat
         assert world.log.high_watermark == world.expected()
         world.check()
     world.log.close()
+
+
+# ---- H-7, answer by answer
+
+
+@pytest.fixture
+def expanding(tmp_path: Path) -> Iterator[World]:
+    """Followers 2 and 3 in sync, 4 has just caught up and is proposed."""
+    world = World(tmp_path, 1)
+    world.committed = replace(world.committed, isr=(1, 2, 3), partition_epoch=4)
+    world.deliver_metadata()
+    for follower in (2, 3):
+        fetched(world, follower, 0)
+    fetched(world, 4, 0)
+    assert world.partition.isr_state.proposed == {1, 2, 3, 4}
+    assert len(world.asked) == 1
+    yield world
+    world.log.close()
+
+
+def fetched(world: World, follower: int, offset: int) -> None:
+    request = FetchPartition(TP.topic, TOPIC_ID, 0, offset, 0)
+    epoch = world.image.brokers[follower].broker_epoch
+    world.partition.update_follower_fetch_state(follower, epoch, request, world.log.log_end_offset)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA])
+def test_what_the_controller_did_not_do_is_rolled_back(expanding: World, code: ErrorCode) -> None:
+    expanding.asked.pop().on_answer(code)
+    state = expanding.partition.isr_state
+    assert (state.isr, state.is_inflight) == ({1, 2, 3}, False)
+    fetched(expanding, 4, 0)
+    assert len(expanding.asked) == 1, "the next fetch asks again"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ],
+)
+def test_where_the_controller_knows_better_the_change_stays_pending_until_metadata_comes(
+    expanding: World, code: ErrorCode
+) -> None:
+    expanding.asked.pop().on_answer(code)
+    assert expanding.partition.isr_state.maximal_isr == {1, 2, 3, 4}
+    fetched(expanding, 4, 0)
+    expanding.shrink()
+    assert expanding.asked == []
+    expanding.committed = replace(expanding.committed, isr=(1, 2), partition_epoch=5)
+    expanding.deliver_metadata()
+    assert expanding.partition.isr == {1, 2}
+    assert not expanding.partition.isr_state.is_inflight
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NOT_CONTROLLER])
+def test_any_other_error_asks_again_for_the_same(expanding: World, code: ErrorCode) -> None:
+    first = expanding.asked.pop()
+    first.on_answer(code)
+    (again,) = expanding.asked
+    assert again[:5] == first[:5]
+    again.on_answer(AlteredIsr(3, 5, (1, 2, 3, 4)))
+    assert expanding.partition.isr == {1, 2, 3, 4}
+    assert expanding.partition.isr_expands == 1
+
+
+def test_a_late_answer_does_not_undo_what_is_pending_since(expanding: World) -> None:
+    """Metadata was faster than the answer, and another change is under way already."""
+    late = expanding.asked.pop()
+    expanding.committed = replace(expanding.committed, isr=(1, 2, 3, 4), partition_epoch=5)
+    expanding.deliver_metadata()
+    expanding.clock.ms += 2 * LAG_MS
+    expanding.partition.append_records_to_leader(BATCH, 1, WALL_MS, AppendOrigin.CLIENT, 9)
+    for follower in (2, 3):
+        fetched(expanding, follower, 1)
+    expanding.shrink()
+    pending = expanding.partition.isr_state
+    assert pending.proposed == {1, 2, 3}
+    late.on_answer(AlteredIsr(3, 5, (1, 2, 3, 4)))
+    assert expanding.partition.isr_state is pending
+
+
+def test_an_answer_of_another_leader_epoch_is_ignored(expanding: World) -> None:
+    change = expanding.asked.pop()
+    change.on_answer(AlteredIsr(2, 9, (1, 2)))
+    assert expanding.partition.isr_state.is_inflight
+    assert expanding.partition.partition_epoch == 4
