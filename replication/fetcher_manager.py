@@ -291,8 +291,3 @@ class ReplicaFetcherManager:
     def fetchers(self) -> list[ReplicaFetcher]:
         with self._lock:
             return [running.fetcher for running in self._running.values()]
-
-    @property
-    def max_lag(self) -> int:
-        """The largest lag of a followed partition, in records (Kafka: MaxLag)."""
-        return max((fetcher.max_lag for fetcher in self.fetchers), default=0)

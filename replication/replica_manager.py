@@ -486,6 +486,23 @@ class ReplicaManager(ReplicaReads):
     def offline_replicas(self) -> int:
         return self.local.offline_count
 
+    def replication_counters(self) -> dict[str, int]:
+        """How following and ISRs go, by Kafka's names; of the partitions that are here now."""
+        partitions = self.partitions()
+        cluster = self._cluster
+        fetchers = [] if cluster is None else cluster.fetchers.fetchers
+        return {
+            "ReplicaManager.IsrExpands": sum(p.isr_expands for p in partitions),
+            "ReplicaManager.IsrShrinks": sum(p.isr_shrinks for p in partitions),
+            "ReplicaManager.FailedIsrUpdates": sum(p.failed_isr_updates for p in partitions),
+            "ReplicaFetcherManager.MaxLag": max((f.max_lag for f in fetchers), default=0),
+            "ReplicaFetcherManager.FailedPartitionsCount": sum(f.failed_count for f in fetchers),
+            "ReplicaFetcherManager.UncleanTruncations": sum(
+                f.unclean_truncations for f in fetchers
+            ),
+            "BrokerTopicMetrics.ReplicationBytesIn": sum(f.byte_count for f in fetchers),
+        }
+
 
 _INVALID_ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1")
 

@@ -86,4 +86,5 @@ def replication(manager: Any) -> dict[str, int]:
         "ReplicaManager.UnderReplicatedPartitions": manager.under_replicated_partitions,
         "ReplicaManager.UnderMinIsrPartitionCount": manager.under_min_isr_partitions,
         "ReplicaManager.OfflineReplicaCount": manager.offline_replicas,
+        **manager.replication_counters(),
     }

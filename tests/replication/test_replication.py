@@ -503,3 +503,19 @@ def test_an_append_for_another_leader_epoch_is_refused(orders: SimCluster) -> No
         )
     assert [r.error_code for r in told] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2  # type: ignore[attr-defined]
     assert leo(orders, 1) == [0]
+
+
+def test_counters_tell_of_isr_changes_and_of_what_was_copied(orders: SimCluster) -> None:
+    orders.produce(1, b"a")
+    orders.run(50)
+    orders.cut(1, 3)
+    orders.produce(1, b"b", acks=1)
+    orders.run_until(lambda: orders.registration().isr == (1, 2))
+    orders.heal()
+    orders.run_until(lambda: 3 in orders.registration().isr, 10_000)
+    orders.run(50)
+    leader = orders.nodes[1].replica_manager.replication_counters()
+    assert leader["ReplicaManager.IsrShrinks"] == leader["ReplicaManager.IsrExpands"] == 1
+    follower = orders.nodes[3].replica_manager.replication_counters()
+    assert follower["BrokerTopicMetrics.ReplicationBytesIn"] == orders.nodes[1].log().size
+    assert follower["ReplicaFetcherManager.MaxLag"] == 0
