@@ -323,7 +323,9 @@ class LogManager:
         """Set aside a log that the cluster does not know as ours (B-8); nothing deletes it."""
         log = self._rename_away(topic_partition, STRAY_SUFFIX)
         if log is not None:
-            logger.warning("set stray log aside partition=%s path=%s", log, log.directory)
+            logger.warning(
+                "set stray log aside partition=%s path=%s", topic_partition, log.directory
+            )
 
     def _rename_away(self, topic_partition: TopicPartition, suffix: str) -> PartitionLog | None:
         with self._creation_lock:

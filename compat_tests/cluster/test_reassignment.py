@@ -136,11 +136,16 @@ def away_from(
 
 
 def orphans(cluster: ClusterOfNodes, topic: str) -> list[str]:
-    """Directories of the topic's partitions on nodes that are no replica of them."""
+    """Directories of the topic's partitions on nodes that are no replica of them.
+
+    A partition that moved away while its broker was dead is set aside at the next start, as
+    `-stray`, and stays: both brokers leave it to a person to delete it.
+    """
     parts = cluster.view(cluster.running()[0], topic).topics[topic]
     return [
         f"node {node}: {path.name}"
         for node in cluster.nodes
         for path in cluster.data_dir(node).glob(f"{topic}-*")
-        if not any(path.name == f"{topic}-{p.index}" and node in p.replicas for p in parts)
+        if not path.name.endswith("-stray")
+        and not any(path.name == f"{topic}-{p.index}" and node in p.replicas for p in parts)
     ]
