@@ -124,9 +124,21 @@ class Cluster:
     # ---- life
 
     def start(self) -> Cluster:
-        """Start all nodes that do not run; returns when all are ready. Raises BrokerError."""
-        for node in self.begin_start():
-            self._processes[node].await_ready(self._start_timeout_s)
+        """Start all nodes that do not run; returns when all are ready.
+
+        Raises BrokerError with the log's end of the node that failed; those that were started are
+        ended then.
+        """
+        nodes = self.begin_start()
+        try:
+            for node in nodes:
+                self._processes[node].await_ready(self._start_timeout_s)
+        except BrokerError:
+            for node in nodes:
+                self._processes[node].kill()
+            if not any(self.pid(node) for node in self.nodes):
+                self._close_proxy()
+            raise
         return self
 
     def begin_start(self) -> list[int]:
@@ -156,9 +168,7 @@ class Cluster:
                 failed.append(error)
         self._last_logs = {node: p.log_text() for node, p in self._processes.items()}
         self._processes.clear()
-        if self._proxy is not None:
-            self._proxy.close()
-            self._proxy = None
+        self._close_proxy()
         if self._owns_data and self._dir is not None:
             shutil.rmtree(self._dir, ignore_errors=True)
             self._dir = None
@@ -263,6 +273,11 @@ class Cluster:
     def _port(self, node: int, listener: str, suffix: str = "") -> int:
         return self._ports[f"node.{node}.{listener.lower()}{suffix}"]
 
+    def _close_proxy(self) -> None:
+        if self._proxy is not None:
+            self._proxy.close()
+            self._proxy = None
+
     def _spawn(self, node: int) -> None:
         process = NodeProcess(f"node {node}", self.node_dir(node) / "node.log")
         self._processes[node] = process
@@ -276,8 +291,6 @@ class Cluster:
             weakref.finalize(self, shutil.rmtree, str(self._dir), ignore_errors=True)
         if not self._ports:
             self._load_or_choose()
-        if self._proxied and self._proxy is None:
-            self._proxy = self._make_proxy()
         for node in self.nodes:
             self.node_dir(node).mkdir(parents=True, exist_ok=True)
             text = "".join(f"{key}={value}\n" for key, value in self._properties(node).items())
@@ -285,6 +298,8 @@ class Cluster:
             if not path.exists() or path.read_text("utf-8") != text:
                 path.write_text(text, "utf-8")
         self._format()
+        if self._proxied and self._proxy is None:
+            self._proxy = self._make_proxy()
 
     def _make_proxy(self) -> LinkProxy:
         targets: dict[str, dict[str, int]] = {}
@@ -353,8 +368,8 @@ class Cluster:
         names = [_CLIENTS, *([_BROKERS] if self._proxied else [])]
         opened = [*names, *([_CONTROLLERS] if is_controller else [])]
         told = [
-            f"{name}://{_HOST}:{self._port(node, name, suffix if name == _BROKERS else '')}"
-            for name in names
+            f"{name}://{_HOST}:{self._port(node, name, '' if name == _CLIENTS else suffix)}"
+            for name in opened
         ]
         replicas = str(min(3, len(self.nodes)))
         in_sync = "2" if len(self.nodes) > 2 else "1"
@@ -396,10 +411,13 @@ class Cluster:
                 command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
             runs.append((node, run))
+        complaints = []
         for node, run in runs:
             _output, complaint = run.communicate()
             if run.returncode != 0:
-                raise BrokerError(f"node {node} cannot be formatted: {complaint.strip()}")
+                complaints.append(f"node {node} cannot be formatted: {complaint.strip()}")
+        if complaints:
+            raise BrokerError(complaints[0])
 
 
 def _new_cluster_id() -> str:

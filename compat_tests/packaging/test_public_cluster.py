@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
@@ -31,6 +32,11 @@ def cluster() -> Iterator[barnabas.Cluster]:
 @pytest.fixture(autouse=True)
 def all_is_well_at_the_end(cluster: barnabas.Cluster) -> Iterator[None]:
     yield
+    cluster.heal()
+    for node in cluster.nodes:
+        cluster.resume(node)
+        if cluster.pid(node) is None:
+            cluster.start_node(node)
     eventually(lambda: is_whole(cluster, *cluster.nodes), timeout_s=60)
 
 
@@ -42,8 +48,10 @@ def is_whole(cluster: barnabas.Cluster, *nodes: int) -> bool:
     )
 
 
-def produce(cluster: barnabas.Cluster, topic: str, *values: bytes) -> None:
-    producer = KafkaProducer(bootstrap_servers=cluster.bootstrap_servers.split(","), acks="all")
+def produce(cluster: barnabas.Cluster, topic: str, *values: bytes, at: int = 0) -> None:
+    """`at`: the node to begin with; a client that begins with one that is paused waits for it."""
+    servers = cluster.address(at) if at else cluster.bootstrap_servers
+    producer = KafkaProducer(bootstrap_servers=servers.split(","), acks="all")
     for number, value in enumerate(values):
         producer.send(topic, value, partition=number % 3).get(40)
     producer.close()
@@ -96,7 +104,7 @@ def test_a_paused_node_is_fenced_and_comes_back(cluster: barnabas.Cluster) -> No
         ),
         timeout_s=30,
     )
-    produce(cluster, "paused", b"3", b"4", b"5")
+    produce(cluster, "paused", b"3", b"4", b"5", at=1)
     cluster.resume(2)
     assert consume(cluster, "paused", 6) == {b"%d" % n for n in range(6)}
 
@@ -129,13 +137,14 @@ def test_mistakes_are_named(cluster: barnabas.Cluster) -> None:
 
 
 def test_a_cluster_is_found_again_in_its_directory_and_stops_in_seconds(tmp_path: Path) -> None:
-    first = barnabas.Cluster(data_dir=tmp_path / "c", proxied=False, stop_timeout_s=20)
+    options: dict[str, Any] = {"data_dir": tmp_path / "c", "proxied": False, "stop_timeout_s": 20.0}
+    first = barnabas.Cluster(config=QUICK, **options)
     with first:
         produce(first, "kept", b"a", b"b", b"c")
         servers, cluster_id = first.bootstrap_servers, first.cluster_id
         with pytest.raises(barnabas.BrokerError, match="proxied=False"):
             first.partition(1, 2)
-    again = barnabas.Cluster(data_dir=tmp_path / "c", proxied=False, stop_timeout_s=20)
+    again = barnabas.Cluster(config=QUICK, **options)
     with again:
         assert (again.bootstrap_servers, again.cluster_id) == (servers, cluster_id)
         assert consume(again, "kept", 3) == {b"a", b"b", b"c"}
