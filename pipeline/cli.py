@@ -191,7 +191,7 @@ def _archive(arguments: argparse.Namespace) -> int:
     from pipeline import archive, compaction
 
     def compact(job: Job) -> int:
-        print(compaction.summary(compaction.run_compaction(job, arguments.to, arguments.grace)))
+        _say(job, compaction.summary(compaction.run_compaction(job, arguments.to, arguments.grace)))
         return EXIT_OK
 
     def run(job: Job) -> int:
@@ -209,7 +209,7 @@ def _archive(arguments: argparse.Namespace) -> int:
             dict(arguments.client_property),
         )
         totals = archive.run_archive(job, options)
-        print(archive.summary(job, options, totals))
+        _say(job, archive.summary(job, options, totals))
         return 128 + totals.stopped_by if totals.stopped_by else EXIT_OK
 
     if arguments.compact:
@@ -238,7 +238,7 @@ def _replay(arguments: argparse.Namespace) -> int:
             dict(arguments.client_property),
         )
         totals = replay.run_replay(job, options)
-        print(replay.summary(totals))
+        _say(job, replay.summary(totals))
         if totals.matches:
             return EXIT_OK
         raise PipelineError(
@@ -256,7 +256,7 @@ def _segments(arguments: argparse.Namespace) -> int:
 
     def run(job: Job) -> int:
         totals = segments.run_segments(job, options)
-        print(segments.summary(options, totals))
+        _say(job, segments.summary(options, totals))
         return EXIT_OK
 
     try:
@@ -291,7 +291,7 @@ def _profile(arguments: argparse.Namespace) -> int:
 
     def run(job: Job) -> int:
         found = topic_profile.run_profile(job, options)
-        print(topic_profile.summary(found))
+        _say(job, topic_profile.summary(found))
         if options.html is not None:
             with open(options.html, "w", encoding="utf-8") as file:
                 file.write(profile_html.page(found))
@@ -344,6 +344,12 @@ def _with_spark(
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
+
+
+def _say(job: Job, text: str) -> None:
+    """Results, on a line of their own."""
+    job.progress.clear()
+    print(text)
 
 
 def _fail(error: PipelineError) -> int:

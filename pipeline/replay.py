@@ -201,8 +201,8 @@ def _prepare_topics(
     full = sorted({topic for (topic, _), offset in held.items() if offset})
     if full and not options.append:
         raise PipelineError(
-            f"topic {', '.join(full)} already holds records; replay into others (--topic-prefix"
-            " restored-), delete it first, or add to it with --append"
+            f"there are records already in {', '.join(full)}; replay into other topics (another"
+            " --topic-prefix), delete these first, or add to them with --append"
         )
     missing = {topic: count for topic, count in needed.items() if topic not in existing}
     if missing:

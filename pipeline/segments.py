@@ -130,16 +130,12 @@ def run_segments(job: Job, options: SegmentsOptions) -> SegmentsTotals:
     frame = read_frame(job, options)
     started = time.monotonic()
     totals = SegmentsTotals(plans, 0, 0.0, [])
-
-    def text(seconds: float) -> str:
-        return f"{stages(job)}  {seconds:.0f} s"
-
     if options.to is None:
-        totals.rows = run_watched(job, frame.count, text)
+        totals.rows = run_watched(job, frame.count, stages(job))
         totals.seconds = time.monotonic() - started
         totals.sample = frame.limit(_SAMPLE_ROWS).collect()
     else:
-        run_watched(job, lambda: _write_archive(job, frame, options.to or "", totals), text)
+        run_watched(job, lambda: _write_archive(job, frame, options.to or "", totals), stages(job))
         totals.seconds = time.monotonic() - started
     return totals
 
@@ -185,7 +181,9 @@ def summary(options: SegmentsOptions, totals: SegmentsTotals) -> str:
 
 def _show(data: bytes | None, limit: int = 40) -> str:
     if data is None:
-        return "null"
+        return "(null)"
+    if not data:
+        return "(empty)"
     text = bytes(data[: limit + 1]).decode("utf-8", "backslashreplace").replace("\n", "\\n")
     return text if len(text) <= limit else text[:limit] + "..."
 

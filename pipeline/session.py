@@ -33,7 +33,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import PipelineError, UnexplainedError, explain, short
-from pipeline.progress import Progress
+from pipeline.progress import Progress, rate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -344,17 +344,29 @@ def run_watched(job: Job, action: Callable[[], Any], text: Callable[[float], str
     return outcome[0]
 
 
-def stages(job: Job) -> str:
-    """How far Spark's running stages are: '12/40 tasks, 1,234,567 rows'."""
-    context: Any = job.spark.sparkContext
-    active = context._jsc.sc().statusStore().activeStages()
-    done = total = rows = 0
-    for index in range(active.size()):
-        stage = active.apply(index)
-        done += stage.numCompleteTasks()
-        total += stage.numTasks()
-        rows += max(stage.inputRecords(), stage.outputRecords(), stage.shuffleWriteRecords())
-    return f"{done}/{total} tasks, {rows:,} rows"
+def stages(job: Job) -> Callable[[float], str]:
+    """For `run_watched`: how far the stages are, '1,234,567 rows  9,876 rows/s  3/40 tasks'.
+
+    Between two stages the last text stays.
+    """
+    last = "planning"
+
+    def text(seconds: float) -> str:
+        nonlocal last
+        context: Any = job.spark.sparkContext
+        active = context._jsc.sc().statusStore().activeStages()
+        done = total = rows = 0
+        for index in range(active.size()):
+            stage = active.apply(index)
+            done += stage.numCompleteTasks()
+            total += stage.numTasks()
+            rows += stage.inputRecords()
+        if total:
+            counted = f"{rows:,} rows  {rate(rows, seconds)}  " if rows else ""
+            last = f"{counted}{done}/{total} tasks"
+        return f"{last}  {seconds:.0f} s"
+
+    return text
 
 
 def signal_of(stop: KeyboardInterrupt) -> int:

@@ -103,12 +103,9 @@ def run_profile(job: Job, options: ProfileOptions) -> TopicProfile:
         "value is null as is_tombstone",
     )
 
-    def text(seconds: float) -> str:
-        return f"{stages(job)}  {seconds:.0f} s"
-
     frame = frame.persist()
     try:
-        profile: TopicProfile = run_watched(job, lambda: _measure(frame, options), text)
+        profile: TopicProfile = run_watched(job, lambda: _measure(frame, options), stages(job))
     finally:
         frame.unpersist()
     profile.seconds = time.monotonic() - started
@@ -281,8 +278,8 @@ def utc(ms: int) -> str:
 
 def show_key(key: bytes | None, limit: int = 40) -> str:
     """A key for people: text where it is text."""
-    if key is None:
-        return "(null)"
+    if not key:
+        return "(null)" if key is None else "(empty)"
     text = key[: limit + 1].decode("utf-8", "backslashreplace")
     printable = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
     return printable if len(printable) <= limit else printable[:limit] + "..."

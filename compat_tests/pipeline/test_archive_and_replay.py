@@ -72,7 +72,7 @@ def test_archive_keeps_every_column_and_replay_restores_partitions_order_and_tim
 
     again = pipeline(*replay, "--topic", "restored")
     assert again.returncode == 1
-    assert "already holds records" in again.stderr
+    assert "there are records already in restored" in again.stderr
 
 
 def checked(summary: str, name: str) -> int:

@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.java,
     pytest.mark.slow,
-    pytest.mark.timeout(120 + 90 * ROUNDS),
+    pytest.mark.timeout(120 + 150 * ROUNDS),
 ]
 
 
