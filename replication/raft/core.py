@@ -307,7 +307,7 @@ class RaftCore:
                 deadlines.append(self._changes.deadline_ms)
         else:
             deadlines.append(self.election.retry_ms)
-            if self.role in (Role.FOLLOWER, Role.UNATTACHED):
+            if self.role not in (Role.PROSPECTIVE, Role.CANDIDATE) and not self.is_only_voter:
                 deadlines.append(self.fetcher.deadline_ms)
         return min((ms for ms in deadlines if ms is not None), default=None)
 
@@ -390,7 +390,7 @@ class RaftCore:
     def voter_or_observer(self, was_voter: bool, now_ms: int) -> None:
         """Our log says that we vote, or vote no longer."""
         if self.is_voter != was_voter and self.role in (Role.FOLLOWER, Role.UNATTACHED):
-            self.wait(now_ms, self.config.fetch_timeout_ms)
+            self.wait_for_leader(now_ms)
 
     def follow_high_watermark(self, high_watermark: int, ready: Ready) -> None:
         """The leader said so; believed as far as our log goes."""
@@ -404,6 +404,13 @@ class RaftCore:
     def wait(self, now_ms: int, timeout_ms: int) -> None:
         """Stand for election after that time; observers never do."""
         self.timeout_ms = now_ms + timeout_ms if self.is_voter else None
+
+    def wait_for_leader(self, now_ms: int) -> None:
+        """Stand after the fetch timeout and a bit: parked fetches are answered all at once, and
+        followers that stood all at once would split the votes.
+        """
+        jitter_ms = self.random_below(max(self.config.election_timeout_ms // 4, 1))
+        self.wait(now_ms, self.config.fetch_timeout_ms + jitter_ms)
 
     def wait_for_election(self, now_ms: int) -> None:
         """Stand after a round's time, as whoever gave its vote away or knows no leader."""

@@ -134,7 +134,7 @@ class Fetcher:
         self._ready_ms = now_ms
         self._ask_anyone = False
         self.has_fetched = True
-        core.wait(now_ms, core.config.fetch_timeout_ms)
+        core.wait_for_leader(now_ms)
         if isinstance(reply, FetchReply):
             self._take(reply, ready)
         elif isinstance(reply, FetchSnapshotReply):

@@ -56,7 +56,7 @@ def follow(core: RaftCore, now_ms: int) -> None:
     core.leader_high_watermark = -1
     core.election.end()
     core.fetcher.restart(now_ms)
-    core.wait(now_ms, core.config.fetch_timeout_ms)
+    core.wait_for_leader(now_ms)
 
 
 def leader_left(core: RaftCore, wait_ms: int, now_ms: int) -> None:

@@ -215,8 +215,11 @@ def poll_resigned(core: RaftCore, ready: Ready, now_ms: int) -> None:
         else:
             # In the epoch that we led we may neither lead nor vote.
             become_unattached(core, core.epoch + 1, ready, now_ms)
-    elif core.election.retry_ms is not None and now_ms >= core.election.retry_ms:
+        return
+    if core.election.retry_ms is not None and now_ms >= core.election.retry_ms:
         core.election.ask(ready)
+    if not core.is_only_voter:
+        core.fetcher.poll(None, ready, now_ms)  # who leads now?
 
 
 HANDLERS: Mapping[type, Callable[[RaftCore, Any, Ready, int], None]] = {

@@ -98,6 +98,7 @@ class Quorum:
         self.is_dynamic = dynamic
         self.cut: set[int] = set()
         self.sent: list[tuple[int, Outgoing]] = []
+        self.on_turn: Callable[[Member], None] = lambda _: None
         self._network: deque[Callable[[], None]] = deque()
         self.members = {
             number: Member(self, number, path / str(number))
@@ -163,6 +164,7 @@ class Quorum:
                 while member.is_up and member.driver.has_work():
                     busy = True
                     member.driver.turn()
+                    self.on_turn(member)
 
     def run(self, ms: int) -> None:
         """Let so much time pass."""
@@ -178,6 +180,7 @@ class Quorum:
             for member in self.members.values():
                 if member.is_up:
                     member.driver.turn()
+                    self.on_turn(member)
             self._settle()
 
     def run_until(self, condition: Callable[[], bool], limit_ms: int = 30_000) -> int:
