@@ -742,8 +742,9 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "down_ms": 400, "cut_every_ms": 700, "steps_ms": 8_000, "append_every_ms": 20,
     },
     "leaders that die young": {
-        "config": _HASTY, "delay_ms": 30, "crash_new_leader": 0.8, "loss": 0.25, "crash_every_ms": 0,
-        "cut_every_ms": 200, "steps_ms": 8_000, "append_every_ms": 20, "entries_per_fetch": 1,
+        "config": _HASTY, "delay_ms": 30, "loss": 0.25, "crash_new_leader": 0.8,
+        "crash_every_ms": 0, "cut_every_ms": 200, "steps_ms": 8_000, "append_every_ms": 20,
+        "entries_per_fetch": 1,
     },
     "quiet network": {"loss": 0.0, "repeat": 0.0, "delay_ms": 5, "cut_every_ms": 0},
     "bad network": {"loss": 0.2, "repeat": 0.2, "delay_ms": 300, "crash_every_ms": 0},
