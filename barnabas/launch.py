@@ -26,8 +26,12 @@ def app_dir() -> Path:
 
 
 def command(*arguments: str) -> list[str]:
-    """The command line of a child process that runs `barnabas ARGUMENTS`."""
-    return [sys.executable, "-I", "-c", _BOOTSTRAP.format(str(app_dir())), *arguments]
+    """The command line of a child process that runs `barnabas ARGUMENTS`.
+
+    With faulthandler: a crash in C, and SIGABRT, show in its log what each thread was doing.
+    """
+    flags = ("-I", "-X", "faulthandler")
+    return [sys.executable, *flags, "-c", _BOOTSTRAP.format(str(app_dir())), *arguments]
 
 
 def expose_app() -> None:

@@ -20,6 +20,8 @@ from barnabas.launch import command
 
 _READY = "barnabas ready: "
 _LOG_LINES = 20
+_STACK_LINES = 300
+_ABORT_S = 5.0
 
 
 class BrokerError(RuntimeError):
@@ -73,8 +75,9 @@ class NodeProcess:
             selector.register(descriptor, selectors.EVENT_READ)
             while not line.endswith(b"\n"):
                 if not selector.select(max(0.0, deadline - time.monotonic())):
-                    self.kill()
-                    raise self.error(f"was not ready after {timeout_s:g} seconds")
+                    self._abort(process)
+                    self._close_pipes()
+                    raise self.error(f"was not ready after {timeout_s:g} seconds", _STACK_LINES)
                 chunk = os.read(descriptor, 4096)
                 if not chunk:
                     code = process.wait()
@@ -107,13 +110,22 @@ class NodeProcess:
         try:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise self.error("did not stop in time and was killed") from None
+            self._abort(process)
+            raise self.error("did not stop in time and was killed", _STACK_LINES) from None
         finally:
             self._close_pipes()
         if process.returncode != 0:
             raise self.error(f"stopped with exit code {process.returncode}")
+
+    @staticmethod
+    def _abort(process: subprocess.Popen[bytes]) -> None:
+        """End it so that its log shows what each thread was doing (SIGABRT, faulthandler)."""
+        process.send_signal(signal.SIGABRT)
+        try:
+            process.wait(_ABORT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     def kill(self) -> None:
         """End it at once (SIGKILL), as a crash would."""
@@ -142,9 +154,9 @@ class NodeProcess:
         except FileNotFoundError:
             return ""
 
-    def error(self, what: str) -> BrokerError:
+    def error(self, what: str, lines: int = _LOG_LINES) -> BrokerError:
         """An error that ends with the log's last lines."""
-        tail = "\n".join(self.log_text().splitlines()[-_LOG_LINES:])
+        tail = "\n".join(self.log_text().splitlines()[-lines:])
         return BrokerError(f"{self.name} {what}; its log ends:\n{tail}")
 
     def _close_pipes(self) -> None:
