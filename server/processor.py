@@ -243,8 +243,14 @@ class Processor:
         if channel.closed:
             return
         if event & select.POLLIN and channel.reading:
-            if not channel.frames:  # else it waits for its turn in `_ready`
+            if not channel.frames:
                 self._read(channel)
+            elif channel.in_flight is not None:
+                # Requests wait behind one that is parked: the kernel keeps what comes after them.
+                # Read interest would report it in every turn until then.
+                channel.mute()
+                self._settle(channel)
+            # else it waits for its turn in `_ready`
         elif event & (select.POLLHUP | select.POLLERR):
             self._close(channel)
         elif event & GONE:

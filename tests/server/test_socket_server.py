@@ -421,6 +421,23 @@ def test_a_parked_request_is_cancelled_when_its_client_leaves(served, pipelined)
     wait_until(lambda: server.quotas.count == 0)
 
 
+def test_requests_behind_a_parked_one_do_not_keep_the_processor_busy(served):
+    server, handlers = served
+    with WireClient(server.port) as client, WireClient(server.port) as other:
+        two = request_bytes(fetch(number=1), 12, 1) + request_bytes(heartbeat(2), 4, 2)
+        client.sock.sendall(two)  # one read: the second waits as a frame
+        assert handlers.parked_one.wait(10)
+        client.send(heartbeat(3), 4, 3)  # and this one in the kernel
+        for number in range(3):  # meanwhile the processor looks at both sockets
+            assert other.ask(heartbeat(number), 4).error_code == number
+        waiting = [c for p in server.processors for c in p.channels.values() if c.in_flight]
+        assert len(waiting) == 1
+        assert not waiting[0].interest & select.POLLIN  # level-triggered: each poll would return
+        handlers.parked.popleft().force_complete()
+        assert client.read(FETCH, 12)[0] == 1
+        assert [client.read(HEARTBEAT, 4)[0] for _ in range(2)] == [2, 3]
+
+
 def test_a_reset_connection_frees_its_parked_request(served):
     server, handlers = served
     client = WireClient(server.port)
