@@ -327,6 +327,9 @@ def _live_through_much(made: Barnabas, monkeypatch: pytest.MonkeyPatch) -> None:
     made.reassign("moved", None)
     made.reassign("moved", [1, 3, 4])
     made.alter_isr("moved", sorted({*_isr(made, "moved"), 1, 3, 4}))
+    # Wherever it was placed: with 2 and 3 gone its ISR is too small, and one of them is eligible.
+    made.reassign("cleared", [1, 2, 3])
+    made.alter_isr("cleared", sorted({*_isr(made, "cleared"), 1, 2, 3}))
     made.configure(4, "", "min.insync.replicas", "2")
     made.fence(2)
     made.fence(3)
