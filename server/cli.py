@@ -20,6 +20,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from server import cli_format
@@ -252,10 +253,14 @@ def _hints(address: str, is_ephemeral: bool) -> str:
 
 
 class _StopRequest:
-    """Waits for the first reason to stop. A second Ctrl-C ends the process without ceremony."""
+    """Waits for the first reason to stop. A second Ctrl-C ends the process without ceremony.
+
+    A SimpleQueue, for its `put` may be called by a signal handler whatever the main thread was
+    doing; an Event has a lock that the interrupted `wait` may hold.
+    """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._wanted: SimpleQueue[None] = SimpleQueue()
         self.reason = ""
 
     def watch_signals(self) -> None:
@@ -274,20 +279,20 @@ class _StopRequest:
         threading.Thread(target=wait_for_end, name="stdin-watch", daemon=True).start()
 
     def is_set(self) -> bool:
-        return self._event.is_set()
+        return bool(self.reason)
 
     def wait(self) -> None:
-        self._event.wait()
+        self._wanted.get()
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        if self._event.is_set() and number == signal.SIGINT:
+        if self.reason and number == signal.SIGINT:
             os._exit(128 + number)
         self._set(signal.Signals(number).name)
 
     def _set(self, reason: str) -> None:
-        if not self._event.is_set():
+        if not self.reason:
             self.reason = reason
-            self._event.set()
+            self._wanted.put(None)
 
 
 def _properties(arguments: argparse.Namespace, environment: Environment) -> dict[str, str]:
