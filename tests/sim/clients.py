@@ -1,0 +1,431 @@
+"""Simulated clients: idempotent producers, consumers, a group that commits, an administrator.
+
+They behave as the real ones: learn who leads from any broker's metadata, retry what failed with the
+same sequence number, and remember what was acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from server.handlers import data as handlers
+from tests.sim.network import Reply, context, serve_data
+from tests.sim.world import WALL_MS, InvariantBroken
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.admin import (
+    AlterPartitionReassignmentsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    ElectLeadersRequest,
+)
+from wire.messages.data import FetchRequest, FetchResponse, ProduceRequest
+from wire.messages.groups import OffsetCommitRequest, OffsetFetchRequest
+from wire.primitives import TopicPartition
+from wire.records import Record, build_batch, iterate_headers
+
+if TYPE_CHECKING:
+    from tests.sim.cluster import SimCluster
+    from tests.sim.node import SimNode
+
+_TIMEOUT_MS = 1_500
+_IN_FLIGHT = 5
+_NONE, _DUPLICATE = 0, int(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+
+
+class Sent:
+    """One batch on its way: until it is acknowledged, always the same bytes."""
+
+    __slots__ = ("count", "data", "number", "sequence", "values")
+
+    def __init__(self, producer_id: int, number: int, sequence: int, values: list[bytes]) -> None:
+        self.number = number
+        self.sequence = sequence
+        self.values = values
+        self.count = len(values)
+        self.data = build_batch(
+            [Record(-1, WALL_MS, None, value) for value in values],
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+        )
+
+
+class Producer:
+    """acks=all, idempotent, at most five batches in flight for a partition, values unique."""
+
+    def __init__(self, cluster: SimCluster, producer_id: int, topic: str, period_ms: int) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self.producer_id = producer_id
+        self.topic = topic
+        self._topic_id = b""
+        self._period_ms = period_ms
+        self._next: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
+        self.pending: dict[int, deque[Sent]] = {}
+        self.acked: dict[int, list[tuple[bytes, int]]] = {}
+        """By partition, in order of acknowledgement: value and offset (-1: it was not told)."""
+        self.sent: dict[int, list[bytes]] = {}
+        self.errors: dict[str, int] = {}
+        self.is_over = False
+        self._tick()
+
+    def _tick(self) -> None:
+        world = self._world
+        if self.is_over:
+            return
+        world.after(world.between(1, 2 * self._period_ms), self._tick)
+        topic = self._image_topic()
+        if topic is None or not self._cluster.is_loaded:
+            return
+        index = world.random.choice(sorted(topic.partitions))
+        pending = self.pending.setdefault(index, deque())
+        number = self._numbers.get(index, 0)
+        # A broker knows the last five batches of a producer again: no more may follow the oldest
+        # that is not acknowledged.
+        # And of one it has never heard of it takes any sequence for the first (KAFKA-14359).
+        in_flight = _IN_FLIGHT if index in self.acked else 1
+        if pending and number - pending[0].number >= in_flight:
+            return
+        self._numbers[index] = number + 1
+        sequence = self._next.get(index, 0)
+        count = world.between(1, 3)
+        values = [b"%d-%d-%d" % (self.producer_id, index, sequence + n) for n in range(count)]
+        self._next[index] = sequence + count
+        self.sent.setdefault(index, []).extend(values)
+        sent = Sent(self.producer_id, number, sequence, values)
+        pending.append(sent)
+        self._send(index, sent)
+
+    def _image_topic(self) -> Any:
+        """As some broker has it; the producer is for one topic id, whatever its name is later."""
+        image = self._cluster.some_image()
+        topic = image.topics_by_name.get(self.topic)
+        if topic is None:
+            return None
+        if not self._topic_id:
+            self._topic_id = topic.topic_id
+        return topic if topic.topic_id == self._topic_id else None
+
+    def _send(self, index: int, sent: Sent) -> None:
+        topic = self._image_topic()
+        registration = None if topic is None else topic.partitions.get(index)
+        if registration is None or registration.leader < 0:
+            self._again(index, sent)
+            return
+        request = ProduceRequest(
+            acks=-1,
+            timeout_ms=_TIMEOUT_MS - 300,
+            topic_data=[
+                ProduceRequest.Topic(
+                    topic_id=self._topic_id,
+                    partition_data=[
+                        ProduceRequest.Topic.Partition(index=index, records=memoryview(sent.data))
+                    ],
+                )
+            ],
+        )
+        key = TopicPartition(self.topic, index)
+
+        def serve(node: SimNode, reply: Reply) -> None:
+            def respond(response: Any) -> None:
+                self._acknowledges(node, key, response, sent)
+                reply(response)
+
+            handlers.produce(context(node, 13, respond), request)
+
+        self._cluster.network.call(
+            None,
+            registration.leader,
+            serve,
+            lambda answer: self._answered(index, sent, answer),
+            _TIMEOUT_MS,
+            needs_broker=True,
+        )
+
+    def _acknowledges(self, node: SimNode, key: TopicPartition, response: Any, sent: Sent) -> None:
+        """At the broker: what it acknowledges must be on the whole ISR by now."""
+        answer = response.responses[0].partition_responses[0]
+        log = node.log(key)
+        if answer.error_code == _NONE and log is not None and log.topic_id == self._topic_id:
+            self._cluster.check.expose(key, log, answer.base_offset + sent.count)
+
+    def _answered(self, index: int, sent: Sent, response: Any) -> None:
+        pending = self.pending.get(index, deque())
+        if sent not in pending:
+            return
+        answer = None if response is None else response.responses[0].partition_responses[0]
+        code = -2 if answer is None else answer.error_code
+        if code in (_NONE, _DUPLICATE):
+            pending.remove(sent)
+            first = answer.base_offset if code == _NONE else -1
+            self.acked.setdefault(index, []).extend(
+                (value, first + n if first >= 0 else -1) for n, value in enumerate(sent.values)
+            )
+            return
+        name = "no answer" if answer is None else ErrorCode(code).name
+        self.errors[name] = self.errors.get(name, 0) + 1
+        self._again(index, sent)
+
+    def _again(self, index: int, sent: Sent) -> None:
+        if not (self.is_over and self._image_topic() is None):
+            self._world.after(self._world.between(10, 80), lambda: self._send(index, sent))
+
+    def __repr__(self) -> str:
+        return (
+            f"Producer({self.producer_id}, {self.topic}, next={self._next}, errors={self.errors}, "
+            f"pending={ {i: [s.sequence for s in p] for i, p in self.pending.items()} })"
+        )
+
+    @property
+    def is_done(self) -> bool:
+        return not any(self.pending.values())
+
+
+class Consumer:
+    """Reads one partition from its start, and again; nothing it has read may change."""
+
+    def __init__(self, cluster: SimCluster, key: TopicPartition) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self._key = key
+        self._position = 0
+        self._epoch = -1
+        self._topic_id = b""
+        self.is_over = False
+        self._poll()
+
+    def _poll(self) -> None:
+        if self.is_over:
+            return
+        image = self._cluster.some_image()
+        topic = image.topics_by_name.get(self._key.topic)
+        registration = image.partition(*self._key)
+        if topic is None or registration is None or registration.leader < 0:
+            self._world.after(100, self._poll)
+            return
+        if topic.topic_id != self._topic_id:
+            self._topic_id, self._position, self._epoch = topic.topic_id, 0, -1
+        if registration.leader_epoch < self._epoch:  # of a broker that is behind (KIP-320)
+            self._world.after(20, self._poll)
+            return
+        self._epoch = registration.leader_epoch
+        request = FetchRequest(
+            max_wait_ms=200,
+            min_bytes=1,
+            max_bytes=1 << 16,
+            isolation_level=self._world.between(0, 1),
+            topics=[
+                FetchRequest.Topic(
+                    topic_id=self._topic_id,
+                    partitions=[
+                        FetchRequest.Topic.Partition(
+                            partition=self._key[1],
+                            current_leader_epoch=registration.leader_epoch,
+                            fetch_offset=self._position,
+                            partition_max_bytes=1 << 16,
+                        )
+                    ],
+                )
+            ],
+        )
+        data = b"".join(request.encode(13))
+        self._cluster.network.call(
+            None,
+            registration.leader,
+            lambda node, reply: serve_data(node, FetchRequest, data, 13, reply),
+            self._answered,
+            _TIMEOUT_MS,
+            needs_broker=True,
+        )
+
+    def _answered(self, out: bytes | None) -> None:
+        self._world.after(self._world.between(20, 200), self._poll)
+        if out is None:
+            return
+        response = FetchResponse.decode(out, 13)
+        if response.error_code or not response.responses:
+            return
+        answer = response.responses[0].partitions[0]
+        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise InvariantBroken(
+                f"NoConsumerBeyondTheLog: {self._key} at {self._position} is out of range"
+            )
+        if answer.error_code or not answer.records:
+            return
+        exposed = self._cluster.check.exposed.get((self._topic_id, self._key[1]))
+        assert exposed is not None, "ReadBelowHW: nothing was committed"
+        for _, header in iterate_headers(answer.records):
+            known = exposed.batches.get(header.base_offset)
+            if known is None or known.crc != header.crc:
+                raise InvariantBroken(
+                    f"ReadBelowHW: {self._key} gave {header}, shown was {known} of {exposed.end}"
+                )
+            self._position = max(self._position, header.next_offset)
+        if self._world.chance(0.1):
+            self._position = self._world.between(0, self._position)
+
+
+class Committer:
+    """Commits ever greater offsets for one group, one at a time, and reads them back."""
+
+    def __init__(self, cluster: SimCluster, group: str, key: TopicPartition) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self._group = group
+        self._key = key
+        self._last = 0
+        self.floor = -1
+        """The greatest offset that was acknowledged."""
+        self.answers = 0
+        self.is_over = False
+        self._world.after(1_000, self._next)
+
+    def _next(self) -> None:
+        if self.is_over:
+            return
+        node = self._coordinator()
+        if node is None:
+            self._world.after(200, self._next)
+        elif self._world.chance(0.6):
+            self._commit(node)
+        else:
+            self.read(node)
+
+    def _coordinator(self) -> int | None:
+        """FindCoordinator at any broker."""
+        node = self._cluster.some_node()
+        if node is None:
+            return None
+        found: list[Any] = []
+        if node.metadata.topics_by_name.get("__consumer_offsets") is None:
+            node.do(
+                lambda: node.group_coordinator.find(self._group, found.append), node.incarnation
+            )
+            return None
+        partition = node.group_coordinator.partition_for(self._group)
+        registration = node.metadata.partition("__consumer_offsets", partition)
+        return None if registration is None or registration.leader < 0 else registration.leader
+
+    def _commit(self, node_id: int) -> None:
+        self._last += 1
+        offset = self._last
+        partition = OffsetCommitRequest.Topic.Partition(
+            partition_index=self._key[1], committed_offset=offset, committed_metadata=""
+        )
+        request = OffsetCommitRequest(
+            member_id="",
+            group_id=self._group,
+            topics=[OffsetCommitRequest.Topic(name=self._key.topic, partitions=[partition])],
+        )
+
+        def answered(answer: Any) -> None:
+            self._world.after(self._world.between(20, 150), self._next)
+            if answer is None or isinstance(answer, KafkaError):
+                return
+            if answer.topics[0].partitions[0].error_code == 0:
+                self.answers += 1
+                self.floor = max(self.floor, offset)
+
+        self._cluster.network.call(
+            None,
+            node_id,
+            lambda node, reply: node.group_coordinator.commit_offsets(request, 9, reply),
+            answered,
+            _TIMEOUT_MS,
+            needs_broker=True,
+        )
+
+    def read(self, node_id: int, then: Callable[[], None] | None = None) -> None:
+        floor = self.floor
+        request = OffsetFetchRequest.Group(
+            group_id=self._group,
+            topics=[
+                OffsetFetchRequest.Group.Topic(
+                    name=self._key.topic, partition_indexes=[self._key[1]]
+                )
+            ],
+        )
+
+        def serve(node: SimNode, reply: Reply) -> None:
+            def respond(answer: Any) -> None:
+                reply((answer, self._leads(node)))
+
+            node.group_coordinator.fetch_offsets(request, respond)
+
+        def answered(answer: Any) -> None:
+            self._world.after(self._world.between(20, 150), self._next)
+            if answer is None or isinstance(answer[0], KafkaError) or not answer[1]:
+                return
+            if answer[0].error_code:
+                return
+            found = answer[0].topics[0].partitions[0].committed_offset
+            self.answers += 1
+            if found < floor or found > self._last:
+                raise InvariantBroken(
+                    f"OffsetNeverGoesBack: group {self._group} has {found} on {node_id}, committed "
+                    f"was {floor}, last asked for {self._last}"
+                )
+            if then is not None:
+                then()
+
+        self._cluster.network.call(None, node_id, serve, answered, _TIMEOUT_MS, needs_broker=True)
+
+    def _leads(self, node: SimNode) -> bool:
+        """A coordinator that does not know that it was replaced may read old state (as in Kafka)."""
+        partition = node.group_coordinator.partition_for(self._group)
+        registration = self._cluster.check.image.partition("__consumer_offsets", partition)
+        return registration is not None and registration.leader == node.node_id
+
+
+class Administrator:
+    """Asks the controller through any node."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+
+    def ask(self, request: Any, then: Callable[[Any], None] = lambda answer: None) -> None:
+        node = self._cluster.some_node()
+        if node is None:
+            self._world.after(200, lambda: self.ask(request, then))
+            return
+
+        def submit() -> None:
+            node.channel.submit(request, then, timeout_ms=5_000)
+
+        node.do(submit, node.incarnation)
+
+    def create(self, name: str, partitions: int, replicas: int) -> None:
+        """Asked again until the topic is there."""
+        if self._cluster.check.image.topics_by_name.get(name) is not None:
+            return
+        topic = CreateTopicsRequest.Topic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replicas,
+            assignments=[],
+            configs=[],
+        )
+        self.ask(CreateTopicsRequest(topics=[topic], validate_only=False))
+        self._world.after(500, lambda: self.create(name, partitions, replicas))
+
+    def delete(self, name: str) -> None:
+        topic = DeleteTopicsRequest.Topic(name=name, topic_id=bytes(16))
+        self._world.tell(f"topic {name} is to be deleted")
+        self.ask(DeleteTopicsRequest(topics=[topic], timeout_ms=5_000))
+
+    def move(self, key: TopicPartition, replicas: list[int] | None) -> None:
+        """Reassign; None cancels."""
+        self._world.tell(f"{key.topic}-{key[1]} is to move to {replicas}")
+        partition = AlterPartitionReassignmentsRequest.Topic.Partition(
+            partition_index=key[1], replicas=replicas
+        )
+        topic = AlterPartitionReassignmentsRequest.Topic(name=key.topic, partitions=[partition])
+        self.ask(AlterPartitionReassignmentsRequest(topics=[topic]))
+
+    def elect_preferred(self) -> None:
+        self._world.tell("preferred leaders are to be elected")
+        self.ask(ElectLeadersRequest(election_type=0, topic_partitions=None))

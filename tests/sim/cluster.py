@@ -1,0 +1,466 @@
+"""The whole cluster in one thread: nodes, network, disks, clients, faults, and what must hold.
+
+A run (`simulate`): start 3 to 5 nodes, create topics, let clients work while things go wrong
+(`Faults`), then heal everything and wait: every batch must be acknowledged, every ISR complete,
+every replica equal byte for byte, every acknowledged record there once and in order, every
+committed offset kept. After every event `invariants` are checked.
+
+Power losses in page-cache mode take what was not synced, which Kafka's promise survives one machine
+at a time; `power_loss_is_fair` keeps to that. Where topics are synced before they are acknowledged
+(`flush.messages=1`), power fails anywhere, everywhere, at any time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from replication.metadata import EMPTY_IMAGE, MetadataImage
+from tests.sim.clients import Administrator, Committer, Consumer, Producer
+from tests.sim.disks import Disks
+from tests.sim.invariants import Invariants
+from tests.sim.network import Network
+from tests.sim.node import SimNode
+from tests.sim.world import Alarms, InvariantBroken, World
+from wire.primitives import TopicPartition
+from wire.records import iterate_headers, read_records
+
+COMPARE_EVERY = 400
+_CONFIG = {
+    "controller.quorum.election.timeout.ms": "300",
+    "controller.quorum.election.backoff.max.ms": "200",
+    "controller.quorum.fetch.timeout.ms": "600",
+    "controller.quorum.request.timeout.ms": "500",
+    "broker.heartbeat.interval.ms": "300",
+    "broker.session.timeout.ms": "1500",
+    "replica.lag.time.max.ms": "1500",
+    "replica.fetch.wait.max.ms": "300",
+    "replica.fetch.backoff.ms": "100",
+    "replica.high.watermark.checkpoint.interval.ms": "700",
+    "log.flush.offset.checkpoint.interval.ms": "1500",
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.num.partitions": "2",
+    "offsets.topic.replication.factor": "3",
+    "metadata.max.idle.interval.ms": "1000",
+    "leader.imbalance.check.interval.seconds": "5",
+    "initial.broker.registration.timeout.ms": "120000",
+    "log.initial.task.delay.ms": "500",
+}
+
+
+@dataclass(slots=True)
+class Options:
+    """What happens in a run; times in virtual ms, probabilities per message or event."""
+
+    voters: int = 3
+    brokers: int = 3
+    work_ms: int = 10_000
+    heal_ms: int = 40_000
+    loss: float = 0.01
+    repeat: float = 0.02
+    slow: float = 0.05
+    lag: float = 0.1
+    lag_ms: int = 20
+    slow_sync: float = 0.05
+    cut_every_ms: int = 4_000
+    pause_every_ms: int = 6_000
+    crash_every_ms: int = 4_000
+    power_every_ms: int = 0
+    tear_every_ms: int = 0
+    sync_fails_every_ms: int = 0
+    stop_every_ms: int = 0
+    move_every_ms: int = 0
+    topic_every_ms: int = 0
+    down_ms: int = 1_200
+    flushes: bool = False
+    """flush.messages=1: synced before acknowledged."""
+    producers: int = 2
+    period_ms: int = 40
+    partitions: int = 2
+    groups: int = 2
+    fetch_timeout_ms: int = 700
+    snapshot_bytes: int = 6_000
+    metadata_segment_bytes: int = 1 << 20
+    segment_bytes: int = 4_000
+    config: dict[str, str] = field(default_factory=dict)
+
+
+class SimCluster:
+    """See the module. `root` is an empty directory; better one in memory."""
+
+    def __init__(
+        self, seed: int, options: Options, root: Path, *, tells_logs: bool = False
+    ) -> None:
+        self.options = options
+        options.config = {**_CONFIG, **options.config}
+        if options.flushes:
+            options.config["log.flush.interval.messages"] = "1"
+        self.world = World(seed)
+        self.alarms = Alarms(self.world, is_told=tells_logs)
+        self.disks = Disks(self.world)
+        self.network = Network(self.world)
+        self.check = Invariants(self)
+        self.nodes: dict[int, SimNode] = {}
+        self.is_loaded = True
+        """Do the producers send."""
+        self.is_faulty = True
+        for node_id in range(1, options.brokers + 1):
+            self.nodes[node_id] = SimNode(self, node_id, root / f"node-{node_id}")
+        self.network.nodes = self.nodes
+        self.world.after_event = self._after_event
+        self.admin = Administrator(self)
+        self.producers: list[Producer] = []
+        self.consumers: list[Consumer] = []
+        self.committers: list[Committer] = []
+
+    # ---- what clients see
+
+    def some_node(self) -> SimNode | None:
+        """Any broker that serves."""
+        serving = [n for n in self.nodes.values() if n.is_up and n.is_serving]
+        return self.world.random.choice(serving) if serving else None
+
+    def some_image(self) -> MetadataImage:
+        node = self.some_node()
+        return EMPTY_IMAGE if node is None else node.metadata
+
+    # ---- after every event
+
+    def _after_event(self) -> None:
+        self.check.check(None)
+        if self.alarms.raised:
+            raise InvariantBroken(self.alarms.raised[0])
+        if self.world.events % COMPARE_EVERY == 0:
+            self.check.compare()
+
+    def node_died(self, node: SimNode) -> None:
+        """It comes back after a while."""
+        node_id, incarnation = node.node_id, node.incarnation
+
+        def again() -> None:
+            if not node.is_up and node.incarnation == incarnation:
+                node.start()
+
+        delay_ms = self.world.between(10, self.options.down_ms if self.is_faulty else 100)
+        self.world.after(delay_ms, again)
+        del node_id
+
+    # ---- power
+
+    def power_loss_is_fair(self, node: SimNode) -> bool:
+        """May this machine lose its page cache now, with nothing acknowledged lost?
+
+        With every record synced before it is acknowledged, always. Else only if no other one did so
+        lately or may have to be counted out as unclean, and each partition has a replica elsewhere
+        that has all that was shown and that will lead.
+        """
+        if self.options.flushes:
+            return True
+        others = [n for n in self.nodes.values() if n is not node]
+        if any(not n.is_serving or self.check.is_tainted(n.node_id) for n in others):
+            return False
+        if any(self.world.ms < n.paused_until_ms for n in others) or self.network.cut:
+            return False
+        for topic in self.check.image.topics_by_name.values():
+            for index, registration in topic.partitions.items():
+                counted = [
+                    b
+                    for b in self.check.in_sync(registration)
+                    if b != node.node_id and b in registration.isr
+                ]
+                exposed = self.check.exposed.get((topic.topic_id, index))
+                if exposed is not None and exposed.end and len(counted) < 1:
+                    return False
+        return True
+
+    def is_recovering(self) -> bool:
+        """Is one without its page cache still counted: then no other process may die uncleanly."""
+        return not self.options.flushes and any(
+            self.check.is_tainted(n.node_id) for n in self.nodes.values()
+        )
+
+    # ---- a run
+
+    def run_until(self, condition: Callable[[], bool], limit_ms: int, what: str) -> None:
+        end_ms = self.world.ms + limit_ms
+        while not condition():
+            if self.world.ms >= end_ms:
+                self.world.tell(f"in vain: {self.producers}")
+                for topic in self.check.image.topics_by_name.values():
+                    for index, registration in topic.partitions.items():
+                        self.world.tell(f"{topic.name}-{index} {registration}")
+                raise InvariantBroken(f"Liveness: {what} within {limit_ms} ms")
+            self.world.run_until(self.world.ms + 50)
+
+    def start(self) -> None:
+        """All nodes, topics, clients."""
+        options = self.options
+        for node in self.nodes.values():
+            node.start()
+        self.run_until(lambda: all(n.is_serving for n in self.nodes.values()), 20_000, "all serve")
+        self.admin.create("orders", options.partitions, 3)
+        self.admin.create("events", 1, 3)
+        self.run_until(
+            lambda: {"orders", "events"} <= self.check.image.topics_by_name.keys(),
+            20_000,
+            "topics are there",
+        )
+        for number in range(options.producers):
+            topic = "events" if number % 3 == 2 else "orders"
+            self.producers.append(Producer(self, 1_000 + number, topic, options.period_ms))
+        for index in range(options.partitions):
+            self.consumers.append(Consumer(self, TopicPartition("orders", index)))
+        for number in range(options.groups):
+            key = TopicPartition("orders", 0)
+            self.committers.append(Committer(self, f"group-{number}", key))
+
+    def run(self) -> None:
+        """Work under faults, heal, and look at what is left."""
+        self.start()
+        faults = Faults(self)
+        self.world.run_until(self.world.ms + self.options.work_ms)
+        faults.end()
+        self.heal()
+        self.check_end()
+
+    def heal(self) -> None:
+        world = self.world
+        world.tell("everything is well again")
+        self.is_faulty = False
+        self.is_loaded = False
+        for node in self.nodes.values():
+            self.disks.spare(node.node_id)
+        limit_ms = self.options.heal_ms
+        self.run_until(
+            lambda: all(n.is_serving for n in self.nodes.values()), limit_ms, "all nodes serve"
+        )
+        self.run_until(
+            lambda: all(p.is_done for p in self.producers), limit_ms, "every batch acknowledged"
+        )
+        answers = [committer.answers for committer in self.committers]
+        self.run_until(
+            lambda: all(
+                c.answers > before + 2 for c, before in zip(self.committers, answers, strict=True)
+            ),
+            limit_ms,
+            "groups answer",
+        )
+        for client in (*self.committers, *self.consumers):
+            client.is_over = True
+        self.run_until(self._is_replicated, limit_ms, "every ISR complete and equal")
+
+    def _is_replicated(self) -> bool:
+        for topic in self.check.image.topics_by_name.values():
+            for index, registration in topic.partitions.items():
+                if registration.adding_replicas or registration.removing_replicas:
+                    return False
+                if set(registration.isr) != set(registration.replicas) or registration.leader < 0:
+                    return False
+                logs = [
+                    self.nodes[b].log(TopicPartition(topic.name, index))
+                    for b in registration.replicas
+                ]
+                ends = {
+                    None if log is None else (log.end.offset, log.high_watermark) for log in logs
+                }
+                if len(ends) != 1 or None in ends:
+                    return False
+                end, watermark = ends.pop() or (0, 1)
+                if end != watermark:
+                    return False
+        return True
+
+    # ---- the end
+
+    def check_end(self) -> None:
+        """AckedIsThere, OnceAndInOrder, ReplicasEqual."""
+        self.check.compare()
+        for topic in self.check.image.topics_by_name.values():
+            for index, registration in topic.partitions.items():
+                key = TopicPartition(topic.name, index)
+                contents = {self._bytes(broker, key) for broker in registration.replicas}
+                if len(contents) != 1:
+                    raise InvariantBroken(f"ReplicasEqual: {topic.name}-{index}")
+                self._check_values(key, dict(_values(contents.pop())))
+
+    def _bytes(self, broker_id: int, key: TopicPartition) -> bytes:
+        log = self.nodes[broker_id].log(key)
+        assert log is not None
+        read = log.read(log.log_start_offset, 1 << 30, True, log.log_end_offset)
+        data = b"" if read.records is None else read.records.read()
+        start = log.log_start_offset
+        while data and start < log.log_end_offset:  # a read ends with its segment
+            last = max(header.next_offset for _, header in iterate_headers(data))
+            if last >= log.log_end_offset:
+                break
+            start = last
+            more = log.read(start, 1 << 30, True, log.log_end_offset)
+            assert more.records is not None
+            data += more.records.read()
+        return data
+
+    def _check_values(self, key: TopicPartition, found: dict[int, bytes]) -> None:
+        for producer in self.producers:
+            if producer.topic != key.topic:
+                continue
+            prefix = b"%d-" % producer.producer_id
+            mine = [value for _, value in sorted(found.items()) if value.startswith(prefix)]
+            if mine != sorted(mine, key=lambda value: int(value.rpartition(b"-")[2])):
+                raise InvariantBroken(f"InOrder: {key} of producer {producer.producer_id}")
+            if len(set(mine)) != len(mine):
+                raise InvariantBroken(f"Once: {key} of producer {producer.producer_id}")
+            there = set(mine)
+            for value, offset in producer.acked.get(key[1], ()):
+                if value not in there:
+                    raise InvariantBroken(f"AckedIsThere: {value!r} in {key}")
+                if offset >= 0 and found.get(offset) != value:
+                    raise InvariantBroken(
+                        f"AckedWhereItWasSaid: {value!r} in {key} at {offset}: {found.get(offset)!r}"
+                    )
+            if there - set(producer.sent.get(key[1], ())):
+                raise InvariantBroken(f"NothingMadeUp: {key}")
+
+
+def _values(data: bytes) -> Iterator[tuple[int, bytes]]:
+    for position, header in iterate_headers(data):
+        for record in read_records(data, position, header):
+            yield record.offset, record.value or b""
+
+
+class Faults:
+    """What goes wrong while the clients work."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self._network = cluster.network
+        options = self._options = cluster.options
+        network = self._network
+        network.loss, network.repeat, network.slow = options.loss, options.repeat, options.slow
+        self._every(options.cut_every_ms, self._cut)
+        self._every(options.pause_every_ms, self._pause)
+        self._every(options.crash_every_ms, self._crash)
+        self._every(options.power_every_ms, self._power)
+        self._every(options.tear_every_ms, self._tear)
+        self._every(options.sync_fails_every_ms, self._fail_sync)
+        self._every(options.stop_every_ms, self._stop)
+        self._every(options.move_every_ms, self._move)
+        self._every(options.topic_every_ms, self._topic)
+        self._topics = 0
+
+    def end(self) -> None:
+        self._options = Options()
+        network = self._network
+        network.loss = network.repeat = network.slow = 0.0
+        network.cut = set()
+        self._is_over = True
+
+    _is_over = False
+
+    def _every(self, period_ms: int, action: Callable[[], None]) -> None:
+        if not period_ms:
+            return
+
+        def again() -> None:
+            if not self._is_over:
+                action()
+                self._every(period_ms, action)
+
+        self._world.after(1 + self._world.random.randrange(2 * period_ms), again)
+
+    def _one(self) -> SimNode:
+        return self._world.random.choice(list(self._cluster.nodes.values()))
+
+    def _cut(self) -> None:
+        random, ids = self._world.random, list(self._cluster.nodes)
+        links = [(a, b) for a in ids for b in ids if a != b]
+        kind = random.randrange(5)
+        cut: set[tuple[int, int]] = set()
+        if kind == 0:
+            lonely = random.choice(ids)
+            cut = {link for link in links if lonely in link}
+        elif kind == 1:
+            cut = {random.choice(links)}
+        elif kind == 2:
+            lonely = random.choice(ids)
+            cut = {(a, b) for a, b in links if a == lonely}
+        elif kind == 3:
+            one = random.choice(links)
+            cut = {one, one[::-1]}
+        self._network.cut = cut
+        self._world.tell(f"links cut: {sorted(cut)}")
+
+    def _pause(self) -> None:
+        self._one().pause(self._world.between(50, 3_000))
+
+    def _crash(self) -> None:
+        node = self._one()
+        if node.is_up and not self._cluster.is_recovering():
+            node.crash("is killed")
+
+    def _power(self) -> None:
+        cluster = self._cluster
+        if cluster.options.flushes and self._world.chance(0.2):
+            for node in cluster.nodes.values():
+                node.crash("loses its power", power=True)
+            return
+        node = self._one()
+        if node.is_up and cluster.power_loss_is_fair(node):
+            node.crash("loses its power", power=True)
+
+    def _tear(self) -> None:
+        node = self._one()
+        if node.is_up and not self._cluster.is_recovering():
+            self._cluster.disks.die_after(node.node_id, self._world.between(0, 12))
+
+    def _fail_sync(self) -> None:
+        node = self._one()
+        if node.is_up and self._cluster.power_loss_is_fair(node):
+            self._cluster.disks.fail_next_sync(node.node_id)
+
+    def _stop(self) -> None:
+        node = self._one()
+        if node.is_up and not node.is_stopping:
+            node.stop()
+
+    def _move(self) -> None:
+        random, cluster = self._world.random, self._cluster
+        if random.random() < 0.3:
+            cluster.admin.elect_preferred()
+            return
+        key = TopicPartition("orders", random.randrange(cluster.options.partitions))
+        replicas = random.sample(list(cluster.nodes), 3)
+        cluster.admin.move(key, replicas if random.random() < 0.8 else None)
+
+    def _topic(self) -> None:
+        """A topic that comes and goes, with a name that comes again."""
+        cluster = self._cluster
+        if "passing" in cluster.check.image.topics_by_name:
+            for producer in cluster.producers:
+                if producer.topic == "passing" and not producer.is_over:
+                    producer.is_over = True
+                    producer.pending.clear()
+                    producer.acked.clear()
+            cluster.admin.delete("passing")
+        else:
+            self._topics += 1
+            cluster.admin.create("passing", 2, 3)
+            cluster.producers.append(Producer(cluster, 2_000 + self._topics, "passing", 60))
+
+
+@contextmanager
+def logs_of(cluster: SimCluster) -> Iterator[None]:
+    """The product's log goes to the run's alarms, and nowhere else."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    root.handlers = [cluster.alarms]
+    root.setLevel(cluster.alarms.level)
+    try:
+        yield
+    finally:
+        root.handlers = before
+        root.setLevel(level)

@@ -1,0 +1,335 @@
+"""What must hold after every event, by the names of the reliability reference (section 2).
+
+    OneLeaderPerRaftEpoch     no two voters lead one epoch of the quorum
+    SameCommittedMetadata     every node is given the same committed records, in order (K-10)
+    OneLeaderPerEpoch         no two brokers lead a partition under one leader epoch (E-1)
+    EpochsNeverGoBack         a replica's leader epoch does not (E-1)
+    LeaderInIsr               who leads in the metadata stands in the ISR
+    OrderOfOffsets            log start <= LSO <= HW <= LEO
+    HWNeverGoesBack           while a process runs, and in one leader epoch (H-1)
+    StrongIsr                 what was below any presumed leader's HW, or acknowledged, is on every
+                              member of the true ISR and of the ELR
+    SameBelowHW               no offset below a HW has two contents, on any replica, for any reader
+    ReadBelowHW               a consumer is given nothing that is not committed (V-1)
+    OffsetNeverGoesBack       a group's committed offset (section G)
+
+`Exposed` is the log that somebody may have seen: it grows with the high watermark of whoever thinks
+that it leads, and with each acknowledgement, and each replica is compared to it.
+
+The true ISR is that of the newest image any node has; a member whose page cache was lost is not
+counted on until the controller knows its new incarnation, for then it is out of ISR and ELR (B-3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from replication.metadata import EMPTY_IMAGE, MetadataImage, PartitionRegistration
+from replication.raft.batches import CommittedBatch
+from replication.raft.events import SnapshotId
+from storage.log import PartitionLog
+from tests.sim.world import InvariantBroken
+from wire.primitives import TopicPartition
+from wire.records import iterate_headers
+
+if TYPE_CHECKING:
+    from replication.partition import Partition
+    from tests.sim.cluster import SimCluster
+    from tests.sim.node import SimNode
+
+
+class Batch(NamedTuple):
+    """What makes a batch the same on two replicas; its bytes are compared at the end."""
+
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+    crc: int
+
+
+class Exposed:
+    """The committed log of one partition of one topic id."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.batches: dict[int, Batch] = {}
+        self.compared: dict[int, tuple[int, int, int]] = {}
+        """By node: incarnation, truncations of its log, and up to where it was compared."""
+        self.isr_checked: tuple[object, int] | None = None
+
+
+def batches_of(log: PartitionLog, start: int, end: int) -> list[Batch]:
+    """The batches in [start, end)."""
+    found: list[Batch] = []
+    while start < end:
+        read = log.read(start, 1 << 22, True, end)
+        if read.records is None:
+            break
+        data = read.records.read()
+        read.records.close()
+        for _, header in iterate_headers(data):
+            if header.next_offset > start:
+                found.append(
+                    Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
+                )
+                start = header.next_offset
+    return found
+
+
+class Invariants:
+    """One for a cluster; see the module."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self.image: MetadataImage = EMPTY_IMAGE
+        """The newest that any node has."""
+        self.exposed: dict[tuple[bytes, int], Exposed] = {}
+        self.raft_leaders: dict[int, int] = {}
+        self._metadata: list[tuple[int, int, int, str]] = []
+        self._metadata_at: dict[int, int] = {}
+        self._leaders: dict[tuple[bytes, int, int], int] = {}
+        self._epochs: dict[tuple[int, bytes, int], int] = {}
+        self._watermarks: dict[tuple[int, bytes, int], tuple[PartitionLog, int]] = {}
+        self._acknowledged: list[tuple[TopicPartition, PartitionLog, int]] = []
+        self._checked_image: MetadataImage | None = None
+
+    def broken(self, name: str, text: str) -> InvariantBroken:
+        return InvariantBroken(f"{name}: {text}")
+
+    # ---- what nodes tell
+
+    def metadata_listener(self, node: SimNode) -> MetadataListener:
+        return MetadataListener(self, node)
+
+    def committed(self, node: SimNode, batches: Sequence[CommittedBatch]) -> None:
+        """SameCommittedMetadata."""
+        for batch in batches:
+            said = (batch.base_offset, batch.last_offset, batch.epoch, repr(list(batch.records)))
+            at = self._metadata_at.setdefault(batch.base_offset, len(self._metadata))
+            if at == len(self._metadata):
+                self._metadata.append(said)
+            elif self._metadata[at] != said:
+                raise self.broken(
+                    "SameCommittedMetadata",
+                    f"node {node.node_id} was given {said}, others {self._metadata[at]}",
+                )
+
+    def logs_opened(self, node: SimNode) -> None:
+        """After a start every log is compared anew; after `kill -9` nothing may be missing."""
+        for key, before in node.dead_logs.items():
+            log = node.log_manager.get(key)
+            is_known = log is not None and log.topic_id == before.topic_id
+            is_ours = self._is_replica(node, key, before)
+            if node.lost_power_in is not None or before.is_offline or not is_ours:
+                continue
+            if not is_known or log is None or log.log_end_offset < before.log_end_offset:
+                end = log.log_end_offset if log is not None else None
+                raise self.broken(
+                    "NothingLostWithTheProcess",
+                    f"{key} on {node.node_id} ended at {before.log_end_offset}, now at {end}",
+                )
+
+    def _is_replica(self, node: SimNode, key: TopicPartition, log: PartitionLog) -> bool:
+        registration = self.image.partition(*key)
+        topic = self.image.topics_by_name.get(key.topic)
+        return (
+            registration is not None
+            and topic is not None
+            and topic.topic_id == log.topic_id
+            and node.node_id in registration.replicas
+        )
+
+    def node_gone(self, node: SimNode) -> None:
+        for key in [k for k in self._watermarks if k[0] == node.node_id]:
+            del self._watermarks[key]
+
+    # ---- after every event
+
+    def check(self, node: SimNode | None) -> None:
+        """`node`: whose code ran; None looks at all."""
+        nodes = self._cluster.nodes.values() if node is None else (node,)
+        for one in nodes:
+            if one.is_up:
+                image = one.loader.image
+                if image.offset > self.image.offset:
+                    self.image = image
+        for one in nodes:
+            if one.is_up:
+                self._check_node(one)
+        if self._acknowledged:
+            acknowledged, self._acknowledged = self._acknowledged, []
+            for key, log, end in acknowledged:
+                self._expose(key, log, end)
+        if self.image is not self._checked_image:
+            self._checked_image = self.image
+            self._check_image()
+
+    def _check_node(self, node: SimNode) -> None:
+        core = node.raft.core
+        if core.is_leader:
+            leader = self.raft_leaders.setdefault(core.epoch, node.node_id)
+            if leader != node.node_id:
+                raise self.broken(
+                    "OneLeaderPerRaftEpoch", f"{leader} and {node.node_id} lead {core.epoch}"
+                )
+        if node.is_broker_started:
+            for partition in node.replica_manager.local.partitions.values():
+                log = partition.log
+                if log is not None:
+                    self._check_replica(node, partition, log)
+
+    def _check_replica(self, node: SimNode, partition: Partition, log: PartitionLog) -> None:
+        watermark, end = log.high_watermark, log.end.offset
+        key = (partition.topic_id, partition.topic_partition[1])
+        own = (node.node_id, *key)
+        if not log.log_start_offset <= log.last_stable_offset <= watermark <= end:
+            raise self.broken(
+                "OrderOfOffsets",
+                f"{partition} on {node.node_id}: start {log.log_start_offset}, "
+                f"LSO {log.last_stable_offset}, HW {watermark}, LEO {end}",
+            )
+        epoch = partition.leader_epoch
+        if self._epochs.get(own, -1) > epoch:
+            raise self.broken("EpochsNeverGoBack", f"{partition} on {node.node_id}")
+        self._epochs[own] = epoch
+        known, before = self._watermarks.get(own, (log, 0))
+        if known is log and watermark < before:
+            raise self.broken(
+                "HWNeverGoesBack", f"{partition} on {node.node_id}: {watermark} after {before}"
+            )
+        self._watermarks[own] = log, watermark
+        if partition.leader_log is None:
+            return
+        leader = self._leaders.setdefault((*key, epoch), node.node_id)
+        if leader != node.node_id:
+            raise self.broken("OneLeaderPerEpoch", f"{partition}: {leader} and {node.node_id}")
+        exposed = self.exposed.get(key)
+        if exposed is None:
+            exposed = self.exposed[key] = Exposed()
+        if watermark > exposed.end:
+            self._expose(partition.topic_partition, log, watermark)
+
+    def expose(self, key: TopicPartition, log: PartitionLog, end: int) -> None:
+        """Somebody acknowledges everything below `end`; looked at after the event."""
+        self._acknowledged.append((key, log, end))
+
+    def _expose(self, key: TopicPartition, log: PartitionLog, end: int) -> None:
+        assert log.topic_id is not None
+        exposed = self.exposed.setdefault((log.topic_id, key[1]), Exposed())
+        if end <= exposed.end:
+            return
+        for batch in batches_of(log, exposed.end, end):
+            exposed.batches[batch.base_offset] = batch
+        exposed.end = end
+        self._check_isr(key, exposed)
+
+    # ---- true ISR
+
+    def _check_image(self) -> None:
+        for topic in self.image.topics_by_name.values():
+            for index, registration in topic.partitions.items():
+                if registration.leader >= 0 and registration.leader not in registration.isr:
+                    raise self.broken("LeaderInIsr", f"{topic.name}-{index}: {registration}")
+                exposed = self.exposed.get((topic.topic_id, index))
+                if exposed is not None:
+                    self._check_isr(TopicPartition(topic.name, index), exposed)
+
+    def _check_isr(self, key: TopicPartition, exposed: Exposed) -> None:
+        """StrongIsr by length; contents follow in `compare`."""
+        registration = self.image.partition(*key)
+        if registration is None or exposed.isr_checked == (registration, exposed.end):
+            return
+        for broker_id in self.in_sync(registration):
+            node = self._cluster.nodes[broker_id]
+            log = node.log(key)
+            if log is None or self._is_other(key, log):
+                continue  # it has not read of this partition yet, or of its end
+            if log.end.offset < exposed.end:
+                raise self.broken(
+                    "StrongIsr",
+                    f"{key.topic}-{key[1]}: {broker_id} of ISR {registration.isr} ELR "
+                    f"{registration.elr} ends at {log.end.offset}, shown is {exposed.end}",
+                )
+        exposed.isr_checked = (registration, exposed.end)
+
+    def _is_other(self, key: TopicPartition, log: PartitionLog) -> bool:
+        topic = self.image.topics_by_name.get(key.topic)
+        return topic is None or topic.topic_id != log.topic_id
+
+    def in_sync(self, registration: PartitionRegistration) -> list[int]:
+        """The members of ISR and ELR whose disks count."""
+        return [b for b in (*registration.isr, *registration.elr) if not self.is_tainted(b)]
+
+    def is_tainted(self, broker_id: int) -> bool:
+        node = self._cluster.nodes[broker_id]
+        if node.lost_power_in is None:
+            return False
+        broker = self.image.brokers.get(broker_id)
+        if broker is not None and broker.broker_epoch == node.lost_power_in:
+            return True
+        node.lost_power_in = None
+        return False
+
+    # ---- contents, every now and then
+
+    def compare(self) -> None:
+        """SameBelowHW on every replica, StrongIsr by content."""
+        for topic in self.image.topics_by_name.values():
+            for index, registration in topic.partitions.items():
+                exposed = self.exposed.get((topic.topic_id, index))
+                if exposed is None:
+                    continue
+                key = TopicPartition(topic.name, index)
+                counted = self.in_sync(registration)
+                for node in self._cluster.nodes.values():
+                    log = node.log(key)
+                    if log is None or log.topic_id != topic.topic_id:
+                        continue
+                    if node.node_id in counted:
+                        self._compare(node, key, log, exposed, exposed.end)
+                    elif node.is_up and node.lost_power_in is None:
+                        end = min(log.high_watermark, exposed.end)
+                        self._compare(node, key, log, exposed, end)
+
+    def _compare(
+        self, node: SimNode, key: TopicPartition, log: PartitionLog, exposed: Exposed, end: int
+    ) -> None:
+        incarnation, truncations, done = exposed.compared.get(node.node_id, (-1, -1, 0))
+        if (incarnation, truncations) != (node.incarnation, log.truncations):
+            done = 0
+        if done >= end:
+            return
+        for batch in batches_of(log, max(done, log.log_start_offset), end):
+            known = exposed.batches.get(batch.base_offset)
+            if known != batch:
+                raise self.broken(
+                    "SameBelowHW",
+                    f"{key.topic}-{key[1]} on {node.node_id}: {batch}, shown was {known}",
+                )
+            done = batch.next_offset
+        if done < end:
+            raise self.broken(
+                "StrongIsr",
+                f"{key.topic}-{key[1]} on {node.node_id} has nothing from {done} to {end}",
+            )
+        exposed.compared[node.node_id] = (node.incarnation, log.truncations, done)
+
+
+class MetadataListener:
+    """A raft listener that compares what each node is given."""
+
+    def __init__(self, check: Invariants, node: SimNode) -> None:
+        self._check = check
+        self._node = node
+
+    def handle_snapshot(
+        self, snapshot_id: SnapshotId, timestamp: int, records: Sequence[Any]
+    ) -> None:
+        """Its image is compared by what comes of it."""
+
+    def handle_commit(self, batches: Sequence[CommittedBatch]) -> None:
+        self._check.committed(self._node, batches)
+
+    def handle_leader_change(self, leader_id: int, epoch: int) -> None:
+        """Looked at after the event."""

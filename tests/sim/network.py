@@ -1,0 +1,278 @@
+"""A network that loses, delays, repeats and cuts, and the broker's seams to it.
+
+One call is a request and its answer. Either may be lost, and the caller then hears nothing until
+its timeout; either may be late, so that calls overtake one another; one on its way between nodes
+may come twice where repeating is possible (raft's, the controller's). A link that is cut loses what
+is sent over it in that direction. Who asks a dead process is refused at once.
+
+Requests of clients arrive before their timeout or never: a broker's answer to a later request on
+another connection says nothing about an earlier one that is still under way, in Kafka too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from replication.fetcher import ReplicaFetcher
+from replication.raft.events import ProbeVersions, VersionsReply
+from server.handlers import data as handlers
+from server.peer_client import PeerError
+from storage.open_files import FileSlice
+from tests.sim.world import World
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.data import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
+
+if TYPE_CHECKING:
+    from tests.sim.node import SimNode
+
+CLIENT = 0
+_RESPONSES: dict[type, type[Any]] = {
+    FetchRequest: FetchResponse,
+    ListOffsetsRequest: ListOffsetsResponse,
+}
+Reply = Callable[[Any], None]
+
+
+class Network:
+    """See the module. Probabilities and delays may be changed at any time."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.nodes: dict[int, SimNode] = {}
+        self.cut: set[tuple[int, int]] = set()
+        self.loss = 0.0
+        self.repeat = 0.0
+        self.slow = 0.0
+        self.slow_ms = 400
+        self.messages = 0
+
+    def delay_ms(self, limit_ms: int | None = None) -> int:
+        world = self.world
+        if self.slow and world.random.random() < self.slow:
+            high = self.slow_ms if limit_ms is None else min(self.slow_ms, limit_ms)
+            return world.between(5, max(high, 5))
+        return world.between(1, 3)
+
+    def call(
+        self,
+        source: SimNode | None,
+        target_id: int,
+        serve: Callable[[SimNode, Reply], object],
+        answered: Callable[[Any], object],
+        timeout_ms: int,
+        *,
+        can_repeat: bool = False,
+        needs_broker: bool = False,
+    ) -> None:
+        """Have `serve` run at the target; `answered` gets its reply or, without one, None; once."""
+        world = self.world
+        source_id = CLIENT if source is None else source.node_id
+        asked_by = 0 if source is None else source.incarnation
+        is_done = False
+        self.messages += 1
+
+        def finish(answer: Any) -> None:
+            nonlocal is_done
+            if is_done:
+                return
+            is_done = True
+            if source is None:
+                answered(answer)
+            else:
+                source.do(lambda: answered(answer), asked_by)
+
+        def back(answer: Any) -> None:
+            if not self._is_lost(target_id, source_id):
+                world.after(
+                    self.delay_ms(), lambda: self._arrive(target_id, source_id, finish, answer)
+                )
+
+        def arrive() -> None:
+            if (source_id, target_id) in self.cut:
+                return
+            target = self.nodes[target_id]
+            if not target.is_up or (needs_broker and not target.is_serving):
+                back(None)
+                return
+            target.do(lambda: serve(target, back), target.incarnation)
+
+        limit_ms = timeout_ms // 3 if source is None else None
+        if not self._is_lost(source_id, target_id):
+            world.after(self.delay_ms(limit_ms), arrive)
+            if can_repeat and world.chance(self.repeat):
+                world.after(self.delay_ms(limit_ms), arrive)
+        world.after(timeout_ms, lambda: finish(None))
+
+    def _is_lost(self, source_id: int, target_id: int) -> bool:
+        return (source_id, target_id) in self.cut or self.world.chance(self.loss)
+
+    def _arrive(self, source_id: int, target_id: int, finish: Reply, answer: Any) -> None:
+        if (source_id, target_id) not in self.cut:
+            finish(answer)
+
+
+class SimRaftTransport:
+    """The raft driver's transport."""
+
+    def __init__(self, network: Network, node: SimNode) -> None:
+        self._network = network
+        self._node = node
+
+    def send(
+        self, to: Any, request: Any, on_answer: Callable[[Any], None], timeout_ms: int
+    ) -> None:
+        def serve(target: SimNode, reply: Reply) -> None:
+            if isinstance(request, ProbeVersions):
+                reply(VersionsReply(ErrorCode.NONE, (0, 1)))
+            else:
+                target.raft.handle(request, reply)
+
+        self._network.call(
+            self._node, to.port, serve, on_answer, timeout_ms, can_repeat=True
+        )  # fmt: skip
+
+
+class SimPeers:
+    """The controller channel's way to other controllers (PeerClient)."""
+
+    def __init__(self, network: Network, node: SimNode) -> None:
+        self._network = network
+        self._node = node
+
+    def send(
+        self,
+        peer: Any,
+        request: Any,
+        version: int,
+        response_class: type[Any],
+        on_complete: Callable[[Any], None],
+        *,
+        timeout_ms: int,
+        channel: str,
+    ) -> None:
+        data = b"".join(request.encode(version))
+
+        def serve(target: SimNode, reply: Reply) -> None:
+            controller = target.controller
+            if controller is None:
+                reply(None)
+                return
+
+            def respond(answer: Any) -> None:
+                if not isinstance(answer, Exception):
+                    answer = response_class.decode(b"".join(answer.encode(version)), version)
+                reply(answer)
+
+            controller.submit(type(request).decode(data, version), respond)
+
+        def answered(answer: Any) -> None:
+            on_complete(PeerError("no answer") if answer is None else answer)
+
+        self._network.call(
+            self._node, peer.port, serve, answered, min(timeout_ms, 2_000), can_repeat=True
+        )  # fmt: skip
+
+
+class SimRunner:
+    """Makes a fetcher's turns in virtual time: request, some time on the wire, answer."""
+
+    def __init__(self, network: Network, node: SimNode, fetcher: ReplicaFetcher) -> None:
+        self._network = network
+        self._node = node
+        self._incarnation = node.incarnation
+        self._fetcher = fetcher
+        self._number = 0  # of the exchange that is awaited; an answer to another is late
+        self._asked_ms: int | None = None
+        self._is_stopped = False
+        self.wake()
+
+    def wake(self) -> None:
+        """As FetcherThread: what is under way for a while is not waited for."""
+        world = self._network.world
+        if self._asked_ms is not None and world.ms - self._asked_ms >= 10:
+            self._asked_ms = None
+            self._number += 1
+            self._fetcher.handle_interruption()
+        self._later(self._node.lag_ms())
+
+    def _later(self, delay_ms: int) -> None:
+        self._network.world.after(delay_ms, lambda: self._node.do(self._turn, self._incarnation))
+
+    def shutdown(self) -> None:
+        self._is_stopped = True
+
+    def _turn(self) -> None:
+        if self._asked_ms is not None or self._is_stopped:
+            return
+        request = self._fetcher.next_request()
+        if request is None:
+            if self._fetcher.wake_ms is not None:
+                self._later(max(self._fetcher.wake_ms - self._network.world.ms, 1))
+            return
+        self._asked_ms = self._network.world.ms
+        self._number += 1
+        number = self._number
+        version = type(request).versions[1]
+        data = encoded(request, version)
+
+        def serve(target: SimNode, reply: Reply) -> None:
+            serve_data(target, type(request), data, version, reply)
+
+        self._network.call(
+            self._node,
+            self._fetcher.leader_id,
+            serve,
+            lambda out: self._answered(number, type(request), out),
+            self._node.options.fetch_timeout_ms,
+            needs_broker=True,
+        )
+
+    def _answered(self, number: int, kind: type[Any], out: bytes | None) -> None:
+        if number != self._number or self._asked_ms is None or self._is_stopped:
+            return
+        self._asked_ms = None
+        if out is None:
+            self._fetcher.handle_failure(TimeoutError("no answer"))
+        else:
+            self._fetcher.handle_response(_RESPONSES[kind].decode(out, kind.versions[1]))
+        self._turn()
+
+
+def context(node: SimNode, version: int, respond: Callable[[Any], None]) -> Any:
+    """What a handler is given."""
+    return SimpleNamespace(
+        broker=node,
+        api_version=version,
+        received_ms=node.world.ms,
+        client_id="sim",
+        listener_name="PLAINTEXT",
+        respond=respond,
+        park=lambda operation: None,
+    )
+
+
+def serve_data(node: SimNode, kind: type[Any], data: bytes, version: int, reply: Reply) -> None:
+    """Fetch or ListOffsets as the dispatch would run it."""
+
+    def respond(response: Any) -> None:
+        reply(encoded(response, version))
+
+    handle: Any = handlers.fetch if kind is FetchRequest else handlers.list_offsets
+    try:
+        response = handle(context(node, version, respond), kind.decode(data, version))
+    except KafkaError as error:
+        response = FetchResponse(error_code=error.code, responses=[])
+        if kind is not FetchRequest:
+            reply(None)
+            return
+    if response is not None:
+        respond(response)
+
+
+def encoded(message: Any, version: int) -> bytes:
+    """A message's body, with what it sends from files read in."""
+    return b"".join(
+        part.read() if isinstance(part, FileSlice) else part for part in message.encode(version)
+    )

@@ -1,0 +1,510 @@
+"""One node of the simulated cluster: everything a broker process is made of, but threads, sockets
+and clocks.
+
+Composed as `server.shared_server`, `controller_server` and `broker_server` do it, of the same
+classes: RaftLog and RaftDriver, MetadataLoader, Controller, ControllerChannel, LogManager,
+ReplicaManager with its fetchers and AlterPartition, BrokerLifecycle, GroupCoordinator. Handlers
+find the node as `ctx.broker`.
+
+Life: `start` (raft, controller; the broker's part as soon as the metadata is caught up, then
+registration), `crash` (kill -9, or with `power` the machine's power), `stop` (controlled shutdown).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from replication.controller.bootstrap import SUPPORTED_FEATURES
+from replication.controller.controller import Controller
+from replication.metadata import (
+    ControllerRegistration,
+    Endpoint,
+    MetadataDelta,
+    MetadataImage,
+)
+from replication.metadata_loader import MetadataLoader, SnapshotConfig
+from replication.raft.driver import RaftDriver
+from replication.raft.log import RaftLog
+from replication.raft.voter_set import Endpoint as RaftEndpoint
+from replication.raft.voter_set import Voter, VoterSet
+from replication.record_serde import MetadataRecordSerde
+from replication.replica_manager import ClusterLinks, ReplicaManager
+from replication.timer import BackgroundScheduler
+from server import settings
+from server.broker_lifecycle import BrokerLifecycle, BrokerState
+from server.config import KafkaConfig
+from server.config_schema import TOPIC, ConfigSchema
+from server.controller_channel import ControllerChannel
+from server.controller_registration import ControllerRegistrationManager
+from server.coordinator.group_coordinator import GroupCoordinator
+from server.coordinator.runtime import Surroundings
+from server.fetch_session import FetchSessionCache
+from server.listeners import PLAINTEXT, Listener
+from storage.config import LogConfig
+from storage.log import PartitionLog
+from storage.log_manager import LogManager
+from tests.sim.network import Network, SimPeers, SimRaftTransport, SimRunner
+from tests.sim.world import Actor, InvariantBroken, Killed, SimTimer
+from wire.errors import KafkaError
+from wire.primitives import TopicPartition
+
+if TYPE_CHECKING:
+    from tests.sim.cluster import SimCluster
+
+CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
+
+
+class SimFlusher:
+    """The log flusher's thread: syncs a little later, many waiters with one sync."""
+
+    def __init__(self, node: SimNode) -> None:
+        self._node = node
+        self._waiting: dict[PartitionLog, list[Callable[[Any], object]]] = {}
+
+    def flush_async(self, log: PartitionLog, callback: Callable[[Any], object]) -> None:
+        is_first = log not in self._waiting
+        self._waiting.setdefault(log, []).append(callback)
+        if is_first:
+            node, incarnation = self._node, self._node.incarnation
+            delay_ms = node.world.between(1, 10)
+            if node.world.chance(node.options.slow_sync):
+                delay_ms = node.world.between(50, 400)
+            node.world.after(delay_ms, lambda: node.do(lambda: self._flush(log), incarnation))
+
+    def _flush(self, log: PartitionLog) -> None:
+        error = None
+        callbacks = self._waiting.pop(log)
+        try:
+            log.flush()
+        except KafkaError as failure:
+            error = failure
+        for callback in callbacks:
+            callback(error)
+
+    def shutdown(self) -> None:
+        for log in list(self._waiting):
+            self._flush(log)
+
+
+class SimNode:
+    """See the module."""
+
+    role = "broker"
+
+    raft: RaftDriver
+    loader: MetadataLoader
+    log_manager: LogManager
+    replica_manager: ReplicaManager
+    group_coordinator: GroupCoordinator
+
+    def __init__(self, cluster: SimCluster, node_id: int, root: Path) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.network: Network = cluster.network
+        self.options = cluster.options
+        self.node_id = node_id
+        self.root = root
+        self.is_voter = node_id <= cluster.options.voters
+        self.directory_id = bytes([7, node_id]) * 8
+        self.cluster_id = CLUSTER_ID
+        self.incarnation = 0
+        self._has_broker = False
+        self.is_up = False
+        self.is_serving = False
+        self.is_stopping = False
+        self.paused_until_ms = 0
+        self.lost_power_in: int | None = None
+        """The broker epoch under which this node lost its page cache: what it holds is not counted
+        on until the controller knows another one."""
+        self.dead_logs: dict[TopicPartition, PartitionLog] = {}
+        """The logs of the last incarnation, while no other has opened them."""
+        self._backlog: list[tuple[Callable[[], object], int]] = []
+        self._config = KafkaConfig(
+            {
+                "node.id": str(node_id),
+                "process.roles": "broker,controller" if self.is_voter else "broker",
+                "log.dirs": str(root),
+                "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093"
+                if self.is_voter
+                else "PLAINTEXT://:9092",
+                "controller.listener.names": "CONTROLLER",
+                "controller.quorum.voters": ",".join(
+                    f"{n}@node{n}:{n}" for n in range(1, cluster.options.voters + 1)
+                ),
+                **cluster.options.config,
+            }
+        )
+        self._schema = ConfigSchema(self._config)
+        self.root.mkdir(parents=True)
+
+    # ---- code that runs here
+
+    def do(self, what: Callable[[], object], incarnation: int) -> None:
+        """Run a piece of this node's code, unless the process it belongs to is gone."""
+        if incarnation != self.incarnation or not self.is_up:
+            return
+        world = self.world
+        if world.ms < self.paused_until_ms:
+            self._backlog.append((what, incarnation))
+            return
+        world.node = self.node_id
+        try:
+            what()
+            self._look_after()
+        except Killed:
+            self.crash("dies in the middle of a write", power=self.cluster.power_loss_is_fair(self))
+        except (OSError, KafkaError) as error:
+            self.fatal(error)
+        finally:
+            world.node = 0
+
+    def _look_after(self) -> None:
+        """Wake what waits for what other threads did."""
+        if not self.is_up:
+            return
+        if self.raft.has_work():
+            self._raft_actor.wake()
+        if self.loader.has_work:
+            self._loader_actor.wake()
+        if not self._has_broker and self.raft.wait_until_caught_up(0):
+            self._has_broker = True
+            self._start_broker()
+        lifecycle = self.lifecycle
+        if lifecycle is not None and lifecycle.state is not self._seen_state:
+            self._seen_state = lifecycle.state
+            self._state_changed(lifecycle.state)
+
+    def lag_ms(self) -> int:
+        """How late a thread begins to turn: mostly at once."""
+        world = self.world
+        if world.chance(self.options.lag):
+            return world.between(1, self.options.lag_ms)
+        return 0
+
+    def pause(self, ms: int) -> None:
+        """SIGSTOP, and SIGCONT in a while."""
+        world = self.world
+        if not self.is_up or world.ms < self.paused_until_ms:
+            return
+        world.tell(f"{self.node_id} stands still for {ms} ms")
+        self.paused_until_ms = world.ms + ms
+        world.at(self.paused_until_ms, self._resume)
+
+    def _resume(self) -> None:
+        if self.world.ms < self.paused_until_ms:
+            return
+        backlog, self._backlog = self._backlog, []
+        for what, incarnation in backlog:
+            self.do(what, incarnation)
+
+    def fatal(self, error: BaseException) -> None:
+        """The process ends itself; only a disk may be the reason."""
+        if self.node_id not in self.cluster.disks.failed:
+            raise InvariantBroken(f"NoUnexpectedError: {self.node_id} ends itself: {error!r}")
+        self.crash(f"ends itself: {error}", power=True)
+
+    # ---- what handlers ask
+
+    @property
+    def metadata(self) -> MetadataImage:
+        return self.loader.image
+
+    def endpoint_for(self, ctx: Any, broker: Any) -> tuple[str, int]:
+        endpoint = broker.endpoints["PLAINTEXT"]
+        return endpoint.host, endpoint.port
+
+    def topic_config(self, topic: str) -> LogConfig:
+        config = self._config.topic_config(self.metadata.config(TOPIC, topic))
+        # Smaller than a topic may ask for, so that a short run has many segments.
+        return replace(config, segment_bytes=self.options.segment_bytes)
+
+    # ---- start
+
+    def start(self) -> None:
+        """A new process on the same directory."""
+        self.incarnation += 1
+        incarnation = self.incarnation
+        self.world.tell(f"{self.node_id} starts")
+        self.is_up, self.is_serving, self.is_stopping = True, False, False
+        self.paused_until_ms = 0
+        self._backlog = []
+        self._has_broker = False
+        self.lifecycle: BrokerLifecycle | None = None
+        self._seen_state = BrokerState.NOT_RUNNING
+        self.incarnation_id = bytes([self.node_id]) + incarnation.to_bytes(15, "big")
+        self.timer = SimTimer(self, incarnation)
+        self.scheduler = BackgroundScheduler(self.world)
+        self.scheduler._timer = SimTimer(self, incarnation)
+        self.controller: Controller | None = None
+        self.do(self._start_quorum, incarnation)
+
+    def _start_quorum(self) -> None:
+        world, options, incarnation = self.world, self.options, self.incarnation
+        serde = MetadataRecordSerde()
+        name = "CONTROLLER"
+        voters = VoterSet(
+            Voter(n, endpoints=(RaftEndpoint(name, f"node{n}", n),))
+            for n in range(1, options.voters + 1)
+        )
+        self.raft = RaftDriver(
+            self.node_id,
+            RaftLog.open(self.root, world, segment_bytes=options.metadata_segment_bytes),
+            world,
+            serde,
+            voters=voters,
+            directory_id=self.directory_id,
+            cluster_id=CLUSTER_ID,
+            config=replace(settings.raft(self._config), fetch_max_wait_ms=150),
+            transport=SimRaftTransport(self.network, self),
+            endpoints=(RaftEndpoint(name, f"node{self.node_id}", self.node_id),)
+            if self.is_voter
+            else (),
+            listener_name=name,
+            bootstrap_servers=[],
+            can_vote=self.is_voter,
+            random=world.random,
+            on_fatal=self.fatal,
+        )
+        self._raft_actor = Actor(self, incarnation, self.raft.turn, lambda: self.raft.deadline_ms)
+        self.loader = MetadataLoader(
+            self.raft,
+            world,
+            snapshot_config=SnapshotConfig(options.snapshot_bytes, 3_600_000),
+            on_fatal=self.fatal,
+            run_in_background=lambda job: self.scheduler.schedule_once("snapshot", 1, job),
+        )
+        self._loader_actor = Actor(self, incarnation, self._turn_loader, lambda: None)
+        self.raft.add_listener(self.loader)
+        self.raft.add_listener(self.cluster.check.metadata_listener(self))
+        publishers: list[Any] = []
+        if self.is_voter:
+            self._make_controller(serde)
+        self.channel = ControllerChannel(
+            self.node_id,
+            self.controller,
+            self.raft,
+            SimPeers(self.network, self),
+            self.timer,
+            world.now_ms,
+        )
+        self.raft.begin()
+        if self.is_voter:
+            publishers = [
+                ControllerRegistrationManager(self._registration, self.channel, self.timer).publish
+            ]
+        self.loader.begin(publishers)
+        self._raft_actor.plan(world.ms)
+
+    def _make_controller(self, serde: MetadataRecordSerde) -> None:
+        self._registration = ControllerRegistration(
+            self.node_id,
+            self.incarnation_id,
+            {"CONTROLLER": Endpoint(f"node{self.node_id}", self.node_id, PLAINTEXT)},
+            dict(SUPPORTED_FEATURES),
+        )
+        random = self.world.random
+        controller = self.controller = Controller(
+            settings.controller(self._config, self.node_id, CLUSTER_ID),
+            self.raft,
+            self.loader,
+            serde,
+            self.world,
+            self._schema,
+            new_id=lambda: b"\x01" + random.randbytes(15),
+            registration=self._registration,
+        )
+        self._controller_actor = Actor(
+            self, self.incarnation, self._turn_controller, controller.next_due_ms
+        )
+        controller.on_wake = self._controller_actor.wake
+
+    def _turn_loader(self) -> None:
+        self.loader.turn()
+        if self.controller is not None:
+            self._controller_actor.wake()
+
+    def _turn_controller(self) -> None:
+        assert self.controller is not None
+        if self.controller.turn():
+            self._controller_actor.wake()
+
+    # ---- the broker's part
+
+    def _start_broker(self) -> None:
+        self.fetch_sessions = FetchSessionCache(100)
+        self.log_manager = LogManager(
+            {self.root: self.directory_id},
+            self._config.topic_config({}),
+            self.world,
+            self.scheduler,
+            lambda directory, error: self.fatal(error),
+            settings.log_manager(self._config),
+        )
+        self.log_manager._flusher = SimFlusher(self)  # type: ignore[assignment]
+        self.log_manager.cleaner.start = lambda: None  # type: ignore[method-assign]
+        self.replica_manager = ReplicaManager(
+            settings.replica_manager(self._config),
+            self.log_manager,
+            lambda: self.metadata,
+            self.timer,
+            self.world,
+            self.node_id,
+            topic_config=self.topic_config,
+            links=self._links,
+        )
+        for log_dir in self.log_manager._dirs.values():
+            log_dir._reserve.is_held = True  # 4 MiB of real memory each
+        self.log_manager.startup(self.topic_config)
+        self.cluster.check.logs_opened(self)
+        self.dead_logs = {}
+        around = Surroundings(
+            node_id=self.node_id,
+            metadata=lambda: self.metadata,
+            replica_manager=self.replica_manager,
+            controller=self.channel,
+            timer=self.timer,
+            clock=self.world,
+            run_in_background=lambda name, job: self.scheduler.schedule_once(
+                name, self._load_ms(), job
+            ),
+        )
+        self.group_coordinator = GroupCoordinator(
+            settings.groups(self._config), around, lambda: f"{self.world.random.getrandbits(64)}"
+        )
+        installed = _Installed(self._register)
+        self.loader._installing.append(([self._publish], installed))  # type: ignore[arg-type]
+        self._loader_actor.wake()
+
+    def _load_ms(self) -> int:
+        return self.world.between(0, 100)
+
+    def _links(self) -> ClusterLinks:
+        return ClusterLinks(
+            self.channel.submit,
+            lambda: -1 if self.lifecycle is None else self.lifecycle.broker_epoch,
+            lambda fetcher, leader: SimRunner(self.network, self, fetcher),
+            "PLAINTEXT",
+            self.scheduler,
+        )
+
+    def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self.replica_manager.apply_delta(delta, image)
+        if delta.deleted_topics:
+            self.group_coordinator.on_topics_deleted(list(delta.deleted_topics))
+
+    def _register(self) -> None:
+        config = settings.lifecycle(self._config)
+
+        def submit(request: Any, on_complete: Callable[[Any], None]) -> None:
+            timeout_ms = config.broker_session_timeout_ms // 2
+            self.channel.submit(request, on_complete, timeout_ms=timeout_ms)
+
+        self.lifecycle = BrokerLifecycle(
+            self.node_id,
+            CLUSTER_ID,
+            self.incarnation_id,
+            submit,
+            lambda: self.metadata,
+            self.timer,
+            self.world,
+            config,
+            is_alone=False,
+            on_fatal=self.fatal,
+        )
+        self.lifecycle.start(
+            [Listener("PLAINTEXT", f"node{self.node_id}", self.node_id)],
+            {name: (r.minimum, r.maximum) for name, r in SUPPORTED_FEATURES.items()},
+            None,
+            [self.directory_id],
+            self.log_manager.previous_broker_epoch,
+        )
+
+    def _state_changed(self, state: BrokerState) -> None:
+        if state is BrokerState.RUNNING:
+            self.log_manager.start_background()
+            self.is_serving = True
+            self.world.tell(f"{self.node_id} serves")
+        elif state is BrokerState.SHUTTING_DOWN:
+            if self.is_stopping:
+                self._shutdown()
+            else:
+                self.crash("was refused by the controller")
+
+    # ---- end
+
+    def stop(self) -> None:
+        """Controlled shutdown; given up for a kill when nobody answers."""
+        if self.lifecycle is None or self.lifecycle.state is not BrokerState.RUNNING:
+            self.crash("is killed")
+            return
+        self.world.tell(f"{self.node_id} is asked to stop")
+        self.is_stopping = True
+        incarnation = self.incarnation
+        self.do(self.lifecycle.begin_controlled_shutdown, incarnation)
+        self.world.after(4_000, lambda: self.do(self._give_up_stopping, incarnation))
+
+    def _give_up_stopping(self) -> None:
+        if self.is_stopping:
+            self._shutdown()
+
+    def _shutdown(self) -> None:
+        """As the node's stop sequence."""
+        assert self.lifecycle is not None
+        self.lifecycle.shutdown()
+        self.is_serving = False
+        self.group_coordinator.shutdown()
+        self.replica_manager.shutdown()
+        logs = {log.topic_partition: log for log in self.log_manager.all_logs()}
+        self.log_manager.shutdown(self.lifecycle.broker_epoch)
+        if self.controller is not None:
+            self.controller.shutdown()
+        self.channel.shutdown()
+        self.raft.shutdown(0)
+        self.loader.shutdown()
+        self.world.tell(f"{self.node_id} has stopped")
+        self._gone(logs)
+
+    def crash(self, why: str, *, power: bool = False) -> None:
+        """The process ends between two instructions; with `power` its machine does."""
+        if not self.is_up:
+            return
+        self.world.tell(f"{self.node_id} {why}" + (" and its page cache is lost" if power else ""))
+        logs = self.dead_logs
+        if self._has_broker:
+            logs = {log.topic_partition: log for log in self.log_manager.all_logs()}
+        self._gone(logs)
+        disks = self.cluster.disks
+        disks.spare(self.node_id)
+        if power or self.node_id in disks.failed:
+            registered = self.cluster.check.image.brokers.get(self.node_id)
+            self.lost_power_in = None if registered is None else registered.broker_epoch
+            disks.failed.discard(self.node_id)
+            disks.strike(self.root)
+
+    def _gone(self, logs: dict[TopicPartition, PartitionLog]) -> None:
+        self.is_up = self.is_serving = False
+        self.dead_logs = logs
+        self.cluster.check.node_gone(self)
+        self.cluster.node_died(self)
+
+    # ---- what checks look at
+
+    @property
+    def is_broker_started(self) -> bool:
+        return self.is_up and self._has_broker
+
+    def log(self, key: TopicPartition) -> PartitionLog | None:
+        """The replica's log; that of a dead process is as it left it."""
+        if self.is_up and self._has_broker:
+            return self.log_manager.get(key) or self.dead_logs.get(key)
+        return self.dead_logs.get(key)
+
+
+class _Installed:
+    """What the loader sets when publishers have heard the image."""
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self.set = done
