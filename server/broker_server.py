@@ -263,18 +263,22 @@ class BrokerServer:
         attempt("socket server", self.socket_server.shutdown)
 
     def _quorum_is_lost(self) -> Callable[[], bool]:
-        """Tells, asked again and again, when there was no leader for longer than it takes to elect
-        one: others are being stopped too.
+        """Tells, asked again and again, when nothing was committed for longer than it takes to
+        elect a leader, although a leader commits something each metadata.max.idle.interval.ms:
+        others are being stopped too.
         """
-        limit_ms = 3 * self.config.get_int("controller.quorum.election.timeout.ms")
-        led_ms = self.clock.now_ms()
+        idle_ms = self.config.get_int("metadata.max.idle.interval.ms")
+        if not idle_ms:
+            return lambda: False
+        limit_ms = 4 * idle_ms + 3 * self.config.get_int("controller.quorum.election.timeout.ms")
+        committed, since_ms = self.raft.high_watermark, self.clock.now_ms()
 
         def ask() -> bool:
-            nonlocal led_ms
+            nonlocal committed, since_ms
             now_ms = self.clock.now_ms()
-            if self.raft.leader_id >= 0:
-                led_ms = now_ms
-            return now_ms - led_ms > limit_ms
+            if self.raft.high_watermark != committed:
+                committed, since_ms = self.raft.high_watermark, now_ms
+            return now_ms - since_ms > limit_ms
 
         return ask
 
