@@ -136,7 +136,10 @@ class Fetcher:
         self.has_fetched = True
         core.wait_for_leader(now_ms)
         if isinstance(reply, FetchReply):
-            self._take(reply, ready)
+            # Our log may have grown since we asked: what we wrote as leader, synced after the end.
+            assert isinstance(request, Fetch)
+            if (request.last_epoch, request.offset) == core.log:
+                self._take(reply, ready)
         elif isinstance(reply, FetchSnapshotReply):
             self._take_part(reply, ready)
 

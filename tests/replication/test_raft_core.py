@@ -557,6 +557,23 @@ def test_a_follower_truncates_where_the_leader_says_and_fetches_again() -> None:
     assert (request.offset, request.last_epoch) == (12, 2)
 
 
+def test_an_answer_to_what_we_asked_before_our_log_grew_is_not_used() -> None:
+    """Found by simulation: a leader steps down with a record that is not synced, asks from before
+    it, and then has it; the answer would go behind it."""
+    core, _, now_ms = leading(view=View({1: 1}))
+    ready = core.step(BeginQuorumEpoch(2, 5), now_ms)
+    request = next(request for _, request in ready.send if isinstance(request, Fetch))
+    assert request.offset == 0
+    core.step(Flushed(LogPosition(1, 1)), now_ms)
+    answer = FetchReply(NO, 5, 2, high_watermark=7, records=b"x")
+    ready = core.step(Answered(peer(2), request, answer), now_ms)
+    assert ready.accept is None
+    assert core.high_watermark == -1
+    ((_, again),) = ready.send
+    assert isinstance(again, Fetch)
+    assert (again.offset, again.last_epoch) == (1, 1)
+
+
 def test_truncation_below_the_high_watermark_is_a_bug_not_a_choice() -> None:
     voter = following(2, 5)
     ready = fetched(voter, 0, records=b"x", high_watermark=9)
