@@ -7,6 +7,7 @@ the few that fit into a change's checks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -24,7 +25,7 @@ def rounds() -> Callable[[int], int]:
 def slack(broker_kind: str) -> float:
     """What a time limit is multiplied with: 1 for Barnabas in the long form, on a quiet machine.
 
-    A change's checks share their machine, and three JVMs on two cores are the reference for what is
-    right, not for how fast.
+    A change's checks share their machine. Three JVMs on two cores are the reference for what is
+    right, not for how fast: their times are printed, no more.
     """
-    return (1 if LONG_FORM else 2) * (2 if broker_kind == "kafka" else 1)
+    return math.inf if broker_kind == "kafka" else 1 if LONG_FORM else 2
