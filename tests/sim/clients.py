@@ -31,16 +31,18 @@ if TYPE_CHECKING:
 
 _TIMEOUT_MS = 1_500
 _IN_FLIGHT = 5
+_REFUSALS = 40
 _NONE, _DUPLICATE = 0, int(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 
 
 class Sent:
     """One batch on its way: until it is acknowledged, always the same bytes."""
 
-    __slots__ = ("count", "data", "number", "sequence", "values")
+    __slots__ = ("count", "data", "number", "refusals", "sequence", "values")
 
     def __init__(self, producer_id: int, number: int, sequence: int, values: list[bytes]) -> None:
         self.number = number
+        self.refusals = 0
         self.sequence = sequence
         self.values = values
         self.count = len(values)
@@ -68,6 +70,7 @@ class Producer:
         self.acked: dict[int, list[tuple[bytes, int]]] = {}
         """By partition, in order of acknowledgement: value and offset (-1: it was not told)."""
         self.sent: dict[int, list[bytes]] = {}
+        self.given_up: dict[int, list[bytes]] = {}
         self.errors: dict[str, int] = {}
         self.is_over = False
         self._tick()
@@ -167,7 +170,19 @@ class Producer:
             return
         name = "no answer" if answer is None else ErrorCode(code).name
         self.errors[name] = self.errors.get(name, 0) + 1
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and pending[0] is sent:
+            sent.refusals += 1
+            if sent.refusals >= _REFUSALS:
+                self._give_up(index, sent)
+                return
         self._again(index, sent)
+
+    def _give_up(self, index: int, sent: Sent) -> None:
+        """Its sequence number is known, but not to be one of the last few: after a restart a broker
+        knows the newest batch only (P-4). Then it is there; the checks at the end say whether."""
+        self._world.tell(f"{self.producer_id}: {self.topic}-{index} refuses {sent.values}")
+        self.pending[index].remove(sent)
+        self.given_up.setdefault(index, []).extend(sent.values)
 
     def _again(self, index: int, sent: Sent) -> None:
         if not (self.is_over and self._image_topic() is None):

@@ -85,7 +85,7 @@ class Options:
     fetch_timeout_ms: int = 700
     snapshot_bytes: int = 6_000
     metadata_segment_bytes: int = 1 << 20
-    segment_bytes: int = 4_000
+    segment_bytes: int = 12_000
     config: dict[str, str] = field(default_factory=dict)
 
 
@@ -321,6 +321,9 @@ class SimCluster:
                     raise InvariantBroken(
                         f"AckedWhereItWasSaid: {value!r} in {key} at {offset}: {found.get(offset)!r}"
                     )
+            for value in producer.given_up.get(key[1], ()):
+                if value not in there:
+                    raise InvariantBroken(f"RefusedOnlyIfThere: {value!r} in {key}")
             if there - set(producer.sent.get(key[1], ())):
                 raise InvariantBroken(f"NothingMadeUp: {key}")
 
@@ -445,6 +448,7 @@ class Faults:
                     producer.is_over = True
                     producer.pending.clear()
                     producer.acked.clear()
+                    producer.given_up.clear()
             cluster.admin.delete("passing")
         else:
             self._topics += 1
