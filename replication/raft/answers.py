@@ -234,7 +234,7 @@ def fetch_reply(
         core.epoch,
         core.leader_id,
         core.endpoints_of_leader(),
-        core.high_watermark if core.has_committed_in_epoch else -1,
+        core.told_high_watermark,
         core.log_view.start_offset,
         diverging,
         snapshot_id,

@@ -226,6 +226,13 @@ class RaftCore:
         return self.leader is not None and self.high_watermark > self.leader.epoch_start_offset
 
     @property
+    def told_high_watermark(self) -> int:
+        """What followers are told: nothing before we committed in our own epoch, so that who waits
+        to be caught up waits for all that the leaders before us acknowledged.
+        """
+        return self.high_watermark if self.has_committed_in_epoch else -1
+
+    @property
     def election(self) -> Election:
         if self._election is None:
             from replication.raft.election import Election

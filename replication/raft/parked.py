@@ -82,7 +82,7 @@ class ParkedFetches:
             records = self._records(request.offset, request.max_bytes)
         except KafkaError as error:
             return fetch_reply(self._core, error.code)
-        if records or self._core.high_watermark > request.high_watermark:
+        if records or self._core.told_high_watermark > request.high_watermark:
             return fetch_reply(self._core, records=records)
         return None
 

@@ -312,7 +312,7 @@ class Node:
 
     def _answer(self, request: Fetch, reply_to: Callable[[Any], None]) -> bool:
         entries = self.log.entries[request.offset - self.log.start_offset :]
-        if not entries and self.core.high_watermark <= request.high_watermark:
+        if not entries and self.core.told_high_watermark <= request.high_watermark:
             return False
         # Entries travel beside the reply; its records only say that there are some.
         self.sim.carried = tuple(entries[: self.sim.options.entries_per_fetch])
