@@ -159,6 +159,13 @@ class DelayedFetch(DelayedOperation):
     def try_complete(self) -> bool:
         available = 0
         for partition, request in zip(self.partitions, self.requests, strict=True):
+            if (
+                partition is not None
+                and (log := partition.leader_log) is not None
+                and log.end.offset == request.fetch_offset
+                and request.current_leader_epoch == partition.leader_epoch
+            ):
+                continue  # at the end of the log: most partitions of a session, at any time
             size = self._available_bytes(partition, request)
             if size < 0:
                 return self.force_complete()

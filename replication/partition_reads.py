@@ -180,6 +180,11 @@ class PartitionReads:
 
         An epoch we cannot place, and an offset below the log start, are OFFSET_OUT_OF_RANGE.
         """
+        if (
+            fetch.last_fetched_epoch == log.leader_epochs.latest_epoch
+            and result.log_start_offset <= fetch.fetch_offset <= log.end.offset
+        ):
+            return False  # the latest epoch ends where the log does: nearly always
         epoch, end_offset = log.end_offset_for_epoch(fetch.last_fetched_epoch)
         if epoch < 0 or end_offset < 0 or fetch.fetch_offset < result.log_start_offset:
             result.error_code = _OFFSET_OUT_OF_RANGE
@@ -196,7 +201,7 @@ class PartitionReads:
         return (
             log is not None
             and fetch.last_fetched_epoch != UNKNOWN_EPOCH
-            and self._diverges(log, fetch, FetchResult())
+            and self._diverges(log, fetch, FetchResult(log_start_offset=log.log_start_offset))
         )
 
     # ------------------------------------------------------------------ offsets

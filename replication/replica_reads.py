@@ -14,7 +14,7 @@ Kafka's RackAwareReplicaSelector, a leader names the in-sync replica there that 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from replication.delayed import DelayedFetch
 from replication.local_replicas import LocalReplicas
@@ -97,20 +97,21 @@ class ReplicaReads:
         is_follower = replica_id >= 0
         isolation = None if is_follower else isolation_level
         leader_only = is_follower or rack is None
-        keys = [(request.topic, request.partition_index) for request in partitions]
-        found = [self._partitions.get(key) for key in keys]
+        keys = [request.key for request in partitions]
+        partition_of = self._partitions.get
+        found = [partition_of(key) for key in keys]
         if is_follower:
-            results = self._read_as_follower(
+            results, news = self._read_as_follower(
                 partitions, found, max_bytes, replica_id, replica_epoch
             )
         else:
-            results = self._read(partitions, found, max_bytes, isolation, leader_only)
+            news = results = self._read(partitions, found, max_bytes, isolation, leader_only)
             if rack and self._selects_by_rack:
                 self._send_to_rack(rack, partitions, found, results)
-        if max_wait_ms <= 0 or not partitions or _is_answer(results, min_bytes):
+        if max_wait_ms <= 0 or not partitions or _is_answer(news, min_bytes):
             on_complete(results)
             return None
-        for result in results:
+        for result in news:
             if result.records is not None:
                 result.records.close()
         operation = DelayedFetch(
@@ -132,9 +133,8 @@ class ReplicaReads:
 
     def complete_fetch(self, fetch: DelayedFetch) -> None:
         """Read again for a parked fetch, and answer it."""
-        requests = fetch.requests
-        found = [self._partitions.get((r.topic, r.partition_index)) for r in requests]
-        quiet: Sequence[FetchResult | None] = ()
+        requests, found = fetch.requests, fetch.partitions
+        quiet: list[FetchResult | None] | None = None
         if fetch.replica_id >= 0:
             quiet = self._quiet_answers(
                 requests, found, fetch.replica_id, fetch.replica_epoch, None
@@ -159,28 +159,27 @@ class ReplicaReads:
         max_bytes: int,
         isolation: int | None,
         leader_only: bool,
-        quiet: Sequence[FetchResult | None] = (),
+        quiet: list[FetchResult | None] | None = None,
     ) -> list[FetchResult]:
         """Read in order; where `quiet` has an answer already it is taken."""
-        results = []
+        results: list[Any] = [None] * len(requests) if quiet is None else quiet.copy()
         is_first = True
-        for i, (request, partition) in enumerate(zip(requests, found, strict=True)):
-            if quiet and (answer := quiet[i]) is not None:
-                results.append(answer)
+        for at, answer in enumerate(results):
+            if answer is not None:
                 continue
+            request, partition = requests[at], found[at]
             if partition is None:
-                key = (request.topic, request.partition_index)
-                results.append(FetchResult(int(self.local.absent(key).code)))
+                results[at] = FetchResult(int(self.local.absent(request.key).code))
                 continue
             topic_id = request.topic_id
             if topic_id != partition.topic_id and topic_id is not None and topic_id != ZERO_UUID:
-                results.append(FetchResult(_INCONSISTENT_TOPIC_ID))
+                results[at] = FetchResult(_INCONSISTENT_TOPIC_ID)
                 continue
             limit = request.max_bytes
             if limit > max_bytes:
                 limit = max_bytes
             result = partition.read_records(request, limit, is_first, isolation, leader_only)
-            results.append(result)
+            results[at] = result
             if result.records is not None:
                 is_first = False
                 size = result.records.size
@@ -194,26 +193,31 @@ class ReplicaReads:
         max_bytes: int,
         replica_id: int,
         replica_epoch: int,
-    ) -> list[FetchResult]:
-        """Read up to the log end, and take the fetch offsets as what the follower has (H-4)."""
+    ) -> tuple[list[FetchResult], list[FetchResult]]:
+        """Read up to the log end, and take the fetch offsets as what the follower has (H-4).
+
+        Returns all results, and those of them that are no quiet answers.
+        """
         quiet = self._quiet_answers(requests, found, replica_id, replica_epoch, self._now_ms())
-        end_offsets = [-1 if p is None or p.log is None else p.log.log_end_offset for p in found]
+        looked = [at for at, answer in enumerate(quiet) if answer is None]
+        end_offsets = [_end_offset(found[at]) for at in looked]
         results = self._read(requests, found, max_bytes, None, True, quiet)
         if self.leader_quota is not None:
             self._throttle(replica_id, found, results)
-        for i, answer in enumerate(quiet):
-            if answer is not None or (partition := found[i]) is None or results[i].error_code:
+        for at, end_offset in zip(looked, end_offsets, strict=True):
+            partition, result = found[at], results[at]
+            if partition is None or result.error_code:
                 continue
-            request = requests[i]
+            request = requests[at]
             error = partition.check_follower(replica_id, request.current_leader_epoch)
-            if not error and results[i].diverging_epoch is None:
+            if not error and result.diverging_epoch is None:
                 error = self._follower_fetched(
-                    partition, replica_id, replica_epoch, request, end_offsets[i]
+                    partition, replica_id, replica_epoch, request, end_offset
                 )
-                results[i].high_watermark = partition.high_watermark
+                result.high_watermark = partition.high_watermark
             if error:
-                results[i] = _refused(results[i], error)
-        return results
+                results[at] = _refused(result, error)
+        return results, [results[at] for at in looked]
 
     @staticmethod
     def _quiet_answers(
@@ -309,6 +313,11 @@ class ReplicaReads:
             ):
                 best = max(best, (follower.log_end_offset, follower.last_caught_up_ms, replica_id))
         return best[2]
+
+
+def _end_offset(partition: Partition | None) -> int:
+    log = None if partition is None else partition.log
+    return -1 if log is None else log.end.offset
 
 
 def _refused(result: FetchResult, code: ErrorCode) -> FetchResult:

@@ -7,7 +7,7 @@ Plain slotted records between `server.handlers.data` (which knows the wire's ver
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -85,6 +85,11 @@ class FetchPartition:
     max_bytes: int = 1 << 20
     current_leader_epoch: int = UNKNOWN_EPOCH
     last_fetched_epoch: int = UNKNOWN_EPOCH
+    key: tuple[str, int] = field(init=False, repr=False, compare=False)
+    """(topic, partition_index), made once: a session asks the same for hours."""
+
+    def __post_init__(self) -> None:
+        self.key = (self.topic, self.partition_index)
 
 
 @dataclass(slots=True)

@@ -58,12 +58,14 @@ SessionKey = tuple[str | bytes, int]
 class CachedPartition:
     """One partition of a session: how to fetch it, and what its client was last told."""
 
-    __slots__ = ("high_watermark", "log_start_offset", "request")
+    __slots__ = ("high_watermark", "log_start_offset", "request", "told")
 
     def __init__(self, request: FetchPartition) -> None:
         self.request = request
         self.high_watermark = _UNKNOWN_OFFSET
         self.log_start_offset = _UNKNOWN_OFFSET
+        self.told: FetchResult | None = None
+        """The last result if it was nothing but offsets: the very same again is no news."""
 
     def take_news(self, result: FetchResult) -> bool:
         """Whether the client must be told `result`; remembers what it will have been told."""
@@ -76,9 +78,16 @@ class CachedPartition:
         )
         self.high_watermark = result.high_watermark
         self.log_start_offset = result.log_start_offset
+        self.told = None
         if result.error_code:
             self.high_watermark = _UNKNOWN_OFFSET
             return True
+        if (
+            result.records is None
+            and result.diverging_epoch is None
+            and result.preferred_read_replica < 0
+        ):
+            self.told = result
         return news
 
 
@@ -162,7 +171,16 @@ class FetchContext:
     `requests` are the partitions to read, in order; one with an empty topic has an unknown id.
     """
 
-    __slots__ = ("_cache", "_entries", "_epoch", "_new", "_session", "requests", "session_id")
+    __slots__ = (
+        "_cache",
+        "_entries",
+        "_epoch",
+        "_new",
+        "_session",
+        "is_resolved",
+        "requests",
+        "session_id",
+    )
 
     def __init__(
         self,
@@ -180,6 +198,8 @@ class FetchContext:
         self._epoch = 0 if session is None else session.epoch
         self._cache = cache
         self._new = uses_topic_ids
+        self.is_resolved = session is not None and not session.unresolved
+        """Whether every topic id is known to have a name; False: look."""
 
     def select(
         self, results: Sequence[FetchResult], now_ms: int
@@ -218,7 +238,7 @@ class FetchContext:
             selected = []
             with_records = []
             for entry, request, result in zip(entries, self.requests, results, strict=True):
-                if entry.take_news(result):
+                if result is not entry.told and entry.take_news(result):
                     selected.append((request, result))
                     if result.records:
                         with_records.append(request)

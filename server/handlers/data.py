@@ -293,7 +293,9 @@ def fetch(ctx: RequestContext, request: FetchRequest) -> FetchResponse | None:
     except KafkaError as error:
         return FetchResponse(error_code=error.code, responses=[])
     requests: list[FetchPartition] = context.requests
-    refused = _refused_fetches(ctx, requests)
+    refused: dict[int, FetchResult] = {}
+    if version < TOPIC_ID_VERSION or not context.is_resolved:
+        refused = _refused_fetches(ctx, requests)
     if refused:
         requests = [one for at, one in enumerate(requests) if at not in refused]
     on_complete = partial(_answer_fetch, ctx, context, refused)

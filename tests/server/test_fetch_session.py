@@ -115,6 +115,16 @@ def test_a_partition_with_an_error_is_told_in_each_answer_and_once_when_it_is_we
     assert told(context, [result()]) == []
 
 
+def test_the_very_same_result_again_is_no_news_unless_an_error_came_between(cache):
+    quiet = result(hw=10)
+    session_id = opened(cache, {"a": {0: 10}}, results=[result(hw=5)])
+    answers = []
+    for epoch, answer in enumerate([quiet, quiet, result(error=6), quiet, quiet], 1):
+        context = cache.context(fetch(session_id, epoch), 12, 0, resolve)
+        answers.append(told(context, [answer]))
+    assert answers == [[("a", 0)], [], [("a", 0)], [("a", 0)], []]
+
+
 def test_partitions_are_added_changed_and_forgotten(cache):
     session_id = opened(cache, {"a": {0: 0, 1: 0}})
     request = fetch(session_id, 1, topics={"a": {0: 9}, "b": {0: 3}}, forgotten={"a": [1]})
