@@ -25,17 +25,23 @@ from server.socket_server import SocketServer
 from storage.config import LogConfig
 
 if TYPE_CHECKING:
+    from replication.raft.log import RaftLog
     from server.peer_client import PeerClient
 
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 
 
-def _bootstrap_records(metadata_dir: Path, serde: MetadataRecordSerde) -> list[object]:
-    """What formatting left for the first start of a cluster; a node alone has none."""
+def bootstrap_records(metadata_dir: Path, log: RaftLog, serde: MetadataRecordSerde) -> list[object]:
+    """What formatting left for the first start of a cluster; a node alone has none.
+
+    `kafka-storage format` writes a file of its own, or (with initial controllers, since 4.3) puts
+    the records beside the voters in the log's first checkpoint.
+    """
+    values = log.bootstrap_values()
     path = metadata_dir / BOOTSTRAP_CHECKPOINT
-    if not path.exists():
-        return []
-    return [serde.decode(value) for value in read_snapshot(path).values]
+    if not values and path.exists():
+        values = read_snapshot(path).values
+    return [serde.decode(value) for value in values]
 
 
 class ControllerServer:
@@ -143,7 +149,7 @@ class ControllerServer:
             ConfigSchema(shared.config),
             new_id=new_uuid,
             registration=self.registration,
-            bootstrap_records=_bootstrap_records(shared.metadata_dir, shared.serde),
+            bootstrap_records=bootstrap_records(shared.metadata_dir, shared.raft.log, shared.serde),
         )
         shared.stop.then("controller", self.controller.shutdown)
 

@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from replication.raft.snapshots import read_snapshot
+from replication.raft.log import RaftLog
+from replication.raft.snapshots import SnapshotId, read_snapshot, write_snapshot
 from replication.record_serde import MetadataRecordSerde
 from server.config import KafkaConfig
+from server.controller_server import bootstrap_records
 from server.format import FormatError, FormatOptions, feature_levels, format_node
 from storage.checkpoint import META_PROPERTIES, DirectoryLock, read_meta_properties
+from storage.config import SystemClock
 from storage.log_dirs import LogDirError
+from wire.messages.metadata_records import FeatureLevelRecord
 from wire.messages.raft_records import KRaftVersionRecord, VotersRecord
 
 CLUSTER = "JEXY6aqzQY-32P5TStzaFg"
@@ -171,3 +175,24 @@ def test_an_older_release_starts_with_its_own_features() -> None:
         "metadata.version": 21,
         "kraft.version": 0,
     }
+
+
+@pytest.mark.parametrize("in_the_log", [False, True], ids=["a file of its own", "in the log"])
+def test_the_first_controller_takes_the_features_from_either_checkpoint(
+    tmp_path: Path, in_the_log: bool
+) -> None:
+    run(config(tmp_path, log_dirs=f"{tmp_path}/a"), standalone=True)
+    serde = MetadataRecordSerde()
+    level = FeatureLevelRecord(name="metadata.version", feature_level=25)
+    if in_the_log:  # as Apache Kafka's kafka-storage does it with initial controllers
+        first = read_snapshot(tmp_path / "a" / FIRST_CHECKPOINT)
+        directory = tmp_path / "a" / "__cluster_metadata-0"
+        write_snapshot(directory, SnapshotId(0, 0), 1, 1, first.controls, [serde.encode(level)])
+    log = RaftLog.open(tmp_path / "a", SystemClock())
+    try:
+        records = bootstrap_records(tmp_path / "a", log, serde)
+    finally:
+        log.close()
+    levels = {record.name: record.feature_level for record in records}  # type: ignore[attr-defined]
+    assert (levels == {"metadata.version": 25}) is in_the_log
+    assert "metadata.version" in levels
