@@ -135,8 +135,12 @@ def _highest_rates(result: dict[str, Any]) -> list[str]:
     """W4's summary: the highest fixed rate whose end-to-end p99 stays under 20 ms."""
     best = dict.fromkeys(KINDS, 0)
     measured = False
-    for workload in result["workloads"].values():
-        rate = workload["arguments"].get("rate")
+    fixed_rates = [workload.name for workload in WORKLOADS if workload.id == "W4"]
+    for name in fixed_rates:
+        workload = result["workloads"].get(name)
+        if workload is None:
+            continue
+        rate = workload["arguments"]["rate"]
         for kind, runs in workload["runs"].items():
             late = [run["e2e_p99_ms"] for run in runs if "e2e_p99_ms" in run]
             measured = measured or bool(late)
