@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from replication.metadata import (
     EMPTY_IMAGE,
+    METADATA_VERSION,
     MetadataDelta,
     MetadataImage,
     TransactionBuffer,
@@ -30,6 +31,7 @@ from replication.metadata import (
 )
 from replication.raft.driver import CommittedBatch, RaftDriver
 from replication.raft.snapshots import SnapshotId
+from replication.record_serde import MetadataRecordSerde
 from storage.config import Clock
 
 logger = logging.getLogger(__name__)
@@ -309,10 +311,19 @@ class MetadataLoader:
         self._snapshot_thread.start()
 
     def write_snapshot(self, image: MetadataImage) -> None:
-        """Write a snapshot of `image` on the calling thread; a failure is logged, the log stays."""
+        """Write a snapshot of `image` on the calling thread; a failure is logged, the log stays.
+
+        Encoded for the image's own metadata.version: who fetches the snapshot may be of a release
+        that knows no later one, and the appending serde of a node that is no active controller has
+        never heard of the cluster's (Kafka: ImageWriterOptions).
+        """
         snapshot_id = SnapshotId(image.offset + 1, image.epoch)
+        level = image.feature(METADATA_VERSION)
+        serde = MetadataRecordSerde(level) if level else None
         try:
-            self._driver.write_snapshot(snapshot_id, image.timestamp, image_records(image))
+            self._driver.write_snapshot(
+                snapshot_id, image.timestamp, image_records(image), serde=serde
+            )
             logger.info("wrote snapshot offset=%s epoch=%s", snapshot_id.offset, snapshot_id.epoch)
         except OSError as error:
             logger.error("snapshot failed offset=%s error=%s", snapshot_id.offset, error)

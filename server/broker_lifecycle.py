@@ -67,6 +67,8 @@ class LifecycleConfig:
 
     broker_heartbeat_interval_ms: int = 2_000
     broker_session_timeout_ms: int = 9_000
+    controlled_shutdown_enable: bool = True
+    """Whether leadership is given away before a stop; else the others notice by the session."""
     initial_broker_registration_timeout_ms: int = 60_000
     log_dir_failure_timeout_ms: int = 30_000
 
@@ -228,8 +230,11 @@ class BrokerLifecycle:
     ) -> None:
         """Give leadership away, unless there is nobody to take it, and wait until that is done.
 
-        `is_hopeless`: no controller will answer soon, so it is not waited for.
+        `is_hopeless`: no controller will answer soon, so it is not waited for. Nothing is asked
+        and nothing waited for where `controlled.shutdown.enable` is off.
         """
+        if not self._config.controlled_shutdown_enable:
+            return
         alive = self._metadata().alive_brokers()
         if all(broker.broker_id == self._broker_id for broker in alive):
             return

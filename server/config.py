@@ -63,6 +63,7 @@ _INT_BITS = {"SHORT": 16, "INT": 32, "LONG": 64}
 _MINUTES_MS = 60_000
 _HOURS_MS = 3_600_000
 _RANGE = re.compile(r"\[(-?[\d.]+)?(?:,?\.\.\.)(?:,(-?[\d.]+))?\](?: or (-?\d+))?$")
+_THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 _CHOICE = re.compile(r"(\(case insensitive\) )?\[([A-Za-z_0-9, :]+)\]$")
 
 
@@ -177,7 +178,9 @@ def _check_valid(definition: ConfigDef, text: str, value: Value) -> None:
     elif valid == "non-empty list":
         if not value and definition.default != "":
             raise ConfigError(definition.name, text, "expected a non-empty list")
-    elif (choice := _CHOICE.match(valid)) is not None and not valid.startswith("[partitionId]"):
+    elif valid.startswith("[partitionId]"):
+        _check_throttled_replicas(definition, text, value)
+    elif (choice := _CHOICE.match(valid)) is not None:
         _check_choice(definition, text, value, choice)
 
 
@@ -192,6 +195,16 @@ def _check_range(definition: ConfigDef, text: str, value: int | float, valid: st
         wanted = f"at least {low}" if high is None else f"{low} to {high}"
         raise ConfigError(
             definition.name, text, f"expected {wanted}" + (f", or {other}" if other else "")
+        )
+
+
+def _check_throttled_replicas(definition: ConfigDef, text: str, value: Value) -> None:
+    """`*` alone, or partition:broker pairs (Kafka: ThrottledReplicaListValidator). What is not one
+    of these would throttle nothing, silently."""
+    assert isinstance(value, list)
+    if value != ["*"] and not all(_THROTTLED_REPLICA.fullmatch(item) for item in value):
+        raise ConfigError(
+            definition.name, text, "expected * or partition:broker pairs, separated by commas"
         )
 
 

@@ -315,13 +315,19 @@ class RaftDriver:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")
 
     def write_snapshot(
-        self, snapshot_id: SnapshotId, timestamp: int, records: Iterable[Any]
+        self,
+        snapshot_id: SnapshotId,
+        timestamp: int,
+        records: Iterable[Any],
+        *,
+        serde: RecordSerde | None = None,
     ) -> None:
         """Write a snapshot on the caller's thread; the log below it goes soon after.
 
-        Raises OSError, with no snapshot there.
+        `serde` encodes the records if not as those that are appended. Raises OSError, with no
+        snapshot there.
         """
-        encode = self._serde.encode
+        encode = (serde or self._serde).encode
         self.log.write_snapshot(snapshot_id, timestamp, (encode(record) for record in records))
         with self._wake:
             self._written_snapshots.append(snapshot_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from replication.metadata import EMPTY_IMAGE, MetadataDelta, MetadataImage, imag
 from replication.metadata_loader import MetadataLoader
 from replication.raft.driver import CommittedBatch
 from replication.raft.snapshots import SnapshotId
+from replication.record_serde import MetadataRecordSerde
 from tests.replication.raft_support import ManualClock
 from wire.messages import metadata_records as m
 
@@ -22,12 +24,16 @@ class NoDriver:
 
     def __init__(self) -> None:
         self.snapshots: list[SnapshotId] = []
+        self.values: list[bytes] = []
 
     def wait_until_caught_up(self, timeout_s: float | None = None) -> bool:
         return True
 
-    def write_snapshot(self, snapshot_id: SnapshotId, timestamp: int, records: Any) -> None:
+    def write_snapshot(
+        self, snapshot_id: SnapshotId, timestamp: int, records: Any, *, serde: Any = None
+    ) -> None:
         self.snapshots.append(snapshot_id)
+        self.values = [(serde or MetadataRecordSerde()).encode(record) for record in records]
 
 
 def topic(number: int, partitions: int = 1, leader: int = 1) -> list[Any]:
@@ -181,3 +187,34 @@ def test_nobody_waits_for_a_loader_that_has_ended() -> None:
     loader.start([])
     loader.shutdown()
     assert not loader.install([lambda _delta, _image: None])
+
+
+@pytest.mark.parametrize(("level", "versions"), [(7, (1, 0)), (17, (3, 1)), (23, (3, 2))])
+def test_a_snapshot_is_written_for_the_release_the_cluster_agreed_on(
+    level: int, versions: tuple[int, int]
+) -> None:
+    """Whoever wrote it: this loader's node never was the active controller."""
+    made, _ = loader()
+    made.handle_commit(
+        [
+            batch(
+                0,
+                m.FeatureLevelRecord(name="metadata.version", feature_level=level),
+                m.RegisterBrokerRecord(
+                    broker_id=1, incarnation_id=b"i" * 16, broker_epoch=1, end_points=[],
+                    features=[], rack=None, fenced=False, log_dirs=[b"d" * 16],
+                ),
+                *topic(1),
+            )
+        ]
+    )  # fmt: skip
+    made.begin([])
+    made.write_snapshot(made.image)
+    driver: Any = made._driver
+    # Frame version, record type, record version.
+    written = {value[1]: value[2] for value in driver.values}
+    assert (written[0], written[3]) == versions  # RegisterBrokerRecord, PartitionRecord
+    serde = MetadataRecordSerde()
+    again = image_of([serde.decode(value) for value in driver.values])
+    assert again.feature("metadata.version") == level
+    assert again.topics_by_name.keys() == {"t1"}

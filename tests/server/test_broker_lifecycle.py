@@ -306,6 +306,15 @@ def test_the_last_broker_stops_without_asking() -> None:
     assert life.asked == []
 
 
+def test_without_controlled_shutdown_a_broker_stops_without_asking() -> None:
+    life = Life(controlled_shutdown_enable=False).running()
+    life.lifecycle.await_controlled_shutdown(60)
+    assert life.lifecycle.state is BrokerState.RUNNING
+    life.lifecycle.shutdown()
+    life.pass_(60_000)
+    assert life.asked == []  # the others learn of it from the silence
+
+
 def test_a_broker_that_never_ran_stops_without_asking() -> None:
     life = Life()
     life.start()

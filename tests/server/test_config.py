@@ -119,6 +119,11 @@ def test_log_dirs_wins_over_log_dir() -> None:
         ({"retention.ms": "-2"}, "at least -1"),
         ({"cleanup.policy": "compress"}, "compact, delete"),
         ({"remote.storage.enable": "true"}, "tiered storage is not served"),
+        *(
+            ({f"{side}.replication.throttled.replicas": value}, "partition:broker pairs")
+            for side in ("leader", "follower")
+            for value in ("0", "0:1,x:2", "0:1,*", "0:-1", "0:1:2", "0=1", "[0:1]", "all")
+        ),
         ({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, "at most"),
     ],
 )
@@ -129,6 +134,13 @@ def test_topic_overrides_are_refused_with_invalid_config(
         validate_topic_config(values)
     assert caught.value.code == ErrorCode.INVALID_CONFIG
     assert expected in caught.value.detail
+
+
+@pytest.mark.parametrize("value", ["", "*", " * ", "0:1", "0:1, 12:345"])
+def test_throttled_replicas_are_a_star_or_pairs(value: str) -> None:
+    validate_topic_config(
+        {f"{side}.replication.throttled.replicas": value for side in ("leader", "follower")}
+    )
 
 
 def test_read_only_broker_keys_cannot_be_changed_dynamically() -> None:
