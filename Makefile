@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help run test lint compat compat-cluster chaos compat-spark compat-pipeline bench bench-quick bench-micro clean
+.PHONY: help run test lint compat compat-cluster chaos compat-spark compat-pipeline sim sim-mutants bench bench-quick bench-micro clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -36,6 +36,13 @@ compat-spark: $(VENV)/.spark  ## Spark's Kafka source and sink against a real br
 
 compat-pipeline: $(VENV)/.spark  ## our Spark pipeline against real brokers (PIPELINE_KILL_ROUNDS=20: the long form)
 	$(BIN)/python -m pytest compat_tests/pipeline $(ARGS)
+
+SEEDS ?= 300
+sim: $(VENV)/.test  ## whole clusters in virtual time: SEEDS=10000, or one: SEED=17 (its story)
+	$(BIN)/python -m tests.sim.run $(if $(SEED),$(SEED) --story,--seeds 0-$$(($(SEEDS) - 1)))
+
+sim-mutants: $(VENV)/.test  ## faults put into the product that the simulator must notice
+	$(BIN)/python -m tests.sim.mutants $(ARGS)
 
 bench: $(VENV)/.spark  ## every workload beside Apache Kafka 4.3.1 (ARGS="--only W4", ARGS="--list")
 	$(BIN)/python -m benchmarks --out .cache/bench $(ARGS)

@@ -63,6 +63,7 @@ class Options:
     loss: float = 0.01
     repeat: float = 0.02
     slow: float = 0.05
+    slow_ms: int = 400
     lag: float = 0.1
     lag_ms: int = 20
     slow_sync: float = 0.05
@@ -344,6 +345,7 @@ class Faults:
         options = self._options = cluster.options
         network = self._network
         network.loss, network.repeat, network.slow = options.loss, options.repeat, options.slow
+        network.slow_ms = options.slow_ms
         self._every(options.cut_every_ms, self._cut)
         self._every(options.pause_every_ms, self._pause)
         self._every(options.crash_every_ms, self._crash)

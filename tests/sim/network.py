@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from replication.controller.context import ControllerContext
 from replication.fetcher import ReplicaFetcher
 from replication.raft.events import ProbeVersions, VersionsReply
 from server.handlers import data as handlers
@@ -118,7 +119,7 @@ class SimRaftTransport:
 
     def __init__(self, network: Network, node: SimNode) -> None:
         self._network = network
-        self._node = node
+        self.node = node
 
     def send(
         self, to: Any, request: Any, on_answer: Callable[[Any], None], timeout_ms: int
@@ -130,7 +131,7 @@ class SimRaftTransport:
                 target.raft.handle(request, reply)
 
         self._network.call(
-            self._node, to.port, serve, on_answer, timeout_ms, can_repeat=True
+            self.node, to.port, serve, on_answer, timeout_ms, can_repeat=True
         )  # fmt: skip
 
 
@@ -165,7 +166,8 @@ class SimPeers:
                     answer = response_class.decode(b"".join(answer.encode(version)), version)
                 reply(answer)
 
-            controller.submit(type(request).decode(data, version), respond)
+            asked = ControllerContext(api_version=version)
+            controller.submit(type(request).decode(data, version), respond, context=asked)
 
         def answered(answer: Any) -> None:
             on_complete(PeerError("no answer") if answer is None else answer)

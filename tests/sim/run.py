@@ -104,6 +104,12 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONHASHSEED": "0"}
 
 
+def with_fixed_hashing(module: str) -> None:
+    """Begin this process again in the environment a run needs, unless it has it."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], environment())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("seed", nargs="?", type=int)
@@ -112,10 +118,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--story", action="store_true")
     arguments = parser.parse_args()
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        os.execve(
-            sys.executable, [sys.executable, "-m", "tests.sim.run", *sys.argv[1:]], environment()
-        )
+    with_fixed_hashing("tests.sim.run")
     if arguments.seeds:
         first, _, last = arguments.seeds.partition("-")
         if arguments.step:

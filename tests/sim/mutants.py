@@ -1,0 +1,283 @@
+"""Faults of thought, put into the product for the time of a run: the simulator must notice each.
+
+Mutants are those of the reliability reference, 5.5, that concern replication and the quorum. Each
+replaces one rule by what one might have written instead, names the scenario that can tell, and says
+how many seeds it may take. Nothing in the product knows of them.
+
+    python -m tests.sim.mutants              all of them, with their whole budget
+    python -m tests.sim.mutants "pending"    those whose name contains it
+
+Not here: "replies out of order" (no sockets in the simulator; tests/server has it).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from replication import isr as isr_rules
+from replication.controller import cluster as controller_cluster
+from replication.isr import IsrState, IsrUpdate, ReplicaState
+from replication.partition import Partition
+from replication.partition_reads import PartitionReads
+from replication.raft.driver import RaftDriver
+from replication.raft.events import ElectionState
+from replication.raft.leader_state import LeaderState, committed_offset
+from replication.raft.log import RaftLog
+from server.coordinator.shard import Shard
+from storage import follower_append, log_sync
+from tests.sim.cluster import Options
+from tests.sim.run import SCENARIOS, simulate
+from tests.sim.world import InvariantBroken
+
+
+def files_are_ours(driver: RaftDriver) -> bool:
+    """Does the process of this driver still live."""
+    transport: Any = driver._transport
+    return transport.node.is_up and transport.node.raft is driver
+
+
+Patch = Callable[[], AbstractContextManager[Any]]
+
+
+class Mutant(NamedTuple):
+    """What is broken, by which patch, where it shows, within how many seeds."""
+
+    name: str
+    patch: Patch
+    scenario: str
+    seeds: int
+    overrides: dict[str, Any]
+
+
+def _truncate_to_high_watermark() -> AbstractContextManager[Any]:
+    real = Partition.make_follower
+
+    def make_follower(self: Partition, registration: Any, log: Any) -> bool:
+        is_new = real(self, registration, log)
+        if is_new:
+            log.truncate_to(log.high_watermark)
+        return is_new
+
+    return patch.object(Partition, "make_follower", make_follower)
+
+
+def _ack_early() -> AbstractContextManager[Any]:
+    return patch.object(Partition, "must_wait", lambda self, next_offset, acks: False)
+
+
+def _ignore_current_leader_epoch() -> AbstractContextManager[Any]:
+    real = PartitionReads.read_records
+
+    def read_records(self: Any, fetch: Any, *rest: Any) -> Any:
+        known, self.leader_epoch = self.leader_epoch, fetch.current_leader_epoch
+        try:
+            return real(self, fetch, *rest)
+        finally:
+            self.leader_epoch = known
+
+    return patch.object(PartitionReads, "read_records", read_records)
+
+
+def _ignore_last_fetched_epoch() -> AbstractContextManager[Any]:
+    return patch.object(PartitionReads, "_diverges", lambda self, log, fetch, result: False)
+
+
+def _join_at_high_watermark() -> AbstractContextManager[Any]:
+    real = isr_rules.may_join_isr
+
+    def may_join_isr(*given: Any) -> bool:
+        return real(*given[:-1], 0)
+
+    return patch.object(isr_rules, "may_join_isr", may_join_isr)
+
+
+def _shrink_at_once() -> AbstractContextManager[Any]:
+    def maximal_isr(self: IsrState) -> frozenset[int]:
+        return self.proposed if self.update is IsrUpdate.SHRINK else self.isr | self.proposed
+
+    return patch.object(IsrState, "maximal_isr", property(maximal_isr))
+
+
+@contextmanager
+def _keep_remote_ends() -> Iterator[None]:
+    real_reset, real_follow = ReplicaState.reset, Partition.make_follower
+
+    def reset(self: ReplicaState, *given: Any, **named: Any) -> None:
+        end_offset, broker_epoch = self.log_end_offset, self.broker_epoch
+        real_reset(self, *given, **named)
+        self.log_end_offset, self.broker_epoch = end_offset, broker_epoch
+
+    def make_follower(self: Partition, registration: Any, log: Any) -> bool:
+        followers = self.followers
+        is_new = real_follow(self, registration, log)
+        self.followers = {k: v for k, v in followers.items() if k in self.replicas}
+        return is_new
+
+    with (
+        patch.object(ReplicaState, "reset", reset),
+        patch.object(Partition, "make_follower", make_follower),
+    ):
+        yield
+
+
+def _any_broker_epoch() -> AbstractContextManager[Any]:
+    real = Partition.update_follower_fetch_state
+
+    def update(self: Partition, replica_id: int, replica_epoch: int, *rest: Any) -> bool:
+        return real(self, replica_id, -1, *rest)
+
+    return patch.object(Partition, "update_follower_fetch_state", update)
+
+
+def _unclean_stays() -> AbstractContextManager[Any]:
+    return patch.object(controller_cluster, "_new_incarnation", lambda *given: [])
+
+
+def _forget_votes() -> AbstractContextManager[Any]:
+    real = RaftLog.write_election_state
+
+    def write(self: RaftLog, state: ElectionState, voters: Any) -> None:
+        if state.voted_id < 0:
+            real(self, state, voters)
+
+    return patch.object(RaftLog, "write_election_state", write)
+
+
+def _commit_by_count() -> AbstractContextManager[Any]:
+    def committed(self: LeaderState) -> int:
+        self.epoch_start_offset = -1
+        return committed_offset([progress.end_offset for progress in self.replicas.values()])
+
+    return patch.object(LeaderState, "committed", committed)
+
+
+def _count_before_sync() -> AbstractContextManager[Any]:
+    real = RaftDriver._write_pending
+
+    def write_pending(self: RaftDriver) -> Any:
+        world: Any = self._clock
+        self.log.flush = lambda: world.after(60, _sync_later(self))  # type: ignore[method-assign]
+        try:
+            return real(self)
+        finally:
+            del self.log.flush
+
+    def _sync_later(driver: RaftDriver) -> Callable[[], None]:
+        def sync() -> None:
+            if not driver.log._log.is_closed and files_are_ours(driver):
+                driver.log.flush()
+
+        return sync
+
+    return patch.object(RaftDriver, "_write_pending", write_pending)
+
+
+def _no_sync() -> AbstractContextManager[Any]:
+    return patch.object(log_sync, "_sync", lambda *given: None)
+
+
+def _sync_again() -> AbstractContextManager[Any]:
+    real = log_sync._sync
+
+    def sync(*given: Any) -> None:
+        try:
+            real(*given)
+        except OSError:
+            real(*given)
+
+    return patch.object(log_sync, "_sync", sync)
+
+
+def _forget_producers() -> AbstractContextManager[Any]:
+    return patch.object(follower_append, "note_batch", lambda *given: None)
+
+
+def _serve_while_loading() -> AbstractContextManager[Any]:
+    real = Shard._load
+
+    def load(self: Any) -> None:
+        real(self)
+        if self._machine is None:
+            self._machine = self._new_machine(self._moment)
+            self._required_offset = self._committed_offset = 0
+
+    return patch.object(Shard, "_load", load)
+
+
+_HASTY = {
+    "config": {
+        "controller.quorum.election.timeout.ms": "120",
+        "controller.quorum.election.backoff.max.ms": "100",
+        "controller.quorum.fetch.timeout.ms": "300",
+        "controller.quorum.request.timeout.ms": "250",
+    },
+    "voters": 3,
+    "brokers": 3,
+}
+
+MUTANTS = (
+    Mutant("truncate follower to HW", _truncate_to_high_watermark, "crashes", 40, {}),
+    Mutant("ack before HW covers the batch", _ack_early, "crashes", 5, {}),
+    Mutant("ignore the current leader epoch in Fetch", _ignore_current_leader_epoch, "network",
+           200, {"lag": 0.5, "lag_ms": 300}),
+    Mutant("ignore the last fetched epoch in Fetch", _ignore_last_fetched_epoch, "crashes", 40, {}),
+    Mutant("expand the ISR without the epoch start", _join_at_high_watermark, "network", 200,
+           {"lag": 0.5, "lag_ms": 300}),
+    Mutant("a pending shrink counts as done", _shrink_at_once, "network", 60, {}),
+    Mutant("keep remote LEOs across leaderships", _keep_remote_ends, "network", 60, {}),
+    Mutant("skip the broker epoch on ISR join", _any_broker_epoch, "power", 300,
+           {"slow": 0.3, "slow_ms": 2_500}),
+    Mutant("an unclean restart stays in the ISR", _unclean_stays, "power", 40, {}),
+    Mutant("vote not persisted", _forget_votes, "crashes", 200,
+           {**_HASTY, "crash_every_ms": 250, "down_ms": 150, "slow": 0.3, "slow_ms": 150}),
+    Mutant("commit records of earlier epochs by count", _commit_by_count, "crashes", 200,
+           {**_HASTY, "crash_every_ms": 250, "down_ms": 150, "slow": 0.3, "slow_ms": 150}),
+    Mutant("leader counts itself before fsync", _count_before_sync, "synced", 100,
+           {"power_every_ms": 400, "down_ms": 300}),
+    Mutant("recovery point moved before fsync", _no_sync, "synced", 20, {}),
+    Mutant("retry fsync after EIO", _sync_again, "failed syncs", 60, {"sync_fails_every_ms": 800}),
+    Mutant("producer state lost on failover", _forget_producers, "crashes", 40, {}),
+    Mutant("coordinator serves while loading", _serve_while_loading, "crashes", 60, {}),
+)  # fmt: skip
+
+
+class Caught(NamedTuple):
+    seed: int
+    by: str
+
+
+def hunt(mutant: Mutant, seeds: int | None = None) -> Caught | None:
+    """The first seed that notices, and by which invariant; None within the budget."""
+    with mutant.patch():
+        for seed in range(seeds or mutant.seeds):
+            options = Options(**{**SCENARIOS[mutant.scenario], **mutant.overrides})
+            try:
+                simulate(seed, options)
+            except InvariantBroken as error:
+                return Caught(seed, str(error).partition("\n")[0])
+    return None
+
+
+def main() -> int:
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    escaped = 0
+    for mutant in MUTANTS:
+        if wanted in mutant.name:
+            caught = hunt(mutant)
+            escaped += caught is None
+            verdict = f"ESCAPED {mutant.seeds} seeds"
+            if caught is not None:
+                verdict = f"caught by seed {caught.seed}: {caught.by[:150]}"
+            print(f"{mutant.name}: {verdict}", flush=True)
+    return int(escaped > 0)
+
+
+if __name__ == "__main__":
+    from tests.sim.run import with_fixed_hashing
+
+    with_fixed_hashing("tests.sim.mutants")
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""Mutants that the simulator must notice within a few seeds; `make sim-mutants` hunts all."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.mutants import MUTANTS, hunt
+
+QUICK = {
+    "truncate follower to HW": "StrongIsr",
+    "ack before HW covers the batch": "StrongIsr",
+    "ignore the last fetched epoch in Fetch": "SameBelowHW|StrongIsr",
+}
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_mutant_is_noticed(name: str) -> None:
+    (mutant,) = (mutant for mutant in MUTANTS if mutant.name == name)
+    caught = hunt(mutant, seeds=8)
+    assert caught is not None, f"{name} lives"
+    assert caught.by.split(":")[0] in QUICK[name].split("|"), caught
