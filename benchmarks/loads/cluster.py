@@ -56,7 +56,7 @@ def produce(place: Place, size: int, count: int, partitions: int) -> Figures:
 
     def load(cluster: ClusterOfNodes, there: Place) -> Figures:
         warm_up = there._replace(topic=f"{there.topic}-warm-up")
-        rdkafka.produce(warm_up, size, count // 5, partitions, **_IDEMPOTENT)
+        rdkafka.produce(warm_up, size, count, partitions, **_IDEMPOTENT)  # a JVM compiles
         return rdkafka.produce(there, size, count, partitions, **_IDEMPOTENT)
 
     return _measured(place, load)
