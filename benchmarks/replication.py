@@ -19,6 +19,7 @@ from replication.replica_manager import FetchPartition, ReplicaManager, ReplicaM
 from replication.timer import Timer
 from storage.config import LogConfig, SystemClock
 from storage.environment import LogEnvironment
+from storage.future_logs import FutureLogs
 from storage.log import PartitionLog
 from storage.recovery import open_log
 from wire.primitives import ZERO_UUID, TopicPartition
@@ -38,6 +39,8 @@ class Logs:
         self._root = root
         self._environment = LogEnvironment(root)
         self.logs: dict[TopicPartition, PartitionLog] = {}
+        manager: Any = self
+        self.future_logs = FutureLogs(manager)
 
     def all_logs(self) -> list[PartitionLog]:
         return list(self.logs.values())

@@ -52,6 +52,7 @@ class AssignmentsManager:
         self._lock = threading.Lock()
         self._wanted: dict[Replica, bytes] = {}
         self._known: dict[Replica, bytes] = {}
+        self._on_known: dict[Replica, Callable[[], object]] = {}
         self._is_busy = False
         self._is_stopped = False
 
@@ -60,14 +61,30 @@ class AssignmentsManager:
         """How many replicas' directories the controller does not know yet."""
         return len(self._wanted)
 
-    def report(self, topic_id: bytes, partition_index: int, directory_id: bytes) -> None:
-        """The replica is in this directory; the controller thinks otherwise."""
+    def report(
+        self,
+        topic_id: bytes,
+        partition_index: int,
+        directory_id: bytes,
+        on_known: Callable[[], object] | None = None,
+    ) -> None:
+        """The replica is in this directory, or about to be; the controller thinks otherwise.
+
+        `on_known` is called, with no lock held, once the controller knows; never, if a newer
+        report of the replica replaces this one.
+        """
         replica = (topic_id, partition_index)
         with self._lock:
-            if self._known.get(replica) == directory_id:
-                return
-            self._wanted[replica] = directory_id
-        self._send()
+            is_known = replica not in self._wanted and self._known.get(replica) == directory_id
+            if not is_known:
+                self._wanted[replica] = directory_id
+                self._on_known.pop(replica, None)
+                if on_known is not None:
+                    self._on_known[replica] = on_known
+        if not is_known:
+            self._send()
+        elif on_known is not None:
+            on_known()
 
     def shutdown(self) -> None:
         """Report nothing more."""
@@ -98,11 +115,16 @@ class AssignmentsManager:
                 for p in topic.partitions
                 if p.error_code in _SETTLED
             }
+        callbacks = []
         with self._lock:
             for replica, directory_id in done.items():
                 if self._wanted.get(replica) == directory_id:
                     del self._wanted[replica]
                     self._known[replica] = directory_id
+                    if replica in self._on_known:
+                        callbacks.append(self._on_known.pop(replica))
+        for callback in callbacks:
+            callback()
         if len(done) == len(sent):
             self._send_again()
             return

@@ -107,6 +107,11 @@ class ClusterReplication:
             return
         self.fetchers.follow(partition, leader_id, address, leader_epoch)
 
+    def log_replaced(self, partition: Partition, image: MetadataImage) -> None:
+        """A partition's log is another one now: its fetcher must look at that."""
+        self._follow(partition, image)
+        self.fetchers.wake()
+
     def _shrink_isrs(self) -> None:
         for partition in list(self._local.partitions.values()):
             partition.maybe_shrink_isr()

@@ -281,9 +281,9 @@ class ReplicaFetcher:
                 self._drop(key)
                 continue
             partition, leader_epoch = followed
-            if state is not None and state.leader_epoch == leader_epoch:
-                continue
             log = partition.log
+            if state is not None and state.leader_epoch == leader_epoch and state.log is log:
+                continue
             if log is None:
                 self._drop(key)
                 continue

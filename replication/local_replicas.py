@@ -13,7 +13,7 @@ Transitions of one (topic, partition index) here:
     hosted -> offline         its directory failed; answers KAFKA_STORAGE_ERROR until the next start
     offline -> none           topic deleted
 
-Lock: `_state_lock` serialises role changes and is held across disk I/O. No request takes it; it is
+Lock: `state_lock` serialises role changes and is held across disk I/O. No request takes it; it is
 not held while delayed operations are completed or hooks run. Order: state, partition, log.
 
 Duties of the caller: 1. `topic_config` must already answer from the new image when `apply_delta` is
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from replication.cluster_replication import ClusterReplication
+    from replication.log_dir_moves import LogDirMoves
     from replication.metadata import (
         MetadataDelta,
         MetadataImage,
@@ -93,15 +94,17 @@ class LocalReplicas:
         on_change: Callable[[Partition], object],
         alter_isr: Callable[[IsrChange], object] | None = None,
         cluster: Callable[[], ClusterReplication | None] | None = None,
+        moves: Callable[[bool], LogDirMoves | None] = lambda _is_needed: None,
     ) -> None:
-        """`cluster` is asked for when the first partition has replicas on other nodes."""
+        """`cluster` is asked for when the first partition has replicas on other nodes. `moves`
+        gives the moves between directories, made now if they are needed and were not."""
         self.partitions: dict[Key, Partition] = {}
         self.on_partition_leadership: list[LeadershipHook] = []
         """Called with (partition, leader epoch) on becoming leader, (partition, None) after it."""
         self.retired_messages_in = 0
         self.retired_bytes_in = 0
         self.retired_bytes_out = 0
-        self._log_manager = log_manager
+        self.log_manager = log_manager
         self._metadata = metadata
         self._clock = clock
         self._node_id = node_id
@@ -111,7 +114,10 @@ class LocalReplicas:
         self._alter_isr = alter_isr
         self._cluster = cluster
         self._has_cluster = False
-        self._state_lock = threading.Lock()
+        self.state_lock = threading.Lock()
+        self.preferred_dirs: dict[Key, Path] = {}
+        """Where a replica that is not here yet was asked to be put."""
+        self._moves = moves
         self._offline: dict[Key, bytes] = {}
         self._is_loaded = False
         self._applied_offset = -1
@@ -153,7 +159,7 @@ class LocalReplicas:
             )
             return
         changes = _Changes()
-        with self._state_lock:
+        with self.state_lock:
             self._applied_offset = image.offset
             topics: Iterable[str] = delta.changed_topics
             if not self._is_loaded and not image.is_empty:
@@ -165,6 +171,8 @@ class LocalReplicas:
                 topic = image.topics_by_name.get(name)
                 if topic is not None:
                     self._apply_topic(topic, changes)
+            if self._is_loaded and not self.log_manager.offline_dirs:
+                self.log_manager.future_logs.delete_unclaimed()
         self._tell(changes)
         self._tell_cluster(changes, image, delta.changed_brokers)
         changed = [name for kind, name in delta.changed_configs if kind == _RESOURCE_TOPIC]
@@ -176,7 +184,7 @@ class LocalReplicas:
 
         They are tried again with each change of metadata; an offline directory stays so (B-7).
         """
-        if not self._offline or self._log_manager.offline_dirs:
+        if not self._offline or self.log_manager.offline_dirs:
             return set()
         topics = {topic for topic, _ in self._offline}
         self._offline.clear()
@@ -213,7 +221,7 @@ class LocalReplicas:
 
     def _rename_strays(self, image: MetadataImage) -> None:
         """B-8: a log without topic id, of an unknown id, or not assigned to us is set aside."""
-        for log in list(self._log_manager.all_logs()):
+        for log in list(self.log_manager.all_logs()):
             if not self._belongs_here(log, image):
                 logger.warning(
                     "log is stray partition=%s-%s topic_id=%s",
@@ -221,7 +229,7 @@ class LocalReplicas:
                     log.topic_id and log.topic_id.hex(),
                 )
                 try:
-                    self._log_manager.mark_stray(log.topic_partition)
+                    self.log_manager.mark_stray(log.topic_partition)
                 except KafkaError as error:
                     logger.error(
                         "stray log stays partition=%s-%s error=%s", *log.topic_partition, error
@@ -290,6 +298,7 @@ class LocalReplicas:
         self._offline.pop(key, None)
         self.partitions[key] = partition
         changes.partitions.append(partition)
+        self._resume_move(partition)
         self._note_cluster(partition, log, registration, changes)
         if partition.is_leader:
             if is_new:
@@ -311,10 +320,21 @@ class LocalReplicas:
             changes.not_followed.append(partition.topic_partition)
         else:
             changes.followed.append(partition)
-        if len(self._log_manager.log_dirs) > 1:
-            actual = self._log_manager.directory_id(log.directory.parent)
-            if registration.directory(self._node_id) != actual:
+        if len(self.log_manager.log_dirs) > 1:
+            manager = self.log_manager
+            actual = manager.directory_id(log.directory.parent)
+            said = registration.directory(self._node_id)
+            future = manager.future_logs.get(partition.topic_partition)
+            is_moving = future is not None and manager.directory_id(future.directory.parent) == said
+            if said != actual and not is_moving:
                 changes.misplaced.append((partition, actual))
+
+    def _resume_move(self, partition: Partition) -> None:
+        """A stop interrupted a move: go on."""
+        path = self.log_manager.future_logs.found.get(partition.topic_partition)
+        moves = None if path is None else self._moves(True)
+        if path is not None and moves is not None:
+            moves.resume(partition, path.parent)
 
     def _new_partition(self, key: TopicPartition, topic_id: bytes) -> Partition:
         return Partition(
@@ -323,7 +343,7 @@ class LocalReplicas:
             self._node_id,
             self._clock,
             metadata=self._metadata,
-            flush_async=self._log_manager.flush_async,
+            flush_async=self.log_manager.flush_async,
             on_progress=self._on_change,
             alter_isr=self._alter_isr,
             lag_ms_max=self._lag_ms_max,
@@ -333,27 +353,28 @@ class LocalReplicas:
         self, key: TopicPartition, topic_id: bytes, registration: PartitionRegistration
     ) -> PartitionLog:
         """The log, with its checkpointed high watermark (H-10); another topic's is set aside."""
-        manager = self._log_manager
+        manager = self.log_manager
         existing = manager.get(key)
         if existing is not None and existing.topic_id != topic_id:
             logger.warning("log of another topic id is stray partition=%s-%s", *key)
             manager.mark_stray(key)
-        directory = self._assigned_directory(registration)
+        directory = self._assigned_directory(key, registration)
         log = manager.get_or_create(key, topic_id, self._topic_config(key.topic), directory)
         checkpointed = manager.high_watermark(key)
         log.update_high_watermark(min(max(checkpointed, log.log_start_offset), log.log_end_offset))
         return log
 
-    def _assigned_directory(self, registration: PartitionRegistration) -> Path | None:
-        """The directory the controller knows the replica in; None lets the log manager choose.
+    def _assigned_directory(self, key: Key, registration: PartitionRegistration) -> Path | None:
+        """The directory the controller knows the replica in, else the one it was asked to be in;
+        None lets the log manager choose.
 
         Raises KAFKA_STORAGE_ERROR if that directory may be one that is offline: a new, empty
         replica elsewhere would pretend that the data never existed (B-7).
         """
         directory_id = registration.directory(self._node_id)
         if int.from_bytes(directory_id, "big") < _RESERVED_DIRECTORY_IDS:
-            return None
-        manager = self._log_manager
+            return self.preferred_dirs.pop(key, None)
+        manager = self.log_manager
         directory = manager.directory_by_id(directory_id)
         if directory is None and manager.offline_dirs:
             raise KafkaError(
@@ -368,9 +389,12 @@ class LocalReplicas:
         """The partition is not ours any more: waiting requests get `error`, the log is deleted."""
         key = partition.topic_partition
         del self.partitions[key]
+        moves = self._moves(False)
+        if moves is not None:
+            moves.cancel(key)
         self._stop(partition, error, changes)
         try:
-            self._log_manager.delete(key)
+            self.log_manager.delete(key)
         except (KafkaError, OSError) as failure:
             logger.error("deleting a log failed partition=%s-%s error=%s", *key, failure)
         logger.info("removed partition=%s-%s reason=%s", *key, error.name)
@@ -400,7 +424,7 @@ class LocalReplicas:
     def log_dir_failed(self, directory: Path, error: OSError) -> None:
         """Stop serving what is in `directory`: requests there get KAFKA_STORAGE_ERROR (B-7)."""
         changes = _Changes()
-        with self._state_lock:
+        with self.state_lock:
             for partition in list(self.partitions.values()):
                 log = partition.log
                 if log is not None and log.directory.parent == directory:
@@ -419,7 +443,7 @@ class LocalReplicas:
         for topic in by_topic if topics is None else topics:
             partitions = by_topic.get(topic)
             if partitions:
-                self._log_manager.update_topic_config(topic, self._topic_config(topic))
+                self.log_manager.update_topic_config(topic, self._topic_config(topic))
                 for partition in partitions:
                     partition.config_changed()
                     self._on_change(partition)
@@ -428,7 +452,7 @@ class LocalReplicas:
 
     def describe_log_dirs(self, wanted: Callable[[str, int], bool]) -> list[LogDirInfo]:
         """Every log directory with the sizes of the wanted logs in it; offline ones with a code."""
-        manager = self._log_manager
+        manager = self.log_manager
         infos = []
         for directory in manager.log_dirs:
             path = str(directory.absolute())
@@ -437,8 +461,12 @@ class LocalReplicas:
                 continue
             total_bytes, usable_bytes = manager.dir_space(directory)
             logs = [
-                self._log_info(log)
-                for log in manager.all_logs()
+                info(log)
+                for info, known in (
+                    (self._log_info, manager.all_logs()),
+                    (self._future_info, manager.future_logs.all()),
+                )
+                for log in known
                 if log.directory.parent == directory and wanted(*log.topic_partition)
             ]
             infos.append(LogDirInfo(path, 0, total_bytes, usable_bytes, logs))
@@ -449,3 +477,10 @@ class LocalReplicas:
         lag = max(log.high_watermark - log.log_end_offset, 0)
         is_here = log.topic_partition in self.partitions
         return ReplicaLogInfo(topic, index, log.size, lag if is_here else -1)
+
+    def _future_info(self, log: PartitionLog) -> ReplicaLogInfo:
+        """Its lag is what it has still to copy."""
+        topic, index = log.topic_partition
+        current = self.log_manager.get(log.topic_partition)
+        lag = -1 if current is None else max(current.log_end_offset - log.log_end_offset, 0)
+        return ReplicaLogInfo(topic, index, log.size, lag, is_future=True)

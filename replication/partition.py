@@ -26,13 +26,13 @@ other, so that nothing is written once an election has begun (E-7).
 
 Lock: `lock` guards role, epochs, ISR and follower states, and is held across an append so that the
 batch gets the epoch it was checked under. Order: partition, then log. It is never held across an
-fsync, a wait or a callback. Reads take no partition lock: see `replication.partition_reads`.
+fsync, a wait or a callback. Reads take no partition lock: see `replication.partition_reads`; what a
+follower's fetcher writes goes through `replication.partition_following`.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING
 from replication import isr as isr_rules
 from replication.group_commit import FlushAsync, GroupCommit
 from replication.isr import IsrState, IsrUpdate, ReplicaState
-from replication.partition_reads import PartitionReads
+from replication.partition_following import PartitionFollowing
 from replication.requests import UNKNOWN_EPOCH, AlteredIsr, FetchPartition, IsrChange
 from wire.errors import ErrorCode, KafkaError
 
@@ -65,7 +65,7 @@ _METADATA_WILL_TELL = (
 """It knows more than we do: the change stays pending until the record arrives."""
 
 
-class Partition(PartitionReads):
+class Partition(PartitionFollowing):
     """See the module for roles, lock and transitions.
 
     Invariants: `leader_log` is set exactly while this node serves as leader; high watermark <= log
@@ -87,7 +87,6 @@ class Partition(PartitionReads):
     ) -> None:
         """`alter_isr` hands a change to the controller; called with no lock held."""
         super().__init__(topic_partition, topic_id, metadata)
-        self.lock = threading.Lock()
         self.registration: PartitionRegistration | None = None
         """The metadata this was last brought to."""
         self.leader_since_epoch = -1
@@ -114,7 +113,6 @@ class Partition(PartitionReads):
         self._has_min_isr = False
         self._waits_for_followers = False  # some follower is in the maximal ISR
         self._all_in_sync = True  # every follower is in the maximal ISR
-        self._is_electing = False  # a leader epoch is being recorded: no appends
         self._group_commit = GroupCommit(flush_async, self._log_flushed)
 
     # ------------------------------------------------------------------ what it is
@@ -540,55 +538,3 @@ class Partition(PartitionReads):
             self.isr_expands += 1
         else:
             self.isr_shrinks += 1
-
-    # ------------------------------------------------------------------ following
-
-    def append_records_to_follower(
-        self,
-        records: memoryview | bytes | None,
-        leader_epoch: int,
-        high_watermark: int,
-        log_start_offset: int,
-    ) -> tuple[LogAppendInfo | None, bool]:
-        """Write what the leader of `leader_epoch` sent, then follow its offsets (H-9).
-
-        Returns what was appended, None without records, and whether our high watermark moved: to
-        the leader's, but not beyond our own end. Our log starts where the leader's does, once that
-        is committed here. Raises FENCED_LEADER_EPOCH if another epoch began, and what
-        `append_as_follower` raises.
-        """
-        info = None
-        with self.lock:
-            log = self._followed_log(leader_epoch)
-            if records:
-                info = log.append_as_follower(records, leader_epoch)
-            end_offset = log.log_end_offset
-            offset = high_watermark if high_watermark < end_offset else end_offset
-            is_advanced = offset > log.high_watermark and log.update_high_watermark(offset)
-        if log.log_start_offset < log_start_offset <= log.high_watermark:
-            log.increment_log_start_offset(log_start_offset)
-        return info, is_advanced
-
-    def truncate_follower_to(self, offset: int, leader_epoch: int) -> None:
-        """Cut off what the leader of `leader_epoch` does not have. Raises as the append does."""
-        with self.lock:
-            self._followed_log(leader_epoch).truncate_to(offset)
-
-    def truncate_follower_fully(self, offset: int, leader_epoch: int) -> None:
-        """Start over, empty, at the leader's log start (E-10). Raises as the append does."""
-        with self.lock:
-            self._followed_log(leader_epoch).truncate_fully_and_start_at(offset)
-
-    def _followed_log(self, leader_epoch: int) -> PartitionLog:
-        log = self.log
-        if (
-            log is None
-            or self.leader_log is not None
-            or self._is_electing
-            or leader_epoch != self.leader_epoch
-        ):
-            raise KafkaError(
-                ErrorCode.FENCED_LEADER_EPOCH,
-                f"leader epoch {leader_epoch} is over, it is {self.leader_epoch}",
-            )
-        return log

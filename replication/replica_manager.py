@@ -20,8 +20,9 @@ one replica comes here, so that a node alone neither loads nor runs it.
 
 Counters are plain ints that `server.metrics` reads.
 
-Gaps: no tiered storage; replicas are not moved between directories (AlterReplicaLogDirs);
-transactional appends are not verified with their coordinator here.
+Replicas that move between directories of this node: `log_dir_moves`, made for the first of them.
+
+Gaps: no tiered storage; transactional appends are not verified with their coordinator here.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 
     from replication.cluster_replication import ClusterReplication
     from replication.fetcher_manager import RunFetcher
+    from replication.log_dir_moves import LogDirMoves
     from replication.metadata import MetadataDelta, MetadataImage
     from replication.partition import Partition
     from replication.requests import IsrChange
@@ -141,8 +143,10 @@ class ReplicaManager(ReplicaReads):
         *,
         topic_config: Callable[[str], LogConfig],
         links: Callable[[], ClusterLinks] | None = None,
+        own_links: Callable[[], ClusterLinks] | None = None,
     ) -> None:
-        """`links` is asked once, when a partition first has more than one replica."""
+        """`links` is asked once, when a partition first has more than one replica; `own_links`, on
+        a node alone, when a replica first moves between directories."""
         self.produce_purgatory = Purgatory("Produce", timer)
         self.delete_records_purgatory = Purgatory("DeleteRecords", timer)
         local = LocalReplicas(
@@ -155,6 +159,7 @@ class ReplicaManager(ReplicaReads):
             on_change=self._partition_changed,
             alter_isr=None if links is None else self._alter_isr,
             cluster=None if links is None else self.cluster,
+            moves=self._log_dir_moves,
         )
         super().__init__(local, Purgatory("Fetch", timer), metadata, clock.now_ms, node_id, config)
         self.on_partition_leadership = local.on_partition_leadership
@@ -164,7 +169,10 @@ class ReplicaManager(ReplicaReads):
         self._links = links
         self._cluster: ClusterReplication | None = None
         self._cluster_lock = threading.Lock()
+        self._own_links = own_links or links
+        self._moves: LogDirMoves | None = None
         self._throttled_rates = LONG_MAX, LONG_MAX
+        self._alter_log_dirs_rate = LONG_MAX
         self._high_watermark_listeners: dict[Key, list[Callable[[], object]]] = {}
 
         self.produce_requests = 0
@@ -415,18 +423,84 @@ class ReplicaManager(ReplicaReads):
                         self._timer,
                         on_progress=self._partition_changed,
                     )
-                    self.set_throttled_rates(*self._throttled_rates)
+                    self.set_throttled_rates(*self._throttled_rates, self._alter_log_dirs_rate)
         return self._cluster
 
-    def set_throttled_rates(self, leader: int, follower: int) -> None:
-        """Bytes per second for throttled replicas ({leader,follower}.replication.throttled.rate);
+    def set_throttled_rates(
+        self, leader: int, follower: int, alter_log_dirs: int = LONG_MAX
+    ) -> None:
+        """Bytes per second for throttled replicas ({leader,follower}.replication.throttled.rate)
+        and moves between directories (replica.alter.log.dirs.io.max.bytes.per.second);
         `storage.config.LONG_MAX` is no limit."""
         self._throttled_rates = leader, follower
+        self._alter_log_dirs_rate = alter_log_dirs
+        if self._moves is not None:
+            self._moves.quota.rate_limit = alter_log_dirs
         cluster = self._cluster
         if cluster is not None:
             cluster.leader_quota.rate_limit = leader
             cluster.follower_quota.rate_limit = follower
             self.leader_quota = cluster.leader_quota if cluster.leader_quota.is_set else None
+
+    # ------------------------------------------------------------------ between own directories
+
+    def alter_replica_log_dir(self, tp: Key, path: str) -> None:
+        """Have the replica in this log directory of ours; it is moved while it serves (KIP-113).
+
+        Raises KafkaError: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR (that directory or the replica's
+        is offline), REPLICA_NOT_AVAILABLE (not on this node; should it come, it comes there).
+        """
+        manager = self.local.log_manager
+        directory = next((d for d in manager.log_dirs if str(d.absolute()) == path), None)
+        if directory is None:
+            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is no log directory here")
+        manager.online_dir(directory)
+        partition = self._partitions.get(tp)
+        if partition is None:
+            error = self.local.absent(tp)
+            if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
+                raise error
+            self.local.preferred_dirs[tp] = directory
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{tp[0]}-{tp[1]} is not here")
+        moves = self._log_dir_moves(True)
+        if moves is None:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "this node cannot move replicas")
+        moves.alter(partition, directory)
+
+    def _log_dir_moves(self, is_needed: bool) -> LogDirMoves | None:
+        """The moves; made now if they are needed and were not."""
+        if self._moves is None and is_needed and self._own_links is not None:
+            self._moves = self._make_moves(self._own_links())
+        return self._moves
+
+    def _make_moves(self, links: ClusterLinks) -> LogDirMoves:
+        from replication.assignments import AssignmentsManager
+        from replication.log_dir_moves import LogDirMoves
+        from replication.replication_quota import ReplicationQuota
+
+        cluster = self.cluster()
+        assignments = (
+            AssignmentsManager(links.submit, links.broker_epoch, self._node_id, self._timer)
+            if cluster is None
+            else cluster.assignments
+        )
+        schedule = links.scheduler.schedule_once
+        return LogDirMoves(
+            self.local,
+            self.local.log_manager,
+            self._node_id,
+            assignments.report,
+            lambda delay_ms, job: schedule("alter-log-dirs", delay_ms, job),
+            ReplicationQuota(self._clock, self._alter_log_dirs_rate),
+            self._replica_moved,
+        )
+
+    def _replica_moved(self, partition: Partition) -> None:
+        """It has another log now: fetch into that, and look at what waits for an fsync."""
+        if self._cluster is not None:
+            self._cluster.log_replaced(partition, self._metadata())
+        partition.request_flush()
+        self._partition_changed(partition)
 
     def _alter_isr(self, change: IsrChange) -> None:
         cluster = self.cluster()
@@ -441,6 +515,8 @@ class ReplicaManager(ReplicaReads):
     def shutdown(self) -> None:
         """End the fetchers, drop every parked request: their connections are closed. Logs are the
         log manager's."""
+        if self._moves is not None:
+            self._moves.shutdown()
         if self._cluster is not None:
             self._cluster.shutdown()
         for purgatory in (

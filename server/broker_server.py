@@ -34,6 +34,7 @@ from storage.log_manager import LogManager
 if TYPE_CHECKING:
     from server.controller_channel import ControllerChannel
     from server.peer_client import PeerClient
+    from server.replica_publisher import ReplicaPublisher
     from server.request_channel import RequestContext
 
 _CONTROLLED_SHUTDOWN_S = 30.0
@@ -72,6 +73,7 @@ class BrokerServer:
         self.local_controller: Controller | None = None
         self._channel: ControllerChannel | None = None
         self.lifecycle: BrokerLifecycle | None = None
+        self._replica_publisher: ReplicaPublisher | None = None
 
     # ---- what handlers ask
 
@@ -152,7 +154,7 @@ class BrokerServer:
         """Open the logs, make the coordinators. Returns who must be told of each image."""
         self._start_storage()
         self._start_coordinators()
-        return [self._publish_configs, self._publish_partitions, self._publish_groups]
+        return [self._publish_configs, self._publish_partitions(), self._publish_groups]
 
     def _start_storage(self) -> None:
         dirs = self.shared.dirs
@@ -175,6 +177,7 @@ class BrokerServer:
             self.node_id,
             topic_config=self.topic_config,
             links=None if self.is_alone else self._links,
+            own_links=self._links,
         )
         self._apply_dynamic_configs()
         self.log_manager.startup(self.topic_config)
@@ -223,7 +226,7 @@ class BrokerServer:
             self.cluster_id,
             self.incarnation_id,
             submit,
-            lambda: self.metadata,
+            self._image_of_replicas,
             self.timer,
             self.clock,
             config,
@@ -314,11 +317,25 @@ class BrokerServer:
         self.replica_manager.set_throttled_rates(
             self.config.get_int("leader.replication.throttled.rate"),
             self.config.get_int("follower.replication.throttled.rate"),
+            self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second"),
         )
         return changed
 
-    def _publish_partitions(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        self.replica_manager.apply_delta(delta, image)
+    def _publish_partitions(self) -> MetadataPublisher:
+        """A node alone may lead by what it was before: nobody else has anything to compare."""
+        if self.is_alone:
+            return self.replica_manager.apply_delta
+        from server.replica_publisher import ReplicaPublisher
+
+        self._replica_publisher = ReplicaPublisher(
+            self.replica_manager, self.node_id, self.incarnation_id
+        )
+        return self._replica_publisher.publish
+
+    def _image_of_replicas(self) -> MetadataImage:
+        """What the partitions here have been brought to."""
+        publisher = self._replica_publisher
+        return self.metadata if publisher is None else publisher.image
 
     def _publish_groups(self, delta: MetadataDelta, _image: MetadataImage) -> None:
         if delta.deleted_topics:

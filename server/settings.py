@@ -40,6 +40,7 @@ _OBEYED_ELSEWHERE = re.compile(
     r"|inter\.broker\.listener\.name|security\.inter\.broker\.protocol"
     r"|controller\.quorum\.bootstrap\.servers|replica\.socket\.timeout\.ms"
     r"|broker\.heartbeat\.interval\.ms|(leader|follower)\.replication\.throttled\.rate"
+    r"|replica\.alter\.log\.dirs\.io\.max\.bytes\.per\.second"
 )
 
 _LOG_MANAGER_KEYS: Mapping[str, str] = {

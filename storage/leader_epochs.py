@@ -92,6 +92,12 @@ class LeaderEpochCache:
         if any(added):
             self._write()
 
+    def copy_from(self, other: LeaderEpochCache) -> None:
+        """Have exactly `other`'s epochs, those without a record included (KAFKA-15608); on disk
+        when this returns. Raises OSError."""
+        self._replace(other.entries)
+        self._write()
+
     def _add(self, entry: EpochEntry) -> bool:
         entries = self._entries
         if entries:

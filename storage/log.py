@@ -329,8 +329,25 @@ class PartitionLog(LogReader):
         with self.lock:
             self.directory = directory
             self.producer_state.directory = directory
+            self.leader_epochs.path = directory / self.leader_epochs.path.name
             for segment in self.segments:
                 segment.change_directory(directory)
+
+    def take_over(self, current: PartitionLog) -> None:
+        """This log, a copy of all of `current`'s batches, is about to serve in its place.
+
+        What does not follow from the batches is copied: config, high watermark, log start, and the
+        leader epochs. Raises KafkaError.
+        """
+        assert self.end.offset == current.end.offset, "the copy is not complete"
+        self.update_config(current.config)
+        self.update_high_watermark(current.high_watermark)
+        if current.log_start_offset > self.log_start_offset:
+            self._raise_log_start(current.log_start_offset)
+        try:
+            self.leader_epochs.copy_from(current.leader_epochs)
+        except OSError as error:
+            raise self._storage_error(error, "leader epoch checkpoint") from error
 
     def close(self) -> None:
         """Finish the indexes and let all files go; durable only if `flush` came before.

@@ -33,6 +33,7 @@ from storage.log_dirs import (
     FUTURE_SUFFIX,
     METADATA_TOPIC,
     STRAY_SUFFIX,
+    parse_future_dir,
     parse_partition_dir,
 )
 from wire.primitives import TopicPartition
@@ -97,12 +98,22 @@ class LogDir:
             if name.endswith(DELETE_SUFFIX):
                 deleted.append(path)
                 continue
+            if parse_future_dir(name) is not None:
+                continue
             key = parse_partition_dir(name)
             if key is None or name.endswith((STRAY_SUFFIX, FUTURE_SUFFIX)):
                 logger.warning("leaving directory alone that is no log of ours path=%s", path)
             elif key.topic != METADATA_TOPIC:
                 partitions.append((key, path))
         return partitions, deleted
+
+    def find_futures(self) -> list[tuple[TopicPartition, Path]]:
+        """Directories of replicas that were on their way here. Raises OSError."""
+        return [
+            (key, self.path / name)
+            for name in sorted(os.listdir(self.path))
+            if (key := parse_future_dir(name)) is not None
+        ]
 
     def checkpoint_recovery_points(self, logs: Iterable[PartitionLog]) -> None:
         """Write below which offsets everything is on disk."""

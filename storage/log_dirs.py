@@ -70,8 +70,17 @@ def parse_partition_dir(name: str) -> TopicPartition | None:
     return TopicPartition(topic, index)
 
 
+def parse_future_dir(name: str) -> TopicPartition | None:
+    """The partition a `<topic>-<partition>.<hex>-future` directory is the future of, or None."""
+    partition, dot, unique = name.removesuffix(FUTURE_SUFFIX).rpartition(".")
+    if not name.endswith(FUTURE_SUFFIX) or not dot or len(unique) != 32:
+        return None
+    return parse_partition_dir(partition)
+
+
 def renamed_dir_name(topic_partition: TopicPartition, unique: bytes, suffix: str) -> str:
-    """`<topic>-<partition>.<hex>-delete` or `-stray`, the topic cut so that it fits NAME_MAX."""
+    """`<topic>-<partition>.<hex>` and `-delete`, `-stray` or `-future`; the topic is cut so that it
+    fits NAME_MAX."""
     topic, index = topic_partition
     rest = f"-{index}.{unique.hex()}{suffix}"
     return topic[: NAME_MAX - len(rest)] + rest

@@ -14,7 +14,7 @@ A directory whose disk fails goes offline for good and alone; the others go on (
 no failure: checkpoints then get the directory's reserve, appends are refused until there is room
 again, and reads never stop (S-16).
 
-Locks: `_creation_lock` serialises opening and deleting logs; `_lock` guards the map and is held for
+Locks: `creation_lock` serialises opening and deleting logs; `_lock` guards the map and is held for
 map operations only. A log's own lock may be held when a directory's checkpoint lock is taken, never
 the other way round.
 
@@ -36,6 +36,7 @@ from storage.cleaner import CleanerConfig, LogCleaner
 from storage.config import LONG_MAX, Clock, LogConfig, ScheduledTask, Scheduler
 from storage.environment import LogEnvironment
 from storage.flusher import FlushCallback, Flusher
+from storage.future_logs import FutureLogs
 from storage.log import PartitionLog
 from storage.log_dir import LogDir, remove_tree
 from storage.log_dirs import (
@@ -98,11 +99,12 @@ class LogManager:
         self._open_files = OpenFileCache(descriptor_budget())
         self._flusher = Flusher()
         self._lock = threading.Lock()
-        self._creation_lock = threading.Lock()
+        self.creation_lock = threading.Lock()
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._checkpointed_high_watermarks: dict[TopicPartition, int] = {}
         self._tasks: list[ScheduledTask] = []
         self.cleaner = LogCleaner(self.all_logs, clock, cleaner_config)
+        self.future_logs = FutureLogs(self)
         self._dirs = {path: self._make_dir(path, uuid) for path, uuid in dirs.items()}
 
     def _make_dir(self, path: Path, directory_id: bytes) -> LogDir:
@@ -145,6 +147,9 @@ class LogManager:
         recovery_points, log_starts, high_watermarks = log_dir.read_checkpoints()
         self._checkpointed_high_watermarks.update(high_watermarks)
         count = 0
+        for key, path in log_dir.find_futures():
+            logger.info("replica was on its way here partition=%s path=%s", key, path)
+            self.future_logs.found[key] = path
         for key, path in self._partitions_in(log_dir):
             try:
                 log = open_log(
@@ -176,7 +181,7 @@ class LogManager:
         """The partition directories to load; starts removing those that were deleted."""
         partitions, deleted = log_dir.find_partitions()
         for path in deleted:
-            self._later(0, partial(remove_tree, path))
+            self.later(0, partial(remove_tree, path))
         for key, path in partitions:
             used = self._logs.get(key)
             if used is None:
@@ -250,7 +255,7 @@ class LogManager:
         take it, or the one asked for is offline.
         """
         topic_partition = TopicPartition(*topic_partition)
-        with self._creation_lock:
+        with self.creation_lock:
             log = self._logs.get(topic_partition)
             if log is None:
                 log = self._create(topic_partition, topic_id, config, directory)
@@ -291,12 +296,16 @@ class LogManager:
         logger.info("created log partition=%s log_dir=%s", topic_partition, log_dir.path)
         return log
 
+    def online_dir(self, directory: Path) -> LogDir:
+        """Raises KafkaError KAFKA_STORAGE_ERROR."""
+        chosen = self._dirs.get(directory)
+        if chosen is None or not chosen.is_online:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory} is offline")
+        return chosen
+
     def _choose_dir(self, directory: Path | None) -> LogDir:
         if directory is not None:
-            chosen = self._dirs.get(directory)
-            if chosen is None or not chosen.is_online:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory} is offline")
-            return chosen
+            return self.online_dir(directory)
         online = [log_dir for log_dir in self._dirs.values() if log_dir.is_online]
         if not online:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every log directory is offline")
@@ -313,11 +322,28 @@ class LogManager:
 
         Does nothing if there is no such log. Raises KafkaError KAFKA_STORAGE_ERROR.
         """
+        self.future_logs.delete(topic_partition)
         log = self._rename_away(topic_partition, DELETE_SUFFIX)
         if log is not None:
-            path = log.directory
-            self._later(log.config.file_delete_delay_ms, partial(remove_tree, path))
-            logger.info("deleted log partition=%s path=%s", topic_partition, path)
+            self._remove_later(log)
+
+    def put(self, log: PartitionLog) -> None:
+        """This is its partition's log from now on. `storage.future_logs` only."""
+        with self._lock:
+            self._logs[log.topic_partition] = log
+
+    def discard(self, log: PartitionLog) -> None:
+        """Delete a log that another has replaced; never raises. `storage.future_logs` only."""
+        try:
+            self._close_and_rename(log, DELETE_SUFFIX)
+        except KafkaError as error:
+            logger.error("deleting a log that moved failed path=%s error=%s", log.directory, error)
+        else:
+            self._remove_later(log)
+
+    def _remove_later(self, log: PartitionLog) -> None:
+        self.later(log.config.file_delete_delay_ms, partial(remove_tree, log.directory))
+        logger.info("deleted log partition=%s path=%s", log.topic_partition, log.directory)
 
     def mark_stray(self, topic_partition: TopicPartition) -> None:
         """Set aside a log that the cluster does not know as ours (B-8); nothing deletes it."""
@@ -328,23 +354,25 @@ class LogManager:
             )
 
     def _rename_away(self, topic_partition: TopicPartition, suffix: str) -> PartitionLog | None:
-        with self._creation_lock:
+        with self.creation_lock:
             with self._lock:
                 log = self._logs.pop(topic_partition, None)
                 self._checkpointed_high_watermarks.pop(topic_partition, None)
-            if log is None:
-                return None
-            log.close()
-            self.cleaner.log_removed(log)
-            name = renamed_dir_name(topic_partition, os.urandom(16), suffix)
-            path = log.directory.with_name(name)
-            try:
-                files.replace(log.directory, path)
-                files.sync_directory(path.parent)
-            except OSError as error:
-                raise log.environment.storage_error(error, f"renaming {log.directory}") from error
-            log.change_directory(path)
+            if log is not None:
+                self._close_and_rename(log, suffix)
             return log
+
+    def _close_and_rename(self, log: PartitionLog, suffix: str) -> None:
+        log.close()
+        self.cleaner.log_removed(log)
+        name = renamed_dir_name(log.topic_partition, os.urandom(16), suffix)
+        path = log.directory.with_name(name)
+        try:
+            files.replace(log.directory, path)
+            files.sync_directory(path.parent)
+        except OSError as error:
+            raise log.environment.storage_error(error, f"renaming {log.directory}") from error
+        log.change_directory(path)
 
     def update_topic_config(self, topic: str, config: LogConfig) -> None:
         """Give all logs of a topic another config."""
@@ -395,6 +423,7 @@ class LogManager:
                 del self._logs[log.topic_partition]
         for log in gone:
             log.close()
+        self.future_logs.dir_failed(path)
         self._on_dir_failure(path, error)
 
     # -- background ------------------------------------------------------------------------------
@@ -450,7 +479,7 @@ class LogManager:
     def _log_start_moved(self, log: PartitionLog) -> None:
         """Delete-records must survive a crash that comes before the next periodic checkpoint."""
         if log.log_start_offset > log.segments.items[0].base_offset:
-            self._later(0, self.checkpoint_log_start_offsets)
+            self.later(0, self.checkpoint_log_start_offsets)
 
     def _online_dirs(self) -> list[LogDir]:
         return [log_dir for log_dir in self._dirs.values() if log_dir.is_online]
@@ -458,7 +487,7 @@ class LogManager:
     def _logs_in(self, log_dir: LogDir) -> list[PartitionLog]:
         return [log for log in self.all_logs() if log.directory.parent == log_dir.path]
 
-    def _later(self, delay_ms: int, job: Callable[[], object]) -> None:
+    def later(self, delay_ms: int, job: Callable[[], object]) -> None:
         if self._scheduler is None:
             job()
         else:
@@ -473,6 +502,7 @@ class LogManager:
         self._tasks.clear()
         self.cleaner.shutdown()
         self._flusher.shutdown()
+        self.future_logs.close()
         clean: list[LogDir] = []
         for log_dir in self._online_dirs():
             if _close_all(self._logs_in(log_dir)) and not log_dir.failed_partitions:

@@ -337,7 +337,7 @@ def describe_log_dirs(
 
     Behaviour: a failed directory is listed with KAFKA_STORAGE_ERROR and no partitions.
     Versions:  4 adds the disk's size. 5 adds is_cordoned.
-    Gaps:      directories cannot be cordoned; there are no future replicas.
+    Gaps:      directories cannot be cordoned.
     """
     asked = request.topics
     named = {(t.topic, index) for t in asked or () for index in t.partitions}
@@ -373,37 +373,33 @@ def alter_replica_log_dirs(
 ) -> AlterReplicaLogDirsResponse:
     """Say in which log directory of this broker a replica should be.
 
-    Behaviour: partitions fail alone; a replica that is in that directory already stays there.
+    Behaviour: partitions fail alone; a replica that is in that directory already stays there, and
+               a move elsewhere ends. Answered when the move has begun; DescribeLogDirs tells how
+               far it is. A replica that is not here: REPLICA_NOT_AVAILABLE, and should it come, it
+               comes there.
     Versions:  all alike.
-    Gaps:      a replica cannot be moved to another directory: UNSUPPORTED_VERSION.
+    Gaps:      -
     """
-    wanted = {
-        (topic.name, index): directory.path
-        for directory in request.dirs
-        for topic in directory.topics
-        for index in topic.partitions
-    }
-    errors: dict[str, int] = {}
-    at: dict[tuple[str, int], str] = {}
-    for info in ctx.broker.replica_manager.describe_log_dirs(lambda t, i: (t, i) in wanted):
-        errors[info.path] = info.error_code
-        at.update(((r.topic, r.partition_index), info.path) for r in info.partitions)
     partition = AlterReplicaLogDirsResponse.Topic.Partition
     topics: dict[str, list[AlterReplicaLogDirsResponse.Topic.Partition]] = {}
-    for (topic_name, index), path in wanted.items():
-        if path not in errors:
-            code = int(ErrorCode.LOG_DIR_NOT_FOUND)
-        elif errors[path]:
-            code = errors[path]
-        elif (topic_name, index) not in at:
-            code = int(ErrorCode.REPLICA_NOT_AVAILABLE)
-        else:
-            moves = at[topic_name, index] != path
-            code = int(ErrorCode.UNSUPPORTED_VERSION if moves else ErrorCode.NONE)
-        topics.setdefault(topic_name, []).append(partition(partition_index=index, error_code=code))
+    for directory in request.dirs:
+        for topic in directory.topics:
+            for index in topic.partitions:
+                code = _alter_log_dir(ctx, topic.name, index, directory.path)
+                topics.setdefault(topic.name, []).append(
+                    partition(partition_index=index, error_code=code)
+                )
     return AlterReplicaLogDirsResponse(
         results=[
             AlterReplicaLogDirsResponse.Topic(topic_name=name, partitions=partitions)
             for name, partitions in topics.items()
         ]
     )
+
+
+def _alter_log_dir(ctx: RequestContext, topic: str, index: int, path: str) -> int:
+    try:
+        ctx.broker.replica_manager.alter_replica_log_dir((topic, index), path)
+    except KafkaError as error:
+        return int(error.code)
+    return int(ErrorCode.NONE)

@@ -36,6 +36,9 @@ NODE, LEADER, EPOCH = 1, 2, 5
 WALL_MS = 1_700_000_000_000
 
 
+ORDERS_0 = TopicPartition("orders", 0)
+
+
 class Clock:
     ms = 100
 
@@ -200,6 +203,32 @@ def test_an_empty_answer_keeps_the_last_epoch(follower: Follower) -> None:
     assert state is not None
     assert (state.fetch_offset, state.last_fetched_epoch) == (1, EPOCH)
     assert where(follower.asked()) == [], "nothing changed, so it is not named"
+
+
+def test_a_replica_whose_log_was_replaced_is_fetched_into_the_new_one(
+    follower: Follower, tmp_path: Path
+) -> None:
+    """It moved to another directory, under the same leader epoch and with a fetch under way."""
+    follower.exchange(sent(batch(0)))
+    follower.asked()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    copy = open_log(
+        elsewhere / "orders-0", ORDERS_0, LogConfig(),
+        LogEnvironment(elsewhere, clock=follower.clock), topic_id=TOPIC_ID,
+    )  # fmt: skip
+    copy.append_as_follower(batch(0), EPOCH)
+    partition = follower.partitions[0]
+    with partition.lock:
+        partition.replace_log(copy)
+    follower.log.close()
+    follower.answer(sent(batch(1)))
+    assert copy.log_end_offset == 2
+    follower.follow()
+    assert where(follower.asked()) == [(0, 2, EPOCH)]
+    follower.answer(sent(batch(2)))
+    assert copy.log_end_offset == 3
+    copy.close()
 
 
 def test_the_high_watermark_never_passes_our_own_end(follower: Follower) -> None:

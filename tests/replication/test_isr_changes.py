@@ -234,3 +234,28 @@ def test_a_replica_that_moved_again_is_reported_again(channel: Channel) -> None:
     channel.answer(known(channel.requests[0]))
     assert manager.pending == 1
     assert channel.requests[-1].directories[0].id == OTHER
+
+
+def test_who_waits_hears_when_the_controller_knows_and_not_when_it_was_replaced(
+    channel: Channel,
+) -> None:
+    manager = AssignmentsManager(channel.submit, lambda: EPOCH, NODE, channel)
+    heard: list[str] = []
+    manager.report(TOPIC_ID, 0, ONE, lambda: heard.append("one"))
+    manager.report(TOPIC_ID, 0, OTHER, lambda: heard.append("other"))
+    channel.answer(known(channel.requests[0]))
+    assert heard == []
+    channel.answer(known(channel.requests[1]))
+    assert heard == ["other"]
+    manager.report(TOPIC_ID, 0, OTHER, lambda: heard.append("again"))
+    assert heard == ["other", "again"], "known already"
+
+
+def test_a_report_that_is_taken_back_while_it_is_under_way_is_taken_back(channel: Channel) -> None:
+    manager = AssignmentsManager(channel.submit, lambda: EPOCH, NODE, channel)
+    manager.report(TOPIC_ID, 0, ONE)
+    channel.answer(known(channel.requests[0]))
+    manager.report(TOPIC_ID, 0, OTHER)
+    manager.report(TOPIC_ID, 0, ONE)  # the last thing that was known, but not any more
+    channel.answer(known(channel.requests[1]))
+    assert channel.requests[-1].directories[0].id == ONE

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pytest
 
@@ -33,6 +33,7 @@ from replication.timer import BackgroundScheduler, Timer
 from storage import files
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
+from storage.future_logs import FutureLogs
 from storage.log import PartitionLog
 from storage.log_manager import LogManager
 from storage.recovery import open_log
@@ -93,6 +94,8 @@ class Logs:
         self.waiting: list[tuple[PartitionLog, Callable[..., object]]] = []
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._environment = LogEnvironment(root, clock=clock)
+        manager: Any = self
+        self.future_logs = FutureLogs(manager)
         self._root = root
         self._lives = 0
 

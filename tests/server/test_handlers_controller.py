@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from replication.requests import LogDirInfo, ReplicaLogInfo
 from server.handlers import CONTROLLER_APIS
 from tests.server.handler_support import Asked, FakeBroker, image_of, topic_image
 from wire.errors import ErrorCode, KafkaError
@@ -167,29 +166,38 @@ def test_what_brokers_ask_never_waits_behind_slow_requests(key: int) -> None:
 # --- AlterReplicaLogDirs ------------------------------------------------------------------------
 
 
-def test_a_replica_stays_where_it_is_and_everything_else_has_its_code() -> None:
+def test_each_replica_is_moved_or_refused_alone() -> None:
     asked = connected("broker")
-    dirs = [
-        LogDirInfo("/a", 0, 10, 5, [ReplicaLogInfo("t", 0, 100, 0)]),
-        LogDirInfo("/b", 0, 10, 5, [ReplicaLogInfo("t", 1, 100, 0)]),
-        LogDirInfo("/broken", int(ErrorCode.KAFKA_STORAGE_ERROR)),
-    ]
-    asked.broker.replica_manager = SimpleNamespace(describe_log_dirs=lambda wanted: dirs)
+    codes = {
+        "/b": ErrorCode.REPLICA_NOT_AVAILABLE,
+        "/broken": ErrorCode.KAFKA_STORAGE_ERROR,
+        "/nowhere": ErrorCode.LOG_DIR_NOT_FOUND,
+    }
+    moved: list[tuple[tuple[str, int], str]] = []
+
+    def alter(key: tuple[str, int], path: str) -> None:
+        if path in codes:
+            raise KafkaError(codes[path])
+        moved.append((key, path))
+
+    asked.broker.replica_manager = SimpleNamespace(alter_replica_log_dir=alter)
     directory = AlterReplicaLogDirsRequest.Directory
 
     def move(path: str, *indexes: int) -> AlterReplicaLogDirsRequest.Directory:
         return directory(path=path, topics=[directory.Topic(name="t", partitions=list(indexes))])
 
     request = AlterReplicaLogDirsRequest(
-        dirs=[move("/a", 0, 1, 7), move("/broken", 8), move("/nowhere", 9)]
+        dirs=[move("/a", 0, 1), move("/b", 7), move("/broken", 8), move("/nowhere", 9)]
     )
     for version in (1, 2):
+        moved.clear()
         (topic,) = asked.ask(request, version).results
         assert topic.topic_name == "t"
         assert {p.partition_index: p.error_code for p in topic.partitions} == {
             0: ErrorCode.NONE,
-            1: ErrorCode.UNSUPPORTED_VERSION,
+            1: ErrorCode.NONE,
             7: ErrorCode.REPLICA_NOT_AVAILABLE,
             8: ErrorCode.KAFKA_STORAGE_ERROR,
             9: ErrorCode.LOG_DIR_NOT_FOUND,
         }
+        assert moved == [(("t", 0), "/a"), (("t", 1), "/a")]

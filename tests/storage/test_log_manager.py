@@ -402,6 +402,7 @@ def test_a_deletion_interrupted_by_a_crash_is_finished_at_start(tmp_path: Path) 
 def test_strays_and_strangers_are_never_deleted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     node = Node(tmp_path)
     manager = node.start()
     append(node.create(), "a")
