@@ -130,7 +130,7 @@ class Disks:
     def strike(self, root: Path) -> None:
         """The power of the machine with this directory fails. Its processes must be dead."""
         random = self._world.random
-        for directory, _, names in os.walk(root):
+        for directory, _, names in sorted(os.walk(root)):
             durable_names = self._names.get(directory, set())
             undo = self._undo.pop(directory, {})
             for name in sorted(names):

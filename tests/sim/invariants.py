@@ -4,6 +4,7 @@
     SameCommittedMetadata     every node is given the same committed records, in order (K-10)
     OneLeaderPerEpoch         no two brokers lead a partition under one leader epoch (E-1)
     EpochsNeverGoBack         a replica's leader epoch does not (E-1)
+    LeadsAsRegistered         nobody leads by what the metadata says of an earlier incarnation (B-3)
     LeaderInIsr               who leads in the metadata stands in the ISR
     OrderOfOffsets            log start <= LSO <= HW <= LEO
     HWNeverGoesBack           while a process runs, and in one leader epoch (H-1)
@@ -201,6 +202,12 @@ class Invariants:
         self._watermarks[own] = log, watermark
         if partition.leader_log is None:
             return
+        registered = node.loader.image.brokers.get(node.node_id)
+        if registered is None or registered.incarnation_id != node.incarnation_id:
+            raise self.broken(
+                "LeadsAsRegistered (B-3)",
+                f"{partition} is led by {node.node_id} as what it was before it started",
+            )
         leader = self._leaders.setdefault((*key, epoch), node.node_id)
         if leader != node.node_id:
             raise self.broken("OneLeaderPerEpoch", f"{partition}: {leader} and {node.node_id}")

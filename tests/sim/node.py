@@ -43,6 +43,7 @@ from server.coordinator.group_coordinator import GroupCoordinator
 from server.coordinator.runtime import Surroundings
 from server.fetch_session import FetchSessionCache
 from server.listeners import PLAINTEXT, Listener
+from server.replica_publisher import ReplicaPublisher
 from storage.config import LogConfig
 from storage.log import PartitionLog
 from storage.log_manager import LogManager
@@ -290,6 +291,7 @@ class SimNode:
             self.timer,
             world.now_ms,
         )
+        self.channel._pending = _Ordered()  # type: ignore[assignment]
         self.raft.begin()
         if self.is_voter:
             publishers = [
@@ -375,7 +377,11 @@ class SimNode:
             settings.groups(self._config), around, lambda: f"{self.world.random.getrandbits(64)}"
         )
         installed = _Installed(self._register)
-        self.loader._installing.append(([self._publish], installed))  # type: ignore[arg-type]
+        self._replica_publisher = ReplicaPublisher(
+            self.replica_manager, self.node_id, self.incarnation_id
+        )
+        publishers = [self._replica_publisher.publish, self._publish_groups]
+        self.loader._installing.append((publishers, installed))  # type: ignore[arg-type]
         self._loader_actor.wake()
 
     def _load_ms(self) -> int:
@@ -390,8 +396,7 @@ class SimNode:
             self.scheduler,
         )
 
-    def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        self.replica_manager.apply_delta(delta, image)
+    def _publish_groups(self, delta: MetadataDelta, _image: MetadataImage) -> None:
         if delta.deleted_topics:
             self.group_coordinator.on_topics_deleted(list(delta.deleted_topics))
 
@@ -407,7 +412,7 @@ class SimNode:
             CLUSTER_ID,
             self.incarnation_id,
             submit,
-            lambda: self.metadata,
+            lambda: self._replica_publisher.image,
             self.timer,
             self.world,
             config,
@@ -501,6 +506,17 @@ class SimNode:
         if self.is_up and self._has_broker:
             return self.log_manager.get(key) or self.dead_logs.get(key)
         return self.dead_logs.get(key)
+
+
+class _Ordered(dict[Any, None]):
+    """A set in order of entry: objects in a set stand in the order of their addresses, which no
+    seed decides."""
+
+    def add(self, item: Any) -> None:
+        self[item] = None
+
+    def discard(self, item: Any) -> None:
+        self.pop(item, None)
 
 
 class _Installed:
