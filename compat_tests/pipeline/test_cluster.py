@@ -25,7 +25,7 @@ from compat_tests.support.wheel import bare_python
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def spark_command(name: str) -> str:
@@ -89,7 +89,7 @@ def test_archive_segments_and_replay_run_on_executors_that_have_nothing_of_ours(
         done = subprocess.run(
             [str(word) for word in words],
             env=environment(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=str(python)),
-            cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False,
+            cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
