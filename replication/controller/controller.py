@@ -84,9 +84,10 @@ class _LeaderChanged(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """An answer that waits for `offset` to be published."""
+    """An answer that waits for `offset` to be published, as it was written in `epoch`."""
 
     offset: int
+    epoch: int
     on_complete: OnComplete
     answer: Any
 
@@ -126,9 +127,12 @@ class Controller:
         self._answers_lock = threading.Lock()
         self._answers: deque[_Waiting] = deque()
         self._published_offset = -1
+        self._ended = -1, -1
+        """The last epoch this node led and lost, and what was committed by then."""
         # The raft driver's thread only:
         self._committed_offset = -1
         self._leader_id = -1
+        self._led_epoch = -1
         self._lost_leader: tuple[int, int] | None = None
         # The controller's thread only:
         sessions = BrokerSessions(config.broker_session_timeout_ms, config.node_id)
@@ -230,6 +234,12 @@ class Controller:
                 self._lost_leader = (self._leader_id, self._clock.now_ms())
             self._leader_id = leader_id
         led = epoch if leader_id == own_id else -1
+        if self._led_epoch not in (-1, led):
+            # Now, not when the controller's thread comes to it: what another leader commits is
+            # published from here on, at offsets for which answers of ours may wait.
+            with self._answers_lock:
+                self._ended = self._led_epoch, self._committed_offset
+        self._led_epoch = led
         with self._wake:
             self._events.append(_LeaderChanged(led, self._committed_offset, self._lost_leader))
         self._notify()
@@ -430,11 +440,21 @@ class Controller:
 
     def _answer(self, on_complete: OnComplete, answer: Any) -> None:
         """Answer when everything the controller has decided so far is published."""
+        waiting = _Waiting(self._state.image.offset, self._epoch, on_complete, answer)
         with self._answers_lock:
-            if self._published_offset < self._state.image.offset:
-                self._answers.append(_Waiting(self._state.image.offset, on_complete, answer))
+            if self._published_offset < waiting.offset:
+                self._answers.append(waiting)
                 return
-        _complete(on_complete, answer)
+            is_void = self._is_void(waiting)
+        _complete(on_complete, _not_controller() if is_void else answer)
+
+    def _is_void(self, waiting: _Waiting) -> bool:
+        """Was it decided on records that were not committed when this node ceased to lead; under
+        the answers' lock. What stands at their offsets is another leader's, or will be."""
+        epoch, committed_offset = self._ended
+        return waiting.epoch < epoch or (
+            waiting.epoch == epoch and waiting.offset > committed_offset
+        )
 
     def _published(self, offset: int) -> None:
         """On the loader's thread: give the answers that rest on nothing newer."""
@@ -442,9 +462,13 @@ class Controller:
         with self._answers_lock:
             self._published_offset = offset
             while self._answers and self._answers[0].offset <= offset:
-                ready.append(self._answers.popleft())
-        for waiting in ready:
-            _complete(waiting.on_complete, waiting.answer)
+                waiting = self._answers.popleft()
+                is_void = self._is_void(waiting)
+                ready.append(
+                    (waiting.on_complete, _not_controller() if is_void else waiting.answer)
+                )
+        for on_complete, answer in ready:
+            _complete(on_complete, answer)
         if self._claim is not None:
             self._notify()
 

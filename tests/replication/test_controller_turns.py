@@ -433,3 +433,21 @@ def test_shutdown_leaves_nobody_without_an_answer(made: Made) -> None:
     made.controller.shutdown()
     assert queued[0].code == ErrorCode.NOT_CONTROLLER
     assert made.ask(TOPIC)[0].code == ErrorCode.NOT_CONTROLLER
+
+
+def test_another_leaders_records_at_the_same_offsets_are_no_yes_to_what_we_decided(
+    made: Made,
+) -> None:
+    """Found by simulation: the loader published them before the controller's thread had heard that
+    it leads no longer, and a partition's leader took its ISR change for committed."""
+    made.start_broker(1)
+    answers = made.ask(TOPIC)
+    made.turns()
+    lost = len(made.quorum.records) - made.quorum.committed
+    assert lost > 0
+    made.quorum.elect(2, 2)
+    made.quorum.records += [m.NoOpRecord()] * lost
+    made.quorum.commit()
+    assert [answer.code for answer in answers] == [ErrorCode.NOT_CONTROLLER]
+    made.turns()
+    assert len(answers) == 1
