@@ -11,7 +11,7 @@ import pytest
 
 import barnabas
 from compat_tests.support.cli import BARNABAS, assert_one_clear_line, run
-from compat_tests.support.ports import free_ports
+from compat_tests.support.ports import free_block, free_ports
 
 CLUSTER = "JEXY6aqzQY-32P5TStzaFg"
 
@@ -97,7 +97,7 @@ def test_a_bad_flag_of_cluster_start_is_refused(arguments: tuple[str, str], tmp_
 
 def test_cluster_start_is_one_command_and_keeps_the_cluster(tmp_path: Path) -> None:
     ids = []
-    base = min(free_ports(12))
+    base = free_block(12)
     for _run in range(2):
         process = subprocess.Popen(
             [*BARNABAS, "cluster", "start", "--data-dir", "c", "--base-port", str(base)],
