@@ -62,7 +62,7 @@ class Producer:
         self._world = cluster.world
         self.producer_id = producer_id
         self.topic = topic
-        self._topic_id = b""
+        self.topic_id = b""
         self._period_ms = period_ms
         self._next: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
@@ -108,9 +108,9 @@ class Producer:
         topic = image.topics_by_name.get(self.topic)
         if topic is None:
             return None
-        if not self._topic_id:
-            self._topic_id = topic.topic_id
-        return topic if topic.topic_id == self._topic_id else None
+        if not self.topic_id:
+            self.topic_id = topic.topic_id
+        return topic if topic.topic_id == self.topic_id else None
 
     def _send(self, index: int, sent: Sent) -> None:
         topic = self._image_topic()
@@ -123,7 +123,7 @@ class Producer:
             timeout_ms=_TIMEOUT_MS - 300,
             topic_data=[
                 ProduceRequest.Topic(
-                    topic_id=self._topic_id,
+                    topic_id=self.topic_id,
                     partition_data=[
                         ProduceRequest.Topic.Partition(index=index, records=memoryview(sent.data))
                     ],
@@ -152,7 +152,7 @@ class Producer:
         """At the broker: what it acknowledges must be on the whole ISR by now."""
         answer = response.responses[0].partition_responses[0]
         log = node.log(key)
-        if answer.error_code == _NONE and log is not None and log.topic_id == self._topic_id:
+        if answer.error_code == _NONE and log is not None and log.topic_id == self.topic_id:
             self._cluster.check.expose(key, log, answer.base_offset + sent.count)
 
     def _answered(self, index: int, sent: Sent, response: Any) -> None:
@@ -196,7 +196,9 @@ class Producer:
 
     @property
     def is_done(self) -> bool:
-        return not any(self.pending.values())
+        """Nothing is on its way, but to a topic that is gone."""
+        is_gone = self.topic_id not in self._cluster.check.image.topics_by_id
+        return (bool(self.topic_id) and is_gone) or not any(self.pending.values())
 
 
 class Consumer:
@@ -389,7 +391,7 @@ class Committer:
         self._cluster.network.call(None, node_id, serve, answered, _TIMEOUT_MS, needs_broker=True)
 
     def _leads(self, node: SimNode) -> bool:
-        """A coordinator that does not know that it was replaced may read old state (as in Kafka)."""
+        """One that does not know that it was replaced may tell old state, as in Kafka."""
         partition = node.group_coordinator.partition_for(self._group)
         registration = self._cluster.check.image.partition("__consumer_offsets", partition)
         return registration is not None and registration.leader == node.node_id

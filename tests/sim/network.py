@@ -71,18 +71,8 @@ class Network:
         world = self.world
         source_id = CLIENT if source is None else source.node_id
         asked_by = 0 if source is None else source.incarnation
-        is_done = False
         self.messages += 1
-
-        def finish(answer: Any) -> None:
-            nonlocal is_done
-            if is_done:
-                return
-            is_done = True
-            if source is None:
-                answered(answer)
-            else:
-                source.do(lambda: answered(answer), asked_by)
+        finish = self._finisher(source, asked_by, answered)
 
         def back(answer: Any) -> None:
             if not self._is_lost(target_id, source_id):
@@ -105,6 +95,25 @@ class Network:
             if can_repeat and world.chance(self.repeat):
                 world.after(self.delay_ms(limit_ms), arrive)
         world.after(timeout_ms, lambda: finish(None))
+
+    @staticmethod
+    def _finisher(
+        source: SimNode | None, asked_by: int, answered: Callable[[Any], object]
+    ) -> Reply:
+        """Tells the caller once: the answer, or that there will be none."""
+        is_done = False
+
+        def finish(answer: Any) -> None:
+            nonlocal is_done
+            if is_done:
+                return
+            is_done = True
+            if source is None:
+                answered(answer)
+            else:
+                source.do(lambda: answered(answer), asked_by)
+
+        return finish
 
     def _is_lost(self, source_id: int, target_id: int) -> bool:
         return (source_id, target_id) in self.cut or self.world.chance(self.loss)
