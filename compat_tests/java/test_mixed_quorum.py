@@ -42,7 +42,11 @@ class MixedCluster(ClusterOfNodes):
     kind = "mixed"
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, CONFIG, dynamic_quorum=True)
+        # When a leader dies Apache Kafka's node stands first: either kind must come to lead.
+        patient = {"controller.quorum.fetch.timeout.ms": 4000}
+        super().__init__(
+            directory, CONFIG, dynamic_quorum=True, node_config={1: patient, 2: patient}
+        )
         self._class_path = jars.class_path()
         self._java_options = SMALL_JVM
 

@@ -158,13 +158,16 @@ class Invariants:
         for one in nodes:
             if one.is_up:
                 self._check_node(one)
-        if self._acknowledged:
-            acknowledged, self._acknowledged = self._acknowledged, []
-            for key, log, end in acknowledged:
-                self._expose(key, log, end)
+        self.settle()
         if self.image is not self._checked_image:
             self._checked_image = self.image
             self._check_image()
+
+    def settle(self) -> None:
+        """Note what was acknowledged in this event; before a disk may forget it."""
+        acknowledged, self._acknowledged = self._acknowledged, []
+        for key, log, end in acknowledged:
+            self._expose(key, log, end)
 
     def _check_node(self, node: SimNode) -> None:
         core = node.raft.core

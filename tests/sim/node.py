@@ -480,6 +480,7 @@ class SimNode:
         logs = self.dead_logs
         if self._has_broker:
             logs = {log.topic_partition: log for log in self.log_manager.all_logs()}
+        self.cluster.check.settle()
         self._gone(logs)
         disks = self.cluster.disks
         disks.spare(self.node_id)
