@@ -68,17 +68,17 @@ def add_commands(commands: Any) -> None:
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= 99:
-        raise ValueError(text)
-    return value
+    return _number(text, 99)
 
 
 def _port(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= 65_000:
-        raise ValueError(text)
-    return value
+    return _number(text, 65_000)
+
+
+def _number(text: str, largest: int) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= largest):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 1 to {largest}")
+    return int(text)
 
 
 def _start(arguments: argparse.Namespace) -> int:

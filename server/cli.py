@@ -154,10 +154,10 @@ def _add_start(commands: Any) -> None:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= _MAX_TIMEOUT_S:
-        raise ValueError(text)
-    return value
+    with contextlib.suppress(ValueError):
+        if 0 < (value := float(text)) <= _MAX_TIMEOUT_S:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, up to {_MAX_TIMEOUT_S}")
 
 
 def _add_sources(command: argparse.ArgumentParser) -> None:
