@@ -14,33 +14,31 @@ from typing import TYPE_CHECKING
 from replication.controller.bootstrap import SUPPORTED_FEATURES
 from replication.controller.controller import Controller
 from replication.metadata import BrokerRegistration, MetadataDelta, MetadataImage
-from replication.metadata_loader import MetadataLoader, MetadataPublisher
-from replication.raft.driver import RaftDriver
+from replication.metadata_loader import MetadataPublisher
 from replication.replica_manager import ClusterLinks, ReplicaManager
 from server import settings
 from server.broker_lifecycle import BrokerLifecycle
 from server.config import catalogue
-from server.config_schema import BROKER, TOPIC
+from server.config_schema import BROKER
 from server.coordinator.group_coordinator import GroupCoordinator
 from server.coordinator.runtime import Surroundings
 from server.fetch_session import FetchSessionCache
 from server.handlers import BROKER_APIS
-from server.listeners import own_host_name, read_listeners
+from server.listeners import own_host_name
+from server.node_part import NodePart
 from server.shared_server import SharedServer
 from server.socket_server import SocketServer
-from storage.config import LogConfig
 from storage.log_manager import LogManager
 
 if TYPE_CHECKING:
     from server.controller_channel import ControllerChannel
-    from server.peer_client import PeerClient
     from server.replica_publisher import ReplicaPublisher
     from server.request_channel import RequestContext
 
 _CONTROLLED_SHUTDOWN_S = 30.0
 
 
-class BrokerServer:
+class BrokerServer(NodePart):
     """The broker of this node. `bind`, `connect`, `prepare`, `register`, `serve`, in this order."""
 
     role = "broker"
@@ -51,24 +49,16 @@ class BrokerServer:
 
     def __init__(self, shared: SharedServer) -> None:
         """Check what can be checked without touching the disk. Raises ConfigError."""
-        self.shared = shared
-        self.config = config = shared.config
-        self.node_id = shared.node_id
-        self.clock = shared.clock
-        self.timer = shared.timer
-        self.scheduler = shared.scheduler
-        self.incarnation_id = shared.incarnation_id
-        self.is_alone = shared.is_alone
-        self.listeners = read_listeners(config)
+        super().__init__(shared)
         self.socket_server = SocketServer(
-            settings.socket_server(config),
+            settings.socket_server(self.config),
             self.listeners.broker,
             self,
             BROKER_APIS,
             inter_broker_name=self.listeners.inter_broker_name,
         )
         self.fetch_sessions = FetchSessionCache(
-            config.get_int("max.incremental.fetch.session.cache.slots")
+            self.config.get_int("max.incremental.fetch.session.cache.slots")
         )
         self.local_controller: Controller | None = None
         self._channel: ControllerChannel | None = None
@@ -76,32 +66,6 @@ class BrokerServer:
         self._replica_publisher: ReplicaPublisher | None = None
 
     # ---- what handlers ask
-
-    @property
-    def cluster_id(self) -> str:
-        return self.shared.cluster_id
-
-    @property
-    def metadata(self) -> MetadataImage:
-        """The current image of the cluster."""
-        return self.shared.loader.image
-
-    @property
-    def raft(self) -> RaftDriver:
-        return self.shared.raft
-
-    @property
-    def loader(self) -> MetadataLoader:
-        return self.shared.loader
-
-    @property
-    def peers(self) -> PeerClient | None:
-        """How this node speaks to others; None on a node alone."""
-        return self.shared.peers
-
-    @property
-    def directory_id(self) -> bytes:
-        return self.shared.directory_id
 
     @property
     def controller(self) -> ControllerChannel | Controller:
@@ -133,10 +97,6 @@ class BrokerServer:
         if endpoint is None:
             return "", -1
         return endpoint.host, endpoint.port
-
-    def topic_config(self, topic: str) -> LogConfig:
-        """A topic's effective configuration."""
-        return self.config.topic_config(self.metadata.config(TOPIC, topic))
 
     # ---- life
 

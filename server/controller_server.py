@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING
 
 from replication.controller.bootstrap import SUPPORTED_FEATURES
 from replication.controller.controller import Controller
-from replication.metadata import ControllerRegistration, Endpoint, MetadataImage
+from replication.metadata import ControllerRegistration, Endpoint
 from replication.metadata_loader import MetadataPublisher
-from replication.raft.driver import RaftDriver
 from replication.raft.snapshots import read_snapshot
 from replication.record_serde import MetadataRecordSerde
 from server import settings
-from server.config_schema import TOPIC, ConfigSchema
-from server.listeners import PLAINTEXT, Listener, own_host_name, read_listeners
+from server.config_schema import ConfigSchema
+from server.listeners import PLAINTEXT, Listener, own_host_name
+from server.node_part import NodePart
 from server.shared_server import SharedServer, new_uuid
 from server.socket_server import SocketServer
-from storage.config import LogConfig
 
 if TYPE_CHECKING:
     from replication.raft.log import RaftLog
-    from server.peer_client import PeerClient
 
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 
@@ -44,7 +42,7 @@ def bootstrap_records(metadata_dir: Path, log: RaftLog, serde: MetadataRecordSer
     return [serde.decode(value) for value in values]
 
 
-class ControllerServer:
+class ControllerServer(NodePart):
     """The controller of this node. `bind`, `prepare` before raft starts, then `start`."""
 
     role = "controller"
@@ -53,15 +51,7 @@ class ControllerServer:
 
     def __init__(self, shared: SharedServer) -> None:
         """Check what can be checked without touching the disk. Raises ConfigError."""
-        self.shared = shared
-        self.config = shared.config
-        self.node_id = shared.node_id
-        self.clock = shared.clock
-        self.timer = shared.timer
-        self.scheduler = shared.scheduler
-        self.incarnation_id = shared.incarnation_id
-        self.is_alone = shared.is_alone
-        self.listeners = read_listeners(shared.config)
+        super().__init__(shared)
         self.socket_server: SocketServer | None = None
         if self.listeners.controller:
             from server.handlers import CONTROLLER_APIS
@@ -74,31 +64,6 @@ class ControllerServer:
             )
 
     # ---- what handlers ask
-
-    @property
-    def cluster_id(self) -> str:
-        return self.shared.cluster_id
-
-    @property
-    def metadata(self) -> MetadataImage:
-        """The current image of the cluster."""
-        return self.shared.loader.image
-
-    @property
-    def loader(self) -> object:
-        return self.shared.loader
-
-    @property
-    def raft(self) -> RaftDriver:
-        return self.shared.raft
-
-    @property
-    def peers(self) -> PeerClient | None:
-        return self.shared.peers
-
-    @property
-    def directory_id(self) -> bytes:
-        return self.shared.directory_id
 
     @property
     def local_controller(self) -> Controller:
@@ -114,10 +79,6 @@ class ControllerServer:
         """The port of the first listener."""
         assert self.socket_server is not None
         return self.socket_server.port
-
-    def topic_config(self, topic: str) -> LogConfig:
-        """A topic's effective configuration."""
-        return self.config.topic_config(self.metadata.config(TOPIC, topic))
 
     # ---- life
 
