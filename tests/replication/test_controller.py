@@ -58,9 +58,11 @@ class Node:
         self.controller.start()
 
     def stop(self) -> None:
+        # As a node stops: a snapshot that is being written is finished while the driver can still
+        # give up the log below it.
         self.controller.shutdown()
-        self.driver.shutdown()
         self.loader.shutdown()
+        self.driver.shutdown()
 
     @property
     def image(self) -> MetadataImage:
