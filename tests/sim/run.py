@@ -78,7 +78,9 @@ def run_seeds(first: int, last: int, step: int = 1) -> int:
             world = cluster.world
             acked = sum(len(v) for p in cluster.producers for v in p.acked.values())
             leaders = len(cluster.check.raft_leaders)
-            print(f"seed {seed} ok events={world.events} acked={acked} elections={leaders}")
+            line = f"seed {seed} ok events={world.events} acked={acked} elections={leaders}"
+            # At once: lines of several processes mix only where a buffer is written in pieces.
+            print(line, flush=True)
     return failed
 
 
