@@ -90,7 +90,12 @@ def test_produce_consume_and_group_offsets(
                "-t", topic_name, "-g", group_name, "-C", "auto_offset_reset=earliest",
                "-C", "auto_commit_interval_ms=200"]  # fmt: skip
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        # A run in the background ignores SIGINT, and so would the consumer.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as consumer:
         assert consumer.stdout is not None
         lines = [consumer.stdout.readline().strip() for _ in range(3)]
