@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replication.controller.bootstrap import SUPPORTED_FEATURES
+from replication.controller.bootstrap import BOOTSTRAP_CHECKPOINT, SUPPORTED_FEATURES
 from replication.controller.controller import Controller
 from replication.metadata import ControllerRegistration, Endpoint
 from replication.metadata_loader import MetadataPublisher
@@ -25,8 +25,6 @@ from server.socket_server import SocketServer
 
 if TYPE_CHECKING:
     from replication.raft.log import RaftLog
-
-BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 
 
 def bootstrap_records(metadata_dir: Path, log: RaftLog, serde: MetadataRecordSerde) -> list[object]:

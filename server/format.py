@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from replication.controller.bootstrap import SUPPORTED_FEATURES
+from replication.controller.bootstrap import BOOTSTRAP_CHECKPOINT, SUPPORTED_FEATURES
 from replication.controller.context import ControllerConfig
 from replication.raft.snapshots import ControlRecord, SnapshotId, write_snapshot
 from replication.raft.voter_set import Endpoint, Voter
@@ -40,7 +40,6 @@ from wire.messages.metadata_records import FeatureLevelRecord
 from wire.messages.raft_records import KRaftVersionRecord, VotersRecord
 from wire.primitives import uuid_from_text, uuid_to_text
 
-BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 METADATA_DIRECTORY = "__cluster_metadata-0"
 
 METADATA_VERSION = "metadata.version"

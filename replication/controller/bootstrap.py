@@ -30,6 +30,8 @@ from wire.messages.metadata_records import (
     FeatureLevelRecord,
 )
 
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
+"""The file in which formatting leaves a cluster's first records (Kafka: BootstrapDirectory)."""
 SUPPORTED_FEATURES: Mapping[str, VersionRange] = {
     "metadata.version": VersionRange(7, 30),
     "kraft.version": VersionRange(0, 1),

@@ -71,9 +71,7 @@ def record_batches(
     return batches
 
 
-def control_batch(
-    change: LeaderChange | AppendVoters, kraft_version: int, offset: int, wall_ms: int
-) -> PendingBatch:
+def control_batch(change: LeaderChange | AppendVoters, offset: int, wall_ms: int) -> PendingBatch:
     """The control batch a leader writes: first in its epoch, or with another voter set."""
     if isinstance(change, AppendVoters):
         controls, voters = voter_controls(change.voters), change.voters

@@ -510,8 +510,7 @@ class RaftDriver:
         with self._wake:
             starts_epoch = isinstance(change, LeaderChange)
             offset = self.log.end_offset if starts_epoch else self._next_offset
-            kraft_version = self.core.voters.kraft_version
-            batch = control_batch(change, kraft_version, offset, self._clock.wall_ms())
+            batch = control_batch(change, offset, self._clock.wall_ms())
             self._accumulator.append(batch)
             self._next_offset = batch.committed.last_offset + 1
 
