@@ -287,6 +287,61 @@ def test_static_voters_are_described_and_stay(
     assert set(static.quorum().voters) == {1, 2, 3}
 
 
+def test_static_voters_become_dynamic_ones_by_kafka_features(
+    start_cluster: Callable[..., ClusterOfNodes], java_tools: JavaTools
+) -> None:
+    made = start_cluster()
+    where = ("--bootstrap-server", made.bootstrap_servers)
+
+    def features(*words: str) -> Finished:
+        return java_tools.run("FeatureCommand", *where, *words)
+
+    def upgraded() -> bool:
+        """Refused until every voter has told the leader that it supports it."""
+        finished = features("upgrade", "--feature", "kraft.version=1")
+        assert finished.code == 0 or "not all of the voters support it" in finished.text
+        return finished.code == 0
+
+    eventually(upgraded, what="kraft.version 1")
+    for node in made.nodes.values():  # which directories they chose, the voters told
+        properties = (made.data_dir(node.id) / "meta.properties").read_text()
+        node.directory_id = re.findall(r"(?m)^directory.id=(.+)$", properties)[0]
+    level = re.search(r"kraft.version.*FinalizedVersionLevel: (\d)", features("describe").ok())
+    assert level
+    assert level.group(1) == "1"
+    refused = features("downgrade", "--feature", "kraft.version=0")
+    assert refused.code != 0
+    assert "Can't downgrade" in refused.text
+
+    def quorum_tool(*words: str) -> Finished:
+        """Asked at the leader: a broker of Apache Kafka goes on asking an old one."""
+        at = at_controller(made, made.controller())
+        return java_tools.run("MetadataQuorumCommand", *at, *words)
+
+    leader = made.controller()
+    node = made.nodes[leader % 3 + 1]
+
+    def removed() -> bool:
+        quorum_tool("remove-controller", "--controller-id", str(node.id),
+                    "--controller-directory-id", node.directory_id)  # fmt: skip
+        return node.id not in made.quorum().voters
+
+    eventually(removed, what="it is no voter any more")
+    eventually(lambda: node.id in made.quorum().observers, what="the removed voter observes")
+
+    def added() -> bool:
+        quorum_tool("--command-config", str(node.config_file), "add-controller")
+        return node.id in made.quorum().voters
+
+    eventually(added, what="it is a voter again")
+    made.kill(leader)
+    made.restart(leader)
+    made.await_ready()
+    describes(made, status_of(quorum_tool("describe", "--status")))
+    text = dumped(java_tools, sorted((made.data_dir(node.id) / METADATA_LOG).glob("*.log")))
+    assert 'KRaftVersion {"version":0,"kRaftVersion":1}' in text.replace(": {", " {")
+
+
 @pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "static"])
 def test_nodes_that_apache_kafkas_storage_tool_formatted_form_a_quorum(
     broker_kind: str,

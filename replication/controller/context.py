@@ -7,7 +7,7 @@ the answer of the one pattern.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -33,6 +33,11 @@ class ControllerResult(NamedTuple):
 
     records: list[Any]
     response: Any
+
+
+UpgradeKRaftVersion = Callable[[int, bool], None]
+"""(level, validate only): have the quorum write its kraft.version and voters; what is appended next
+lies behind them. Raises KafkaError INVALID_UPDATE_VERSION, NOT_CONTROLLER."""
 
 
 class ControllerContext(NamedTuple):

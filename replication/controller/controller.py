@@ -32,6 +32,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from replication.controller import bootstrap
@@ -137,6 +138,7 @@ class Controller:
         # The controller's thread only:
         sessions = BrokerSessions(config.broker_session_timeout_ms, config.node_id)
         self._state = ActiveState(config, schema, new_id, sessions)
+        self._state.upgrade_kraft_version = self._upgrade_kraft_version
         self._periodic = PeriodicTasks(self._state)
         self._epoch = -1
         self._claim: _LeaderChanged | None = None
@@ -417,6 +419,9 @@ class Controller:
             answer = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         self._answer(event.on_complete, answer)
 
+    def _upgrade_kraft_version(self, level: int, validate_only: bool) -> None:
+        self._driver.upgrade_kraft_version(self._epoch, level, validate_only)
+
     def _append(self, records: list[Any], in_transaction: bool = False) -> None:
         """Replay, then append: a record that cannot be replayed must not get into the log."""
         state = self._state
@@ -434,8 +439,8 @@ class Controller:
             self._serde.metadata_version
         )
         last = self._driver.append(self._epoch, records)
-        assert last == offset, "only the controller appends"
-        state.image = image
+        # A voter set may have come between (the quorum's own record).
+        state.image = image if last == offset else replace(image, offset=last)
         self._periodic.appended(records, self._clock.now_ms())
 
     def _answer(self, on_complete: OnComplete, answer: Any) -> None:

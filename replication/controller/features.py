@@ -8,13 +8,12 @@ FeatureControlManager), all answered INVALID_UPDATE_VERSION with a message that 
     a lower level was asked for as a downgrade, a higher one was not
     metadata.version: no record type would be lost by going back
     what the level depends on: eligible leader replicas need metadata.version 4.0-IV1
-`kraft.version` stands in the quorum's own control records, not here: naming its current level
-changes nothing, another level is refused.
+`kraft.version` stands in the quorum's own control records, not here: `upgrade_kraft_version` asks
+the quorum to write them, and a NoOpRecord behind them is what the answer waits for. It never goes
+back.
 
 Turning eligible leader replicas on writes the cluster-wide min.insync.replicas they are judged by,
 and removes per-broker ones: the controller must know one value (KIP-966).
-
-Gaps: raising kraft.version from 0 to 1 (KIP-1166).
 """
 
 from __future__ import annotations
@@ -23,7 +22,12 @@ from enum import IntEnum
 from typing import Any
 
 from replication.controller.bootstrap import SERVED_FEATURES, SUPPORTED_FEATURES
-from replication.controller.context import ControllerConfig, ControllerContext, ControllerResult
+from replication.controller.context import (
+    ControllerConfig,
+    ControllerContext,
+    ControllerResult,
+    UpgradeKRaftVersion,
+)
 from replication.controller.elections import MIN_INSYNC_REPLICAS
 from replication.metadata import (
     ELR_VERSION,
@@ -34,7 +38,7 @@ from replication.metadata import (
 )
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import UpdateFeaturesRequest, UpdateFeaturesResponse
-from wire.messages.metadata_records import ConfigRecord, FeatureLevelRecord
+from wire.messages.metadata_records import ConfigRecord, FeatureLevelRecord, NoOpRecord
 
 KRAFT_VERSION = "kraft.version"
 
@@ -58,6 +62,7 @@ def update_features(
     request: UpdateFeaturesRequest,
     context: ControllerContext,
     kraft_version: int,
+    upgrade_kraft_version: UpgradeKRaftVersion,
 ) -> ControllerResult:
     """Serve UpdateFeatures. `kraft_version`: the quorum's own level."""
     proposed = dict(image.features)
@@ -65,9 +70,13 @@ def update_features(
         (update.feature, update.max_version_level) for update in request.feature_updates
     )
     records: list[Any] = []
+    upgrades = kraft_version < proposed.get(KRAFT_VERSION, kraft_version)
     try:
         for update in request.feature_updates:
             records += _update(image, config, update, context.api_version, proposed, kraft_version)
+        if upgrades:
+            # Last: whatever else is asked for may be refused, this cannot be taken back.
+            upgrade_kraft_version(proposed[KRAFT_VERSION], request.validate_only)
     except KafkaError as error:
         message = (
             "The update failed for all features since the following feature had an error: "
@@ -106,7 +115,7 @@ def _update(
     )
     if not reason:
         if name == KRAFT_VERSION:
-            reason = "" if level == current else "Changing it is not supported in this version."
+            reason = "Can't downgrade the version of this feature." if level < current else ""
         elif name == METADATA_VERSION:
             reason = _reason_of_metadata_version(level, current, kind)
         else:
@@ -118,6 +127,8 @@ def _update(
         )
     if level == current:
         return []
+    if name == KRAFT_VERSION:
+        return [NoOpRecord()]
     return [FeatureLevelRecord(name=name, feature_level=level)]
 
 

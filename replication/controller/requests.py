@@ -17,6 +17,7 @@ from replication.controller.context import (
     ControllerConfig,
     ControllerContext,
     ControllerResult,
+    UpgradeKRaftVersion,
 )
 from replication.controller.sessions import BrokerSessions
 from replication.metadata import EMPTY_IMAGE, MetadataImage
@@ -25,7 +26,7 @@ from wire.errors import ErrorCode, KafkaError
 
 @dataclass(slots=True)
 class ActiveState:
-    """What the active controller knows. The three last are set before each decision."""
+    """What the active controller knows."""
 
     config: ControllerConfig
     schema: ConfigSchema
@@ -33,9 +34,10 @@ class ActiveState:
     sessions: BrokerSessions
     image: MetadataImage = field(default_factory=lambda: EMPTY_IMAGE)
     next_offset: int = -1
-    """Where the records of the decision will start."""
+    """Where the records of the decision will start; set before each, as are the next two."""
     now_ms: int = 0
     kraft_version: int = 0
+    upgrade_kraft_version: UpgradeKRaftVersion | None = None
 
 
 Decision = Callable[[ActiveState, Any, ControllerContext], ControllerResult]
@@ -103,8 +105,14 @@ def _update_features(
 ) -> ControllerResult:
     from replication.controller import features
 
+    assert state.upgrade_kraft_version is not None, "the controller sets it"
     return features.update_features(
-        state.image, state.config, request, context, state.kraft_version
+        state.image,
+        state.config,
+        request,
+        context,
+        state.kraft_version,
+        state.upgrade_kraft_version,
     )
 
 

@@ -134,6 +134,7 @@ class RaftCore:
         "role",
         "state",
         "timeout_ms",
+        "told_epoch",
         "update_ms",
     )
 
@@ -182,6 +183,8 @@ class RaftCore:
         """When the role's patience ends."""
         self.update_ms = 0
         """When we may tell the leader (again) that the voter set is wrong about us."""
+        self.told_epoch = -1
+        """The epoch whose leader knows about us, a static voter (kraft.version 0)."""
         self._random = random
         self._changes: VoterChanges | None = None
         self._election: Election | None = None

@@ -25,8 +25,6 @@ uncommitted state away, and stands for election in a new epoch after the electio
 follower that cannot write asks its leader again. A failed fsync, or a vote that cannot be stored
 for another reason than a full disk, is final: `on_fatal` is called and the broker must stop (better
 stopped than wrong).
-
-Gaps: kraft.version cannot be raised from 0 to 1 while running (UpdateFeatures).
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from replication.raft.batches import (
     CommittedBatch,
@@ -70,7 +68,7 @@ from storage.config import Clock
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from replication.raft.events import Event, Outgoing, Reply, Request
+    from replication.raft.events import Event, RaftTransport, Reply, Request
     from replication.raft.follower import Follower
     from replication.raft.parked import ParkedFetches
     from replication.raft.quorum_info import QuorumInfo as QuorumInfo
@@ -83,19 +81,6 @@ SHUTDOWN_TIMEOUT_MS = 5000
 """How long a leader that stops waits for its successor (Kafka: RaftManager's shutdown)."""
 
 OnReply = Callable[[Any], None]
-
-
-class RaftTransport(Protocol):
-    """Carries requests to other nodes. Must not block."""
-
-    def send(
-        self,
-        to: Peer,
-        request: Outgoing,
-        on_answer: Callable[[Reply | None], None],
-        timeout_ms: int,
-    ) -> None:
-        """`on_answer` is called exactly once, on any thread; None when there was no answer."""
 
 
 class RaftDriver:
@@ -314,6 +299,20 @@ class RaftDriver:
         if self._append_epoch != epoch or self._stopping:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")
 
+    def upgrade_kraft_version(self, epoch: int, level: int, validate_only: bool) -> None:
+        """As leader of `epoch`, raise kraft.version; whatever is appended next lies behind it.
+
+        Raises KafkaError NOT_CONTROLLER, INVALID_UPDATE_VERSION.
+        """
+        with self._core_lock:
+            with self._wake:
+                self._check_leader(epoch)
+            if self.core.leader is None:
+                raise KafkaError(ErrorCode.NOT_CONTROLLER, "leadership was lost")
+            change = self.core.changes.upgrade(level, validate_only)
+            if change is not None:
+                self._append_control(change)
+
     def write_snapshot(
         self,
         snapshot_id: SnapshotId,
@@ -513,6 +512,7 @@ class RaftDriver:
             batch = control_batch(change, offset, self._clock.wall_ms())
             self._accumulator.append(batch)
             self._next_offset = batch.committed.last_offset + 1
+            self._wake.notify()
 
     def _write_pending(self) -> KafkaError | None:
         """Write all waiting batches, sync once, count ourselves; returns what stopped it."""
@@ -594,5 +594,4 @@ __all__ = [
     "CommittedBatch",
     "RaftDriver",
     "RaftListener",
-    "RaftTransport",
 ]

@@ -14,7 +14,8 @@ and () when none: that is how a node that asked the wrong one finds the right on
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from replication.raft.own_events import (
     NO_LEADER,
@@ -243,6 +244,19 @@ Reply = (
 )
 
 
+class RaftTransport(Protocol):
+    """Carries requests to other nodes. Must not block."""
+
+    def send(
+        self,
+        to: Peer,
+        request: Outgoing,
+        on_answer: Callable[[Reply | None], None],
+        timeout_ms: int,
+    ) -> None:
+        """`on_answer` is called exactly once, on any thread; None when there was no answer."""
+
+
 # --- other events -------------------------------------------------------------------------------
 
 
@@ -343,6 +357,7 @@ __all__ = [
     "SnapshotLoaded",
     "Request",
     "Outgoing",
+    "RaftTransport",
     "Reply",
     "Event",
     "NO_EPOCH",

@@ -173,9 +173,12 @@ class LeaderState:
         known = {progress.key: progress for progress in self.replicas.values()}
         known.update(self.observers)
         self.voters = voters
-        self.replicas = {
-            voter.node_id: known.pop(voter.key, ReplicaProgress(voter.key)) for voter in voters
-        }
+        self.replicas = {}
+        for voter in voters:
+            # Of a static voter nobody knew the directory id.
+            progress = known.pop(ReplicaKey(voter.node_id), None) or known.pop(voter.key, None)
+            self.replicas[voter.node_id] = progress or ReplicaProgress(voter.key)
+            self.replicas[voter.node_id].key = voter.key
         self.observers = {
             key: progress for key, progress in known.items() if key.node_id != self._me.node_id
         }

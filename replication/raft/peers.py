@@ -102,6 +102,9 @@ def on_answered(core: RaftCore, event: Answered, ready: Ready, now_ms: int) -> N
         if core.role is Role.RESIGNED:
             said = None if reply is None else True
             core.election.answered(event.peer.node_id, said, now_ms)
+    elif isinstance(request, UpdateVoter):
+        if useful or (reply and reply.error is ErrorCode.UNSUPPORTED_VERSION):
+            core.told_epoch = request.epoch
     elif isinstance(request, (Fetch, FetchSnapshot)):
         core.fetcher.answered(event.peer, request, reply, useful, ready, now_ms)
 
@@ -187,15 +190,22 @@ def poll_waiting(core: RaftCore, ready: Ready, now_ms: int) -> None:
 
 
 def tell_leader_of_us(core: RaftCore, leader: Peer, ready: Ready, now_ms: int) -> None:
-    """KIP-853: our endpoints changed while we were down; KIP-1186: we would like to vote."""
-    core.update_ms = now_ms + core.config.fetch_timeout_ms
+    """KIP-853: our endpoints changed while we were down, or nothing of us is in the log (static
+    voters); KIP-1186: we would like to vote.
+    """
     voters = core.voters
-    if voters.kraft_version < 1 or not core.endpoints or not core.can_vote:
+    is_static = voters.kraft_version < 1
+    if not core.endpoints or not core.can_vote:
         return
+    if is_static and (core.leader_high_watermark < 0 or core.told_epoch == core.epoch):
+        return  # the leader does not listen yet, or listened
+    core.update_ms = now_ms + core.config.fetch_timeout_ms
     me = Voter(*core.key, core.endpoints)
     known = voters.get(core.node_id)
     request: Outgoing | None = None
-    if known is not None and known.key == core.key:
+    if is_static:
+        request = UpdateVoter(me, core.epoch, core.cluster_id) if core.is_voter else None
+    elif known is not None and known.key == core.key:
         if known.endpoints != core.endpoints:
             request = UpdateVoter(me, core.epoch, core.cluster_id)
     elif core.config.auto_join and known is not None:

@@ -1,11 +1,16 @@
 """Changes of the voter set, as the leader makes them: AddRaftVoter, RemoveRaftVoter,
-UpdateRaftVoter (KIP-853). PURE.
+UpdateRaftVoter, and kraft.version from 0 to 1 (KIP-853). PURE.
 
 Rules (K-12): only after the leader committed in its own epoch; one change at a time, the last one
 committed; a newcomer must support the kraft.version and have been caught up; a set counts when its
 record is appended. Add: the newcomer is asked for its versions first, so that no one votes who
 cannot. Add and Remove are answered when committed, Update at once. A change that times out after
 its record was appended may still happen; only the answer is lost.
+
+With static voters (kraft.version 0) nothing can be added or removed, but every voter tells each new
+leader its directory id, endpoints and supported versions (UpdateVoter). The leader keeps that in
+memory; when all have told, `upgrade` makes it the first voter set of the log. Kafka:
+KRaftVersionUpgrade, LeaderState.maybeAppendUpgradedKRaftVersion.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from replication.raft.events import (
     VoterChangeReply,
 )
 from replication.raft.voter_set import ZERO_DIRECTORY_ID, Voter, VoterSet
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from replication.raft.core import RaftCore
@@ -46,12 +51,14 @@ class _Pending:
 class VoterChanges:
     """The leader's changes of the voter set; one object for each leadership."""
 
-    __slots__ = ("_awaits_append", "_core", "pending")
+    __slots__ = ("_awaits_append", "_core", "_told", "pending")
 
     def __init__(self, core: RaftCore) -> None:
         self._core = core
         self.pending: _Pending | None = None
         self._awaits_append = False
+        self._told: dict[int, Voter] = {}
+        """Static voters as they told about themselves in this leadership."""
 
     @property
     def deadline_ms(self) -> int | None:
@@ -86,6 +93,8 @@ class VoterChanges:
                 core, ErrorCode.REQUEST_TIMED_OUT, "the leader has not committed in its epoch yet"
             )
         if core.voters.kraft_version < 1:
+            if isinstance(request, UpdateVoter):
+                return None
             return change_reply(
                 core,
                 ErrorCode.UNSUPPORTED_VERSION,
@@ -132,19 +141,54 @@ class VoterChanges:
                 ErrorCode.INVALID_REQUEST,
                 f"kraft.version {core.voters.kraft_version} is not in {lowest}..{highest}",
             )
-        if voter.key not in core.voters.keys:
+        if not core.voters.is_voter(voter.key):
             return change_reply(
                 core,
                 ErrorCode.VOTER_NOT_FOUND,
                 f"{voter.node_id} with that directory id is no voter",
             )
-        if core.voters.get(voter.node_id) != voter:
+        if core.voters.kraft_version < 1:
+            self._told[voter.node_id] = voter
+        elif core.voters.get(voter.node_id) != voter:
             self._append(core.voters.plus(voter), ready)
         return change_reply(core, ErrorCode.NONE)
 
     def _append(self, voters: VoterSet, ready: Ready) -> None:
+        ready.append.append(self._change(voters))
+
+    def _change(self, voters: VoterSet) -> AppendVoters:
         self._awaits_append = True
-        ready.append.append(AppendVoters(self._core.epoch, voters))
+        return AppendVoters(self._core.epoch, voters)
+
+    # --- kraft.version --------------------------------------------------------------------------
+
+    def upgrade(self, level: int, validate_only: bool) -> AppendVoters | None:
+        """Raise kraft.version to 1: what the caller must append, nothing if it is 1 already or
+        `validate_only`. Raises KafkaError INVALID_UPDATE_VERSION when a voter has not told that it
+        supports it.
+        """
+        core = self._core
+        if core.voters.kraft_version == level or self._awaits_append:
+            return None
+        me = Voter(*core.key, core.endpoints)
+        known = [
+            me if voter.node_id == me.node_id else self._told.get(voter.node_id, voter)
+            for voter in core.voters
+        ]
+        unable = [
+            voter.node_id
+            for voter in known
+            if voter.directory_id == ZERO_DIRECTORY_ID
+            or not voter.endpoints
+            or not voter.kraft_versions[0] <= level <= voter.kraft_versions[1]
+        ]
+        if unable:
+            raise KafkaError(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"Invalid upgrade of kraft.version to {level} because not all of the voters support"
+                f" it: {', '.join(map(str, unable))} did not say so since this leader was elected",
+            )
+        return None if validate_only else self._change(VoterSet(known, level))
 
     # --- what comes of them ---------------------------------------------------------------------
 

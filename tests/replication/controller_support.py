@@ -23,6 +23,7 @@ from replication.controller.context import (
     ControllerContext,
     ControllerResult,
     EffectiveConfig,
+    UpgradeKRaftVersion,
 )
 from replication.metadata import (
     EMPTY_IMAGE,
@@ -363,6 +364,7 @@ class Cluster:
         validate_only: bool = False,
         version: int = 2,
         kraft_version: int = 1,
+        upgrade_kraft_version: UpgradeKRaftVersion = lambda level, validate_only: None,
     ) -> Any:
         """`updates`: (feature, level, upgrade type)."""
         request = UpdateFeaturesRequest(
@@ -376,7 +378,9 @@ class Cluster:
         )
         context = ControllerContext(api_version=version)
         return self.run(
-            features.update_features(self.image, self.config, request, context, kraft_version)
+            features.update_features(
+                self.image, self.config, request, context, kraft_version, upgrade_kraft_version
+            )
         )
 
     def balance(self) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from replication.metadata import ControllerRegistration, VersionRange
 from tests.replication.controller_support import Cluster
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, KafkaError
 
 MV, ELR, KRAFT = "metadata.version", "eligible.leader.replicas.version", "kraft.version"
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
@@ -37,7 +37,8 @@ def cluster_at(level: int, elr: int = 0, **config: Any) -> Cluster:
         (25, ("group.version", 1, UPGRADE), "does not support this feature."),
         (25, (ELR, 2, UPGRADE), "only supports versions 0-1"),
         (22, (ELR, 1, UPGRADE), "depends on metadata.version level 23"),
-        (25, (KRAFT, 0, SAFE), "not supported in this version"),
+        (25, (KRAFT, 0, SAFE), "Can't downgrade the version of this feature."),
+        (25, (KRAFT, 2, UPGRADE), "only supports versions 0-1"),
         (25, (KRAFT, 0, UPGRADE), "without setting the upgrade type"),
     ],
 )
@@ -71,6 +72,44 @@ def test_a_level_that_can_be_set_is_what_the_cluster_uses_then(
     assert made.update_features(update).error_code == 0
     if update[0] != KRAFT:  # it stands in the quorum's own records
         assert made.image.feature(update[0]) == update[1]
+
+
+def test_the_quorum_raises_kraft_version_and_a_record_behind_it_is_waited_for() -> None:
+    made = cluster_at(25)
+    asked: list[tuple[int, bool]] = []
+
+    def ask(*updates: tuple[str, int, int], validate_only: bool = False) -> tuple[int, list[Any]]:
+        count = len(made.log)
+        answer = made.update_features(
+            *updates,
+            validate_only=validate_only,
+            kraft_version=0,
+            upgrade_kraft_version=lambda *words: asked.append(words),
+        )
+        return answer.error_code, made.log[count:]
+
+    up, bad = (KRAFT, 1, UPGRADE), (MV, 31, UPGRADE)
+    assert ask(up, validate_only=True) == (0, [])
+    assert ask(up, bad)[0] == ErrorCode.INVALID_UPDATE_VERSION, "all or none"
+    assert asked == [(1, True)]
+    error, written = ask(up)
+    assert (error, len(written)) == (0, 1)
+    assert asked == [(1, True), (1, False)]
+    assert made.image.feature(KRAFT) == 0
+
+
+def test_what_the_quorum_refuses_is_told() -> None:
+    made = cluster_at(25)
+
+    def refuse(_level: int, _validate_only: bool) -> None:
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, "not all of the voters support it")
+
+    answer = made.update_features(
+        (KRAFT, 1, UPGRADE), (ELR, 1, UPGRADE), kraft_version=0, upgrade_kraft_version=refuse
+    )
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert "not all of the voters support it" in answer.error_message
+    assert made.image.feature(ELR) == 0
 
 
 def test_all_updates_are_made_or_none() -> None:

@@ -36,6 +36,8 @@ class Quorum:
     def __init__(self) -> None:
         self.records: list[Any] = []
         self.committed = 0
+        self.between: list[Any] = []
+        """What the quorum itself writes before the next append."""
         self.epoch = -1
         self.image: MetadataImage = EMPTY_IMAGE
         self.published: list[Any] = []
@@ -55,6 +57,8 @@ class Quorum:
 
     def append(self, epoch: int, records: Sequence[Any]) -> int:
         assert epoch == self.epoch
+        self.records += self.between
+        self.between = []
         self.records += [self._serde.decode(self._serde.encode(record)) for record in records]
         return len(self.records) - 1
 
@@ -202,6 +206,20 @@ def test_a_turn_is_one_request_and_an_idle_turn_says_so(made: Made) -> None:
     made.quorum.commit()
     assert first[0].topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
     assert second[0].code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_voters_written_while_the_controller_decides_do_not_fail_the_decision(made: Made) -> None:
+    made.start_broker(1)
+    made.quorum.between = [m.NoOpRecord()]
+    answers = made.ask(TOPIC)
+    made.turns()
+    made.quorum.committed = len(made.quorum.records) - 1
+    made.quorum.load()
+    assert answers == [], "its record is not committed yet"
+    made.quorum.commit()
+    assert answers[0].topics[0].error_code == 0
+    again = made.call(TOPIC)
+    assert again.topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 def test_a_node_alone_has_nothing_due(made: Made) -> None:

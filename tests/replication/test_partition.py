@@ -258,6 +258,30 @@ def test_offsets_from_an_earlier_leadership_do_not_count(node: Node) -> None:
     assert node.partition.high_watermark == 2
 
 
+def test_who_leads_again_after_an_epoch_it_never_heard_of_trusts_no_older_offset(
+    node: Node,
+) -> None:
+    """H-2: one image held two elections. In the epoch between, another replica led and the
+    follower cut off what it had from us."""
+    node.lead(epoch=1, isr=(1, 2, 3), replicas=(1, 2, 3))
+    node.append(b"a", b"b")
+    node.follower_fetches(2, 2)
+    node.follower_fetches(3, 0)
+    node.lead(epoch=3, isr=(1, 2), replicas=(1, 2, 3))
+    assert node.partition.high_watermark == 0
+    node.follower_fetches(2, 1)
+    assert node.partition.high_watermark == 1
+
+
+def test_who_leads_on_in_the_next_epoch_keeps_what_followers_told(node: Node) -> None:
+    """A replica was removed: nobody else can have led between two epochs in a row."""
+    node.lead(epoch=1, isr=(1, 2, 3), replicas=(1, 2, 3))
+    node.append(b"a", b"b")
+    node.follower_fetches(2, 2)
+    node.lead(epoch=2, isr=(1, 2), replicas=(1, 2))
+    assert node.partition.high_watermark == 2
+
+
 def test_a_fetch_from_an_earlier_incarnation_of_a_broker_is_refused(node: Node) -> None:
     node.lead(isr=(1, 2), replicas=(1, 2))
     node.append(b"a")

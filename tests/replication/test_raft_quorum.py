@@ -393,6 +393,105 @@ def test_static_voters_cannot_be_changed(tmp_path: Path) -> None:
     assert reply.error is ErrorCode.UNSUPPORTED_VERSION
 
 
+def _upgrade(leader: Member, validate_only: bool = False) -> None:
+    """kraft.version 1, and the record the controller puts behind it."""
+    epoch = leader.driver.leader_epoch
+    leader.driver.upgrade_kraft_version(epoch, 1, validate_only)
+    if not validate_only:
+        leader.driver.append(epoch, ["upgraded"])
+
+
+def test_static_voters_become_dynamic_ones_while_running_and_can_be_changed_then(
+    tmp_path: Path,
+) -> None:
+    quorum = Quorum(tmp_path, voters=3, observers=1)
+    quorum.append("a")
+    quorum.run(100)
+    leader = quorum.elect()
+    _upgrade(leader, validate_only=True)
+    quorum.run(100)
+    assert leader.driver.voters.kraft_version == 0
+    _upgrade(leader)
+    _upgrade(leader)  # what is under way is not begun again
+    quorum.run_until(lambda: quorum.all_have("a", "upgraded", "upgraded"))
+    for member in quorum.members.values():
+        voters = member.driver.voters
+        assert voters.kraft_version == 1
+        assert list(voters) == [quorum.members[n].voter for n in (1, 2, 3)]
+    assert quorum.elect() is leader, "nobody stood for election"
+    info = leader.driver.describe_quorum()
+    assert all(replica.log_end_offset > 0 for replica in info.voters)
+    assert [replica.replica_id for replica in info.observers] == [4]
+    assert _change(quorum, AddVoter(quorum.members[4].voter, 5000)).error is ErrorCode.NONE
+    assert _change(quorum, RemoveVoter(leader.voter.key)).error is ErrorCode.NONE
+    quorum.run_until(lambda: quorum.leader not in (None, leader))
+    for member in quorum.members.values():
+        member.stop()
+    for member in quorum.members.values():
+        member.start()
+    quorum.append("b")
+    quorum.run_until(lambda: quorum.all_have("a", "upgraded", "upgraded", "b"))
+    assert {m.driver.voters.ids for m in quorum.members.values()} == {
+        tuple(n for n in (1, 2, 3, 4) if n != leader.node_id)
+    }
+
+
+def test_kraft_version_waits_for_every_voter_to_tell_each_new_leader_about_itself(
+    tmp_path: Path,
+) -> None:
+    quorum = Quorum(tmp_path)
+    away = quorum.followers()[-1]
+    away.stop()
+    quorum.append("a")
+    quorum.run(3000)
+    with pytest.raises(KafkaError, match=f"voters support it: {away.node_id} did not") as caught:
+        _upgrade(quorum.elect())
+    assert caught.value.code is ErrorCode.INVALID_UPDATE_VERSION
+    away.start()
+    quorum.run(3000)
+    old = quorum.elect()
+    _upgrade(old, validate_only=True)
+    away.stop()
+    old.driver.resign(old.driver.leader_epoch)
+    quorum.run_until(lambda: quorum.leader not in (None, old))
+    quorum.run(3000)
+    with pytest.raises(KafkaError, match=str(away.node_id)):  # the old leader had known
+        _upgrade(quorum.elect())
+    away.start()
+    quorum.run(3000)
+    with pytest.raises(KafkaError) as caught:
+        _upgrade(old)
+    assert caught.value.code is ErrorCode.NOT_CONTROLLER
+    _upgrade(quorum.elect())
+    quorum.run_until(lambda: quorum.all_have("a", "upgraded"))
+
+
+def test_a_voter_tells_a_leader_of_static_voters_once(tmp_path: Path) -> None:
+    quorum = Quorum(tmp_path)
+    quorum.append("a")
+    quorum.run(20_000)
+    told = [request for _, request in quorum.sent if isinstance(request, UpdateVoter)]
+    assert sorted(request.voter for request in told) == sorted(
+        member.voter for member in quorum.followers()
+    )
+
+
+def test_an_upgrade_that_was_not_committed_is_undone_with_its_record(tmp_path: Path) -> None:
+    quorum = Quorum(tmp_path)
+    quorum.append("a")
+    quorum.run(100)
+    old = quorum.elect()
+    quorum.cut = {old.node_id}
+    _upgrade(old)
+    quorum.run(10)
+    assert old.driver.voters.kraft_version == 1, "effective when appended"
+    quorum.run_until(lambda: quorum.leader not in (None, old))
+    quorum.cut = set()
+    quorum.append("b")
+    quorum.run_until(lambda: quorum.all_have("a", "b"))
+    assert {m.driver.voters.kraft_version for m in quorum.members.values()} == {0}
+
+
 def test_a_newcomer_that_never_fetched_is_not_added(tmp_path: Path) -> None:
     quorum = Quorum(tmp_path, voters=3, observers=1, dynamic=True)
     quorum.members[4].stop()
