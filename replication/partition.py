@@ -247,11 +247,14 @@ class Partition(PartitionFollowing):
         self, registration: PartitionRegistration, start_offset: int, *, is_new_leader: bool
     ) -> None:
         now_ms = self._clock.now_ms()
+        # Several elections may come with one image, and another replica may have led between them:
+        # what followers had in our epoch they may have cut off in that one (H-2).
+        is_unbroken = not is_new_leader and registration.leader_epoch == self.leader_epoch + 1
         for replica_id, follower in self.followers.items():
             follower.reset(
                 now_ms,
                 start_offset,
-                is_new_leader=is_new_leader,
+                is_new_leader=not is_unbroken,
                 is_in_isr=replica_id in self.isr,
             )
         self.leader_id = self._node_id
