@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from replication.raft.voter_changes import VoterChange
 
 
+_EPOCH_LEAP_MAX = 1 << 24
+"""No honest sender is that many elections ahead; one frame must not use up all epochs there are."""
+
+
 class LogView(Protocol):
     """What the core asks of the log itself, besides its end. Kafka: ReplicatedLog."""
 
@@ -85,7 +89,16 @@ def _voters_only(core: RaftCore, sender: int, epoch: int, cluster_id: str | None
         return ErrorCode.INCONSISTENT_CLUSTER_ID
     if epoch < core.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
-    return ErrorCode.INVALID_REQUEST if sender < 0 else ErrorCode.NONE
+    is_sane = sender >= 0 and epoch - core.epoch <= _EPOCH_LEAP_MAX
+    return ErrorCode.NONE if is_sane else ErrorCode.INVALID_REQUEST
+
+
+def _from_leader(core: RaftCore, event: BeginQuorumEpoch | EndQuorumEpoch) -> ErrorCode:
+    """Who says that it leads may have another node's id, or lie: it is refused, not believed."""
+    error = _voters_only(core, event.leader_id, event.epoch, event.cluster_id)
+    known = core.leader_id if event.epoch == core.epoch else NO_LEADER
+    is_other = known not in (NO_LEADER, event.leader_id) or event.leader_id == core.node_id
+    return ErrorCode.INVALID_REQUEST if is_other and error is ErrorCode.NONE else error
 
 
 def _leader_only(core: RaftCore, epoch: int, cluster_id: str | None) -> ErrorCode:
@@ -139,9 +152,7 @@ def _grant(core: RaftCore, event: Vote, ready: Ready, now_ms: int) -> bool:
 def answer_begin_quorum_epoch(
     core: RaftCore, event: BeginQuorumEpoch, ready: Ready, now_ms: int
 ) -> None:
-    error = _voters_only(core, event.leader_id, event.epoch, event.cluster_id)
-    if event.leader_id == core.node_id and error is ErrorCode.NONE:
-        error = ErrorCode.INVALID_REQUEST  # another node has our id
+    error = _from_leader(core, event)
     if error is ErrorCode.NONE:
         leader_is(core, event.leader_id, event.epoch, event.leader_endpoints, ready, now_ms)
         if not _is_meant(core, event.voter):
@@ -155,9 +166,7 @@ def answer_end_quorum_epoch(
     core: RaftCore, event: EndQuorumEpoch, ready: Ready, now_ms: int
 ) -> None:
     """Our leader leaves: its first successor stands at once, the others later and later."""
-    error = _voters_only(core, event.leader_id, event.epoch, event.cluster_id)
-    if event.leader_id == core.node_id and error is ErrorCode.NONE:
-        error = ErrorCode.INVALID_REQUEST
+    error = _from_leader(core, event)
     if error is ErrorCode.NONE:
         leader_is(core, event.leader_id, event.epoch, event.leader_endpoints, ready, now_ms)
         leader_left(core, _succession_ms(core, event.preferred), now_ms)

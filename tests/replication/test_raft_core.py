@@ -256,6 +256,8 @@ def test_no_vote_while_a_leader_is_known_in_the_epoch() -> None:
         (vote(2, 6, LogPosition(7, 9), pre=True), ErrorCode.INVALID_REQUEST),
         (vote(2, 6, LogPosition(1, -1)), ErrorCode.INVALID_REQUEST),
         (vote(-1, 6), ErrorCode.INVALID_REQUEST),
+        (vote(2, 2**31 - 1), ErrorCode.INVALID_REQUEST),
+        (vote(2, 2**31 - 1, pre=True), ErrorCode.INVALID_REQUEST),
         (vote(2, 6)._replace(cluster_id="other"), ErrorCode.INCONSISTENT_CLUSTER_ID),
     ],
 )
@@ -266,10 +268,25 @@ def test_votes_that_make_no_sense_are_refused(request_: Vote, error: ErrorCode) 
     assert ready.persist is None
 
 
+@pytest.mark.parametrize("kind", [BeginQuorumEpoch, EndQuorumEpoch])
+@pytest.mark.parametrize(("leader", "epoch"), [(2, 5), (1, 6), (2, 2**31 - 1), (-3, 6)])
+def test_who_cannot_lead_is_refused(
+    kind: type[BeginQuorumEpoch | EndQuorumEpoch], leader: int, epoch: int
+) -> None:
+    """Anybody can send that: it must not end the node, nor use up the epochs."""
+    voter = following(3, 5)
+    ready = voter.step(kind(leader, epoch), 0)
+    assert ready.reply is not None
+    assert (ready.reply.error, ready.persist) == (ErrorCode.INVALID_REQUEST, None)
+    assert (voter.epoch, voter.leader_id) == (5, 3)
+
+
 def test_two_leaders_in_one_epoch_are_a_bug_not_a_choice() -> None:
     voter = following(3, 5)
+    assert voter.fetcher._in_flight is not None
+    to, request = voter.fetcher._in_flight
     with pytest.raises(AssertionError, match="two leaders in epoch 5"):
-        voter.step(BeginQuorumEpoch(2, 5), 0)
+        voter.step(Answered(to, request, FetchReply(NO, 5, 2)), 0)
 
 
 def test_a_majority_of_pre_votes_then_of_votes_makes_a_leader_that_announces_itself() -> None:
