@@ -117,9 +117,9 @@ class BrokerServer(NodePart):
         return [self._publish_configs, self._publish_partitions(), self._publish_groups]
 
     def _start_storage(self) -> None:
-        dirs = self.shared.dirs
+        dirs, own = self.shared.dirs, self.config.log_dirs()
         self.log_manager = LogManager(
-            dirs.directory_ids,
+            {path: id_ for path, id_ in dirs.directory_ids.items() if path in own},
             self.config.topic_config({}),
             self.clock,
             self.scheduler,

@@ -109,7 +109,7 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
     )
     health.add_argument("--bootstrap", metavar="HOST:PORT", help="the broker to ask")
     health.add_argument(
-        "--timeout", metavar="SECONDS", type=_seconds, default=3.0, help="for each answer (3)"
+        "--timeout", metavar="SECONDS", type=seconds, default=3.0, help="for each answer (3)"
     )
     _add_sources(health)
     health.set_defaults(run=_health)
@@ -153,7 +153,8 @@ def _add_start(commands: Any) -> None:
     start.set_defaults(run=_start)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """The type of flags that say how long to wait."""
     with contextlib.suppress(ValueError):
         if 0 < (value := float(text)) <= _MAX_TIMEOUT_S:
             return value
@@ -252,6 +253,15 @@ def _hints(address: str, is_ephemeral: bool) -> str:
     )
 
 
+def on_stop_signals(handler: Callable[[int, object], None]) -> None:
+    """Call `handler` for Ctrl-C, SIGTERM, and a terminal that is closed, unless nohup said no."""
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        signal.signal(number, handler)
+
+
 class _StopRequest:
     """Waits for the first reason to stop. A second Ctrl-C ends the process without ceremony.
 
@@ -264,8 +274,7 @@ class _StopRequest:
         self.reason = ""
 
     def watch_signals(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+        on_stop_signals(self._on_signal)
 
     def watch_stdin(self) -> None:
         """Stop when standard input ends: the process that holds its other end is gone."""
@@ -307,7 +316,7 @@ def _properties(arguments: argparse.Namespace, environment: Environment) -> dict
             raise UserError(f"--set {pair!r}: expected KEY=VALUE", EXIT_USAGE)
         values[key.strip()] = value
     if arguments.listen is not None:
-        host, port = _host_port(arguments.listen)
+        host, port = host_port(arguments.listen)
         bracketed = f"[{host}]" if ":" in host else host
         values["listeners"] = f"PLAINTEXT://{bracketed}:{port}"
     return values
@@ -321,7 +330,8 @@ def _sources(arguments: argparse.Namespace, environment: Environment) -> dict[st
     return values
 
 
-def _host_port(text: str, flag: str = "--listen") -> tuple[str, int]:
+def host_port(text: str, flag: str = "--listen") -> tuple[str, int]:
+    """The address in a flag's value. Raises UserError."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise UserError(f"{flag} {text!r}: expected HOST:PORT, port 0 to 65535", EXIT_USAGE)
@@ -371,13 +381,11 @@ def _dump_log(arguments: argparse.Namespace) -> int:
 
 
 def _check_config(arguments: argparse.Namespace) -> int:
-    from server import quorum_config, settings
-    from server.listeners import read_listeners
+    from server import config_check, settings
 
     values = load_properties(arguments.file)
     config = KafkaConfig(values)
-    quorum_config.check(config)
-    read_listeners(config)
+    config_check.check(config)
     print(f"{arguments.file}: {len(values)} keys, all known and well-typed")
     for note in settings.notes(config):
         print(f"note: {note}")
@@ -388,7 +396,7 @@ def _health(arguments: argparse.Namespace) -> int:
     from server.health import Unhealthy, check, local_address
 
     if arguments.bootstrap is not None:
-        host, port = _host_port(arguments.bootstrap, "--bootstrap")
+        host, port = host_port(arguments.bootstrap, "--bootstrap")
     else:
         environment = read_environment(os.environ if arguments.env else {})
         with environment.named_in_errors():

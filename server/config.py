@@ -326,9 +326,12 @@ class KafkaConfig:
         return changed
 
     def log_dirs(self) -> list[Path]:
-        """`log.dirs`, else `log.dir`; each path as given."""
-        key = "log.dir" if self.is_set("log.dir") and not self.is_set("log.dirs") else "log.dirs"
-        return [Path(item) for item in self.get_list(key) or self.get_list("log.dir")]
+        """`log.dirs`, else `log.dir`; each path as given. Raises ConfigError if they name none."""
+        key = "log.dirs" if self.is_set("log.dirs") else "log.dir"
+        dirs = [Path(item) for item in self.get_list(key) if item]
+        if not dirs:
+            raise ConfigError(key, self.text(key) or "", "expected at least one directory")
+        return dirs
 
     # ---- topics
 
@@ -339,7 +342,7 @@ class KafkaConfig:
             if self.is_set(synonym) or synonym in self._defaults:
                 text = self.text(synonym)
                 if text is not None and unit_ms(synonym) != 1:
-                    return str(int(text) * unit_ms(synonym))
+                    return str(max(int(text) * unit_ms(synonym), -1))  # -1: for ever
                 return text
         return definition.default
 

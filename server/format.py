@@ -26,7 +26,8 @@ from replication.raft.snapshots import ControlRecord, SnapshotId, write_snapshot
 from replication.raft.voter_set import Endpoint, Voter
 from replication.record_serde import MetadataRecordSerde
 from server.config import KafkaConfig
-from server.quorum_config import QuorumConfig, check
+from server.config_check import check
+from server.quorum_config import QuorumConfig
 from storage import files
 from storage.checkpoint import (
     META_PROPERTIES,

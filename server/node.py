@@ -24,8 +24,8 @@ from collections.abc import Callable
 from server import settings
 from server.broker_server import BrokerServer
 from server.config import KafkaConfig
+from server.config_check import check
 from server.controller_server import ControllerServer
-from server.quorum_config import check
 from server.shared_server import SharedServer
 from server.socket_server import freeze_collector, keep_freed_memory
 from server.stop_sequence import StopSequence

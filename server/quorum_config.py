@@ -1,8 +1,8 @@
 """Who is in the cluster, as a node's configuration says it (Kafka: QuorumConfig, KafkaConfig).
 
 What: roles, voters, bootstrap servers, and `check`: do the keys that make nodes a cluster fit
-together? Why: a mistake here would show as a node that waits for ever; so it is one line that names
-the key, the value and what was expected, before anything starts.
+together? Why: a mistake here would show as a node that waits for ever. `config_check` asks this
+first, before anything starts.
 
 Two ways to say who votes: `controller.quorum.voters` names them (kraft.version 0, static), or
 `controller.quorum.bootstrap.servers` names where to ask, and the voters stand in the metadata log
@@ -29,6 +29,7 @@ CONTROLLER = "controller"
 _ROLES = "process.roles"
 _VOTERS = "controller.quorum.voters"
 _BOOTSTRAP = "controller.quorum.bootstrap.servers"
+_AUTO_JOIN = "controller.quorum.auto.join.enable"
 _CONTROLLER_LISTENERS = "controller.listener.names"
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1", ""})
 
@@ -153,6 +154,8 @@ def check(config: KafkaConfig) -> QuorumConfig:
     quorum = quorum_config(config)
     if quorum.node_id < 0:
         raise ConfigError("node.id", str(quorum.node_id), "expected at least 0")
+    if not quorum.roles:
+        raise ConfigError(_ROLES, config.text(_ROLES), "expected broker, controller or both")
     if len(quorum.roles) != len(config.get_list(_ROLES)):
         raise ConfigError(_ROLES, config.text(_ROLES), "names a role twice")
     if len(quorum.roles) == 2:
@@ -163,14 +166,13 @@ def check(config: KafkaConfig) -> QuorumConfig:
         _check_controller(config, quorum)
     if not quorum.is_alone:
         _check_controller_names(config, quorum)
-    _check_times(config)
     return quorum
 
 
 def _check_combined(config: KafkaConfig, quorum: QuorumConfig) -> None:
     _check_voters_hold_me(config, quorum)
-    if not quorum.is_alone and not quorum.controller_listeners:
-        _refuse_missing_controller_listener(config)
+    if not quorum.is_alone:
+        _check_controller_listeners(config, quorum)
 
 
 def _check_broker(config: KafkaConfig, quorum: QuorumConfig) -> None:
@@ -179,6 +181,10 @@ def _check_broker(config: KafkaConfig, quorum: QuorumConfig) -> None:
             _BOOTSTRAP,
             config.text(_BOOTSTRAP),
             f"a node that is only a broker needs the controllers: HOST:PORT here, or {_VOTERS}",
+        )
+    if config.get(_AUTO_JOIN):
+        raise ConfigError(
+            _AUTO_JOIN, "true", "this node is only a broker by process.roles, it cannot vote"
         )
     if quorum.node_id in {voter.node_id for voter in quorum.voters}:
         raise ConfigError(
@@ -203,8 +209,7 @@ def _check_controller(config: KafkaConfig, quorum: QuorumConfig) -> None:
             f"a node that is only a controller needs the quorum: HOST:PORT here, or {_VOTERS}",
         )
     _check_voters_hold_me(config, quorum)
-    if not quorum.controller_listeners:
-        _refuse_missing_controller_listener(config)
+    _check_controller_listeners(config, quorum)
     if len(quorum.controller_listeners) != len(config.get_list("listeners")):
         raise ConfigError(
             "listeners",
@@ -223,13 +228,22 @@ def _check_voters_hold_me(config: KafkaConfig, quorum: QuorumConfig) -> None:
         )
 
 
-def _refuse_missing_controller_listener(config: KafkaConfig) -> None:
-    raise ConfigError(
-        "listeners",
-        config.text("listeners"),
-        f"a controller with others in its quorum needs a listener of {_CONTROLLER_LISTENERS}"
-        f" ({config.text(_CONTROLLER_LISTENERS) or 'not set'}), such as CONTROLLER://:9093",
-    )
+def _check_controller_listeners(config: KafkaConfig, quorum: QuorumConfig) -> None:
+    opened = {listener.name for listener in quorum.controller_listeners}
+    if not opened:
+        raise ConfigError(
+            "listeners",
+            config.text("listeners"),
+            f"a controller with others in its quorum needs a listener of {_CONTROLLER_LISTENERS}"
+            f" ({config.text(_CONTROLLER_LISTENERS) or 'not set'}), such as CONTROLLER://:9093",
+        )
+    for name in quorum.controller_listener_names:
+        if name not in opened:
+            raise ConfigError(
+                _CONTROLLER_LISTENERS,
+                config.text(_CONTROLLER_LISTENERS),
+                f"names {name}, which listeners ({config.text('listeners')}) does not open",
+            )
 
 
 def _check_controller_names(config: KafkaConfig, quorum: QuorumConfig) -> None:
@@ -244,18 +258,3 @@ def _check_controller_names(config: KafkaConfig, quorum: QuorumConfig) -> None:
             inter_broker,
             f"is a controller listener ({_CONTROLLER_LISTENERS}): brokers talk on their own",
         )
-
-
-def _check_times(config: KafkaConfig) -> None:
-    """Times that must stand in an order, or replicas and brokers would be dropped for nothing."""
-    for smaller, larger, why in (
-        ("replica.fetch.wait.max.ms", "replica.socket.timeout.ms", "fetches would time out"),
-        ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms", "idle replicas would leave ISRs"),
-        ("broker.heartbeat.interval.ms", "broker.session.timeout.ms", "brokers would be fenced"),
-    ):
-        if config.get_int(smaller) > config.get_int(larger):
-            raise ConfigError(
-                smaller,
-                config.text(smaller),
-                f"expected at most {larger} ({config.text(larger)}): {why}",
-            )

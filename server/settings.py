@@ -1,7 +1,8 @@
 """From Kafka's keys to the frozen configuration of each layer, and what changes nothing here yet.
 
 Each layer's dataclass names its fields like Kafka's keys with `_` for a dot, so most of this is one
-function. `notes` says which of the keys that somebody set change nothing here yet.
+function. `notes` says which of the keys that somebody set change nothing here yet, or ask for
+trouble.
 """
 
 from __future__ import annotations
@@ -172,13 +173,20 @@ def _obeyed() -> Callable[[str], bool]:
 
 
 def notes(config: KafkaConfig) -> list[str]:
-    """One line for each key that was set, is valid and changes nothing here yet."""
+    """One line for each key that is valid, but changes nothing here yet or asks for trouble."""
     is_obeyed = _obeyed()
-    return [
+    lines = [
         f"config {key} has no effect yet (README, gap ledger)"
         for key in sorted(config.static)
         if not is_obeyed(key) and config.text(key) != config.default(key)
     ]
+    heartbeat, session = "broker.heartbeat.interval.ms", "broker.session.timeout.ms"
+    if 2 * config.get_int(heartbeat) > config.get_int(session):
+        lines.append(
+            f"config {heartbeat} = {config.text(heartbeat)!r}: more than half of {session}"
+            f" ({config.text(session)}), a broker may be fenced for one late heartbeat"
+        )
+    return lines
 
 
 def apply_dynamic(

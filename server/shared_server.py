@@ -98,16 +98,17 @@ class SharedServer:
         ConfigError, LogDirError, OSError, KafkaError, CorruptSnapshot, CorruptQuorumState.
         """
         self._check_formatted()
-        self.dirs = prepare_log_dirs(
-            self.config.log_dirs(), self.node_id, self._wanted_cluster_id, new_uuid
-        )
+        dirs = self.config.log_dirs()
+        if self.metadata_dir not in dirs:
+            dirs.append(self.metadata_dir)
+        self.dirs = prepare_log_dirs(dirs, self.node_id, self._wanted_cluster_id, new_uuid)
         self.stop.then("directory locks", self.dirs.release)
         self.cluster_id = self.dirs.cluster_id
         if self.metadata_dir not in self.dirs.directory_ids:
             raise ConfigError(
                 "metadata.log.dir",
                 str(self.metadata_dir),
-                "expected one of log.dirs that can be used",
+                "expected a directory that can be used",
             )
         for part in (self.timer, self.scheduler):
             self.stop.then(type(part).__name__, part.shutdown)

@@ -83,8 +83,6 @@ def test_a_second_node_does_not_begin_a_cluster_by_itself() -> None:
         (CONTROLLER, {"listeners": COMBINED["listeners"]}, "listeners", "only a controller"),
         (CONTROLLER, {"controller.quorum.voters": ""}, "bootstrap.servers", "needs the quorum"),
         (BROKER, {"controller.quorum.bootstrap.servers": "a"}, "bootstrap.servers", "HOST:PORT"),
-        (COMBINED, {"replica.fetch.wait.max.ms": "40000"}, "replica.fetch", "replica.socket"),
-        (COMBINED, {"broker.heartbeat.interval.ms": "9001"}, "broker.heartbeat", "9000"),
     ],
 )
 def test_a_mistake_names_the_key_and_what_was_expected(
