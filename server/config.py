@@ -327,8 +327,9 @@ class KafkaConfig:
 
     def log_dirs(self) -> list[Path]:
         """`log.dirs`, else `log.dir`; each path as given. Raises ConfigError if they name none."""
-        key = "log.dirs" if self.is_set("log.dirs") else "log.dir"
-        dirs = [Path(item) for item in self.get_list(key) if item]
+        is_older = self.is_set("log.dir") or self.default("log.dirs") is None
+        key = "log.dir" if is_older and not self.is_set("log.dirs") else "log.dirs"
+        dirs = [Path(item) for item in self.get_list(key)]
         if not dirs:
             raise ConfigError(key, self.text(key) or "", "expected at least one directory")
         return dirs

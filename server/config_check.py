@@ -92,8 +92,6 @@ def _check_waiting_fetch(config: KafkaConfig) -> None:
 def _check_dirs(config: KafkaConfig) -> None:
     dirs = config.log_dirs()
     key = "log.dirs" if config.is_set("log.dirs") else "log.dir"
-    if config.is_set(key) and not config.get_list(key):
-        raise ConfigError(key, config.text(key), "expected one directory at least")
     real = [os.path.realpath(path) for path in dirs]
     for path, known in zip(dirs, real, strict=True):
         if real.count(known) > 1:

@@ -47,7 +47,7 @@ def test_what_people_start_with_is_taken_and_nothing_is_noted(given: dict[str, s
         (ALONE, {"group.max.session.timeout.ms": "10"}, "group.min.session", "no member"),
         (ALONE, {"default.replication.factor": "0"}, "default.replication", "at least 1"),
         (ALONE, {"log.dirs": "a,b,./a"}, "log.dirs", "names a twice"),
-        (ALONE, {"log.dirs": ","}, "log.dirs", "one directory"),
+        (ALONE, {"log.dirs": ","}, "log.dirs", "at least one directory"),
         (ALONE, {"log.dirs": "a", "metadata.log.dir": "b/../a"}, "metadata.log.dir", "another"),
         (ALONE, {"max.connections.per.ip": "0"}, "max.connections.per.ip", "nobody"),
         (ALONE, {"max.connections.per.ip.overrides": "here"}, "overrides", "HOST:COUNT"),
@@ -118,3 +118,8 @@ def test_a_heartbeat_that_may_not_be_late_is_noted() -> None:
     check(config)
     (note,) = notes(config)
     assert "more than half of broker.session.timeout.ms (9000)" in note
+
+
+def test_a_node_that_is_told_nothing_keeps_its_data_where_it_was_started() -> None:
+    assert KafkaConfig({}).log_dirs() == [Path("barnabas-data")]
+    assert KafkaConfig(COMBINED).log_dirs() == [Path("/tmp/kafka-logs")]
