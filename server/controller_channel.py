@@ -219,11 +219,12 @@ class ControllerChannel:
             self._finish(pending, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
 
     def _ask_local(self, pending: _Pending, attempt: int) -> None:
-        if pending.request.api_key in _OF_THE_QUORUM:
+        if self._local is None or not self._local.is_active:
+            # Before its first turn as the active one, or after its last: it resigned, say.
+            self._retry(pending, attempt)
+        elif pending.request.api_key in _OF_THE_QUORUM:
             # It came here while another node led; whoever asks again is answered by raft.
             self._finish(pending, KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        elif self._local is None or not self._local.is_active:
-            self._retry(pending, attempt)
         else:
             self._local.submit(
                 pending.request,

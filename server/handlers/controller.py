@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from replication.controller.context import ControllerContext
-from wire.errors import KafkaError
+from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from server.request_channel import RequestContext
     from wire.messages.quorum import (
         AllocateProducerIdsRequest,
@@ -25,14 +27,22 @@ if TYPE_CHECKING:
     from wire.schema import Request, Response
 
 
-def pass_on(ctx: RequestContext, request: Request) -> None:
-    """Give the request to the controller; its answer is ours."""
+def pass_on(
+    ctx: RequestContext, request: Request, came_home: Callable[[], None] | None = None
+) -> None:
+    """Give the request to the controller; its answer is ours.
+
+    `came_home` serves what the raft driver answers, not the controller, when this node leads the
+    quorum by the time the request finds its leader.
+    """
 
     def answer(response: Response | KafkaError) -> None:
-        if isinstance(response, KafkaError):
-            ctx.respond_error(request, response.code, response.detail)
-        else:
+        if not isinstance(response, KafkaError):
             ctx.respond(response)
+        elif came_home is not None and response.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            came_home()
+        else:
+            ctx.respond_error(request, response.code, response.detail)
 
     ctx.broker.controller.submit(
         request,

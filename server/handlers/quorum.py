@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         UpdateRaftVoterRequest,
         VoteRequest,
     )
-    from wire.schema import Response
+    from wire.schema import Request, Response
 
 _Topic = DescribeQuorumResponse.Topic
 _Partition = _Topic.Partition
@@ -183,7 +183,7 @@ def add_raft_voter(
     Gaps:      -
     """
     if _must_forward(ctx):
-        pass_on(ctx, request)
+        _forward(ctx, request, add_raft_voter)
     else:
         _ask(ctx, inbound.add_voter_event(request), inbound.add_voter_response, parked=True)
     return None
@@ -196,7 +196,7 @@ def remove_raft_voter(ctx: RequestContext, request: RemoveRaftVoterRequest) -> N
     Gaps:      -
     """
     if _must_forward(ctx):
-        pass_on(ctx, request)
+        _forward(ctx, request, remove_raft_voter)
     else:
         _ask(ctx, inbound.remove_voter_event(request), inbound.remove_voter_response, parked=True)
 
@@ -223,6 +223,19 @@ def _must_forward(ctx: RequestContext) -> bool:
     return broker.role == "broker" and not broker.raft.is_leader and not broker.is_alone
 
 
+def _forward(
+    ctx: RequestContext, request: Request, handler: Callable[[RequestContext, Any], Response | None]
+) -> None:
+    """Have the quorum's leader answer, which this node may have become by then."""
+
+    def came_home() -> None:
+        response = handler(ctx, request)
+        if response is not None:
+            ctx.respond(response)
+
+    pass_on(ctx, request, came_home)
+
+
 # ---- questions about it
 
 
@@ -237,7 +250,7 @@ def describe_quorum(
     Gaps:      -
     """
     if _must_forward(ctx):
-        pass_on(ctx, request)
+        _forward(ctx, request, describe_quorum)
         return None
     leads = ctx.broker.raft.is_leader
     response = DescribeQuorumResponse(

@@ -327,6 +327,15 @@ def test_a_question_to_the_quorum_that_came_home_is_for_raft_to_answer():
     assert cluster.answers[0].code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_a_question_to_the_quorum_waits_for_the_next_leader_while_this_one_resigns():
+    cluster = Cluster(leader_id=1, local=LocalController(is_active=False))
+    cluster.submit(DescribeQuorumRequest(topics=[]), context=CLIENT._replace(api_version=2))
+    assert cluster.answers == []
+    cluster.raft.leader_id = 2
+    cluster.time.pass_(50)
+    assert cluster.network.last()[0] == "node-2"
+
+
 def test_a_callback_that_raises_harms_nobody(caplog):
     cluster = Cluster()
 

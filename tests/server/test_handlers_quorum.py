@@ -134,6 +134,14 @@ def test_the_leaders_answer_is_passed_on() -> None:
     assert (answer.error_code, answer.error_message) == (ErrorCode.DUPLICATE_VOTER, "is one")
 
 
+def test_a_change_of_voters_that_finds_this_node_leading_by_now_is_for_its_raft() -> None:
+    asked = node("broker", leads=False)
+    asked.ask(ADD, 1)
+    asked.broker.raft.is_leader = True
+    asked.broker.controller.submitted[0][1](KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    assert len(asked.broker.raft.asked) == 1
+
+
 def test_a_node_alone_asks_nobody() -> None:
     asked = node("broker", leads=False, alone=True)
     [partition] = asked.ask(describe(), 2).topics[0].partitions
