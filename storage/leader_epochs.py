@@ -7,10 +7,10 @@ answers from here, and the asker cuts what the other never had. Kafka: LeaderEpo
 Entries ascend strictly in epoch and in start offset. They are one immutable tuple that is replaced
 as a whole, so readers need no lock; writers hold the log's lock.
 
-Durability: `assign` is on disk before it returns (E-3): an epoch that was used must survive, or
-followers ask for an epoch that no one knows. Truncation only marks the file stale, as Kafka
-flushes it in the background: entries that come back after a crash are cut again when the log is
-loaded (S-8). `flush` writes what is stale.
+Durability: what is assigned, and what is cut off from the end, is on disk before the call returns.
+An epoch that was used must survive, or followers ask for an epoch that no one knows (E-3); one that
+was cut off must not come back, for records of an older epoch may be written where it began. What is
+cut off at the start is cut again when the log is loaded (S-8).
 """
 
 from __future__ import annotations
@@ -42,12 +42,11 @@ class LeaderEpochCache:
     `LeaderEpochCache.empty` and assigns what the log's batches say.
     """
 
-    __slots__ = ("_entries", "_is_stale", "latest_epoch", "path")
+    __slots__ = ("_entries", "latest_epoch", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._entries: tuple[EpochEntry, ...] = ()
-        self._is_stale = False
         self.latest_epoch = UNDEFINED_EPOCH
         """Largest epoch known, -1 for none: compared with every appended batch, so an attribute."""
         for epoch, start_offset in read_leader_epochs(path):
@@ -59,7 +58,6 @@ class LeaderEpochCache:
         cache = cls.__new__(cls)
         cache.path = path
         cache._entries = ()
-        cache._is_stale = True
         cache.latest_epoch = UNDEFINED_EPOCH
         return cache
 
@@ -139,12 +137,13 @@ class LeaderEpochCache:
         return (entries[slot - 1].epoch, next_start) if slot else (epoch, next_start)
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """The log now ends at `end_offset`: forget epochs that begin there or later."""
+        """The log now ends at `end_offset`: forget epochs that begin there or later; on disk when
+        this returns. Raises OSError."""
         entries = self._entries
         keep = bisect_left(entries, end_offset, key=_start_offset)
         if end_offset >= 0 and keep < len(entries):
             self._replace(entries[:keep])
-            self._is_stale = True
+            self._write()
 
     def truncate_from_start(self, start_offset: int) -> None:
         """The log now starts at `start_offset`: forget older epochs; its own starts there."""
@@ -154,17 +153,11 @@ class LeaderEpochCache:
             first = EpochEntry(entries[drop - 1].epoch, start_offset)
             if first != entries[drop - 1] or drop > 1:
                 self._replace((first, *entries[drop:]))
-                self._is_stale = True
 
     def clear_and_flush(self) -> None:
         """Forget everything, on disk too. Raises OSError."""
         self._replace(())
         self._write()
-
-    def flush(self) -> None:
-        """Write the file if truncation left it stale. Raises OSError."""
-        if self._is_stale:
-            self._write()
 
     def _replace(self, entries: tuple[EpochEntry, ...]) -> None:
         self._entries = entries
@@ -172,7 +165,6 @@ class LeaderEpochCache:
 
     def _write(self) -> None:
         write_leader_epochs(self.path, self._entries)
-        self._is_stale = False
 
 
 def _epoch(entry: EpochEntry) -> int:

@@ -406,6 +406,26 @@ def test_an_index_that_turns_bad_while_it_is_used_is_rebuilt(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
+def test_an_epoch_that_was_cut_off_does_not_come_back_with_a_restart(
+    tmp_path: Path, is_clean: bool
+) -> None:
+    """Where it began are now records of an older epoch, from a leader that never heard of it. Were
+    it back, the leader would make this replica cut off what is committed."""
+    log = make_log(tmp_path, SMALL)
+    append(log, "a", epoch=0)
+    log.assign_epoch_start(1, 1)
+    append(log, "b", epoch=1)
+    log.truncate_to(1)
+    log.append_as_follower(batch("c", base_offset=1, leader_epoch=0), 2)
+    log.flush()
+    if is_clean:
+        log.close()
+    reopened = make_log(tmp_path, SMALL, had_clean_shutdown=is_clean, recovery_point=2)
+    assert reopened.latest_epoch == 0
+    assert reopened.end_offset_for_epoch(0) == (0, 2)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
 def test_a_restart_does_not_forget_producers(tmp_path: Path, is_clean: bool) -> None:
     log = make_log(tmp_path, SMALL)
     sent = [
