@@ -8,6 +8,13 @@ from typing import Any
 
 def main() -> int:
     """Run the command line; returns the process's exit code."""
+    try:
+        return _main()
+    except KeyboardInterrupt:  # while all this was imported
+        return 130
+
+
+def _main() -> int:
     from barnabas.launch import expose_app
 
     expose_app()

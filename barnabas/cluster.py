@@ -54,7 +54,8 @@ class Cluster:
     data_dir   where everything lives; None makes a fresh directory that `stop` removes.
     config     properties by Kafka's names, for every node; they win over the cluster's own.
     proxied    whether `partition` can be used; see the module.
-    base_port  clients reach node i at base_port + i - 1; None takes free ports.
+    base_port  clients reach node i at base_port + i - 1; None takes free ports, or, with an
+               existing data directory, its own.
     """
 
     def __init__(
@@ -83,6 +84,11 @@ class Cluster:
         self._last_logs: dict[int, str] = {}
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
+
+    @staticmethod
+    def is_in(directory: Path) -> bool:
+        """Does a directory hold a cluster."""
+        return (directory / _CLUSTER_FILE).exists()
 
     # ---- what a test asks
 
@@ -324,6 +330,11 @@ class Cluster:
                 )
             self.cluster_id = known["cluster.id"]
             self._ports = {k: int(v) for k, v in known.items() if k.startswith("node.")}
+            if self._base_port not in (None, self._port(1, _CLIENTS)):
+                raise BrokerError(
+                    f"{path} is of a cluster whose base port is {self._port(1, _CLIENTS)}, not"
+                    f" {self._base_port}: use that port, or another directory"
+                )
             missing = [name for name in self._port_names() if name not in self._ports]
             self._choose_ports(missing)
         else:
@@ -415,7 +426,8 @@ class Cluster:
         for node, run in runs:
             _output, complaint = run.communicate()
             if run.returncode != 0:
-                complaints.append(f"node {node} cannot be formatted: {complaint.strip()}")
+                why = complaint.strip().removeprefix("barnabas: ")
+                complaints.append(f"node {node} cannot be formatted: {why}")
         if complaints:
             raise BrokerError(complaints[0])
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from barnabas.cluster import Cluster
 
 _LOOK_S = 0.2
+_BASE_PORT = 9092
 
 
 def add_commands(commands: Any) -> None:
@@ -44,8 +48,7 @@ def add_commands(commands: Any) -> None:
         "--base-port",
         metavar="PORT",
         type=_port,
-        default=9092,
-        help="clients reach node 1 here, node 2 at the next port, and so on (9092)",
+        help="clients reach node 1 here, node 2 at the next port, and so on (9092, or as before)",
     )
     start.add_argument(
         "--set",
@@ -63,7 +66,7 @@ def add_commands(commands: Any) -> None:
         " nothing is, else 1.",
     )
     status.add_argument("--bootstrap", metavar="HOST:PORT", default="127.0.0.1:9092")
-    status.add_argument("--timeout", metavar="SECONDS", type=float, default=5.0)
+    status.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=5.0)
     status.set_defaults(run=_status)
 
 
@@ -75,6 +78,12 @@ def _port(text: str) -> int:
     return _number(text, 65_000)
 
 
+def _seconds(text: str) -> float:
+    from server.cli import seconds
+
+    return seconds(text)
+
+
 def _number(text: str, largest: int) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= largest):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 1 to {largest}")
@@ -82,8 +91,8 @@ def _number(text: str, largest: int) -> int:
 
 
 def _start(arguments: argparse.Namespace) -> int:
-    from barnabas.cluster import Cluster
     from barnabas.process import BrokerError
+    from server.cli import on_stop_signals
 
     config = {}
     for pair in arguments.set:
@@ -93,25 +102,57 @@ def _start(arguments: argparse.Namespace) -> int:
             return 2
         config[key.strip()] = value
     stopping: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _frame: _on_signal(number, stopping))
+    on_stop_signals(lambda number, _frame: _on_signal(number, stopping))
     try:
-        cluster = Cluster(
-            arguments.nodes,
-            arguments.data_dir,
-            config,
-            proxied=False,
-            base_port=arguments.base_port,
-        )
-        try:
-            _run(cluster, stopping)
-        finally:
-            print("stopping", file=sys.stderr)
-            cluster.stop()
-    except (BrokerError, OSError) as error:
+        with _locked(arguments.data_dir):
+            _start_cluster(arguments, config, stopping)
+    except BrokerError as error:
         print(f"barnabas: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(
+            f"barnabas: {error.filename or arguments.data_dir} cannot be used: {error.strerror}"
+            " (--data-dir chooses the directory)",
+            file=sys.stderr,
+        )
+        return 1
     return 0
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Keep out a second command, which would write the first one's files anew."""
+    from barnabas.process import BrokerError
+
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BrokerError(
+                f"{directory} is in use by another `barnabas cluster start`: stop that one, or use"
+                " another directory (--data-dir)"
+            ) from None
+        yield
+
+
+def _start_cluster(
+    arguments: argparse.Namespace, config: dict[str, str], stopping: list[int]
+) -> None:
+    from barnabas.cluster import Cluster
+
+    base_port = arguments.base_port
+    if base_port is None and not Cluster.is_in(arguments.data_dir):
+        base_port = _BASE_PORT
+    cluster = Cluster(
+        arguments.nodes, arguments.data_dir, config, proxied=False, base_port=base_port
+    )
+    try:
+        _run(cluster, stopping)
+    finally:
+        if any(cluster.pid(node) for node in cluster.nodes):
+            print("stopping", file=sys.stderr)
+        cluster.stop()
 
 
 def _on_signal(number: int, stopping: list[int]) -> None:
@@ -160,15 +201,12 @@ def _run(cluster: Cluster, stopping: list[int]) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
+    from server.cli import host_port
     from server.cluster_status import ask
     from server.health import Unhealthy
 
-    host, colon, port = arguments.bootstrap.rpartition(":")
-    if not (colon and port.isascii() and port.isdigit()):
-        print(f"barnabas: --bootstrap {arguments.bootstrap!r}: expected HOST:PORT", file=sys.stderr)
-        return 2
     try:
-        status = ask(host.strip("[]"), int(port), arguments.timeout)
+        status = ask(*host_port(arguments.bootstrap, "--bootstrap"), arguments.timeout)
     except Unhealthy as error:
         print(f"barnabas: {error}", file=sys.stderr)
         return 1

@@ -89,9 +89,8 @@ class NodeProcess:
     def begin_terminate(self) -> None:
         """Ask it to stop (SIGTERM), and do not wait; nothing if it does not run."""
         if self.pid is not None and self._process is not None:
-            if self._is_paused:
-                self.resume()
             self._process.send_signal(signal.SIGTERM)
+            self.resume()  # whoever paused it
 
     def terminate(self, timeout_s: float) -> None:
         """Stop it cleanly and wait. Raises BrokerError when it had to be killed, or failed."""
@@ -114,7 +113,8 @@ class NodeProcess:
             raise self.error("did not stop in time and was killed", _STACK_LINES) from None
         finally:
             self._close_pipes()
-        if process.returncode != 0:
+        # -SIGTERM: asked before it could listen to signals, it had done nothing yet.
+        if process.returncode not in (0, -signal.SIGTERM):
             raise self.error(f"stopped with exit code {process.returncode}")
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -93,6 +94,68 @@ def test_a_bad_flag_of_cluster_start_is_refused(arguments: tuple[str, str], tmp_
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("arguments", [("--timeout", "nan"), ("--timeout", "-1")])
+def test_a_bad_flag_of_cluster_status_is_refused(arguments: tuple[str, str]) -> None:
+    done = run("cluster", "status", *arguments)
+    assert done.returncode == 2
+    assert "expected seconds" in done.stderr
+
+
+def test_a_cluster_directory_that_cannot_be_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text("a file")
+    done = run("cluster", "start", "--data-dir", str(tmp_path / "c"))
+    assert_one_clear_line(done, 1, str(tmp_path / "c"), "--data-dir")
+    done = run("cluster", "start", "--data-dir", str(tmp_path / "d"), "--set", "foo=1")
+    assert_one_clear_line(done, 1, "foo", "unknown key")
+    assert len(done.stderr.splitlines()) == 1
+
+
+class StartedCluster:
+    """A `barnabas cluster start` in a process of its own, until it is ready."""
+
+    def __init__(self, directory: Path) -> None:
+        self.base = free_block(6)
+        self.process = subprocess.Popen(
+            [*BARNABAS, "cluster", "start", "--data-dir", directory, "--base-port", str(self.base)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().startswith("barnabas cluster ready")
+
+    def stop(self, number: int) -> tuple[int, str]:
+        self.process.send_signal(number)
+        _out, err = self.process.communicate(timeout=40)
+        return self.process.returncode, err
+
+
+def test_a_second_cluster_start_in_a_directory_is_refused_and_the_first_goes_on(
+    tmp_path: Path,
+) -> None:
+    cluster = StartedCluster(tmp_path / "c")
+    before = (tmp_path / "c" / "node-1" / "server.properties").read_bytes()
+    done = run("cluster", "start", "--data-dir", str(tmp_path / "c"), "--set", "num.partitions=9")
+    assert_one_clear_line(done, 1, "in use", "--data-dir")
+    assert (tmp_path / "c" / "node-1" / "server.properties").read_bytes() == before
+    code, err = cluster.stop(signal.SIGHUP)
+    assert code == 0, err
+    other = run("cluster", "start", "--data-dir", str(tmp_path / "c"), "--base-port", "4000")
+    assert_one_clear_line(other, 1, f"base port is {cluster.base}", "4000")
+
+
+def test_ctrl_c_ends_a_cluster_of_which_a_node_is_stopped(tmp_path: Path) -> None:
+    cluster = StartedCluster(tmp_path / "c")
+    status = run("cluster", "status", "--bootstrap", f"127.0.0.1:{cluster.base}")
+    assert "3 of 3 brokers alive" in status.stdout
+    assert cluster.process.stderr is not None
+    pids = [re.search(r"pid (\d+)", cluster.process.stderr.readline()) for _node in range(3)]
+    assert pids[1] is not None
+    os.kill(int(pids[1].group(1)), signal.SIGSTOP)
+    code, err = cluster.stop(signal.SIGINT)
+    assert code == 0, err
 
 
 def test_cluster_start_is_one_command_and_keeps_the_cluster(tmp_path: Path) -> None:

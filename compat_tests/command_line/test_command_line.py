@@ -59,7 +59,7 @@ def test_start_uses_barnabas_data_in_the_current_directory_and_says_ready_once(
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_stops_it_cleanly_with_exit_code_0(started: Started, number: int) -> None:
     code, _out, err = started.stop(number)
     assert code == 0
@@ -125,6 +125,7 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         (["--set", "log.cleanup.policy=shred"], ["log.cleanup.policy", "compact, delete"]),
         (["--set", "auto.create.topics.enable=perhaps"], ["auto.create.topics.enable", "true"]),
         (["--config", "missing.properties"], ["missing.properties"]),
+        (["--data-dir", ""], ["log.dirs", "at least one directory"]),
     ],
 )
 def test_a_bad_flag_or_config_is_one_line_and_exit_code_2(

@@ -91,7 +91,10 @@ def test_a_failed_start_says_why() -> None:
 def test_a_broker_dies_with_its_parent(tmp_path: Path) -> None:
     program = "import barnabas, time\nb = barnabas.Broker().start()\n"
     program += "print(b.bootstrap_servers, b.pid, flush=True)\ntime.sleep(60)\n"
-    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    env = {**os.environ, "TMPDIR": str(tmp_path)}  # who is killed removes nothing
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=env
+    )
     assert parent.stdout is not None
     address, pid = parent.stdout.readline().split()
     assert is_listening(address)

@@ -56,7 +56,8 @@ def test_every_record_is_archived_once_though_driver_and_broker_are_killed_in_mi
             start=number * ROWS_A_ROUND,
         )  # fmt: skip
         driver = subprocess.Popen(
-            command_line(*archive, *SMALL_SPARK), cwd=tmp_path, env=environment(),
+            command_line(*archive, *SMALL_SPARK), cwd=tmp_path,
+            env=environment(TMPDIR=str(tmp_path)),  # who is killed removes nothing
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         wait_for_a_batch(driver, lake)

@@ -112,6 +112,12 @@ def test_log_dirs_wins_over_log_dir() -> None:
     assert KafkaConfig({"log.dir": "a", "log.dirs": "b, c"}).log_dirs() == [Path("b"), Path("c")]
 
 
+@pytest.mark.parametrize("text", ["", " ", ","])
+def test_log_dirs_that_name_no_directory_are_not_the_default(text: str) -> None:
+    with pytest.raises(ConfigError, match="at least one directory"):
+        KafkaConfig({"log.dirs": text}).log_dirs()
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
