@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help run test lint compat compat-mixed compat-cluster chaos compat-spark compat-pipeline sim sim-mutants bench bench-quick bench-micro clean
+.PHONY: help run test lint compat compat-cluster chaos compat-spark compat-pipeline sim sim-mutants bench bench-quick bench-micro clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -23,14 +23,10 @@ lint: $(VENV)/.spark  ## ruff, mypy --strict, import contracts
 	$(BIN)/lint-imports
 
 compat: $(VENV)/.test  ## real clients (Python, C, Java, kcat) against a real broker process
-	$(BIN)/python -m pytest compat_tests --ignore=compat_tests/spark --ignore=compat_tests/pipeline --ignore=compat_tests/cluster --ignore=compat_tests/java/test_mixed_quorum.py $(ARGS)
+	$(BIN)/python -m pytest compat_tests --ignore=compat_tests/spark --ignore=compat_tests/pipeline --ignore=compat_tests/cluster --ignore=compat_tests/java/test_mixed_cluster.py $(ARGS)
 
-# Elections decide by chance which kind leads, so not a step of the checks.
-compat-mixed: $(VENV)/.test  ## a metadata quorum of Barnabas and Apache Kafka nodes
-	$(BIN)/python -m pytest compat_tests/java/test_mixed_quorum.py $(ARGS)
-
-compat-cluster: $(VENV)/.test  ## three nodes under kills, pauses, partitions and bad disks
-	$(BIN)/python -m pytest compat_tests/cluster $(ARGS)
+compat-cluster: $(VENV)/.test  ## three nodes under kills, pauses, partitions, bad disks; one of them Apache Kafka
+	$(BIN)/python -m pytest compat_tests/cluster compat_tests/java/test_mixed_cluster.py $(ARGS)
 
 chaos: $(VENV)/.test  ## the same for hours (CHAOS_ROUNDS=200, 50 without it)
 	CHAOS_ROUNDS=$${CHAOS_ROUNDS:-50} $(BIN)/python -m pytest compat_tests/cluster -s $(ARGS)

@@ -1,7 +1,8 @@
-"""Two nodes of Barnabas and one of Apache Kafka 4.3.1 in one metadata quorum.
+"""Two nodes of Barnabas and one of Apache Kafka 4.3.1 in one cluster.
 
-The quorum's protocol, log and snapshots are Apache Kafka's only if its own nodes can vote with
-ours, follow them and lead them. Nobody should run such a cluster; nothing proves more.
+Replication and the quorum's protocol, log and snapshots are Apache Kafka's only if its own nodes
+can vote with ours, follow them and lead them. Nobody should run such a cluster; nothing proves
+more.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import ElectionType
+from confluent_kafka.admin import AdminClient
 
-from compat_tests.support import jars, replicas, views
+from compat_tests.support import jars, replicas
 from compat_tests.support.clusters import (
     SMALL_JVM,
     ApacheKafkaCluster,
@@ -22,8 +25,9 @@ from compat_tests.support.clusters import (
 )
 from compat_tests.support.java_tools import JavaTools
 from compat_tests.support.wait import eventually
+from compat_tests.support.workload import Workload
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(400)]
 
 METADATA_LOG = "__cluster_metadata-0"
 APACHE = 3
@@ -42,11 +46,7 @@ class MixedCluster(ClusterOfNodes):
     kind = "mixed"
 
     def __init__(self, directory: Path) -> None:
-        # When a leader dies Apache Kafka's node stands first: either kind must come to lead.
-        patient = {"controller.quorum.fetch.timeout.ms": 4000}
-        super().__init__(
-            directory, CONFIG, dynamic_quorum=True, node_config={1: patient, 2: patient}
-        )
+        super().__init__(directory, CONFIG, dynamic_quorum=True)
         self._class_path = jars.class_path()
         self._java_options = SMALL_JVM
 
@@ -59,27 +59,42 @@ class MixedCluster(ClusterOfNodes):
     def start_command(self, node: Node) -> list[str]:
         return self._kind(node).start_command(self, node)
 
-    def leader_by_any(self, *, other_than: int) -> views.QuorumView:
-        """The quorum, as soon as another node leads it."""
+    def let_lead(self, apache: bool, tools: JavaTools) -> int:
+        """The leader, after one of that kind became it: the others were no voters for a moment.
 
-        def found() -> views.QuorumView:
-            seen = self.quorum()
-            assert seen.leader != other_than
-            return seen
-
-        return eventually(found, timeout_s=30, what="another leader")
-
-    def let_lead(self, apache: bool) -> int:
-        """Kill leaders until one of that kind leads; every node runs again afterwards."""
-        for _ in range(10):
-            leader = self.quorum().leader
-            if (leader == APACHE) == apache:
-                return leader
-            self.kill(leader)
-            self.leader_by_any(other_than=leader)
-            self.restart(leader)
+        Who wins an election among equals is chance; a quorum of one kind has no choice.
+        """
+        if (self.quorum().leader == APACHE) != apache:
+            others = [node for node in self.nodes if (node == APACHE) != apache]
+            for node in others:
+                self.remove_voter(node, self.nodes[node].directory_id, tools)
+            for node in others:
+                self.add_voter(node, tools)
             self.await_all()
-        raise AssertionError(f"no leader of the kind that was wanted, in ten elections: {leader}")
+        leader = self.quorum().leader
+        assert (leader == APACHE) == apache, leader
+        return leader
+
+    def remove_voter(self, node: int, directory_id: str, tools: JavaTools) -> None:
+        """kafka-metadata-quorum remove-controller."""
+        self._change_voters(node, False, tools, "remove-controller", "--controller-id", str(node),
+                            "--controller-directory-id", directory_id)  # fmt: skip
+
+    def add_voter(self, node: int, tools: JavaTools) -> None:
+        """kafka-metadata-quorum add-controller, as an operator runs it on that node."""
+        self._change_voters(node, True, tools, "--command-config",
+                            str(self.nodes[node].config_file), "add-controller")  # fmt: skip
+
+    def _change_voters(self, node: int, is_voter: bool, tools: JavaTools, *command: str) -> None:
+        """Give the command until it is so: either kind's brokers may still ask the last leader."""
+
+        def changed() -> bool:
+            if (node in self.quorum().voters) is not is_voter:
+                where = ("--bootstrap-server", self.bootstrap_servers)
+                print(tools.run("MetadataQuorumCommand", *where, *command).err)
+            return (node in self.quorum().voters) is is_voter
+
+        eventually(changed, timeout_s=60, every_s=0.5, what=f"{command[0]} {node}")
 
     def await_all(self) -> None:
         """Until every voter holds what is committed."""
@@ -140,7 +155,7 @@ def same_bytes_everywhere(cluster: MixedCluster) -> None:
 def test_either_kind_leads_and_the_other_follows(
     cluster: MixedCluster, java_tools: JavaTools, apache: bool
 ) -> None:
-    cluster.let_lead(apache)
+    cluster.let_lead(apache, java_tools)
     create_topics(cluster, java_tools, f"led-by-{'kafka' if apache else 'barnabas'}")
     same_topics_everywhere(cluster)
     same_bytes_everywhere(cluster)
@@ -150,7 +165,7 @@ def test_either_kind_leads_and_the_other_follows(
 def test_either_kind_joins_by_the_others_snapshot_and_is_made_a_voter(
     cluster: MixedCluster, java_tools: JavaTools, apache: bool
 ) -> None:
-    leader = cluster.let_lead(apache)
+    leader = cluster.let_lead(apache, java_tools)
     create_topics(cluster, java_tools, f"snapshot-of-{'kafka' if apache else 'barnabas'}", 15)
     directory = cluster.data_dir(leader) / METADATA_LOG
     eventually(lambda: newest_snapshot(directory) > 0, what="a snapshot at the leader")
@@ -164,14 +179,42 @@ def test_either_kind_joins_by_the_others_snapshot_and_is_made_a_voter(
     own = cluster.data_dir(joining) / METADATA_LOG
     eventually(lambda: newest_snapshot(own) > 0, what="a snapshot at the one that joins")
 
-    where = ("--bootstrap-server", cluster.bootstrap_servers)
-    java_tools.run("MetadataQuorumCommand", *where, "remove-controller", "--controller-id",
-                   str(joining), "--controller-directory-id", lost_id).ok()  # fmt: skip
-    config = ("--command-config", str(cluster.nodes[joining].config_file))
-    java_tools.run("MetadataQuorumCommand", *where, *config, "add-controller").ok()
+    cluster.remove_voter(joining, lost_id, java_tools)
+    cluster.add_voter(joining, java_tools)
     cluster.await_all()
     same_topics_everywhere(cluster)
     same_bytes_everywhere(cluster)
+
+
+def test_partitions_are_replicated_between_both_kinds_while_each_node_dies(
+    cluster: MixedCluster, tmp_path: Path
+) -> None:
+    """Either kind leads partitions that the other follows: before, during and after its death."""
+    with Workload(cluster, tmp_path, "shared", rate=100) as load:
+        load.await_each_producing()
+        for node in cluster.nodes:
+            led = {cluster.leader("shared", index) for index in range(load.partitions)}
+            assert APACHE in led
+            assert len(led) == 3
+            cluster.kill(node)
+            load.await_each_producing()
+            cluster.restart(node)
+            cluster.await_full_isr("shared")
+            elect_preferred_leaders(cluster)
+        load.prove()
+
+
+def elect_preferred_leaders(cluster: MixedCluster) -> None:
+    """Until every partition is led by the first of its replicas, both kinds among them."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+
+    def first_leads() -> bool:
+        admin.elect_leaders(ElectionType.PREFERRED).result()
+        view = cluster.view(cluster.running()[0], "shared").topics["shared"]
+        assert all(part.leader == part.replicas[0] for part in view), view
+        return True
+
+    eventually(first_leads, timeout_s=30, what="preferred leaders")
 
 
 def newest_snapshot(directory: Path) -> int:
