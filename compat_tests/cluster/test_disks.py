@@ -76,6 +76,44 @@ def test_d4_a_controller_that_cannot_sync_the_metadata_log_is_replaced(
         load.prove()
 
 
+def test_d4_one_of_two_disks_fails_and_the_node_goes_on_with_the_other(
+    make_cluster: Callable[..., ClusterOfNodes], tmp_path: Path, topic_name: str
+) -> None:
+    """What it led on the failed disk is led elsewhere; what lies on the other stays in sync."""
+    faults = faults_for(tmp_path)
+    cluster = make_cluster(
+        disks=["disk-a", "disk-b"],
+        environments={node: f.environment for node, f in faults.items()},
+    )
+    with Workload(cluster, tmp_path, topic_name, rate=100, flush_messages="1") as load:
+        load.await_each_producing()
+
+        def is_on_b(node: int, index: int) -> bool:
+            """The metadata log is on the other."""
+            return cluster.partition_dir(node, topic_name, index).parent.name == "disk-b"
+
+        leaders = [cluster.leader(topic_name, index) for index in range(load.partitions)]
+        victim = next(node for index, node in enumerate(leaders) if is_on_b(node, index))
+        gone = {index for index in range(load.partitions) if is_on_b(victim, index)}
+        assert 0 < len(gone) < load.partitions
+        faults[victim].fail_fsync(f"/disk-b/{topic_name}-")
+        await_hit(faults[victim])
+
+        def others_lead() -> bool:
+            for part in cluster.view(victim, topic_name).topics[topic_name]:
+                is_gone = part.index in gone
+                assert is_gone == (victim not in part.isr), part
+                assert part.leader > 0, part
+                assert not is_gone or part.leader != victim, part
+            return True
+
+        eventually(others_lead, timeout_s=30, what="the failed disk's replicas are out")
+        load.await_each_producing(timeout_s=90)
+        assert cluster.nodes[victim].runs
+        start_again(cluster, victim, faults[victim])
+        load.prove()
+
+
 def await_hit(fault: DiskFaults) -> None:
     eventually(lambda: fault.was_met, what="the fault is met")
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from compat_tests.support.clusters import ClusterOfNodes
 from compat_tests.support.java_tools import JavaTools
 from compat_tests.support.wait import eventually
+from compat_tests.support.workload import Workload
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 
@@ -119,3 +121,60 @@ def test_a_replica_moves_to_another_directory_while_it_is_written_and_read(
     broker.restart()
     assert where() == {target: False}
     assert read_all(broker.bootstrap_servers, topic_name, writer.sent) == list(range(writer.sent))
+
+
+@pytest.mark.slow
+def test_every_replica_of_three_nodes_moves_to_the_other_disk_and_back_under_load(
+    make_cluster: Callable[..., ClusterOfNodes],
+    java_tools: JavaTools,
+    topic_name: str,
+    tmp_path: Path,
+) -> None:
+    """Leaders and followers alike, all at once; a node dies on the way back."""
+    cluster = make_cluster(disks=["disk-a", "disk-b"])
+    nodes, plan = sorted(cluster.nodes), tmp_path / "plan.json"
+
+    def move(partitions: int) -> dict[tuple[int, int], Path]:
+        """Begin; where each (node, partition) will be."""
+        targets = {}
+        for node in nodes:
+            one, other = cluster.disks(node)
+            for index in range(partitions):
+                now = cluster.partition_dir(node, topic_name, index).parent
+                targets[node, index] = other if now == one else one
+        rows = [
+            {"topic": topic_name, "partition": index, "replicas": nodes,
+             "log_dirs": [str(targets[node, index]) for node in nodes]}
+            for index in range(partitions)
+        ]  # fmt: skip
+        plan.write_text(json.dumps({"version": 1, "partitions": rows}))
+        assert "Successfully started" in tool("--execute")
+        return targets
+
+    def tool(verb: str) -> str:
+        words = ("--reassignment-json-file", str(plan), verb)
+        where = ("--bootstrap-server", cluster.bootstrap_servers)
+        return java_tools.run("ReassignPartitionsCommand", *where, *words).ok()
+
+    def have_moved(targets: dict[tuple[int, int], Path]) -> bool:
+        return all(
+            cluster.partition_dir(node, topic_name, index).parent == target
+            for (node, index), target in targets.items()
+        )
+
+    with Workload(cluster, tmp_path, topic_name, partitions=3, rate=100, groups=False) as load:
+        load.await_each_producing()
+        targets = move(load.partitions)
+        eventually(lambda: have_moved(targets), timeout_s=60, what="all have moved")
+        eventually(
+            lambda: tool("--verify").count("completed successfully") == len(targets),
+            what="the tool says so",
+        )
+        load.await_each_producing()
+        targets = move(load.partitions)
+        cluster.kill(nodes[0])
+        load.await_each_producing()
+        cluster.restart(nodes[0])
+        eventually(lambda: have_moved(targets), timeout_s=60, what="all are back")
+        load.await_each_producing()
+        load.prove()

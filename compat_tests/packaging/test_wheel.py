@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -32,6 +33,24 @@ def test_the_wheel_holds_every_package_and_its_data(wheel: Path) -> None:
     for package in ("wire", "storage", "replication", "server", "pipeline"):
         assert f"barnabas/_app/{package}/__init__.py" in names
     assert "barnabas/_app/server/config_catalogue.txt" in names
+
+
+def test_the_wheel_holds_nothing_that_only_developers_need(wheel: Path) -> None:
+    for name in zipfile.ZipFile(wheel).namelist():
+        assert not {"tests", "compat_tests", "benchmarks", "__pycache__"} & set(name.split("/"))
+
+
+def test_a_users_type_checker_knows_the_types(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "use.py").write_text(
+        "import barnabas\n"
+        "with barnabas.Broker() as broker:\n"
+        "    right: str = broker.bootstrap_servers\n"
+        "    wrong: int = broker.bootstrap_servers\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", installed, "use.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "use.py:4: error: Incompatible types" in done.stdout, done.stdout
+    assert "Found 1 error" in done.stdout, done.stdout
 
 
 def test_a_broker_runs_beside_a_project_with_its_own_server_package(

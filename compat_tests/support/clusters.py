@@ -140,6 +140,7 @@ class ClusterOfNodes:
     """What both kinds share. Subclasses say with which commands a node is formatted and started.
 
     `config` holds for all nodes; `node_config`, `environments` and `data_dirs` for one, by id.
+    `disks` are the names of each node's log directories, where it has more than one.
     `on_fault` is told of everything that is done to the cluster (a history wants to know).
     """
 
@@ -158,6 +159,7 @@ class ClusterOfNodes:
         node_config: Mapping[int, Mapping[str, Any]] | None = None,
         environments: Mapping[int, Mapping[str, str]] | None = None,
         data_dirs: Mapping[int, Path] | None = None,
+        disks: Sequence[str] = ("data",),
     ) -> None:
         self.directory = Path(directory)
         self.cluster_id = uuid_base64()
@@ -174,7 +176,7 @@ class ClusterOfNodes:
             home = self.directory / f"node-{id_}"
             home.mkdir(parents=True, exist_ok=True)
             self.nodes[id_] = Node(
-                id_, self.kind, home, (data_dirs or {}).get(id_, home / "data"),
+                id_, self.kind, home, (data_dirs or {}).get(id_, home / disks[0]),
                 {name: ports.pop() for name in LISTENERS}, is_broker, is_voter,
                 environment=dict((environments or {}).get(id_, {})), directory_id=uuid_base64(),
             )  # fmt: skip
@@ -184,6 +186,8 @@ class ClusterOfNodes:
         settings = {**REPLICATED, **CHAOS, **(config or {})}
         for node in self.nodes.values():
             node.properties = self._properties(node)
+            more = (node.directory / name for name in disks[1:])
+            node.properties["log.dirs"] = ",".join(map(str, [node.data_dir, *more]))
             node.properties.update({key: str(value) for key, value in settings.items()})
             own = (node_config or {}).get(node.id, {})
             node.properties.update({key: str(value) for key, value in own.items()})
@@ -379,6 +383,17 @@ class ClusterOfNodes:
     def data_dir(self, node: int) -> Path:
         return self.nodes[node].data_dir
 
+    def disks(self, node: int) -> list[Path]:
+        """All log directories of a node."""
+        return [Path(name) for name in self.nodes[node].properties["log.dirs"].split(",")]
+
+    def partition_dir(self, node: int, topic: str, partition: int) -> Path:
+        """Where this node has its replica."""
+        paths = [directory / f"{topic}-{partition}" for directory in self.disks(node)]
+        found = [path for path in paths if path.is_dir()]
+        assert len(found) == 1, f"{topic}-{partition} of node {node}: {found}"
+        return found[0]
+
     def log_text(self) -> str:
         """The end of every node's log."""
         share = LOG_TAIL_BYTES // len(self.nodes)
@@ -474,7 +489,6 @@ class ClusterOfNodes:
             "advertised.listeners": ",".join(advertised),
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in LISTENERS),
-            "log.dirs": str(node.data_dir),
         }
         if node.is_broker:
             properties["inter.broker.listener.name"] = "INTERNAL"

@@ -9,7 +9,7 @@ written any more.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,19 +77,19 @@ def differences(directories: Mapping[int, Path], below: int | None = None) -> li
 
 
 def assert_equal(
-    data_dirs: Mapping[int, Path],
+    where: Callable[[int, str, int], Path],
     topic: str,
     ends: Mapping[int, int],
-    replicas: Mapping[int, Iterable[int]] | None = None,
+    replicas: Mapping[int, Iterable[int]],
 ) -> int:
     """Compare every partition's replicas below its end; the number of bytes that were compared.
 
-    `replicas` names the nodes that hold each partition; all of `data_dirs`, when it is left out.
+    `replicas` names the nodes that hold each partition, `where` the directory of one (node, topic,
+    partition).
     """
     compared = 0
     for partition, end in ends.items():
-        holders = (replicas or {}).get(partition, data_dirs)
-        directories = {node: data_dirs[node] / f"{topic}-{partition}" for node in holders}
+        directories = {node: where(node, topic, partition) for node in replicas[partition]}
         found = differences(directories, end)
         assert not found, f"{topic}-{partition} below {end}: " + "\n".join(found[:10])
         lengths = [

@@ -263,8 +263,7 @@ class Workload:
         ends = end_offsets(self.cluster.bootstrap_servers, self.topic, self.partitions)
         view = self.cluster.view(self.cluster.running()[0], self.topic)
         holders = {part.index: part.replicas for part in view.topics[self.topic]}
-        data_dirs = {node: self.cluster.data_dir(node) for node in self.cluster.nodes}
-        compared = replicas.assert_equal(data_dirs, self.topic, ends, holders)
+        compared = replicas.assert_equal(self.cluster.partition_dir, self.topic, ends, holders)
         print(f"{compared} bytes of replicas are the same below the high watermark")
         return report
 

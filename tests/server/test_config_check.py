@@ -123,3 +123,10 @@ def test_a_heartbeat_that_may_not_be_late_is_noted() -> None:
 def test_a_node_that_is_told_nothing_keeps_its_data_where_it_was_started() -> None:
     assert KafkaConfig({}).log_dirs() == [Path("barnabas-data")]
     assert KafkaConfig(COMBINED).log_dirs() == [Path("/tmp/kafka-logs")]
+
+
+def test_keys_that_change_nothing_are_named() -> None:
+    keys = {"num.replica.alter.log.dirs.threads": "4", "num.io.threads": "3"}
+    assert notes(KafkaConfig(keys)) == [
+        "config num.replica.alter.log.dirs.threads has no effect yet (README, gap ledger)"
+    ]
