@@ -24,6 +24,7 @@ from tests.sim.disks import Disks
 from tests.sim.invariants import Invariants
 from tests.sim.network import Network
 from tests.sim.node import SimNode
+from tests.sim.stories import Stories
 from tests.sim.world import Alarms, InvariantBroken, World
 from wire.primitives import TopicPartition
 from wire.records import iterate_headers, read_records
@@ -76,6 +77,10 @@ class Options:
     stop_every_ms: int = 0
     move_every_ms: int = 0
     topic_every_ms: int = 0
+    story_every_ms: int = 0
+    """Between two stories of `tests.sim.stories`; 0: none is told."""
+    story: str = ""
+    """Only this one."""
     down_ms: int = 1_200
     flushes: bool = False
     """flush.messages=1: synced before acknowledged."""
@@ -359,12 +364,14 @@ class Faults:
         self._every(options.move_every_ms, self._move)
         self._every(options.topic_every_ms, self._topic)
         self._topics = 0
+        self._stories = Stories(cluster)
 
     def end(self) -> None:
         self._options = Options()
         network = self._network
         network.loss = network.repeat = network.slow = 0.0
         network.cut = set()
+        self._stories.end()
         self._is_over = True
 
     _is_over = False

@@ -10,6 +10,7 @@
     HWNeverGoesBack           while a process runs, and in one leader epoch (H-1)
     StrongIsr                 what was below any presumed leader's HW, or acknowledged, is on every
                               member of the true ISR and of the ELR
+    JoinsWithAll              who is proposed for the ISR has that, when it is proposed (H-6)
     SameBelowHW               no offset below a HW has two contents, on any replica, for any reader
     ReadBelowHW               a consumer is given nothing that is not committed (V-1)
     OffsetNeverGoesBack       a group's committed offset (section G)
@@ -35,6 +36,7 @@ from wire.primitives import TopicPartition
 from wire.records import iterate_headers
 
 if TYPE_CHECKING:
+    from replication.isr import IsrState
     from replication.partition import Partition
     from tests.sim.cluster import SimCluster
     from tests.sim.node import SimNode
@@ -55,6 +57,7 @@ class Exposed:
     def __init__(self) -> None:
         self.end = 0
         self.batches: dict[int, Batch] = {}
+        self.last: Batch | None = None
         self.compared: dict[int, tuple[int, int, int]] = {}
         """By node: incarnation, truncations of its log, and up to where it was compared."""
         self.isr_checked: tuple[object, int] | None = None
@@ -94,6 +97,7 @@ class Invariants:
         self._watermarks: dict[tuple[int, bytes, int], tuple[PartitionLog, int]] = {}
         self._acknowledged: list[tuple[TopicPartition, PartitionLog, int]] = []
         self._checked_image: MetadataImage | None = None
+        self._proposed: dict[tuple[int, bytes, int], IsrState] = {}
 
     def broken(self, name: str, text: str) -> InvariantBroken:
         return InvariantBroken(f"{name}: {text}")
@@ -205,6 +209,8 @@ class Invariants:
         self._watermarks[own] = log, watermark
         if partition.leader_log is None:
             return
+        if partition.isr_state.is_inflight:
+            self._check_proposed(node, partition)
         registered = node.loader.image.brokers.get(node.node_id)
         if registered is None or registered.incarnation_id != node.incarnation_id:
             raise self.broken(
@@ -220,6 +226,40 @@ class Invariants:
         if watermark > exposed.end:
             self._expose(partition.topic_partition, log, watermark)
 
+    def _check_proposed(self, node: SimNode, partition: Partition) -> None:
+        """JoinsWithAll, when a leader that was not replaced asks for a new member of the ISR.
+
+        A member that came back meanwhile as another incarnation is the controller's to refuse.
+        """
+        state, key = partition.isr_state, partition.topic_partition
+        registration = self.image.partition(*key)
+        own = (node.node_id, partition.topic_id, key[1])
+        if self._proposed.get(own) is state:
+            return
+        self._proposed[own] = state
+        exposed = self.exposed.get((partition.topic_id, key[1]))
+        if (
+            registration is None
+            or exposed is None
+            or registration.leader_epoch != partition.leader_epoch
+        ):
+            return
+        for broker_id in sorted(state.proposed - state.isr):
+            broker = self.image.brokers.get(broker_id)
+            log = self._cluster.nodes[broker_id].log(key)
+            if (
+                broker is not None
+                and log is not None
+                and broker.broker_epoch == partition.followers[broker_id].broker_epoch
+                and not self.is_tainted(broker_id)
+                and log.end.offset < exposed.end
+            ):
+                raise self.broken(
+                    "JoinsWithAll (H-6)",
+                    f"{partition}: {broker_id} is to join {sorted(state.isr)}, its log ends at "
+                    f"{log.end.offset}, shown is {exposed.end}",
+                )
+
     def expose(self, key: TopicPartition, log: PartitionLog, end: int) -> None:
         """Somebody acknowledges everything below `end`; looked at after the event."""
         self._acknowledged.append((key, log, end))
@@ -230,7 +270,7 @@ class Invariants:
         if end <= exposed.end:
             return
         for batch in batches_of(log, exposed.end, end):
-            exposed.batches[batch.base_offset] = batch
+            exposed.batches[batch.base_offset] = exposed.last = batch
         exposed.end = end
         self._check_isr(key, exposed)
 
@@ -246,7 +286,8 @@ class Invariants:
                     self._check_isr(TopicPartition(topic.name, index), exposed)
 
     def _check_isr(self, key: TopicPartition, exposed: Exposed) -> None:
-        """StrongIsr by length; contents follow in `compare`."""
+        """StrongIsr by length and by the last record's epoch: where two logs have a record of one
+        epoch at one offset, they are the same up to there. Contents follow in `compare`."""
         registration = self.image.partition(*key)
         if registration is None or exposed.isr_checked == (registration, exposed.end):
             return
@@ -262,6 +303,11 @@ class Invariants:
                     f"{registration.elr} ends at {log.end.offset}, shown is {exposed.end}",
                 )
         exposed.isr_checked = (registration, exposed.end)
+
+    @staticmethod
+    def _epoch_of(log: PartitionLog, offset: int) -> int:
+        entries = log.leader_epochs.entries
+        return max((e.epoch for e in entries if e.start_offset <= offset), default=-1)
 
     def _is_other(self, key: TopicPartition, log: PartitionLog) -> bool:
         topic = self.image.topics_by_name.get(key.topic)

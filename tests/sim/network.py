@@ -5,6 +5,10 @@ its timeout; either may be late, so that calls overtake one another; one on its 
 may come twice where repeating is possible (raft's, the controller's). A link that is cut loses what
 is sent over it in that direction. Who asks a dead process is refused at once.
 
+Requests of one kind can be held on their way from one node to another (`hold`), as a connection
+does whose packets come late: they are let go in the order they were sent, long after their sender
+has given them up and asked again on another connection.
+
 Requests of clients arrive before their timeout or never: a broker's answer to a later request on
 another connection says nothing about an earlier one that is still under way, in Kafka too.
 """
@@ -34,6 +38,9 @@ _RESPONSES: dict[type, type[Any]] = {
     ListOffsetsRequest: ListOffsetsResponse,
 }
 Reply = Callable[[Any], None]
+Link = tuple[type | None, int, int]
+"""A kind of request, from one node to another."""
+_APART_MS = 10
 
 
 class Network:
@@ -48,6 +55,21 @@ class Network:
         self.slow = 0.0
         self.slow_ms = 400
         self.messages = 0
+        self.held: dict[Link, list[Callable[[], object]]] = {}
+
+    def hold(self, kind: type, source_id: int, target_id: int) -> None:
+        """Let no such request arrive until `release`."""
+        self.held.setdefault((kind, source_id, target_id), [])
+
+    def release(self, link: Link | None = None) -> None:
+        """Let what was held arrive, one after the other; all of it if no link is named."""
+        for one in list(self.held) if link is None else [link]:
+            for number, arrive in enumerate(self.held.pop(one, ())):
+                self.world.after(self.delay_ms() + number * _APART_MS, arrive)
+
+    def release_last(self, link: Link) -> None:
+        """Let only the newest arrive: its sender still waits for the answer."""
+        self.world.after(self.delay_ms(), self.held[link].pop())
 
     def delay_ms(self, limit_ms: int | None = None) -> int:
         world = self.world
@@ -66,6 +88,7 @@ class Network:
         *,
         can_repeat: bool = False,
         needs_broker: bool = False,
+        kind: type | None = None,
     ) -> None:
         """Have `serve` run at the target; `answered` gets its reply or, without one, None; once."""
         world = self.world
@@ -90,7 +113,10 @@ class Network:
             target.do(lambda: serve(target, back), target.incarnation)
 
         limit_ms = timeout_ms // 3 if source is None else None
-        if not self._is_lost(source_id, target_id):
+        held = self.held.get((kind, source_id, target_id)) if self.held else None
+        if held is not None:
+            held.append(arrive)
+        elif not self._is_lost(source_id, target_id):
             world.after(self.delay_ms(limit_ms), arrive)
             if can_repeat and world.chance(self.repeat):
                 world.after(self.delay_ms(limit_ms), arrive)
@@ -182,8 +208,14 @@ class SimPeers:
             on_complete(PeerError("no answer") if answer is None else answer)
 
         self._network.call(
-            self._node, peer.port, serve, answered, min(timeout_ms, 2_000), can_repeat=True
-        )  # fmt: skip
+            self._node,
+            peer.port,
+            serve,
+            answered,
+            min(timeout_ms, 2_000),
+            can_repeat=True,
+            kind=type(request),
+        )
 
 
 class SimRunner:
@@ -238,6 +270,7 @@ class SimRunner:
             lambda out: self._answered(number, type(request), out),
             self._node.options.fetch_timeout_ms,
             needs_broker=True,
+            kind=type(request),
         )
 
     def _answered(self, number: int, kind: type[Any], out: bytes | None) -> None:

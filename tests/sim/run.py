@@ -35,6 +35,9 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "reassignments": {"move_every_ms": 1_200, "brokers": 4},
     "topics": {"topic_every_ms": 1_500, "stop_every_ms": 3_000},
     "slow threads": {"loss": 0.03, "slow": 0.15, "cut_every_ms": 1_500, "lag": 0.5, "lag_ms": 300},
+    "stories": {
+        "story_every_ms": 200, "cut_every_ms": 0, "pause_every_ms": 0, "crash_every_ms": 0,
+    },
     "rolling": {"stop_every_ms": 1_500, "crash_every_ms": 8_000},
 }  # fmt: skip
 
