@@ -6,9 +6,9 @@ BrokerRegistration, ControllerRegistration). An object is never changed once it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from wire.messages import metadata_records as m
 from wire.primitives import ZERO_UUID
@@ -175,18 +175,8 @@ class BrokerRegistration:
             is_migrating_zk_broker=self.is_migrating_zk_broker,
             incarnation_id=self.incarnation_id,
             broker_epoch=self.broker_epoch,
-            end_points=[
-                m.RegisterBrokerRecord.Endpoint(
-                    name=name, host=e.host, port=e.port, security_protocol=e.security_protocol
-                )
-                for name, e in self.endpoints.items()
-            ],
-            features=[
-                m.RegisterBrokerRecord.Feature(
-                    name=name, min_supported_version=r.minimum, max_supported_version=r.maximum
-                )
-                for name, r in sorted(self.features.items())
-            ],
+            end_points=_end_points(m.RegisterBrokerRecord.Endpoint, self.endpoints),
+            features=_features(m.RegisterBrokerRecord.Feature, self.features),
             rack=self.rack,
             fenced=self.fenced,
             in_controlled_shutdown=self.in_controlled_shutdown,
@@ -210,19 +200,26 @@ class ControllerRegistration:
             controller_id=self.controller_id,
             incarnation_id=self.incarnation_id,
             zk_migration_ready=self.zk_migration_ready,
-            end_points=[
-                m.RegisterControllerRecord.Endpoint(
-                    name=name, host=e.host, port=e.port, security_protocol=e.security_protocol
-                )
-                for name, e in self.endpoints.items()
-            ],
-            features=[
-                m.RegisterControllerRecord.Feature(
-                    name=name, min_supported_version=r.minimum, max_supported_version=r.maximum
-                )
-                for name, r in sorted(self.features.items())
-            ],
+            end_points=_end_points(m.RegisterControllerRecord.Endpoint, self.endpoints),
+            features=_features(m.RegisterControllerRecord.Feature, self.features),
         )
+
+
+_Row = TypeVar("_Row")
+
+
+def _end_points(row: Callable[..., _Row], endpoints: Mapping[str, Endpoint]) -> list[_Row]:
+    return [
+        row(name=name, host=e.host, port=e.port, security_protocol=e.security_protocol)
+        for name, e in endpoints.items()
+    ]
+
+
+def _features(row: Callable[..., _Row], features: Mapping[str, VersionRange]) -> list[_Row]:
+    return [
+        row(name=name, min_supported_version=r.minimum, max_supported_version=r.maximum)
+        for name, r in sorted(features.items())
+    ]
 
 
 def endpoints_of(end_points: Iterable[Any]) -> dict[str, Endpoint]:

@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 from replication.controller.bootstrap import BOOTSTRAP_CHECKPOINT, SUPPORTED_FEATURES
 from replication.controller.context import ControllerConfig
-from replication.raft.snapshots import ControlRecord, SnapshotId, write_snapshot
-from replication.raft.voter_set import Endpoint, Voter
+from replication.raft.snapshots import SnapshotId, write_snapshot
+from replication.raft.voter_records import voter_controls
+from replication.raft.voter_set import Endpoint, Voter, VoterSet
 from replication.record_serde import MetadataRecordSerde
 from server.config import KafkaConfig
 from server.config_check import check
@@ -36,9 +37,7 @@ from storage.checkpoint import (
     write_meta_properties,
 )
 from storage.log_dirs import LogDirError, inspect_log_dirs
-from wire.control_records import ControlRecordType
 from wire.messages.metadata_records import FeatureLevelRecord
-from wire.messages.raft_records import KRaftVersionRecord, VotersRecord
 from wire.primitives import uuid_from_text, uuid_to_text
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
@@ -269,36 +268,9 @@ def _format_dir(
         if voters is not None:
             metadata = path / METADATA_DIRECTORY
             metadata.mkdir(exist_ok=True)
-            controls = _voter_records(voters, features[KRAFT_VERSION])
+            controls = voter_controls(VoterSet(voters, features[KRAFT_VERSION]))
             write_snapshot(metadata, SnapshotId(0, 0), wall_ms, wall_ms, controls, [])
         files.sync_directory(path)
         write_meta_properties(path / META_PROPERTIES, properties)
     finally:
         lock.release()
-
-
-def _voter_records(voters: Sequence[Voter], kraft_version: int) -> list[ControlRecord]:
-    version = KRaftVersionRecord(version=0, kraft_version=kraft_version)
-    voter_class = VotersRecord.Voter
-    record = VotersRecord(
-        version=0,
-        voters=[
-            voter_class(
-                voter_id=voter.node_id,
-                voter_directory_id=voter.directory_id,
-                endpoints=[
-                    voter_class.Endpoint(name=e.name, host=e.host, port=e.port)
-                    for e in voter.endpoints
-                ],
-                kraft_version_feature=voter_class.KRaftVersionFeature(
-                    min_supported_version=voter.kraft_versions[0],
-                    max_supported_version=voter.kraft_versions[1],
-                ),
-            )
-            for voter in voters
-        ],
-    )
-    return [
-        ControlRecord(ControlRecordType.KRAFT_VERSION, version.encode_bytes(0)),
-        ControlRecord(ControlRecordType.KRAFT_VOTERS, record.encode_bytes(0)),
-    ]

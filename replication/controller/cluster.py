@@ -36,14 +36,14 @@ from replication.metadata import (
     METADATA_VERSION,
     NO_LEADER,
     BrokerRegistration,
+    ControllerRegistration,
     MetadataImage,
     replayed,
 )
+from replication.registrations import endpoints_of, features_of
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
-    RegisterBrokerRecord,
-    RegisterControllerRecord,
     UnregisterBrokerRecord,
 )
 from wire.messages.quorum import (
@@ -103,35 +103,20 @@ def register_broker(
         # Who was unregistered meanwhile cannot show that it lost nothing either.
         clean = existing is not None and request.previous_broker_epoch == existing.broker_epoch
         records = _new_incarnation(image, config, request.broker_id, clean)
-    record = RegisterBrokerRecord(
+    registration = BrokerRegistration(
         broker_id=request.broker_id,
-        incarnation_id=request.incarnation_id,
         broker_epoch=existing.broker_epoch if same and existing else next_offset,
-        end_points=[
-            RegisterBrokerRecord.Endpoint(
-                name=listener.name,
-                host=listener.host,
-                port=listener.port,
-                security_protocol=listener.security_protocol,
-            )
-            for listener in request.listeners
-        ],
-        features=[
-            RegisterBrokerRecord.Feature(
-                name=feature.name,
-                min_supported_version=feature.min_supported_version,
-                max_supported_version=feature.max_supported_version,
-            )
-            for feature in request.features
-        ],
+        incarnation_id=request.incarnation_id,
+        endpoints=endpoints_of(request.listeners),
+        features=features_of(request.features),
         rack=request.rack,
         fenced=existing.fenced if same and existing else True,
         in_controlled_shutdown=bool(same and existing and existing.in_controlled_shutdown),
-        log_dirs=list(request.log_dirs),
+        directories=tuple(request.log_dirs),
     )
-    records.append(record)
+    records.append(registration.to_record())
     sessions.register(request.broker_id, last_offset(next_offset, len(records)), now_ms)
-    response = BrokerRegistrationResponse(error_code=0, broker_epoch=record.broker_epoch)
+    response = BrokerRegistrationResponse(error_code=0, broker_epoch=registration.broker_epoch)
     return ControllerResult(records, response)
 
 
@@ -390,27 +375,11 @@ def register_controller(
             ErrorCode.UNSUPPORTED_VERSION,
             "The current MetadataVersion is too old to support controller registrations.",
         )
-    record = RegisterControllerRecord(
-        controller_id=request.controller_id,
-        incarnation_id=request.incarnation_id,
-        zk_migration_ready=False,
-        end_points=[
-            RegisterControllerRecord.Endpoint(
-                name=listener.name,
-                host=listener.host,
-                port=listener.port,
-                security_protocol=listener.security_protocol,
-            )
-            for listener in request.listeners
-        ],
-        features=[
-            RegisterControllerRecord.Feature(
-                name=feature.name,
-                min_supported_version=feature.min_supported_version,
-                max_supported_version=feature.max_supported_version,
-            )
-            for feature in request.features
-        ],
+    registration = ControllerRegistration(
+        request.controller_id,
+        request.incarnation_id,
+        endpoints_of(request.listeners),
+        features_of(request.features),
     )
     response = ControllerRegistrationResponse(error_code=0, error_message=None)
-    return ControllerResult([record], response)
+    return ControllerResult([registration.to_record()], response)

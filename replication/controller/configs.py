@@ -9,9 +9,9 @@ record makes brokers reload what the value points at, such as a renewed key stor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from replication.controller.context import (
     RECORDS_PER_OPERATION_MAX,
@@ -55,6 +55,9 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
+_Row = TypeVar("_Row")
+
+
 def incremental_alter_configs(
     image: MetadataImage, request: IncrementalAlterConfigsRequest, schema: ConfigSchema
 ) -> ControllerResult:
@@ -69,15 +72,7 @@ def incremental_alter_configs(
 
     records, outcomes = _alter(image, request.resources, changes, schema)
     response = IncrementalAlterConfigsResponse(
-        responses=[
-            IncrementalAlterConfigsResponse.Resource(
-                error_code=error.code,
-                error_message=error.detail or None,
-                resource_type=resource_type,
-                resource_name=resource_name,
-            )
-            for (resource_type, resource_name), error in outcomes
-        ]
+        responses=_responses(IncrementalAlterConfigsResponse.Resource, outcomes)
     )
     return ControllerResult([] if request.validate_only else records, response)
 
@@ -96,18 +91,22 @@ def alter_configs(
         return {**wanted, **{name: None for name in current if name not in wanted}}
 
     records, outcomes = _alter(image, request.resources, changes, schema)
-    response = AlterConfigsResponse(
-        responses=[
-            AlterConfigsResponse.Resource(
-                error_code=error.code,
-                error_message=error.detail or None,
-                resource_type=resource_type,
-                resource_name=resource_name,
-            )
-            for (resource_type, resource_name), error in outcomes
-        ]
-    )
+    response = AlterConfigsResponse(responses=_responses(AlterConfigsResponse.Resource, outcomes))
     return ControllerResult([] if request.validate_only else records, response)
+
+
+def _responses(
+    row: Callable[..., _Row], outcomes: Iterable[tuple[tuple[int, str], KafkaError]]
+) -> list[_Row]:
+    return [
+        row(
+            error_code=error.code,
+            error_message=error.detail or None,
+            resource_type=resource_type,
+            resource_name=resource_name,
+        )
+        for (resource_type, resource_name), error in outcomes
+    ]
 
 
 def _alter(

@@ -13,6 +13,7 @@ leader.imbalance.per.broker.percentage has no effect, as in Apache Kafka's KRaft
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from replication.controller.context import (
@@ -146,18 +147,17 @@ def balance_leaders(image: MetadataImage, config: ControllerConfig) -> list[Any]
     """Records that give partitions to their preferred leaders, where those are in sync; at most
     ELECTIONS_PER_PASS_MAX.
     """
-    records: list[Any] = []
-    for partition in partitions(image):
-        registration = partition.registration
-        if registration.has_preferred_leader() or not _may_be_preferred(image, registration):
-            continue
-        change = partition_change(image, config, partition, Election.PREFERRED, image.is_active)
-        record = change.build(partition.topic.topic_id, partition.partition_index)
-        if record is not None:
-            records.append(record)
-        if len(records) == ELECTIONS_PER_PASS_MAX:
-            break
-    return records
+    return _elections(
+        image,
+        config,
+        Election.PREFERRED,
+        (
+            partition
+            for partition in partitions(image)
+            if not partition.registration.has_preferred_leader()
+            and _may_be_preferred(image, partition.registration)
+        ),
+    )
 
 
 def _may_be_preferred(image: MetadataImage, registration: PartitionRegistration) -> bool:
@@ -169,19 +169,32 @@ def elect_unclean_leaders(image: MetadataImage, config: ControllerConfig) -> lis
     """Records that elect a leader for partitions without one whose topic allows an unclean one; at
     most ELECTIONS_PER_PASS_MAX.
     """
-    records: list[Any] = []
-    for partition in partitions(image):
-        if partition.registration.has_leader():
-            continue
-        if not unclean_election_enabled(image, config, partition.topic.name):
-            continue
-        change = partition_change(image, config, partition, Election.UNCLEAN, image.is_active)
-        record = change.build(partition.topic.topic_id, partition.partition_index)
-        if record is not None:
-            records.append(record)
-        if len(records) == ELECTIONS_PER_PASS_MAX:
-            break
-    return records
+    return _elections(
+        image,
+        config,
+        Election.UNCLEAN,
+        (
+            partition
+            for partition in partitions(image)
+            if not partition.registration.has_leader()
+            and unclean_election_enabled(image, config, partition.topic.name)
+        ),
+    )
+
+
+def _elections(
+    image: MetadataImage,
+    config: ControllerConfig,
+    election: Election,
+    wanted: Iterable[NamedPartition],
+) -> list[Any]:
+    changes = (
+        partition_change(image, config, partition, election, image.is_active).build(
+            partition.topic.topic_id, partition.partition_index
+        )
+        for partition in wanted
+    )
+    return list(islice((c for c in changes if c is not None), ELECTIONS_PER_PASS_MAX))
 
 
 # --- ElectLeaders -------------------------------------------------------------------------------
