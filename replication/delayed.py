@@ -21,6 +21,7 @@ from replication.requests import UNKNOWN_EPOCH, AppendResult, FetchPartition, Fe
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from replication.follower_session import FollowerSession, SessionPartition
     from replication.partition import Partition
 
 _REQUEST_TIMED_OUT = int(ErrorCode.REQUEST_TIMED_OUT)
@@ -99,12 +100,20 @@ class DelayedProduce(DelayedOperation):
         self._on_expired(len(self._pending))
 
 
+OnFollowed = Callable[["Sequence[SessionPartition]", list[FetchResult]], None]
+"""Takes the answer to a follower: what was looked at, and one result for each."""
+
+
 class Reader(Protocol):
     """What a delayed fetch needs of the replica manager to answer."""
 
     def complete_fetch(self, fetch: DelayedFetch) -> None: ...
 
+    def complete_follower_fetch(self, fetch: DelayedFollowerFetch) -> None: ...
+
     def fetch_expired(self, replica_id: int) -> None: ...
+
+    def partition_of(self, key: tuple[str, int]) -> Partition | None: ...
 
 
 class DelayedFetch(DelayedOperation):
@@ -118,13 +127,13 @@ class DelayedFetch(DelayedOperation):
     """
 
     __slots__ = (
-        "_reader",
         "isolation",
         "leader_only",
         "max_bytes",
         "min_bytes",
         "on_answer",
         "partitions",
+        "reader",
         "replica_epoch",
         "replica_id",
         "requests",
@@ -145,7 +154,7 @@ class DelayedFetch(DelayedOperation):
         replica_epoch: int = -1,
     ) -> None:
         super().__init__(max_wait_ms)
-        self._reader = reader
+        self.reader = reader
         self.min_bytes = min_bytes
         self.max_bytes = max_bytes
         self.isolation = isolation
@@ -157,8 +166,13 @@ class DelayedFetch(DelayedOperation):
         self.replica_epoch = replica_epoch
 
     def try_complete(self) -> bool:
+        return self._complete_if_enough(self.partitions, self.requests)
+
+    def _complete_if_enough(
+        self, partitions: Sequence[Partition | None], requests: Sequence[FetchPartition]
+    ) -> bool:
         available = 0
-        for partition, request in zip(self.partitions, self.requests, strict=True):
+        for partition, request in zip(partitions, requests, strict=True):
             if (
                 partition is not None
                 and (log := partition.leader_log) is not None
@@ -204,10 +218,57 @@ class DelayedFetch(DelayedOperation):
         return min(log.readable_bytes(offset, bound), request.max_bytes)
 
     def on_complete(self) -> None:
-        self._reader.complete_fetch(self)
+        self.reader.complete_fetch(self)
 
     def on_expiration(self) -> None:
-        self._reader.fetch_expired(self.replica_id)
+        self.reader.fetch_expired(self.replica_id)
+
+
+def _no_answer(results: list[FetchResult]) -> None:
+    """A follower's fetch in a session is answered through `on_followed`."""
+
+
+class DelayedFollowerFetch(DelayedFetch):
+    """A follower's Fetch in a session: only what was touched can complete it, or be in its answer.
+
+    It is watched under its session, which is told of the partitions and asks `try_complete_of`.
+    """
+
+    __slots__ = ("on_followed", "session")
+
+    def __init__(
+        self,
+        reader: Reader,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        follower: tuple[int, int],
+        session: FollowerSession,
+        on_followed: OnFollowed,
+    ) -> None:
+        super().__init__(
+            reader, max_wait_ms, min_bytes, max_bytes, None, follower[0], (), (), _no_answer, True,
+            follower[1],
+        )  # fmt: skip
+        self.session = session
+        self.on_followed = on_followed
+
+    def try_complete(self) -> bool:
+        if not self.session.missed:
+            return False  # what was looked at was not enough, and nothing has happened since
+        requests = self.session.requests()
+        partition_of = self.reader.partition_of
+        return self._complete_if_enough([partition_of(r.key) for r in requests], requests)
+
+    def try_complete_of(self, request: FetchPartition) -> bool:
+        """Something happened to the partition of this request."""
+        if self.min_bytes > 1:
+            return self.try_complete()
+        size = self._available_bytes(self.reader.partition_of(request.key), request)
+        return size != 0 and self.force_complete()
+
+    def on_complete(self) -> None:
+        self.reader.complete_follower_fetch(self)
 
 
 @dataclass(slots=True)

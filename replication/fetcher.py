@@ -18,6 +18,7 @@ States of a partition, per leader epoch (a new epoch starts over, E-7):
                                  |        (E-10: everything goes if the leader starts above our end)
                                  '--below our end: truncated--> FETCHING
     any --FENCED_LEADER_EPOCH, new role, dead disk--> dropped until metadata gives it back
+    any --UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER--> delayed by 10 ms, 20, ... up to the above
     any --other error--> delayed
 
 The high watermark is never a truncation point (H-10). Truncating below it happens only after an
@@ -32,7 +33,8 @@ that fetch tells the leader that we have the records.
 Threads: one owner calls everything but `add_partitions`, `remove_partitions` and `partition_count`,
 which any thread may call; they go through an inbox that is worked off by `next_request`.
 
-Budget: 10 us per partition with records, besides the log's append; 0.2 us per idle partition.
+Budget: 10 us per partition with records, besides the log's append; idle ones are looked at once in
+wait_max_ms (a log start that moved, a quota), at 0.2 us each.
 """
 
 from __future__ import annotations
@@ -41,10 +43,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from replication.fetch_session_handler import FetchSessionHandler, Key, PartitionData
+from replication.fetch_state import FetchPhase, FollowedPartition, PartitionFetchState
 from replication.replication_quota import ReplicationQuota, is_throttled
 from replication.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from wire.errors import ErrorCode, KafkaError
@@ -58,13 +60,18 @@ from wire.messages.data import (
 if TYPE_CHECKING:
     from replication.partition import Partition
     from storage.config import Clock
-    from storage.log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
 _NO_EPOCH = -1
 _OFFSET_OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 _FENCED_LEADER_EPOCH = int(ErrorCode.FENCED_LEADER_EPOCH)
+_METADATA_RACE = frozenset(
+    (int(ErrorCode.UNKNOWN_LEADER_EPOCH), int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+)
+"""We heard of the election before the leader did: it will know in milliseconds, and until then
+nothing can be committed. (Kafka waits for replica.fetch.backoff.ms.)"""
+_RACE_MS = 10
 _SESSION_ERRORS = frozenset(
     (
         int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
@@ -100,68 +107,6 @@ class FetcherConfig:
     min_bytes: int = 1
     wait_max_ms: int = 500
     backoff_ms: int = 1000
-
-
-class FollowedPartition(NamedTuple):
-    """A partition to be fetched, and the leader epoch it is to be fetched under."""
-
-    partition: Partition
-    leader_epoch: int
-
-
-class FetchPhase(Enum):
-    """See the module."""
-
-    FETCHING = "fetching"
-    LATEST = "asking for the leader's end"
-    EARLIEST = "asking for the leader's start"
-
-
-class PartitionFetchState:
-    """Where the fetching of one partition stands, under one leader epoch.
-
-    `sent` is what the leader's session knows of it: an answer counts only if the fetch offset is
-    still the one that was sent.
-    """
-
-    __slots__ = (
-        "delayed_until_ms",
-        "fetch_offset",
-        "is_changed",
-        "lag",
-        "last_fetched_epoch",
-        "leader_epoch",
-        "log",
-        "partition",
-        "phase",
-        "sent_log_start_offset",
-        "sent_offset",
-    )
-
-    def __init__(self, partition: Partition, log: PartitionLog, leader_epoch: int) -> None:
-        self.partition = partition
-        self.log = log
-        self.leader_epoch = leader_epoch
-        self.phase = FetchPhase.FETCHING
-        self.fetch_offset = log.log_end_offset
-        self.last_fetched_epoch = log.latest_epoch
-        self.sent_offset = -1
-        self.sent_log_start_offset = -1
-        self.is_changed = True
-        self.delayed_until_ms: int | None = None
-        self.lag: int | None = None
-        """Records between our end and the leader's high watermark; None before the first answer."""
-
-    def read_log_end(self) -> bool:
-        """Fetch from where the log ends now; True if that is elsewhere than before.
-
-        An answer without records keeps the last epoch as it is (KAFKA-15510): it is the log's.
-        """
-        before = self.fetch_offset, self.last_fetched_epoch
-        self.fetch_offset = self.log.log_end_offset
-        self.last_fetched_epoch = self.log.latest_epoch
-        self.is_changed = True
-        return before != (self.fetch_offset, self.last_fetched_epoch)
 
 
 class ReplicaFetcher:
@@ -204,6 +149,9 @@ class ReplicaFetcher:
         self._not_before_ms: int | None = None
         self._is_failing = False
         self._unflushed: list[PartitionFetchState] = []
+        self._changed: dict[Key, None] = {}
+        """What the next request must look at; it looks at everything once in wait_max_ms."""
+        self._look_due_ms = 0
 
     # ------------------------------------------------------------------ from any thread
 
@@ -270,7 +218,7 @@ class ReplicaFetcher:
         if self._session.is_idle:
             self.request_count -= 1
             return None
-        return self._fetch()
+        return self._fetch(now_ms)
 
     def _work_off_inbox(self) -> None:
         inbox = self._inbox
@@ -288,6 +236,7 @@ class ReplicaFetcher:
                 self._drop(key)
                 continue
             state = self._states[key] = PartitionFetchState(partition, log, leader_epoch)
+            self._changed[key] = None
             if log.log_end_offset - log.flushed_offset >= log.config.flush_messages:
                 self._unflushed.append(state)
 
@@ -299,15 +248,24 @@ class ReplicaFetcher:
         """Tell the session what changed; returns the partitions whose leader's ends are unknown."""
         asking: list[PartitionFetchState] = []
         is_exceeded = self._quota.is_set and self._quota.is_exceeded()
-        for key, state in self._states.items():
+        looked, self._changed = self._changed, {}
+        if now_ms >= self._look_due_ms or is_exceeded:
+            self._look_due_ms = now_ms + self._config.wait_max_ms
+            looked = dict.fromkeys(self._states)
+        for key in looked:
+            state = self._states.get(key)
+            if state is None:
+                continue
             delayed_until_ms = state.delayed_until_ms
             if delayed_until_ms is not None:
                 if now_ms < delayed_until_ms:
+                    self._changed[key] = None
                     self._wake_by(delayed_until_ms)
                     continue
                 state.delayed_until_ms = None
                 state.is_changed = True
             if state.phase is not FetchPhase.FETCHING:
+                self._changed[key] = None
                 asking.append(state)
             elif is_exceeded and state.lag != 0 and self._is_throttled(state):
                 self._leave_session(key, state)
@@ -334,6 +292,7 @@ class ReplicaFetcher:
 
     def _leave_session(self, key: Key, state: PartitionFetchState) -> None:
         self._session.remove(key)
+        self._changed[key] = None
         state.is_changed = True
 
     def _is_throttled(self, state: PartitionFetchState) -> bool:
@@ -343,10 +302,12 @@ class ReplicaFetcher:
             self._node_id,
         )
 
-    def _fetch(self) -> FetchRequest:
+    def _fetch(self, now_ms: int) -> FetchRequest:
         config = self._config
         request = self._session.build()
         request.max_wait_ms = config.wait_max_ms
+        if self.wake_ms is not None and self.wake_ms - now_ms < config.wait_max_ms:
+            request.max_wait_ms = self.wake_ms - now_ms  # then a delayed partition may come back
         request.min_bytes = config.min_bytes
         request.max_bytes = config.response_max_bytes
         request.replica_state = FetchRequest.ReplicaState(
@@ -426,6 +387,7 @@ class ReplicaFetcher:
                     self._handle_partition(key, state, answer)
 
     def _handle_partition(self, key: Key, state: PartitionFetchState, answer: Any) -> None:
+        self._changed[key] = None
         try:
             if answer.error_code:
                 self._handle_error(key, state, answer.error_code)
@@ -446,6 +408,7 @@ class ReplicaFetcher:
         info, is_advanced = partition.append_records_to_follower(
             records, state.leader_epoch, answer.high_watermark, answer.log_start_offset
         )
+        state.refusals = 0
         state.lag = max(answer.high_watermark - state.log.log_end_offset, 0)
         if info is not None:
             state.read_log_end()
@@ -557,7 +520,11 @@ class ReplicaFetcher:
                 "leader refused partition=%s-%s leader=%s error=%s",
                 *state.partition.topic_partition, self.leader_id, ErrorCode(code).name,
             )  # fmt: skip
-            self._delay(key, state)
+            pause_ms = self._config.backoff_ms
+            if code in _METADATA_RACE:
+                pause_ms = min(_RACE_MS << min(state.refusals, 16), pause_ms)
+                state.refusals += 1
+            self._delay(key, state, pause_ms)
 
     def _refused_here(self, key: Key, state: PartitionFetchState, error: KafkaError) -> None:
         """Our own partition refused: it has another role by now, its disk failed, or the leader
@@ -579,10 +546,12 @@ class ReplicaFetcher:
         self.failed_count += 1
         self._drop(key)
 
-    def _delay(self, key: Key, state: PartitionFetchState) -> None:
+    def _delay(self, key: Key, state: PartitionFetchState, pause_ms: int | None = None) -> None:
         """Leave it out for a while: an error in a session would be answered again at once."""
         self._leave_session(key, state)
-        state.delayed_until_ms = self._clock.now_ms() + self._config.backoff_ms
+        if pause_ms is None:
+            pause_ms = self._config.backoff_ms
+        state.delayed_until_ms = self._clock.now_ms() + pause_ms
 
     def _flush(self) -> None:
         """fsync what must be on disk before the leader hears that we have it (S-6, S-4)."""

@@ -20,7 +20,8 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from replication.fetcher import FetcherConfig, FollowedPartition, LeaderEndpoint, ReplicaFetcher
+from replication.fetch_state import FollowedPartition
+from replication.fetcher import FetcherConfig, LeaderEndpoint, ReplicaFetcher
 
 if TYPE_CHECKING:
     from replication.partition import Partition

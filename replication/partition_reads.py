@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Any
 from replication import isr as isr_rules
 from replication.isr import IsrState, ReplicaState
 from replication.offset_lookup import list_offset
-from replication.requests import UNKNOWN_EPOCH, FetchPartition, FetchResult, IsolationLevel
+from replication.requests import (
+    UNKNOWN_EPOCH,
+    FetchPartition,
+    FetchResult,
+    IsolationLevel,
+    QuietAnswer,
+)
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -122,7 +128,7 @@ class PartitionReads:
 
     def quiet_answer(
         self, replica_id: int, replica_epoch: int, request: FetchPartition, now_ms: int | None
-    ) -> FetchResult | None:
+    ) -> QuietAnswer | None:
         """The answer to a follower in sync that asks from our end what it asked there before.
 
         None: read, and look at what it tells. In a session most partitions are of this kind at any
@@ -145,12 +151,12 @@ class PartitionReads:
             follower.last_fetch_ms = follower.last_caught_up_ms = now_ms
         answer = follower.quiet_answer
         if (
-            type(answer) is not FetchResult
+            type(answer) is not QuietAnswer
             or answer.high_watermark != log.high_watermark
             or answer.log_start_offset != log.log_start_offset
         ):
             high_watermark = log.high_watermark
-            answer = FetchResult(0, high_watermark, high_watermark, log.log_start_offset)
+            answer = QuietAnswer(0, high_watermark, high_watermark, log.log_start_offset)
             follower.quiet_answer = answer
         return answer
 

@@ -32,10 +32,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Hashable, Iterable
+from typing import Protocol
 
 from replication.timer import Timer, TimerTask
 
 logger = logging.getLogger(__name__)
+
+
+class Watcher(Protocol):
+    """What is on a watch list: a delayed operation, or somebody who only wants to know."""
+
+    @property
+    def is_completed(self) -> bool: ...
+
+    def try_complete_at(self, position: int) -> bool:
+        """What the key at `position` stands for has changed; with no lock held."""
+
+    def cancel(self) -> bool: ...
 
 
 class DelayedOperation:
@@ -125,7 +138,7 @@ class Purgatory:
         self.name = name
         self._timer = timer
         self._lock = threading.Lock()
-        self.watchers: dict[Hashable, dict[DelayedOperation, int]] = {}
+        self.watchers: dict[Hashable, dict[Watcher, int]] = {}
         """By key, the operations and the key's position among theirs (-1: given twice)."""
         self.delayed = 0
         """How many operations wait (Kafka's NumDelayedOperations)."""
@@ -195,6 +208,19 @@ class Purgatory:
                     if not operations:
                         del watchers[key]
             self.delayed -= found
+
+    def watch(self, watcher: Watcher, key: Hashable) -> None:
+        """Tell it of `key`, as its first one, until `stop_watching`; it has no deadline."""
+        with self._lock:
+            self.watchers.setdefault(key, {})[watcher] = 0
+
+    def stop_watching(self, watcher: Watcher, key: Hashable) -> None:
+        with self._lock:
+            watching = self.watchers.get(key)
+            if watching is not None:
+                watching.pop(watcher, None)
+                if not watching:
+                    del self.watchers[key]
 
     def shutdown(self) -> None:
         """Cancel every operation; connections are gone or about to be closed."""

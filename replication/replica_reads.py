@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from replication.delayed import DelayedFetch
+from replication.delayed import DelayedFetch, DelayedFollowerFetch, OnFollowed
 from replication.local_replicas import LocalReplicas
 from replication.purgatory import DelayedOperation, Purgatory
 from replication.requests import FetchPartition, FetchResult
@@ -24,10 +24,12 @@ from wire.errors import ErrorCode, KafkaError
 from wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
+    from replication.follower_session import FollowerSession
     from replication.metadata import MetadataImage
     from replication.partition import Partition
     from replication.replica_manager import ReplicaManagerConfig
     from replication.replication_quota import ReplicationQuota
+    from wire.messages.data import FetchRequest
 
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
@@ -145,6 +147,64 @@ class ReplicaReads:
         if self.leader_quota is not None and fetch.replica_id >= 0:
             self._throttle(fetch.replica_id, found, results)
         fetch.on_answer(results)
+
+    def follower_session(self) -> FollowerSession:
+        """What `follow` needs to know of a session; one for each."""
+        from replication.follower_session import FollowerSession
+
+        return FollowerSession(self.fetch_purgatory)
+
+    def follow(
+        self,
+        follower: tuple[int, int],
+        wanted: FetchRequest,
+        session: FollowerSession,
+        on_followed: OnFollowed,
+    ) -> DelayedOperation | None:
+        """`fetch` for a follower (its broker's id and epoch) in a session: costs what was touched.
+
+        `on_followed` gets what was looked at and the results, and must hand both to
+        `FollowerSession.put_back` once it knows what will be told, and before it tells it.
+        """
+        self.fetch_requests += 1
+        max_wait_ms = wanted.max_wait_ms
+        max_bytes = min(wanted.max_bytes, self.config.fetch_max_bytes)
+        min_bytes = min(wanted.min_bytes, max_bytes)
+        looked = session.take(follower, self._now_ms())
+        requests = [one.request for one in looked]
+        partition_of = self._partitions.get
+        found = [partition_of(request.key) for request in requests]
+        results, news = self._read_as_follower(requests, found, max_bytes, *follower)
+        if max_wait_ms <= 0 or _is_answer(news, min_bytes):
+            on_followed(looked, results)
+            return None
+        session.put_back(looked, results)
+        for result in news:
+            if result.records is not None:
+                result.records.close()
+        operation = DelayedFollowerFetch(
+            self, max_wait_ms, min_bytes, max_bytes, follower, session, on_followed
+        )
+        session.parked = operation
+        if self.fetch_purgatory.try_complete_else_watch(operation, (session,)):
+            return None
+        return operation
+
+    def complete_follower_fetch(self, fetch: DelayedFollowerFetch) -> None:
+        """Read what was touched since it was parked, and answer it."""
+        replica_id, replica_epoch = fetch.replica_id, fetch.replica_epoch
+        looked = fetch.session.take((replica_id, replica_epoch), None)
+        requests = [one.request for one in looked]
+        partition_of = self._partitions.get
+        found = [partition_of(request.key) for request in requests]
+        quiet = self._quiet_answers(requests, found, replica_id, replica_epoch, None)
+        results = self._read(requests, found, fetch.max_bytes, None, True, quiet)
+        if self.leader_quota is not None:
+            self._throttle(replica_id, found, results)
+        fetch.on_followed(looked, results)
+
+    def partition_of(self, key: tuple[str, int]) -> Partition | None:
+        return self._partitions.get(key)
 
     def fetch_expired(self, replica_id: int) -> None:
         if replica_id < 0:

@@ -111,6 +111,15 @@ class FetchResult:
     preferred_read_replica: int = -1
 
 
+class QuietAnswer(FetchResult):
+    """The result for a follower in sync that asks again what it asked before: offsets only.
+
+    The same object as long as they stay the same.
+    """
+
+    __slots__ = ()
+
+
 @dataclass(slots=True)
 class ReplicaLogInfo:
     """One partition in DescribeLogDirs: size in bytes, and how far the log is behind its HW."""

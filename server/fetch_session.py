@@ -41,6 +41,7 @@ from wire.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from replication.follower_session import FollowerSession
     from wire.messages.data import FetchRequest
 
 FINAL_EPOCH = -1
@@ -97,6 +98,7 @@ class FetchSession:
     __slots__ = (
         "created_ms",
         "epoch",
+        "follower",
         "last_used_ms",
         "listing",
         "lock",
@@ -116,6 +118,8 @@ class FetchSession:
         """The partitions in order, while neither they nor the order change."""
         self.unresolved = False
         """Whether the topic id of some partition was unknown when last looked at."""
+        self.follower: FollowerSession | None = None
+        """Of a replica's session: knows which partitions must be looked at."""
         self.created_ms = now_ms
         self.last_used_ms = now_ms
         self.lock = threading.Lock()
@@ -126,13 +130,17 @@ class FetchSession:
             key = self.key_of(request)
             known = self.partitions.get(key)
             if known is None:
-                self.partitions[key] = CachedPartition(request)
+                known = self.partitions[key] = CachedPartition(request)
             else:
                 known.request = request
+            if self.follower is not None:
+                self.follower.changed(known)
             self.unresolved |= not request.topic
             self.listing = None
         for key in forgotten:
-            self.partitions.pop(key, None)
+            gone = self.partitions.pop(key, None)
+            if gone is not None and self.follower is not None:
+                self.follower.forget(gone)
             self.listing = None
 
     def in_order(
@@ -175,8 +183,10 @@ class FetchContext:
         "_cache",
         "_entries",
         "_epoch",
+        "_follow",
         "_new",
         "_session",
+        "follower",
         "is_resolved",
         "requests",
         "session_id",
@@ -190,13 +200,18 @@ class FetchContext:
         entries: list[CachedPartition] | None = None,
         cache: FetchSessionCache | None = None,
         uses_topic_ids: bool = False,
+        follow: Callable[[], FollowerSession] | None = None,
+        follower: FollowerSession | None = None,
     ) -> None:
         self.requests = requests
+        self.follower = follower
+        """Of a replica that goes on with its session: it says what is to be read."""
         self.session_id = NO_SESSION if session is None else session.session_id
         self._session = session
         self._entries = entries
         self._epoch = 0 if session is None else session.epoch
         self._cache = cache
+        self._follow = follow
         self._new = uses_topic_ids
         self.is_resolved = session is not None and not session.unresolved
         """Whether every topic id is known to have a name; False: look."""
@@ -210,14 +225,32 @@ class FetchContext:
         INVALID_FETCH_SESSION_EPOCH if the session was used by another request meanwhile.
         """
         if self._session is not None and self._entries is not None:
-            return self._select_news(self._session, self._entries, results)
+            selected = self._news(self._session, self._entries, results)
+            with_records = [request for request, result in selected if result.records]
+            if with_records:
+                with self._session.lock:
+                    self._session.move_to_end(with_records)
+            return selected
         pairs = list(zip(self.requests, results, strict=True))
         if self._cache is not None:
             session = self._cache.open(self._new, len(self.requests), now_ms)
             if session is not None:
+                if self._follow is not None:
+                    session.follower = self._follow()
                 self._fill(session, pairs)
                 self.session_id = session.session_id
         return pairs
+
+    def select_for_follower(
+        self, entries: Sequence[CachedPartition], results: Sequence[FetchResult]
+    ) -> list[tuple[FetchPartition, FetchResult]]:
+        """`select` of the partitions that were looked at; those with more to say are kept so."""
+        assert self._session is not None
+        assert self.follower is not None
+        try:
+            return self._news(self._session, entries, results)
+        finally:
+            self.follower.put_back(entries, results)
 
     @staticmethod
     def _fill(session: FetchSession, pairs: list[tuple[FetchPartition, FetchResult]]) -> None:
@@ -226,8 +259,11 @@ class FetchContext:
             for request, result in pairs:
                 session.partitions[session.key_of(request)].take_news(result)
 
-    def _select_news(
-        self, session: FetchSession, entries: list[CachedPartition], results: Sequence[FetchResult]
+    def _news(
+        self,
+        session: FetchSession,
+        entries: Sequence[CachedPartition],
+        results: Sequence[FetchResult],
     ) -> list[tuple[FetchPartition, FetchResult]]:
         with session.lock:
             if session.epoch != self._epoch:
@@ -235,16 +271,11 @@ class FetchContext:
                     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
                     "the session was used by another request meanwhile",
                 )
-            selected = []
-            with_records = []
-            for entry, request, result in zip(entries, self.requests, results, strict=True):
-                if result is not entry.told and entry.take_news(result):
-                    selected.append((request, result))
-                    if result.records:
-                        with_records.append(request)
-            if with_records:
-                session.move_to_end(with_records)
-            return selected
+            return [
+                (entry.request, result)
+                for entry, result in zip(entries, results, strict=True)
+                if result is not entry.told and entry.take_news(result)
+            ]
 
 
 class FetchSessionCache:
@@ -266,9 +297,15 @@ class FetchSessionCache:
         return sum(len(session.partitions) for session in list(self._sessions.values()))
 
     def context(
-        self, request: FetchRequest, version: int, now_ms: int, resolve: Callable[[bytes], str]
+        self,
+        request: FetchRequest,
+        version: int,
+        now_ms: int,
+        resolve: Callable[[bytes], str],
+        follow: Callable[[], FollowerSession] | None = None,
     ) -> FetchContext:
-        """What `request` asks for. `resolve` gives the name of a topic id, "" if it has none.
+        """What `request` asks for. `resolve` gives the name of a topic id, "" if it has none;
+        `follow` is given if a replica asks, and makes what its session keeps beside ours.
 
         Raises KafkaError for the whole request: FETCH_SESSION_ID_NOT_FOUND,
         INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
@@ -281,7 +318,7 @@ class FetchSessionCache:
                 self.close(session_id)
             requests = _partitions_of(request, uses_topic_ids, resolve)
             cache = self if epoch == INITIAL_EPOCH else None
-            return FetchContext(requests, cache=cache, uses_topic_ids=uses_topic_ids)
+            return FetchContext(requests, cache=cache, uses_topic_ids=uses_topic_ids, follow=follow)
         session = self._sessions.get(session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no session {session_id}")
@@ -316,6 +353,8 @@ class FetchSessionCache:
             return FetchContext([])
         session.epoch = next_epoch(session.epoch)
         self._touch(session, now_ms)
+        if session.follower is not None and not session.unresolved:
+            return FetchContext([], session=session, follower=session.follower)
         entries, requests = session.in_order(resolve)
         return FetchContext(requests, session=session, entries=entries)
 
@@ -336,7 +375,9 @@ class FetchSessionCache:
 
     def close(self, session_id: int) -> None:
         with self._lock:
-            self._sessions.pop(session_id, None)
+            session = self._sessions.pop(session_id, None)
+        if session is not None and session.follower is not None:
+            session.follower.close()
 
     def _evict(self, size: int, now_ms: int) -> bool:
         """Make room for a session of `size` partitions, if that is fair."""
@@ -355,6 +396,8 @@ class FetchSessionCache:
             if len(stale.partitions) >= size:
                 return False
         del self._sessions[stale.session_id]
+        if stale.follower is not None:
+            stale.follower.close()
         self.evictions += 1
         return True
 

@@ -280,18 +280,27 @@ def fetch(ctx: RequestContext, request: FetchRequest) -> FetchResponse | None:
     if version >= _REPLICA_STATE_FETCH_VERSION and request.replica_state is not None:
         replica_id = request.replica_state.replica_id
         replica_epoch = request.replica_state.replica_epoch
+    broker = ctx.broker
+    follow = None
     if replica_id >= 0:
         _check_replica(ctx, replica_id)
+        follow = broker.replica_manager.follower_session
     else:
         replica_id = CONSUMER_REPLICA_ID
     _check_isolation_level(request.isolation_level)
-    broker = ctx.broker
+    resolve = partial(_topic_name, ctx)
     try:
-        context = broker.fetch_sessions.context(
-            request, version, ctx.received_ms, partial(_topic_name, ctx)
-        )
+        context = broker.fetch_sessions.context(request, version, ctx.received_ms, resolve, follow)
     except KafkaError as error:
         return FetchResponse(error_code=error.code, responses=[])
+    if context.follower is not None:
+        on_followed = partial(_answer_follower, ctx, context)
+        ctx.park(
+            broker.replica_manager.follow(
+                (replica_id, replica_epoch), request, context.follower, on_followed
+            )
+        )
+        return None
     requests: list[FetchPartition] = context.requests
     refused: dict[int, FetchResult] = {}
     if version < TOPIC_ID_VERSION or not context.is_resolved:
@@ -359,8 +368,23 @@ def _answer_fetch(
         results = [
             refused[at] if at in refused else next(read) for at in range(len(context.requests))
         ]
+    _respond_fetch(ctx, context, results, partial(context.select, results, ctx.received_ms))
+
+
+def _answer_follower(
+    ctx: RequestContext, context: FetchContext, looked: Sequence[Any], results: list[FetchResult]
+) -> None:
+    _respond_fetch(ctx, context, results, partial(context.select_for_follower, looked, results))
+
+
+def _respond_fetch(
+    ctx: RequestContext,
+    context: FetchContext,
+    results: list[FetchResult],
+    select: Callable[[], list[tuple[FetchPartition, FetchResult]]],
+) -> None:
     try:
-        selected = context.select(results, ctx.received_ms)
+        selected = select()
     except KafkaError as error:
         for result in results:
             if result.records is not None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from replication.fetcher import FetcherConfig, FetchPhase, FollowedPartition, ReplicaFetcher
+from replication.fetch_state import FetchPhase, FollowedPartition
+from replication.fetcher import FetcherConfig, ReplicaFetcher
 from replication.fetcher_manager import FetcherRunner, FetcherThread, ReplicaFetcherManager
 from replication.metadata import EMPTY_IMAGE, Endpoint, PartitionRegistration
 from replication.partition import Partition
@@ -195,6 +196,40 @@ def test_records_are_appended_and_the_next_fetch_starts_behind_them(follower: Fo
     assert where(follower.asked()) == [(0, 3, EPOCH)]
 
 
+@pytest.mark.parametrize("error", [75, 6])
+def test_a_leader_that_has_not_heard_of_its_election_is_asked_again_soon(
+    follower: Follower, error: int
+) -> None:
+    """Nothing can be committed before it has been fetched from: a second was the gap of a clean
+    restart."""
+    for pause_ms in (10, 20, 40, 80, 160, 320, 640, 1000, 1000):
+        assert where(follower.asked()) == [(0, 0, -1)]
+        follower.answer(sent(error=error))
+        follower.asked()  # what is left of the session is closed
+        follower.answer(session_id=0)
+        follower.pass_time(pause_ms - 1)
+        assert follower.fetcher.next_request() is None
+        follower.pass_time(1)
+    follower.exchange(sent(batch(0)))
+    follower.exchange(sent(error=error))
+    follower.asked()
+    follower.answer(session_id=0)
+    follower.pass_time(10)
+    assert where(follower.asked()) == [(0, 1, EPOCH)], "the count began anew"
+
+
+def test_a_delayed_partition_does_not_wait_for_the_news_of_the_others(tmp_path: Path) -> None:
+    follower = Follower(tmp_path, count=2)
+    follower.follow()
+    follower.exchange(sent(error=ErrorCode.UNKNOWN_LEADER_EPOCH), sent(index=1))
+    assert follower.asked().max_wait_ms == 10
+    follower.answer()
+    follower.pass_time(10)
+    request = follower.asked()
+    assert (where(request), request.max_wait_ms) == ([(0, 0, -1)], 500)
+    follower.close()
+
+
 def test_an_empty_answer_keeps_the_last_epoch(follower: Follower) -> None:
     """KAFKA-15510: or the next divergence would go unseen."""
     follower.exchange(sent(batch(0)))
@@ -319,8 +354,6 @@ def test_out_of_range_without_a_reason_is_not_asked_in_a_tight_loop(follower: Fo
 @pytest.mark.parametrize(
     "code",
     [
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.KAFKA_STORAGE_ERROR,
     ],

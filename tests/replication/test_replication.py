@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from replication.partition import Partition
 from replication.replica_manager import ReplicaManagerConfig
 from replication.replica_reads import RACK_AWARE_SELECTOR
 from storage.config import LONG_MAX
 from tests.replication.cluster_support import ORDERS_0, SimCluster, records
 from wire.errors import ErrorCode
+from wire.primitives import TopicPartition
 
 
 @pytest.fixture
@@ -519,3 +522,38 @@ def test_counters_tell_of_isr_changes_and_of_what_was_copied(orders: SimCluster)
     follower = orders.nodes[3].replica_manager.replication_counters()
     assert follower["BrokerTopicMetrics.ReplicationBytesIn"] == orders.nodes[1].log().size
     assert follower["ReplicaFetcherManager.MaxLag"] == 0
+
+
+def test_what_a_fetch_looks_at_does_not_grow_with_the_partitions_in_which_nothing_happens(
+    orders: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.create("idle", *[[1, 2, 3]] * 50)
+    orders.run(2_000)
+    looks: list[str] = []
+    look = Partition.quiet_answer
+
+    def counted(self: Partition, *arguments: Any) -> Any:
+        looks.append(self.topic_partition[0])
+        return look(self, *arguments)
+
+    monkeypatch.setattr(Partition, "quiet_answer", counted)
+    for number in range(100):
+        told = orders.produce(1, b"%d" % number)
+        orders.run_until(lambda told=told: bool(told))
+    assert looks.count("orders") < 1_000
+    assert looks.count("idle") < 3 * 2 * 50, "everything is looked at, but twice a second only"
+    orders.run(2_000)
+    assert hw(orders, 1, 2, 3) == [100, 100, 100]
+
+
+def test_small_answers_leave_no_partition_behind(tmp_path: Path) -> None:
+    """KIP-74: each answer has room for one batch; the others are not forgotten."""
+    cluster = SimCluster(tmp_path, config=ReplicaManagerConfig(replica_fetch_response_max_bytes=10))
+    cluster.create("orders", *[[1, 2]] * 5)
+    cluster.run(2_000)
+    told = [
+        cluster.produce(1, b"%d" % number, key=TopicPartition("orders", number % 5))
+        for number in range(50)
+    ]
+    assert cluster.run_until(lambda: all(told)) < 400
+    cluster.close()

@@ -80,6 +80,8 @@ def image_of(*topics: TopicImage, brokers: Any = (), offset: int = 42) -> Metada
 class FakeReplicaManager:
     """Answers what a test puts into it, and remembers what it was asked."""
 
+    follower_session = None  # no test opens a replica's session here
+
     def __init__(self) -> None:
         self.appended: list[Any] = []
         self.append_results: dict[tuple[str, int], AppendResult] = {}
