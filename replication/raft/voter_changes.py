@@ -186,7 +186,8 @@ class VoterChanges:
             raise KafkaError(
                 ErrorCode.INVALID_UPDATE_VERSION,
                 f"Invalid upgrade of kraft.version to {level} because not all of the voters support"
-                f" it: {', '.join(map(str, unable))} did not say so since this leader was elected",
+                f" it: {', '.join(map(str, unable))} did not tell this leader a directory id, a"
+                " controller endpoint and versions that do",
             )
         return None if validate_only else self._change(VoterSet(known, level))
 

@@ -444,7 +444,7 @@ def test_kraft_version_waits_for_every_voter_to_tell_each_new_leader_about_itsel
     away.stop()
     quorum.append("a")
     quorum.run(3000)
-    with pytest.raises(KafkaError, match=f"voters support it: {away.node_id} did not") as caught:
+    with pytest.raises(KafkaError, match=f"support it: {away.node_id} did not tell") as caught:
         _upgrade(quorum.elect())
     assert caught.value.code is ErrorCode.INVALID_UPDATE_VERSION
     away.start()
