@@ -101,7 +101,8 @@ def _format(arguments: argparse.Namespace) -> int:
     except (FormatError, LogDirError) as error:
         raise UserError(str(error)) from None
     except OSError as error:
-        raise UserError(f"cannot format: {error.filename}: {error.strerror}") from None
+        where = error.filename or ", ".join(map(str, config.log_dirs()))  # a full disk names none
+        raise UserError(f"cannot format {where}: {error.strerror}") from None
     print("\n".join(lines))
     return EXIT_OK
 

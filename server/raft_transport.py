@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from replication.raft.events import Fetch, FetchSnapshot
 from server.peer_client import PeerError
 from server.raft_outbound import reply_event, request_message
+from wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,7 @@ class RaftTransport:
         self._listener = listener
         self._fetches = f"raft-client-{node_id}"
         self._votes = f"raft-client-{node_id}-votes"
+        self._strangers: set[Peer] = set()
 
     def send(
         self,
@@ -70,4 +72,11 @@ class RaftTransport:
         reply = reply_event(request, response, self._listener)
         if reply is None:
             logger.warning("answer is about another log request=%s peer=%s", name, to)
+        elif reply.error is ErrorCode.INCONSISTENT_CLUSTER_ID and to not in self._strangers:
+            self._strangers.add(to)  # it is asked again for ever, and somebody must hear why
+            logger.error(
+                "peer=%s is of another cluster: format this node's directories, or its, with the"
+                " id of the others",
+                to,
+            )
         return reply

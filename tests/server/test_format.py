@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from replication.raft.log import RaftLog
 from replication.raft.snapshots import SnapshotId, read_snapshot, write_snapshot
 from replication.record_serde import MetadataRecordSerde
+from server.cli import main
 from server.config import KafkaConfig
 from server.controller_server import bootstrap_records
 from server.format import FormatError, FormatOptions, feature_levels, format_node
@@ -130,6 +133,20 @@ def test_another_clusters_directory_is_refused(tmp_path: Path) -> None:
     run(config(tmp_path), standalone=True)
     with pytest.raises(LogDirError, match="belongs to cluster"):
         run(config(tmp_path), standalone=True, ignore_formatted=True, cluster_id="other")
+
+
+def test_a_full_disk_is_named_by_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_arguments: object) -> list[str]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as write(2) says it: no name
+
+    monkeypatch.setattr("server.format.format_node", full)
+    (tmp_path / "server.properties").write_text(f"log.dirs={tmp_path}/a\n")
+    assert main(["format", "-c", str(tmp_path / "server.properties"), "-t", CLUSTER]) == 1
+    assert capsys.readouterr().err == (
+        f"barnabas: cannot format {tmp_path}/a: No space left on device\n"
+    )
 
 
 def test_a_directory_in_use_is_not_formatted(tmp_path: Path) -> None:

@@ -291,3 +291,14 @@ def test_an_answer_reaches_the_driver_as_a_reply() -> None:
         Peer(2, "two", 9093), VOTE, replies.append, 2000
     )
     assert replies == [reply]
+
+
+def test_a_peer_of_another_cluster_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    reply = events.VoteReply(ErrorCode.INCONSISTENT_CLUSTER_ID, 7, -1, False)
+    answer: VoteResponse = inbound.vote_response(reply, "CONTROLLER")
+    transport = RaftTransport(PeersOfTests(answer), 1, "CONTROLLER")
+    for _again in range(3):
+        transport.send(Peer(2, "two", 9093), VOTE, lambda _reply: None, 2000)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "two" in line
+    assert "of another cluster" in line
