@@ -166,6 +166,11 @@ def _parse_int(definition: ConfigDef, text: str, bits: int) -> int:
     return value
 
 
+def is_number(text: str, below: int) -> bool:
+    """Is it a whole number from 0, in plain digits (`int` takes more, and raises for thousands)."""
+    return text.isascii() and text.isdigit() and len(text) < 20 and int(text) < below
+
+
 def _check_valid(definition: ConfigDef, text: str, value: Value) -> None:
     valid = definition.valid
     if valid is None:

@@ -26,7 +26,7 @@ from replication.raft.snapshots import SnapshotId, write_snapshot
 from replication.raft.voter_records import voter_controls
 from replication.raft.voter_set import Endpoint, Voter, VoterSet
 from replication.record_serde import MetadataRecordSerde
-from server.config import KafkaConfig
+from server.config import KafkaConfig, is_number
 from server.config_check import check
 from server.quorum_config import QuorumConfig
 from storage import files
@@ -202,8 +202,8 @@ def parse_initial_controllers(text: str, listener: str) -> list[Voter]:
             directory_id = uuid_from_text(directory)
         except ValueError:
             directory_id = b""
-        is_number = name.isascii() and name.isdigit() and port.isascii() and port.isdigit()
-        if not (colon and host and is_number and int(port) < 1 << 16 and directory_id):
+        are_numbers = is_number(name, 1 << 31) and is_number(port, 1 << 16)
+        if not (colon and host and are_numbers and directory_id):
             raise FormatError(
                 f"--initial-controllers {item!r}: expected ID@HOST:PORT:DIRECTORY-ID, the last one"
                 " as `barnabas random-uuid` prints it"

@@ -28,7 +28,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from server.config import ConfigError, KafkaConfig
+from server.config import ConfigError, KafkaConfig, is_number
 
 PLAINTEXT = 0
 _PROTOCOLS = {"PLAINTEXT": PLAINTEXT, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
@@ -93,7 +93,7 @@ def parse_listeners(key: str, items: Sequence[str]) -> list[Listener]:
     for item in items:
         name, separator, address = item.partition("://")
         host, colon, port = address.rpartition(":")
-        if not (separator and colon and port.isascii() and port.isdigit() and int(port) < 65536):
+        if not (separator and colon and is_number(port, 1 << 16)):
             raise ConfigError(key, item, "expected NAME://HOST:PORT, separated by commas")
         listeners.append(Listener(name.upper(), host.strip("[]"), int(port)))
     names = [listener.name for listener in listeners]

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from server.config import ConfigError, KafkaConfig
+from server.config import ConfigError, KafkaConfig, is_number
 from server.listeners import Listener, parse_listeners
 
 BROKER = "broker"
@@ -107,7 +107,7 @@ def parse_voters(key: str, items: Sequence[str]) -> tuple[QuorumVoter, ...]:
     for item in items:
         name, at, address = item.partition("@")
         host, colon, port = address.rpartition(":")
-        if not (at and colon and host and _is_number(name) and _is_port(port)):
+        if not (at and colon and host and is_number(name, 1 << 31) and _is_port(port)):
             raise ConfigError(key, item, "expected ID@HOST:PORT, separated by commas")
         voters.append(QuorumVoter(int(name), host.strip("[]"), int(port)))
     ids = [voter.node_id for voter in voters]
@@ -127,12 +127,8 @@ def parse_addresses(key: str, items: Sequence[str]) -> tuple[tuple[str, int], ..
     return tuple(addresses)
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and int(text) < 1 << 31
-
-
 def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and 0 < int(text) < 1 << 16
+    return is_number(text, 1 << 16) and int(text) > 0
 
 
 def quorum_config(config: KafkaConfig) -> QuorumConfig:

@@ -18,7 +18,7 @@ from replication.metadata_loader import SnapshotConfig
 from replication.raft.events import RaftConfig
 from replication.replica_manager import ReplicaManagerConfig
 from server.broker_lifecycle import LifecycleConfig
-from server.config import ConfigError, KafkaConfig, catalogue
+from server.config import ConfigError, KafkaConfig, catalogue, is_number
 from server.coordinator.group_config import GroupConfig
 from server.socket_server import SocketServerConfig
 from storage.cleaner import CleanerConfig
@@ -106,7 +106,7 @@ def _ip_overrides(config: KafkaConfig) -> dict[str, int]:
     overrides = {}
     for pair in filter(None, (p.strip() for p in config.get_str(key).split(","))):
         host, _colon, count = pair.rpartition(":")
-        if not host or not count.isdigit():
+        if not host or not is_number(count, 1 << 31):
             raise ConfigError(key, pair, "expected HOST:COUNT, separated by commas")
         overrides[host] = int(count)
     return overrides
