@@ -10,6 +10,7 @@ and the authorized operations of a resource are all there are.
 
 from __future__ import annotations
 
+import logging
 import re
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
@@ -69,8 +70,10 @@ ALL_CLUSTER_OPERATIONS = (
     | 1 << _IDEMPOTENT_WRITE
 )
 
-AUTO_CREATION_WAIT_MS = 5_000
-"""How long Metadata waits for a topic it had created before it says LEADER_NOT_AVAILABLE."""
+logger = logging.getLogger(__name__)
+
+AUTO_CREATION_TIMEOUT_MS = 5_000
+"""How long the controller may take to create a topic that Metadata asked for."""
 
 _NONE = int(ErrorCode.NONE)
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]{0,254}[a-zA-Z0-9])?")
@@ -148,13 +151,14 @@ def unsupported_api_versions(api: ApiHandler) -> ApiVersionsResponse:
 # ---- Metadata
 
 
-def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse | None:
+def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """Name the brokers, and the partitions of topics with their leaders.
 
     Behaviour: null topics means all (v0: empty means all). Unknown topics are created if request
-               and auto.create.topics.enable allow it; the answer waits for them, where Kafka says
-               LEADER_NOT_AVAILABLE and has the client ask again. Brokers are named by the address
-               the client dialled, unless advertised.listeners is set.
+               and auto.create.topics.enable allow it. The answer does not wait for them: it says
+               UNKNOWN_TOPIC_OR_PARTITION, which clients repeat. A client that looks whether the
+               topic it deleted is gone (kafka-go) brings it back, but is told the truth. Brokers
+               are named by the address the client dialled, unless advertised.listeners is set.
     Versions:  4 auto-creation is the client's choice. 7 leader epoch. 10 topic ids. 12 ask by id.
                13 top-level error.
     Gaps:      internal topics are made by their coordinators, not by asking for their metadata.
@@ -183,8 +187,7 @@ def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse 
         and request.allow_auto_topic_creation
         and ctx.broker.config.get("auto.create.topics.enable")
     ):
-        _create_then_answer(ctx, request, names, missing, creatable)
-        return None
+        _create(ctx, creatable)
     return _metadata_response(ctx, request, names, missing)
 
 
@@ -197,32 +200,13 @@ def _missing(name: str) -> int:
     return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def _create_then_answer(
-    ctx: RequestContext,
-    request: MetadataRequest,
-    names: list[str],
-    missing: dict[str, int],
-    creatable: list[str],
-) -> None:
-    """Have the controller create topics; answer when it did, or when waiting is over."""
+def _create(ctx: RequestContext, names: list[str]) -> None:
+    """Have the controller create topics; how that ends is for the next Metadata to tell."""
     from wire.messages.admin import CreateTopicsRequest
 
-    def answer(created: CreateTopicsResponse | KafkaError | None) -> None:
-        timeout.cancel()
-        ctx.respond(_metadata_response(ctx, request, names, missing | _not_created(created)))
+    def done(created: CreateTopicsResponse | KafkaError) -> None:
+        logger.debug("automatic topic creation topics=%s answer=%s", names, created)
 
-    def _not_created(created: CreateTopicsResponse | KafkaError | None) -> dict[str, int]:
-        if created is None or isinstance(created, KafkaError):
-            return dict.fromkeys(creatable, int(ErrorCode.LEADER_NOT_AVAILABLE))
-        return {
-            topic.name: topic.error_code
-            for topic in created.topics
-            if topic.error_code not in (_NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
-        }
-
-    # A second answer, should both come, finds its request gone and does nothing.
-    timeout = ctx.broker.timer.add(AUTO_CREATION_WAIT_MS, lambda: answer(None))
-    ctx.on_disconnect(timeout.cancel)
     # Passed on as a request of the client's, which did not say in which version.
     version = CreateTopicsRequest.versions[1]
     ctx.broker.controller.submit(
@@ -231,12 +215,12 @@ def _create_then_answer(
                 CreateTopicsRequest.Topic(
                     name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[]
                 )
-                for name in creatable
+                for name in names
             ],
-            timeout_ms=AUTO_CREATION_WAIT_MS,
+            timeout_ms=AUTO_CREATION_TIMEOUT_MS,
             validate_only=False,
         ),
-        answer,
+        done,
         context=ControllerContext(ctx.principal, version, ctx.client_id, ctx.peer_host),
     )
 
