@@ -176,6 +176,7 @@ class CoordinatorRuntime(Generic[M]):
         name, index = topic_partition
         if name != self.topic.name:
             return
+        shard = None
         with self._lock:
             if leader_epoch is None:
                 shard = self._shards.pop(index, None)

@@ -862,6 +862,13 @@ def test_the_coordinators_topic_may_be_deleted_and_made_again(node: Node) -> Non
     assert node.fetch("g") == 1
 
 
+def test_an_election_during_the_shutdown_changes_nothing(node: Node) -> None:
+    runtime = node.groups.runtime
+    runtime.shutdown()
+    runtime.on_leadership((GROUP_METADATA_TOPIC, 0), 7)
+    assert not runtime._shards
+
+
 def test_after_the_shutdown_clients_are_sent_away(node: Node) -> None:
     node.find()
     node.groups.shutdown()
