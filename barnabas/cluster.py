@@ -402,7 +402,6 @@ class Cluster:
             "offsets.topic.num.partitions": "3",
             "transaction.state.log.replication.factor": replicas,
             "transaction.state.log.min.isr": in_sync,
-            "transaction.state.log.num.partitions": "3",
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": in_sync,
             "group.initial.rebalance.delay.ms": "0",

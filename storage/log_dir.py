@@ -91,6 +91,7 @@ class LogDir:
         """
         partitions: list[tuple[TopicPartition, Path]] = []
         deleted: list[Path] = []
+        strays = 0
         for name in sorted(os.listdir(self.path)):
             path = self.path / name
             if name.startswith(".") or not path.is_dir():
@@ -100,11 +101,21 @@ class LogDir:
                 continue
             if parse_future_dir(name) is not None:
                 continue
+            if name.endswith(STRAY_SUFFIX):
+                strays += 1
+                continue
             key = parse_partition_dir(name)
-            if key is None or name.endswith((STRAY_SUFFIX, FUTURE_SUFFIX)):
+            if key is None or name.endswith(FUTURE_SUFFIX):
                 logger.warning("leaving directory alone that is no log of ours path=%s", path)
             elif key.topic != METADATA_TOPIC:
                 partitions.append((key, path))
+        if strays:
+            logger.warning(
+                "stray logs of earlier starts take space until a person removes them log_dir=%s"
+                " count=%s",
+                self.path,
+                strays,
+            )
         return partitions, deleted
 
     def find_futures(self) -> list[tuple[TopicPartition, Path]]:

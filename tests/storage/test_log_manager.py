@@ -420,6 +420,24 @@ def test_strays_and_strangers_are_never_deleted(
     assert all(name in caplog.text for name in kept)
 
 
+def test_a_start_names_the_strays_of_earlier_starts_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(tmp_path)
+    manager = node.start()
+    for _twice in range(2):
+        append(node.create(), "a")
+        manager.mark_stray(ORDERS)
+    node.stop()
+    caplog.clear()
+    node.start()
+    node.stop()
+    assert [record.getMessage() for record in caplog.records if "stray" in record.getMessage()] == [
+        "stray logs of earlier starts take space until a person removes them"
+        f" log_dir={tmp_path} count=2"
+    ]
+
+
 def test_the_metadata_log_is_left_to_the_quorum(tmp_path: Path) -> None:
     prepare_log_dirs([tmp_path], 1, None, uuids()).release()
     make_log(tmp_path)  # orders-0
