@@ -47,6 +47,7 @@ from storage.log_dirs import (
 )
 from storage.open_files import OpenFileCache, descriptor_budget
 from storage.recovery import open_log
+from storage.segment import CorruptSegment
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
 
@@ -161,7 +162,7 @@ class LogManager:
                     log_start_offset=log_starts.get(key, 0),
                     had_clean_shutdown=is_clean,
                 )
-            except (KafkaError, ValueError) as error:
+            except (KafkaError, ValueError, CorruptSegment) as error:
                 logger.error("cannot open log path=%s error=%s", path, error)
                 log_dir.failed_partitions.add(key)
                 continue

@@ -438,6 +438,27 @@ def test_a_start_names_the_strays_of_earlier_starts_in_one_line(
     ]
 
 
+def test_a_log_that_is_corrupt_below_its_recovery_point_keeps_no_other_from_opening(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing but the producers' state reads there at a start, when their snapshots are gone."""
+    node = Node(tmp_path, config=LogConfig(segment_bytes=300))
+    node.start()
+    log, other = node.create(), node.create(index=1)
+    for text in ("a" * 150, "b" * 150, "c" * 150):
+        append(log, text)
+    append(other, "d")
+    node.stop()
+    os.truncate(log.directory / "00000000000000000000.log", 100)
+    for snapshot in log.directory.glob("*.snapshot"):
+        snapshot.unlink()
+    manager = node.start()
+    assert [log.topic_partition for log in manager.all_logs()] == [TopicPartition("orders", 1)]
+    assert "cannot open log" in caplog.text
+    assert "is corrupt at position 0" in caplog.text
+    node.stop()
+
+
 def test_the_metadata_log_is_left_to_the_quorum(tmp_path: Path) -> None:
     prepare_log_dirs([tmp_path], 1, None, uuids()).release()
     make_log(tmp_path)  # orders-0
