@@ -130,11 +130,11 @@ def test_every_replica_of_three_nodes_moves_to_the_other_disk_and_back_under_loa
     topic_name: str,
     tmp_path: Path,
 ) -> None:
-    """Leaders and followers alike, all at once; a node dies on the way back."""
+    """Leaders and followers alike, all at once; a node dies in the middle of the way back."""
     cluster = make_cluster(disks=["disk-a", "disk-b"])
     nodes, plan = sorted(cluster.nodes), tmp_path / "plan.json"
 
-    def move(partitions: int) -> dict[tuple[int, int], Path]:
+    def move(partitions: int, *options: str) -> dict[tuple[int, int], Path]:
         """Begin; where each (node, partition) will be."""
         targets = {}
         for node in nodes:
@@ -148,13 +148,15 @@ def test_every_replica_of_three_nodes_moves_to_the_other_disk_and_back_under_loa
             for index in range(partitions)
         ]  # fmt: skip
         plan.write_text(json.dumps({"version": 1, "partitions": rows}))
-        assert "Successfully started" in tool("--execute")
+        assert "Successfully started" in tool("--execute", *options)
         return targets
 
-    def tool(verb: str) -> str:
-        words = ("--reassignment-json-file", str(plan), verb)
+    def tool(*options: str) -> str:
+        words = ("--reassignment-json-file", str(plan), *options)
         where = ("--bootstrap-server", cluster.bootstrap_servers)
         return java_tools.run("ReassignPartitionsCommand", *where, *words).ok()
+
+    throttle = "--replica-alter-log-dirs-throttle"
 
     def have_moved(targets: dict[tuple[int, int], Path]) -> bool:
         return all(
@@ -171,10 +173,15 @@ def test_every_replica_of_three_nodes_moves_to_the_other_disk_and_back_under_loa
             what="the tool says so",
         )
         load.await_each_producing()
-        targets = move(load.partitions)
+        targets = move(load.partitions, throttle, "5000")
+        first = cluster.disks(nodes[0])
+        eventually(lambda: any(list(disk.glob("*-future")) for disk in first), what="it copies")
         cluster.kill(nodes[0])
+        assert not have_moved(targets)
         load.await_each_producing()
         cluster.restart(nodes[0])
+        tool("--execute", "--additional", throttle, "100000000")
         eventually(lambda: have_moved(targets), timeout_s=60, what="all are back")
+        assert not any(list(disk.glob("*-future")) for disk in first)
         load.await_each_producing()
         load.prove()
