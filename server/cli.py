@@ -44,6 +44,10 @@ _REFUSALS = {
     "INVALID_REGISTRATION": "compare its configuration with the other nodes'",
     "UNSUPPORTED_VERSION": "start it with a release that knows the cluster's features",
 }
+_DAMAGED_METADATA = (
+    "restore the file; or, in a cluster whose other nodes are well, move this node's directories"
+    " away, format new ones, and it takes all from the others"
+)
 
 
 class UserError(Exception):
@@ -340,12 +344,16 @@ def host_port(text: str, flag: str = "--listen") -> tuple[str, int]:
 
 def _start_failure(error: Exception) -> Exception:
     """Turn what stopped the start into one line with its remedy; ours stay as they are."""
+    from replication.raft.quorum_state import CorruptQuorumState
+    from replication.raft.snapshots import CorruptSnapshot
     from server.socket_server import BindError
     from storage.log_dirs import LogDirError
     from wire.errors import KafkaError
 
     if isinstance(error, BindError):
         return UserError(str(error))
+    if isinstance(error, (CorruptQuorumState, CorruptSnapshot)):
+        return UserError(f"cannot start: {error}; {_DAMAGED_METADATA}")
     if isinstance(error, LogDirError):
         return UserError(f"{error} (--data-dir chooses the directory)")
     if isinstance(error, KafkaError) and error.code.name in _REFUSALS:

@@ -112,6 +112,17 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert_one_clear_line(done, 1, "/proc", "--data-dir")
 
 
+@pytest.mark.parametrize("name", ["quorum-state", "00000000000000000007-0000000001.checkpoint"])
+def test_damaged_metadata_is_named_with_the_remedy(
+    started: Started, tmp_path: Path, name: str
+) -> None:
+    started.stop()
+    damaged = tmp_path / "barnabas-data" / "__cluster_metadata-0" / name
+    damaged.write_bytes(b"\xfe nonsense")
+    done = run("start", "--listen", "127.0.0.1:0", cwd=tmp_path)
+    assert_one_clear_line(done, 1, str(damaged.name), "restore the file", "other nodes")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -29,7 +29,7 @@ def read_quorum_state(directory: Path) -> ElectionState | None:
     """The stored state; None when the file does not exist. Raises CorruptQuorumState."""
     path = directory / FILE_NAME
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()
     except FileNotFoundError:
         return None
     import json

@@ -228,9 +228,11 @@ def test_the_vote_file_is_written_as_kafka_writes_it(tmp_path: Path) -> None:
     assert read_quorum_state(tmp_path) == voted
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"data_version":9,"leaderEpoch":1}'])
-def test_a_vote_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "quorum-state").write_text(text)
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"{}", b'{"data_version":9,"leaderEpoch":1}', b'{"a":"\xfe"}']
+)
+def test_a_vote_file_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "quorum-state").write_bytes(content)
     with pytest.raises(CorruptQuorumState, match="quorum-state"):
         read_quorum_state(tmp_path)
 
