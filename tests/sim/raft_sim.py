@@ -51,7 +51,7 @@ from replication.raft.events import (
 )
 from replication.raft.leader_state import LeaderState
 from replication.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterHistory, VoterSet
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, KafkaError
 
 SNAPSHOT_PIECES = 3
 NO_VOTE_KEPT, COMMIT_BY_COUNT, EARLY_COUNT = MUTANTS = (
@@ -160,6 +160,8 @@ class Options:
     snapshot_every: int = 0
     dynamic: bool = False
     """kraft.version 1, voters change, disks are lost."""
+    upgrade: bool = False
+    """With dynamic: begins with static voters (kraft.version 0)."""
     config: RaftConfig | None = None
     crash_after_vote: float = 0.0
     crash_new_leader: float = 0.0
@@ -342,7 +344,7 @@ class Node:
             return
         entries = tuple(log.entry(n) for n in range(offset))
         voters = self.core.history.at(offset - 1)
-        named = voters if self.sim.options.dynamic else None
+        named = voters if voters.kraft_version else None
         snapshot = Snapshot(SnapshotId(offset, entries[-1].epoch), entries, named)  # type: ignore
         self.sim.snapshots[snapshot.id] = snapshot
         del log.entries[: offset - log.start_offset]
@@ -497,9 +499,11 @@ class RaftSim:
         self.nodes: dict[int, Node] = {}
         for node_id in range(1, self.options.nodes + 1):
             self.nodes[node_id] = Node(self, node_id)
-        self.static_voters = VoterSet(
-            (self.voter(node) for node in self.nodes.values()), int(self.options.dynamic)
-        )
+        voters = [self.voter(node) for node in self.nodes.values()]
+        if self.options.upgrade:
+            voters = [voter._replace(directory_id=bytes(16)) for voter in voters]
+        version = int(self.options.dynamic and not self.options.upgrade)
+        self.static_voters = VoterSet(voters, version)
 
     def endpoints(self, node_id: int) -> tuple[Endpoint, ...]:
         return (Endpoint("CONTROLLER", "", node_id),)
@@ -632,6 +636,9 @@ class RaftSim:
             return
         leader = self.random.choice(leaders)
         voters = leader.core.voters
+        if voters.kraft_version == 0:
+            self._upgrade(leader)
+            return
         stale = [v for v in voters if not v.accepts(self.nodes[v.node_id].key)]
         absent = [n for n in self.nodes.values() if n.node_id not in voters]
         request: AddVoter | RemoveVoter | None = None
@@ -650,13 +657,27 @@ class RaftSim:
 
             leader.step(request, told)
 
+    def _upgrade(self, leader: Node) -> None:
+        try:
+            change = leader.core.changes.upgrade(1, False)
+        except KafkaError as error:
+            self.tell(f"no upgrade: {error.detail}")
+            return
+        if change is not None:
+            self.tell(f"{leader.node_id} raises kraft.version")
+            leader._append_control(change)
+
     def _lose_disk(self) -> None:
-        """At most one voter without its disk at a time, or data may be lost for good."""
+        """At most one voter without its disk at a time, or data may be lost for good; none of
+        static voters, which would vote twice (K-11)."""
         # All must agree that three voters or more have their disks, and that nothing is changing.
         views = {node.core.voters for node in self.nodes.values() if node.is_up}
         leading = [n.core for n in self.nodes.values() if n.core.leader is not None]
         changing = any(core.changes.pending for core in leading)
-        if len(views) != 1 or changing or len(views.pop()) < 3:
+        if len(views) != 1 or changing:
+            return
+        voters = views.pop()
+        if len(voters) < 3 or voters.kraft_version == 0:
             return
         for node in self.nodes.values():
             if not node.is_up:
@@ -759,6 +780,9 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "snapshots": {"snapshot_every": 10, "crash_every_ms": 1000},
     "voters": {"dynamic": True, "nodes": 4, "crash_every_ms": 5000, "cut_every_ms": 5000},
     "voters and snapshots": {"dynamic": True, "nodes": 5, "snapshot_every": 10},
+    "static voters that become dynamic": {
+        "dynamic": True, "upgrade": True, "nodes": 4, "snapshot_every": 20, "cut_every_ms": 5000,
+    },
 }  # fmt: skip
 
 

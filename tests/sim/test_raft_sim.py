@@ -29,6 +29,18 @@ def test_the_invariants_hold_and_the_quorum_recovers(scenario: str) -> None:
     assert sum(len(sim.check.log) for sim in sims) > 10 * len(sims), "and commits"
 
 
+def test_static_voters_do_become_dynamic_and_are_changed_then() -> None:
+    options = SCENARIOS["static voters that become dynamic"]
+    stories = []
+    for seed in range(20):
+        sim = RaftSim(seed, Options(**options))
+        sim.run()
+        assert len({node.core.voters for node in sim.nodes.values()}) == 1
+        stories.append("\n".join(sim.story))
+    assert sum("raises kraft.version" in story for story in stories) > 10
+    assert sum("Voter" in story and ": NONE" in story for story in stories) > 5
+
+
 def test_a_seed_gives_the_same_story_each_time() -> None:
     stories = []
     for _ in range(2):
