@@ -34,7 +34,7 @@ Threads: one owner calls everything but `add_partitions`, `remove_partitions` an
 which any thread may call; they go through an inbox that is worked off by `next_request`.
 
 Budget: 10 us per partition with records, besides the log's append; idle ones are looked at once in
-wait_max_ms (a log start that moved, a quota), at 0.2 us each.
+five seconds (retention may have moved their start), at 0.2 us each.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ _METADATA_RACE = frozenset(
 """We heard of the election before the leader did: it will know in milliseconds, and until then
 nothing can be committed. (Kafka waits for replica.fetch.backoff.ms.)"""
 _RACE_MS = 10
+_LOOK_MS = 5000
 _SESSION_ERRORS = frozenset(
     (
         int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
@@ -150,7 +151,7 @@ class ReplicaFetcher:
         self._is_failing = False
         self._unflushed: list[PartitionFetchState] = []
         self._changed: dict[Key, None] = {}
-        """What the next request must look at; it looks at everything once in wait_max_ms."""
+        """What the next request must look at; it looks at everything once in `_LOOK_MS`."""
         self._look_due_ms = 0
 
     # ------------------------------------------------------------------ from any thread
@@ -250,7 +251,7 @@ class ReplicaFetcher:
         is_exceeded = self._quota.is_set and self._quota.is_exceeded()
         looked, self._changed = self._changed, {}
         if now_ms >= self._look_due_ms or is_exceeded:
-            self._look_due_ms = now_ms + self._config.wait_max_ms
+            self._look_due_ms = now_ms + _LOOK_MS
             looked = dict.fromkeys(self._states)
         for key in looked:
             state = self._states.get(key)

@@ -14,8 +14,9 @@ only:
     looked at --anything else--> touched: there is more to say, or more to be learned
 
 "Quiet" is `PartitionReads.quiet_answer`. What it depends on and no event tells (a log start that
-retention moved, the time at which the follower was last seen) is seen because everything is looked
-at once in `LOOK_MS`; so the ISR counts a follower's silence up to that much too early.
+retention moved, the time at which the follower was last seen) is seen because it is asked of every
+partition once in a sixth of replica.lag.time.max.ms: by so much the ISR may count a follower's
+silence too early.
 
 A parked fetch is `parked` here, and what is touched meanwhile lets it look at that.
 A session whose follower has gone without closing it stops watching after `MISSED_MAX` events, and
@@ -34,12 +35,11 @@ from typing import TYPE_CHECKING, Protocol
 from replication.requests import FetchPartition, FetchResult, QuietAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from replication.delayed import DelayedFollowerFetch
     from replication.purgatory import Purgatory
 
-LOOK_MS = 500
 MISSED_MAX = 10_000
 
 
@@ -48,6 +48,10 @@ class SessionPartition(Protocol):
 
     request: FetchPartition
     told: FetchResult | None
+
+
+def _never(partition: SessionPartition) -> bool:
+    return False
 
 
 class _Watch:
@@ -77,6 +81,7 @@ class FollowerSession:
         "_follower",
         "_lock",
         "_look_due_ms",
+        "_look_ms",
         "_purgatory",
         "_touched",
         "_watches",
@@ -84,8 +89,10 @@ class FollowerSession:
         "parked",
     )
 
-    def __init__(self, purgatory: Purgatory) -> None:
+    def __init__(self, purgatory: Purgatory, look_ms: int) -> None:
+        """`look_ms`: how often every partition is asked whether it is quiet."""
         self._purgatory = purgatory
+        self._look_ms = look_ms
         self._lock = threading.Lock()
         self._watches: dict[SessionPartition, _Watch] = {}
         self._touched: dict[SessionPartition, None] = {}
@@ -143,10 +150,16 @@ class FollowerSession:
             self.close()
         return False
 
-    def take(self, follower: tuple[int, int], now_ms: int | None) -> list[SessionPartition]:
+    def take(
+        self,
+        follower: tuple[int, int],
+        now_ms: int | None = None,
+        is_quiet: Callable[[SessionPartition], bool] = _never,
+    ) -> list[SessionPartition]:
         """What must be looked at, and is not touched any more; what happens from now on, is again.
 
-        `follower` is its broker's id and epoch. At `now_ms` everything, if that is due.
+        `follower` is its broker's id and epoch. At `now_ms`, if that is due, also all others but
+        those in which nothing happens and everything is told, as `is_quiet` says.
         """
         with self._lock:
             taken, self._touched = self._touched, {}
@@ -156,9 +169,11 @@ class FollowerSession:
                 or now_ms >= self._look_due_ms
                 or follower != self._follower
             ):
-                self._look_due_ms = now_ms + LOOK_MS
+                self._look_due_ms = now_ms + self._look_ms
                 self._follower = follower
-                taken.update(dict.fromkeys(self._watches))
+                for one, watch in self._watches.items():
+                    if watch.key is None or not is_quiet(one):
+                        taken[one] = None
             looked = list(taken)
             watches = self._watches
             moved = [watches[one] for one in looked if watches[one].key != one.request.key]

@@ -363,6 +363,7 @@ class ReplicaManager(ReplicaReads):
             except KafkaError as error:
                 done[key] = (int(error.code), -1)
                 continue
+            self.fetch_purgatory.check_and_complete(key)  # followers are to hear of it
             if low_watermark >= requested_offset:
                 done[key] = (0, low_watermark)
             else:
@@ -513,8 +514,7 @@ class ReplicaManager(ReplicaReads):
             partition.maybe_shrink_isr()
 
     def shutdown(self) -> None:
-        """End the fetchers, drop every parked request: their connections are closed. Logs are the
-        log manager's."""
+        """End the fetchers, drop every parked request: their connections are closed."""
         if self._moves is not None:
             self._moves.shutdown()
         if self._cluster is not None:

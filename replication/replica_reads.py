@@ -24,7 +24,7 @@ from wire.errors import ErrorCode, KafkaError
 from wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from replication.follower_session import FollowerSession
+    from replication.follower_session import FollowerSession, SessionPartition
     from replication.metadata import MetadataImage
     from replication.partition import Partition
     from replication.replica_manager import ReplicaManagerConfig
@@ -152,7 +152,7 @@ class ReplicaReads:
         """What `follow` needs to know of a session; one for each."""
         from replication.follower_session import FollowerSession
 
-        return FollowerSession(self.fetch_purgatory)
+        return FollowerSession(self.fetch_purgatory, self.config.replica_lag_time_max_ms // 6)
 
     def follow(
         self,
@@ -170,9 +170,18 @@ class ReplicaReads:
         max_wait_ms = wanted.max_wait_ms
         max_bytes = min(wanted.max_bytes, self.config.fetch_max_bytes)
         min_bytes = min(wanted.min_bytes, max_bytes)
-        looked = session.take(follower, self._now_ms())
-        requests = [one.request for one in looked]
         partition_of = self._partitions.get
+        now_ms = self._now_ms()
+
+        def is_quiet(one: SessionPartition) -> bool:
+            request = one.request
+            partition = partition_of(request.key)
+            if partition is None or one.told is None:
+                return False
+            return partition.quiet_answer(*follower, request, now_ms) is one.told
+
+        looked = session.take(follower, now_ms, is_quiet)
+        requests = [one.request for one in looked]
         found = [partition_of(request.key) for request in requests]
         results, news = self._read_as_follower(requests, found, max_bytes, *follower)
         if max_wait_ms <= 0 or _is_answer(news, min_bytes):
@@ -193,7 +202,7 @@ class ReplicaReads:
     def complete_follower_fetch(self, fetch: DelayedFollowerFetch) -> None:
         """Read what was touched since it was parked, and answer it."""
         replica_id, replica_epoch = fetch.replica_id, fetch.replica_epoch
-        looked = fetch.session.take((replica_id, replica_epoch), None)
+        looked = fetch.session.take((replica_id, replica_epoch))
         requests = [one.request for one in looked]
         partition_of = self._partitions.get
         found = [partition_of(request.key) for request in requests]

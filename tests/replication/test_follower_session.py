@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from replication.follower_session import LOOK_MS, MISSED_MAX, FollowerSession
+from replication.follower_session import MISSED_MAX, FollowerSession
 from replication.purgatory import Purgatory
 from replication.requests import FetchPartition, FetchResult, QuietAnswer
 from replication.timer import Timer
 from storage.config import SystemClock
 
 FOLLOWER = (2, 11)
+LOOK_MS = 500
 QUIET = QuietAnswer(0, 10, 10, 0)
 
 
@@ -32,7 +33,7 @@ class Session:
 
     def __init__(self, purgatory: Purgatory) -> None:
         self.purgatory = purgatory
-        self.session = FollowerSession(purgatory)
+        self.session = FollowerSession(purgatory, LOOK_MS)
         self.entries = [Entry(index) for index in range(5)]
         for entry in self.entries:
             self.session.changed(entry)
@@ -63,6 +64,18 @@ def test_only_what_was_touched_is_looked_at(made: Session) -> None:
     made.session.changed(made.entries[1])
     assert made.settle(2) == [3, 1]
     assert made.settle(3) == []
+
+
+def test_quiet_partitions_are_only_asked_whether_they_are(made: Session) -> None:
+    asked: list[int] = []
+
+    def is_quiet(entry: Any) -> bool:
+        asked.extend(indexes([entry]))
+        return entry is not made.entries[3]
+
+    made.happens(1)
+    assert indexes(made.session.take(FOLLOWER, LOOK_MS, is_quiet)) == [1, 3]
+    assert asked == [0, 1, 2, 3, 4]
 
 
 def test_everything_is_looked_at_now_and_then_and_for_another_incarnation(made: Session) -> None:

@@ -262,6 +262,7 @@ def test_deleted_records_go_on_the_followers_too_before_the_request_is_answered(
     for i in range(4):
         orders.produce(1, b"%d" % i)
         orders.run(20)
+    orders.run(1_200)  # nothing has happened for a while
     told: list[dict[object, tuple[int, int]]] = []
     orders.nodes[1].replica_manager.delete_records({ORDERS_0: 3}, 30_000, told.append)
     assert told == []
@@ -541,7 +542,7 @@ def test_what_a_fetch_looks_at_does_not_grow_with_the_partitions_in_which_nothin
         told = orders.produce(1, b"%d" % number)
         orders.run_until(lambda told=told: bool(told))
     assert looks.count("orders") < 1_000
-    assert looks.count("idle") < 3 * 2 * 50, "everything is looked at, but twice a second only"
+    assert looks.count("idle") <= 2 * 50, "everything is looked at, but seldom"
     orders.run(2_000)
     assert hw(orders, 1, 2, 3) == [100, 100, 100]
 
