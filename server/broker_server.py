@@ -28,6 +28,7 @@ from server.listeners import own_host_name
 from server.node_part import NodePart
 from server.shared_server import SharedServer
 from server.socket_server import SocketServer
+from storage.log_dirs import LogDirError
 from storage.log_manager import LogManager
 
 if TYPE_CHECKING:
@@ -118,8 +119,11 @@ class BrokerServer(NodePart):
 
     def _start_storage(self) -> None:
         dirs, own = self.shared.dirs, self.config.log_dirs()
+        usable = {path: id_ for path, id_ in dirs.directory_ids.items() if path in own}
+        if not usable:  # the metadata log's own directory is, or the start had ended before
+            raise LogDirError(f"no directory of log.dirs can be used: {dirs.failed}")
         self.log_manager = LogManager(
-            {path: id_ for path, id_ in dirs.directory_ids.items() if path in own},
+            usable,
             self.config.topic_config({}),
             self.clock,
             self.scheduler,

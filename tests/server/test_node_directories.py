@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from server.config import KafkaConfig
 from server.node import Node
+from storage.log_dirs import LogDirError
 
 
 def test_the_metadata_log_may_have_a_directory_of_its_own(tmp_path: Path) -> None:
@@ -28,3 +31,21 @@ def test_the_metadata_log_may_have_a_directory_of_its_own(tmp_path: Path) -> Non
     assert (metadata_dir / "__cluster_metadata-0" / "quorum-state").exists()
     assert not (data_dir / "__cluster_metadata-0").exists()
     assert (data_dir / "meta.properties").exists()
+
+
+def test_a_broker_without_one_directory_for_partitions_does_not_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    node = Node(
+        KafkaConfig(
+            {
+                "log.dirs": str(tmp_path / "file" / "data"),
+                "metadata.log.dir": str(tmp_path / "metadata"),
+                "listeners": "PLAINTEXT://127.0.0.1:0",
+            }
+        )
+    )
+    try:
+        with pytest.raises(LogDirError, match=r"no directory of log.dirs can be used.*file/data"):
+            node.start()
+    finally:
+        node.shutdown()
