@@ -10,7 +10,6 @@ and the authorized operations of a resource are all there are.
 
 from __future__ import annotations
 
-import logging
 import re
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
@@ -70,10 +69,8 @@ ALL_CLUSTER_OPERATIONS = (
     | 1 << _IDEMPOTENT_WRITE
 )
 
-logger = logging.getLogger(__name__)
-
-AUTO_CREATION_TIMEOUT_MS = 5_000
-"""How long the controller may take to create a topic that Metadata asked for."""
+AUTO_CREATION_WAIT_MS = 5_000
+"""How long Metadata waits for a topic it has created."""
 
 _NONE = int(ErrorCode.NONE)
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]{0,254}[a-zA-Z0-9])?")
@@ -151,14 +148,15 @@ def unsupported_api_versions(api: ApiHandler) -> ApiVersionsResponse:
 # ---- Metadata
 
 
-def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
+def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse | None:
     """Name the brokers, and the partitions of topics with their leaders.
 
     Behaviour: null topics means all (v0: empty means all). Unknown topics are created if request
-               and auto.create.topics.enable allow it. The answer does not wait for them: it says
-               UNKNOWN_TOPIC_OR_PARTITION, which clients repeat. A client that looks whether the
-               topic it deleted is gone (kafka-go) brings it back, but is told the truth. Brokers
-               are named by the address the client dialled, unless advertised.listeners is set.
+               and auto.create.topics.enable allow it. The answer says
+               UNKNOWN_TOPIC_OR_PARTITION, as Kafka's: a client that looks whether the topic it
+               deleted is gone (kafka-go) brings it back, but is told the truth. Unlike Kafka's it
+               waits for the creation, so that the client that repeats finds leaders. Brokers are
+               named by the address the client dialled, unless advertised.listeners is set.
     Versions:  4 auto-creation is the client's choice. 7 leader epoch. 10 topic ids. 12 ask by id.
                13 top-level error.
     Gaps:      internal topics are made by their coordinators, not by asking for their metadata.
@@ -187,7 +185,8 @@ def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
         and request.allow_auto_topic_creation
         and ctx.broker.config.get("auto.create.topics.enable")
     ):
-        _create(ctx, creatable)
+        _create_then_answer(ctx, creatable, _metadata_response(ctx, request, names, missing))
+        return None
     return _metadata_response(ctx, request, names, missing)
 
 
@@ -200,13 +199,20 @@ def _missing(name: str) -> int:
     return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def _create(ctx: RequestContext, names: list[str]) -> None:
-    """Have the controller create topics; how that ends is for the next Metadata to tell."""
+def _create_then_answer(ctx: RequestContext, names: list[str], response: MetadataResponse) -> None:
+    """Have the controller create topics; answer when it did (or could not), or when time is up.
+
+    The answer was true when it was asked for. It waits so that who asks again finds a leader.
+    """
     from wire.messages.admin import CreateTopicsRequest
 
-    def done(created: CreateTopicsResponse | KafkaError) -> None:
-        logger.debug("automatic topic creation topics=%s answer=%s", names, created)
+    def answer(_created: CreateTopicsResponse | KafkaError | None) -> None:
+        timeout.cancel()
+        ctx.respond(response)
 
+    # A second answer, should both come, finds its request gone and does nothing.
+    timeout = ctx.broker.timer.add(AUTO_CREATION_WAIT_MS, lambda: answer(None))
+    ctx.on_disconnect(timeout.cancel)
     # Passed on as a request of the client's, which did not say in which version.
     version = CreateTopicsRequest.versions[1]
     ctx.broker.controller.submit(
@@ -217,10 +223,10 @@ def _create(ctx: RequestContext, names: list[str]) -> None:
                 )
                 for name in names
             ],
-            timeout_ms=AUTO_CREATION_TIMEOUT_MS,
+            timeout_ms=AUTO_CREATION_WAIT_MS,
             validate_only=False,
         ),
-        done,
+        answer,
         context=ControllerContext(ctx.principal, version, ctx.client_id, ctx.peer_host),
     )
 

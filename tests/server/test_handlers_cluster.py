@@ -19,6 +19,7 @@ from tests.server.handler_support import (
     topic_image,
 )
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.admin import CreateTopicsResponse
 from wire.messages.cluster import (
     ApiVersionsRequest,
     DescribeClusterRequest,
@@ -253,21 +254,55 @@ def test_a_missing_topic_is_not_created_unless_all_agree(reason):
     assert not asked.broker.controller.submitted
 
 
+def create_answer(name, code=0):
+    return CreateTopicsResponse(
+        topics=[CreateTopicsResponse.Topic(name=name, error_code=code, error_message=None)]
+    )
+
+
 @pytest.mark.parametrize("version", [0, 3, 4, 13])
-def test_a_missing_topic_is_unknown_at_first_and_created_behind_the_answer(version):
+def test_a_missing_topic_is_unknown_until_it_is_asked_for_again(version):
     asked = connected(topic_image("old"))
-    answer = asked.ask(metadata(["old", "new", "bad name"]), version)
+    request = metadata(["old", "new", "bad name"])
+    assert asked.ask(request, version) is None
+    created, on_complete, context = asked.broker.controller.submitted.popleft()
+    (topic,) = created.topics
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == ("new", -1, -1)
+    assert context.client_id == "test"
+    asked.broker.metadata = image_of(topic_image("old"), topic_image("new", 2, OTHER_ID))
+    on_complete(create_answer("new"))
+    answer = asked.received(request, version)
     assert [(t.name, t.error_code, len(t.partitions)) for t in answer.topics] == [
         ("old", 0, 1),
         ("new", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0),
         ("bad name", ErrorCode.INVALID_TOPIC_EXCEPTION, 0),
     ]
-    created, on_complete, context = asked.broker.controller.submitted.popleft()
-    (topic,) = created.topics
-    assert (topic.name, topic.num_partitions, topic.replication_factor) == ("new", -1, -1)
-    assert context.client_id == "test"
-    on_complete(KafkaError(ErrorCode.NOT_CONTROLLER))
-    assert asked.ask(metadata(["old"]), version).topics[0].error_code == 0
+    again = asked.ask(metadata(["new"]), version)
+    assert [(t.error_code, len(t.partitions)) for t in again.topics] == [(0, 2)]
+
+
+def test_a_topic_that_cannot_be_created_is_unknown():
+    for outcome in (
+        create_answer("new", ErrorCode.INVALID_REPLICATION_FACTOR),
+        KafkaError(ErrorCode.NOT_CONTROLLER),
+    ):
+        asked = connected()
+        asked.ask(metadata(["new"]), 12)
+        asked.broker.controller.submitted.popleft()[1](outcome)
+        (topic,) = asked.received(metadata(["new"]), 12).topics
+        assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_creation_that_takes_too_long_is_answered_once():
+    asked = connected()
+    request = metadata(["new"])
+    asked.ask(request, 12)
+    (expire,) = asked.broker.timer.due
+    expire()
+    answer = asked.received(request, 12)
+    assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    asked.broker.controller.submitted.popleft()[1](create_answer("new"))
+    assert asked.received(request, 12) is None
 
 
 def test_a_name_that_is_asked_for_twice_is_answered_once():
