@@ -231,7 +231,7 @@ def _no_answer(results: list[FetchResult]) -> None:
 class DelayedFollowerFetch(DelayedFetch):
     """A follower's Fetch in a session: only what was touched can complete it, or be in its answer.
 
-    It is watched under its session, which is told of the partitions and asks `try_complete_of`.
+    It has no watch keys: its session is told of the partitions and asks `try_complete_of`.
     """
 
     __slots__ = ("on_followed", "session")

@@ -75,7 +75,7 @@ class _Watch:
 
 
 class FollowerSession:
-    """See the module. Hashable by identity: the key under which its fetches are parked."""
+    """See the module."""
 
     __slots__ = (
         "_follower",

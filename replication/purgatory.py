@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Protocol
 
 from replication.timer import Timer, TimerTask
@@ -175,6 +175,15 @@ class Purgatory:
             operation._set_deadline(self._timer.add(operation.delay_ms, operation.expire))
         return operation.is_completed
 
+    def park(self, operation: DelayedOperation) -> bool:
+        """`try_complete_else_watch` without keys: who parks it sees that it is tried again."""
+        operation._watched_by(self, ())
+        with self._lock:
+            self.delayed += 1
+        if not operation.try_complete() and not operation.is_completed:
+            operation._set_deadline(self._timer.add(operation.delay_ms, operation.expire))
+        return operation.is_completed
+
     def check_and_complete(self, key: Hashable) -> int:
         """Try the operations watched under `key`; returns how many this call completed.
 
@@ -195,9 +204,9 @@ class Purgatory:
                 logger.exception("completing a delayed operation failed purgatory=%s", self.name)
         return completed
 
-    def unwatch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> None:
-        """Take a completed operation off its watch lists; again is harmless."""
-        found = 0
+    def unwatch(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> None:
+        """Take a completed operation off its watch lists; again is harmless if it has any."""
+        found = 0 if keys else 1
         with self._lock:
             watchers = self.watchers
             for key in keys:

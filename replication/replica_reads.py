@@ -195,9 +195,7 @@ class ReplicaReads:
             self, max_wait_ms, min_bytes, max_bytes, follower, session, on_followed
         )
         session.parked = operation
-        if self.fetch_purgatory.try_complete_else_watch(operation, (session,)):
-            return None
-        return operation
+        return None if self.fetch_purgatory.park(operation) else operation
 
     def complete_follower_fetch(self, fetch: DelayedFollowerFetch) -> None:
         """Read what was touched since it was parked, and answer it."""

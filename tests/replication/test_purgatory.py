@@ -182,6 +182,18 @@ def test_no_lock_is_held_while_an_operation_completes(purgatory: Purgatory) -> N
     assert purgatory.delayed == 1
 
 
+def test_an_operation_without_keys_has_a_deadline_and_is_counted_while_it_waits(
+    purgatory: Purgatory, timer: Timer, clock: ManualClock
+) -> None:
+    tried, waiting = Waits(lambda: True), Waits(lambda: False)
+    assert purgatory.park(tried)
+    assert not purgatory.park(waiting)
+    assert (tried.completed, purgatory.delayed, len(timer)) == (1, 1, 1)
+    clock.ms = 1_100
+    timer.run_due()
+    assert (waiting.completed, waiting.expired, purgatory.delayed) == (1, 1, 0)
+
+
 def test_shutdown_cancels_everything(purgatory: Purgatory, timer: Timer) -> None:
     operations = [Waits(lambda: False) for _ in range(5)]
     for index, operation in enumerate(operations):
