@@ -101,6 +101,10 @@ class RaftLog:
 
     def _align_with_snapshot(self) -> None:
         latest = self.latest_snapshot
+        start = self._log.log_start_offset
+        if start > (0 if latest is None else latest.offset):
+            where = self._log.directory
+            raise CorruptSnapshot(f"{where}: the log starts at {start}, no snapshot holds the rest")
         if latest is None:
             return
         is_older = latest.offset > 0 and self._log.leader_epochs.latest_epoch < latest.epoch

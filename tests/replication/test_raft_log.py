@@ -116,6 +116,24 @@ def test_the_log_below_a_snapshot_is_given_up_and_older_snapshots_go(tmp_path: P
     assert "00000000000000000000.log" not in os.listdir(folder(tmp_path))
 
 
+@pytest.mark.parametrize("left", [(), (SnapshotId(3, 1),)])
+def test_a_log_whose_snapshot_is_gone_is_refused(
+    tmp_path: Path, left: tuple[SnapshotId, ...]
+) -> None:
+    log = filled(tmp_path, 5)
+    log.update_high_watermark(5)
+    log.write_snapshot(SnapshotId(5, 1), 77, [b"state"])
+    log.give_up_below(SnapshotId(5, 1))
+    log.close()
+    (folder(tmp_path) / SnapshotId(5, 1).file_name).unlink()
+    for given_up in folder(tmp_path).glob("00000000000000000000.*"):
+        given_up.unlink()
+    for older in left:
+        write_snapshot(folder(tmp_path), older, 77, 77, [], [b"state"])
+    with pytest.raises(CorruptSnapshot, match="starts at 5"):
+        opened(tmp_path)
+
+
 def test_a_log_that_ends_below_its_snapshot_restarts_at_the_snapshot(tmp_path: Path) -> None:
     log = filled(tmp_path, 3)
     log.write_snapshot(SnapshotId(10, 4), 1, [b"x"])
