@@ -202,7 +202,11 @@ class Producer:
 
 
 class Consumer:
-    """Reads one partition from its start, and again; nothing it has read may change."""
+    """Reads one partition from its start, and again; nothing it has read may change.
+
+    It reads from followers too, as one with a rack does (KIP-392); one that ends before its
+    position sends it back to the leader.
+    """
 
     def __init__(self, cluster: SimCluster, key: TopicPartition) -> None:
         self._cluster = cluster
@@ -211,6 +215,7 @@ class Consumer:
         self._position = 0
         self._epoch = -1
         self._topic_id = b""
+        self._asked = self._leader = -1
         self.is_over = False
         self._poll()
 
@@ -229,6 +234,9 @@ class Consumer:
             self._world.after(20, self._poll)
             return
         self._epoch = registration.leader_epoch
+        self._asked = self._leader = registration.leader
+        if self._world.chance(0.3):
+            self._asked = self._world.random.choice(registration.isr)
         request = FetchRequest(
             max_wait_ms=200,
             min_bytes=1,
@@ -251,7 +259,7 @@ class Consumer:
         data = b"".join(request.encode(13))
         self._cluster.network.call(
             None,
-            registration.leader,
+            self._asked,
             lambda node, reply: serve_data(node, FetchRequest, data, 13, reply),
             self._answered,
             _TIMEOUT_MS,
@@ -266,7 +274,7 @@ class Consumer:
         if response.error_code or not response.responses:
             return
         answer = response.responses[0].partitions[0]
-        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and self._asked == self._leader:
             raise InvariantBroken(
                 f"NoConsumerBeyondTheLog: {self._key} at {self._position} is out of range"
             )
@@ -283,6 +291,27 @@ class Consumer:
             self._position = max(self._position, header.next_offset)
         if self._world.chance(0.1):
             self._position = self._world.between(0, self._position)
+
+
+def coordinator_of(cluster: SimCluster, group: str) -> int | None:
+    """FindCoordinator at any broker."""
+    node = cluster.some_node()
+    if node is None:
+        return None
+    if node.metadata.topics_by_name.get("__consumer_offsets") is None:
+        found: list[Any] = []
+        node.do(lambda: node.group_coordinator.find(group, found.append), node.incarnation)
+        return None
+    partition = node.group_coordinator.partition_for(group)
+    registration = node.metadata.partition("__consumer_offsets", partition)
+    return None if registration is None or registration.leader < 0 else registration.leader
+
+
+def coordinates(cluster: SimCluster, node: SimNode, group: str) -> bool:
+    """One that does not know that it was replaced may tell old state, as in Kafka."""
+    partition = node.group_coordinator.partition_for(group)
+    registration = cluster.check.image.partition("__consumer_offsets", partition)
+    return registration is not None and registration.leader == node.node_id
 
 
 class Committer:
@@ -303,28 +332,13 @@ class Committer:
     def _next(self) -> None:
         if self.is_over:
             return
-        node = self._coordinator()
+        node = coordinator_of(self._cluster, self._group)
         if node is None:
             self._world.after(200, self._next)
         elif self._world.chance(0.6):
             self._commit(node)
         else:
             self.read(node)
-
-    def _coordinator(self) -> int | None:
-        """FindCoordinator at any broker."""
-        node = self._cluster.some_node()
-        if node is None:
-            return None
-        found: list[Any] = []
-        if node.metadata.topics_by_name.get("__consumer_offsets") is None:
-            node.do(
-                lambda: node.group_coordinator.find(self._group, found.append), node.incarnation
-            )
-            return None
-        partition = node.group_coordinator.partition_for(self._group)
-        registration = node.metadata.partition("__consumer_offsets", partition)
-        return None if registration is None or registration.leader < 0 else registration.leader
 
     def _commit(self, node_id: int) -> None:
         self._last += 1
@@ -368,7 +382,7 @@ class Committer:
 
         def serve(node: SimNode, reply: Reply) -> None:
             def respond(answer: Any) -> None:
-                reply((answer, self._leads(node)))
+                reply((answer, coordinates(self._cluster, node, self._group)))
 
             node.group_coordinator.fetch_offsets(request, respond)
 
@@ -389,12 +403,6 @@ class Committer:
                 then()
 
         self._cluster.network.call(None, node_id, serve, answered, _TIMEOUT_MS, needs_broker=True)
-
-    def _leads(self, node: SimNode) -> bool:
-        """One that does not know that it was replaced may tell old state, as in Kafka."""
-        partition = node.group_coordinator.partition_for(self._group)
-        registration = self._cluster.check.image.partition("__consumer_offsets", partition)
-        return registration is not None and registration.leader == node.node_id
 
 
 class Administrator:

@@ -22,6 +22,7 @@ from replication.metadata import EMPTY_IMAGE, MetadataImage
 from tests.sim.clients import Administrator, Committer, Consumer, Producer
 from tests.sim.disks import Disks
 from tests.sim.invariants import Invariants
+from tests.sim.members import Group
 from tests.sim.network import Network
 from tests.sim.node import SimNode
 from tests.sim.stories import Stories
@@ -46,6 +47,8 @@ _CONFIG = {
     "min.insync.replicas": "2",
     "offsets.topic.num.partitions": "2",
     "offsets.topic.replication.factor": "3",
+    "group.min.session.timeout.ms": "1000",
+    "group.initial.rebalance.delay.ms": "200",
     "metadata.max.idle.interval.ms": "1000",
     "leader.imbalance.check.interval.seconds": "5",
     "initial.broker.registration.timeout.ms": "120000",
@@ -88,6 +91,9 @@ class Options:
     period_ms: int = 40
     partitions: int = 2
     groups: int = 2
+    members: int = 2
+    member_stops: float = 0.05
+    """How often one of them stands still between a heartbeat and a commit."""
     fetch_timeout_ms: int = 700
     snapshot_bytes: int = 6_000
     metadata_segment_bytes: int = 1 << 20
@@ -222,6 +228,7 @@ class SimCluster:
         for number in range(options.groups):
             key = TopicPartition("orders", 0)
             self.committers.append(Committer(self, f"group-{number}", key))
+        self.team = Group(self, "team", "orders", options.members)
 
     def run(self) -> None:
         """Work under faults, heal, and look at what is left."""
@@ -254,7 +261,8 @@ class SimCluster:
             limit_ms,
             "groups answer",
         )
-        for client in (*self.committers, *self.consumers):
+        self.run_until(self.team.is_settled, limit_ms, "the group's members work")
+        for client in (*self.committers, *self.consumers, self.team):
             client.is_over = True
         self.run_until(self._is_replicated, limit_ms, "every ISR complete and equal")
 

@@ -1,6 +1,7 @@
 """Faults of thought, put into the product for the time of a run: the simulator must notice each.
 
-Mutants are those of the reliability reference, 5.5, that concern replication and the quorum. Each
+Mutants are those of the reliability reference, 5.5, that concern replication and the quorum, one
+for each bug that only the simulator found, and some of coordinators and follower reads. Each
 replaces one rule by what one might have written instead, names the scenario that can tell, and says
 how many seeds it may take. Nothing in the product knows of them.
 
@@ -220,6 +221,28 @@ def _serve_while_loading() -> AbstractContextManager[Any]:
     return patch.object(Shard, "_load", load)
 
 
+def _answer_uncommitted() -> AbstractContextManager[Any]:
+    real = Shard._hold
+
+    def hold(self: Any, answers: list[Any]) -> Any:
+        self._deliveries += answers
+        return real(self, [])
+
+    return patch.object(Shard, "_hold", hold)
+
+
+def _followers_serve_to_their_end() -> AbstractContextManager[Any]:
+    real = PartitionReads.read_records
+
+    def read_records(
+        self: Any, fetch: Any, size: int, one: bool, isolation: Any, leader_only: bool = True
+    ) -> Any:
+        is_follower = self.leader_log is None and not leader_only
+        return real(self, fetch, size, one, None if is_follower else isolation, leader_only)
+
+    return patch.object(PartitionReads, "read_records", read_records)
+
+
 _HASTY = {
     "config": {
         "controller.quorum.election.timeout.ms": "120",
@@ -240,7 +263,8 @@ MUTANTS = (
     Mutant("expand the ISR without the epoch start", _join_at_high_watermark, "stories", 20,
            {"story": "lagging_heir"}),
     Mutant("a pending shrink counts as done", _shrink_at_once, "network", 60, {}),
-    Mutant("keep remote LEOs across leaderships", _keep_remote_ends, "network", 60, {}),
+    Mutant("keep remote LEOs across leaderships", _keep_remote_ends, "stories", 20,
+           {"story": "late_fetch"}),
     Mutant("trust offsets from before a skipped epoch", _trust_across_skipped_epochs, "stories", 20,
            {"story": "late_fetch"}),
     Mutant("skip the broker epoch on ISR join", _any_broker_epoch, "stories", 20,
@@ -256,6 +280,10 @@ MUTANTS = (
     Mutant("retry fsync after EIO", _sync_again, "failed syncs", 60, {"sync_fails_every_ms": 800}),
     Mutant("producer state lost on failover", _forget_producers, "crashes", 40, {}),
     Mutant("coordinator serves while loading", _serve_while_loading, "crashes", 60, {}),
+    Mutant("coordinator answers before its records are committed", _answer_uncommitted, "network",
+           60, {}),
+    Mutant("a follower serves consumers to its log's end", _followers_serve_to_their_end, "network",
+           60, {}),
 )  # fmt: skip
 
 

@@ -1,0 +1,337 @@
+"""A group whose members join, commit what they own, die and leave, while its coordinator moves.
+
+Members are classic ones: join, sync (who leads assigns), heartbeats, offsets committed with the
+generation and read back by the next owner. Each keeps to the coordinator it joined until that one
+refuses it.
+
+    OwnedOnceInAGeneration    no partition is given to two members of one generation (C14)
+    OneAssignment             a generation that was answered is never assigned anew (G-2, G-3)
+    OffsetNeverGoesBack       an owner begins where the one before was acknowledged, or behind (G-1)
+    OnlyOwnersCommit          who stood still past its session commits nothing any more (G-4)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from server.coordinator.group_messages import Client, LeavingMember
+from tests.sim.clients import coordinates, coordinator_of
+from tests.sim.world import InvariantBroken
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+
+if TYPE_CHECKING:
+    from tests.sim.cluster import SimCluster
+    from tests.sim.network import Reply
+    from tests.sim.node import SimNode
+
+_SESSION_MS = 1_500
+_HEARTBEAT_MS = 400
+_TIMEOUT_MS = 1_500
+_JOIN_TIMEOUT_MS = 4_000
+_CLIENT = Client("sim", "/sim", 9)
+_FORGOTTEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
+
+
+class Group:
+    """Its members, and what any of them was told."""
+
+    def __init__(self, cluster: SimCluster, name: str, topic: str, members: int) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.topic = topic
+        self.is_over = False
+        self.floor: dict[int, int] = {}
+        """By partition, the greatest offset whose commit was acknowledged."""
+        self.asked: dict[int, int] = {}
+        """The greatest offset that was ever to be committed."""
+        self.owners: dict[int, dict[int, str]] = {}
+        """By generation: partition, and the member it was given to."""
+        self.members = [Member(self, number) for number in range(members)]
+
+    def is_settled(self) -> bool:
+        """Everybody works in one generation, and between them they own everything."""
+        generations = {member.generation for member in self.members}
+        owned = sorted(index for member in self.members for index in member.positions)
+        return len(generations) <= 1 and (
+            not self.members or owned == list(range(self.cluster.options.partitions))
+        )
+
+    def given(self, generation: int, member: str, partitions: list[int]) -> None:
+        """A member was answered its part."""
+        owners = self.owners.setdefault(generation, {})
+        for index in partitions:
+            if owners.setdefault(index, member) != member:
+                raise InvariantBroken(
+                    f"OwnedOnceInAGeneration: {self.topic}-{index} in {generation} is "
+                    f"{owners[index]}'s and {member}'s"
+                )
+        before = {index for index, owner in owners.items() if owner == member}
+        if before != set(partitions):
+            raise InvariantBroken(
+                f"OneAssignment: {member} has {sorted(before)} and {partitions} in {generation}"
+            )
+
+
+class Member:
+    """One consumer of the group; when it dies another takes its place."""
+
+    def __init__(self, group: Group, number: int) -> None:
+        self._group = group
+        self._cluster = group.cluster
+        self._world = group.cluster.world
+        self._number = number
+        self._life = 0
+        """What was asked before the last beginning is not listened to."""
+        self.member_id = ""
+        self.generation = -1
+        self.positions: dict[int, int] = {}
+        """Owned partitions, and what was committed of each."""
+        self._coordinator: int | None = None
+        self._world.after(1_000 + self._world.between(0, 500), self._begin)
+
+    def _begin(self) -> None:
+        """Find the coordinator and join, as nobody in particular if we have no id."""
+        if self._group.is_over:
+            return
+        self._coordinator = coordinator_of(self._cluster, self._group.name)
+        if self._coordinator is None:
+            self._world.after(200, self._begin)
+        else:
+            self._join()
+
+    def _call(
+        self,
+        serve: Callable[[SimNode, Reply], object],
+        answered: Callable[[Any], object],
+        timeout_ms: int = _TIMEOUT_MS,
+    ) -> None:
+        """Ask the coordinator; `answered` gets a response, a KafkaError, or None."""
+        life = self._life
+
+        def heard(answer: Any) -> None:
+            if life == self._life:
+                answered(answer)
+
+        assert self._coordinator is not None
+        self._cluster.network.call(
+            None, self._coordinator, serve, heard, timeout_ms, needs_broker=True
+        )
+
+    def _failed(self, code: int | None) -> None:
+        """Begin again; as somebody new if the coordinator does not know us."""
+        if code in _FORGOTTEN:
+            self.member_id = ""
+        self._life += 1
+        self.generation, self.positions = -1, {}
+        self._world.after(self._world.between(20, 150), self._begin)
+
+    # ---- join and sync
+
+    def _join(self) -> None:
+        protocol = JoinGroupRequest.Protocol(name="range", metadata=b"%d" % self._number)
+        request = JoinGroupRequest(
+            group_id=self._group.name,
+            session_timeout_ms=_SESSION_MS,
+            rebalance_timeout_ms=_SESSION_MS,
+            member_id=self.member_id,
+            protocol_type="consumer",
+            protocols=[protocol],
+        )
+        self._call(
+            lambda node, reply: node.group_coordinator.join_group(request, _CLIENT, reply),
+            self._joined,
+            _JOIN_TIMEOUT_MS,
+        )
+
+    def _joined(self, answer: Any) -> None:
+        code = _code(answer)
+        if code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = answer.member_id
+            self._join()
+            return
+        if code != 0:
+            self._failed(code)
+            return
+        self.member_id, generation = answer.member_id, answer.generation_id
+        assignments = []
+        if answer.leader == self.member_id:
+            parts = self._cluster.options.partitions
+            members = [member.member_id for member in answer.members]
+            assignments = [
+                SyncGroupRequest.Assignment(
+                    member_id=one, assignment=bytes(range(at, parts, len(members)))
+                )
+                for at, one in enumerate(members)
+            ]
+        request = SyncGroupRequest(
+            group_id=self._group.name,
+            generation_id=generation,
+            member_id=self.member_id,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=assignments,
+        )
+        self._call(
+            lambda node, reply: node.group_coordinator.sync_group(request, reply),
+            lambda answer: self._synced(generation, answer),
+        )
+
+    def _synced(self, generation: int, answer: Any) -> None:
+        code = _code(answer)
+        if code != 0:
+            self._failed(code)
+            return
+        mine = list(bytes(answer.assignment))
+        self._group.given(generation, self.member_id, mine)
+        self.generation = generation
+        self._world.tell(f"{self.member_id[-4:]} owns {mine} in generation {generation}")
+        if mine:
+            self._read_offsets(mine)
+        self._world.after(_HEARTBEAT_MS, self._turn_of(self._life, generation))
+
+    # ---- offsets
+
+    def _read_offsets(self, mine: list[int]) -> None:
+        group = self._group
+        floor = dict(group.floor)
+        topic = OffsetFetchRequest.Group.Topic(name=group.topic, partition_indexes=mine)
+        request = OffsetFetchRequest.Group(group_id=group.name, topics=[topic])
+        generation = self.generation
+
+        def serve(node: SimNode, reply: Reply) -> None:
+            def respond(answer: Any) -> None:
+                reply((answer, coordinates(self._cluster, node, group.name)))
+
+            node.group_coordinator.fetch_offsets(request, respond)
+
+        def answered(answer: Any) -> None:
+            if generation != self.generation:
+                return
+            found, is_current = answer or (None, False)
+            code = _code(found)
+            if code != 0:
+                self._failed(code)
+                return
+            for partition in found.topics[0].partitions:
+                index, offset = partition.partition_index, partition.committed_offset
+                if is_current and not floor.get(index, -1) <= offset <= group.asked.get(index, -1):
+                    raise InvariantBroken(
+                        f"OffsetNeverGoesBack: group {group.name} has {offset} of {index}, "
+                        f"committed was {floor.get(index)}, asked for {group.asked.get(index)}"
+                    )
+                self.positions[index] = offset
+
+        self._call(serve, answered)
+
+    def _commit(self) -> None:
+        group, generation = self._group, self.generation
+        wanted = {index: offset + 1 for index, offset in self.positions.items()}
+        floor = dict(group.floor)
+        for index, offset in wanted.items():
+            group.asked[index] = max(group.asked.get(index, -1), offset)
+        partitions = [
+            OffsetCommitRequest.Topic.Partition(
+                partition_index=index, committed_offset=offset, committed_metadata=""
+            )
+            for index, offset in wanted.items()
+        ]
+        request = OffsetCommitRequest(
+            group_id=group.name,
+            generation_id_or_member_epoch=generation,
+            member_id=self.member_id,
+            topics=[OffsetCommitRequest.Topic(name=group.topic, partitions=partitions)],
+        )
+
+        def answered(answer: Any) -> None:
+            if generation != self.generation:
+                return
+            code = _code(answer)
+            if code != 0:
+                self._failed(code)
+                return
+            for index, offset in wanted.items():
+                if floor.get(index, -1) > offset:
+                    raise InvariantBroken(
+                        f"OnlyOwnersCommit: {self.member_id} of {generation} committed {offset} of "
+                        f"{index}, which was at {floor[index]}"
+                    )
+                group.floor[index] = max(group.floor.get(index, -1), offset)
+                self.positions[index] = offset
+            self._world.after(_HEARTBEAT_MS, self._turn_of(self._life, generation))
+
+        self._call(
+            lambda node, reply: node.group_coordinator.commit_offsets(request, 9, reply), answered
+        )
+
+    # ---- life
+
+    def _turn_of(self, life: int, generation: int) -> Callable[[], None]:
+        def turn() -> None:
+            if life == self._life and generation == self.generation and not self._group.is_over:
+                self._turn()
+
+        return turn
+
+    def _turn(self) -> None:
+        """A heartbeat, then a commit; or the end."""
+        world = self._world
+        if self._cluster.is_faulty and world.chance(0.03):
+            self._die(leaves=world.chance(0.5))
+            return
+        request = HeartbeatRequest(
+            group_id=self._group.name, generation_id=self.generation, member_id=self.member_id
+        )
+        self._call(
+            lambda node, reply: node.group_coordinator.heartbeat(request, reply), self._beaten
+        )
+
+    def _beaten(self, answer: Any) -> None:
+        code = _code(answer)
+        if code != 0:
+            self._failed(code)
+        elif not self.positions:
+            self._world.after(_HEARTBEAT_MS, self._turn_of(self._life, self.generation))
+        elif self._stands_still():
+            self._world.after(self._world.between(1_000, 4_000), self._commit_of(self._life))
+        else:
+            self._commit()
+
+    def _stands_still(self) -> bool:
+        return self._cluster.is_faulty and self._world.chance(self._cluster.options.member_stops)
+
+    def _commit_of(self, life: int) -> Callable[[], None]:
+        return lambda: self._commit() if life == self._life else None
+
+    def _die(self, *, leaves: bool) -> None:
+        self._world.tell(f"{self.member_id[-4:]} {'leaves' if leaves else 'dies'}")
+        if leaves:
+            leaving = [LeavingMember(self.member_id, None)]
+            self._call(
+                lambda node, reply: node.group_coordinator.leave_group(
+                    self._group.name, leaving, reply
+                ),
+                lambda answer: None,
+            )
+        self._life += 1
+        self.member_id, self.generation, self.positions = "", -1, {}
+        self._world.after(self._world.between(100, 3_000), self._begin)
+
+
+def _code(answer: Any) -> int | None:
+    """The error of an answer, 0 for none; None is no answer."""
+    if answer is None:
+        return None
+    if isinstance(answer, KafkaError):
+        return int(answer.code)
+    if isinstance(answer, OffsetCommitResponse):
+        return max(p.error_code for topic in answer.topics for p in topic.partitions)
+    return int(answer.error_code)
