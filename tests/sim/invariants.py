@@ -7,7 +7,8 @@
     LeadsAsRegistered         nobody leads by what the metadata says of an earlier incarnation (B-3)
     LeaderInIsr               who leads in the metadata stands in the ISR
     OrderOfOffsets            log start <= LSO <= HW <= LEO
-    HWNeverGoesBack           while a process runs, and in one leader epoch (H-1)
+    HWNeverGoesBack           while a process runs, and in one leader epoch (H-1); one that was read
+                              from a disk whose page cache was lost may have outlived its records
     StrongIsr                 what was below any presumed leader's HW, or acknowledged, is on every
                               member of the true ISR and of the ELR
     JoinsWithAll              who is proposed for the ISR has that, when it is proposed (H-6)
@@ -94,7 +95,8 @@ class Invariants:
         self._metadata_at: dict[int, int] = {}
         self._leaders: dict[tuple[bytes, int, int], int] = {}
         self._epochs: dict[tuple[int, bytes, int], int] = {}
-        self._watermarks: dict[tuple[int, bytes, int], tuple[PartitionLog, int]] = {}
+        self._watermarks: dict[tuple[int, bytes, int], tuple[PartitionLog, int, int]] = {}
+        """By replica: its log, its high watermark, and the one it began this process with."""
         self._acknowledged: list[tuple[TopicPartition, PartitionLog, int]] = []
         self._checked_image: MetadataImage | None = None
         self._proposed: dict[tuple[int, bytes, int], IsrState] = {}
@@ -201,12 +203,7 @@ class Invariants:
         if self._epochs.get(own, -1) > epoch:
             raise self.broken("EpochsNeverGoBack", f"{partition} on {node.node_id}")
         self._epochs[own] = epoch
-        known, before = self._watermarks.get(own, (log, 0))
-        if known is log and watermark < before:
-            raise self.broken(
-                "HWNeverGoesBack", f"{partition} on {node.node_id}: {watermark} after {before}"
-            )
-        self._watermarks[own] = log, watermark
+        self._check_watermark(node, partition, log)
         if partition.leader_log is None:
             return
         if partition.isr_state.is_inflight:
@@ -225,6 +222,19 @@ class Invariants:
             exposed = self.exposed[key] = Exposed()
         if watermark > exposed.end:
             self._expose(partition.topic_partition, log, watermark)
+
+    def _check_watermark(self, node: SimNode, partition: Partition, log: PartitionLog) -> None:
+        own = (node.node_id, partition.topic_id, partition.topic_partition[1])
+        watermark = log.high_watermark
+        known, before, first = self._watermarks.get(own, (None, 0, 0))
+        if known is not log:
+            before = first = watermark
+        is_outlived = before == first and node.node_id in node.world.forgetful
+        if watermark < before and not is_outlived:
+            raise self.broken(
+                "HWNeverGoesBack", f"{partition} on {node.node_id}: {watermark} after {before}"
+            )
+        self._watermarks[own] = log, watermark, first
 
     def _check_proposed(self, node: SimNode, partition: Partition) -> None:
         """JoinsWithAll, when a leader that was not replaced asks for a new member of the ISR.

@@ -482,6 +482,8 @@ class SimNode:
             logs = {log.topic_partition: log for log in self.log_manager.all_logs()}
         self.cluster.check.settle()
         self._gone(logs)
+        if power:
+            self.world.forgetful.add(self.node_id)
         disks = self.cluster.disks
         disks.spare(self.node_id)
         if power or self.node_id in disks.failed:
