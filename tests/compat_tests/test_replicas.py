@@ -79,9 +79,12 @@ def test_a_batch_that_is_half_written_and_zeros_after_it_are_no_batches(tmp_path
 
 
 def test_all_partitions_are_compared_and_something_must_be_there(tmp_path: Path) -> None:
+    def where(node: int, topic: str, partition: int) -> Path:
+        return tmp_path / str(node) / f"{topic}-{partition}"
+
     for node in (1, 2):
-        replica(tmp_path / str(node) / "t-0", LOG)
-    dirs = {1: tmp_path / "1", 2: tmp_path / "2"}
-    assert replicas.assert_equal(dirs, "t", {0: 4}) == 2 * sum(map(len, LOG))
+        replica(where(node, "t", 0), LOG)
+    holders = {0: (1, 2), 1: (1, 2)}
+    assert replicas.assert_equal(where, "t", {0: 4}, holders) == 2 * sum(map(len, LOG))
     with pytest.raises(AssertionError, match="nothing to compare"):
-        replicas.assert_equal(dirs, "t", {0: 4, 1: 4})
+        replicas.assert_equal(where, "t", {0: 4, 1: 4}, holders)
