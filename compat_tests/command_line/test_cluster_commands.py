@@ -6,12 +6,13 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import barnabas
-from compat_tests.support.cli import BARNABAS, assert_one_clear_line, run
+from compat_tests.support.cli import BARNABAS, assert_one_clear_line, heed_signals, run
 from compat_tests.support.ports import free_block, free_ports
 
 CLUSTER = "JEXY6aqzQY-32P5TStzaFg"
@@ -122,6 +123,7 @@ class StartedCluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=heed_signals,
         )
         assert self.process.stdout is not None
         assert self.process.stdout.readline().startswith("barnabas cluster ready")
@@ -132,10 +134,19 @@ class StartedCluster:
         return self.process.returncode, err
 
 
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[StartedCluster]:
+    """In `tmp_path / "c"`."""
+    started = StartedCluster(tmp_path / "c")
+    yield started
+    if started.process.poll() is None:
+        started.process.kill()
+        started.process.communicate()
+
+
 def test_a_second_cluster_start_in_a_directory_is_refused_and_the_first_goes_on(
-    tmp_path: Path,
+    cluster: StartedCluster, tmp_path: Path
 ) -> None:
-    cluster = StartedCluster(tmp_path / "c")
     before = (tmp_path / "c" / "node-1" / "server.properties").read_bytes()
     done = run("cluster", "start", "--data-dir", str(tmp_path / "c"), "--set", "num.partitions=9")
     assert_one_clear_line(done, 1, "in use", "--data-dir")
@@ -146,8 +157,7 @@ def test_a_second_cluster_start_in_a_directory_is_refused_and_the_first_goes_on(
     assert_one_clear_line(other, 1, f"base port is {cluster.base}", "4000")
 
 
-def test_ctrl_c_ends_a_cluster_of_which_a_node_is_stopped(tmp_path: Path) -> None:
-    cluster = StartedCluster(tmp_path / "c")
+def test_ctrl_c_ends_a_cluster_of_which_a_node_is_stopped(cluster: StartedCluster) -> None:
     status = run("cluster", "status", "--bootstrap", f"127.0.0.1:{cluster.base}")
     assert "3 of 3 brokers alive" in status.stdout
     assert cluster.process.stderr is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.support.cli import BARNABAS, assert_one_clear_line, run
+from compat_tests.support.cli import BARNABAS, assert_one_clear_line, heed_signals, run
 
 READY = re.compile(r"barnabas ready: (127\.0\.0\.1):(\d+) \(node 1, cluster \S{22}, data (\S+)\)\n")
 
@@ -26,6 +26,7 @@ class Started:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=heed_signals,
         )
         assert self.process.stdout is not None
         self.ready_line = self.process.stdout.readline()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from compat_tests.support.cli import heed_signals
 from compat_tests.support.wait import eventually
 
 
@@ -94,8 +95,7 @@ def test_produce_consume_and_group_offsets(
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        # A run in the background ignores SIGINT, and so would the consumer.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed_signals,
     ) as consumer:
         assert consumer.stdout is not None
         lines = [consumer.stdout.readline().strip() for _ in range(3)]

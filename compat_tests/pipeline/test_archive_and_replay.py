@@ -26,6 +26,7 @@ from compat_tests.pipeline.records import (
     read_all,
 )
 from compat_tests.support.brokers import ApacheKafka, RunningBroker
+from compat_tests.support.cli import heed_signals
 from compat_tests.support.wait import eventually
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ def test_ctrl_c_ends_a_standing_archive_cleanly_and_it_goes_on_later(
     standing = subprocess.Popen(
         command_line(*arguments, "--every", "1s", *SMALL_SPARK),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
-        cwd=tmp_path, start_new_session=True,
+        cwd=tmp_path, start_new_session=True, preexec_fn=heed_signals,
     )  # fmt: skip
     deadline = time.monotonic() + 120
     while not (lake / "_spark_metadata" / "0").exists() and time.monotonic() < deadline:

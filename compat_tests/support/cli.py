@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 BARNABAS = [sys.executable, "-m", "barnabas"]
+
+
+def heed_signals() -> None:
+    """For `preexec_fn` of whoever is sent Ctrl-C or a hangup: what runs in the background ignores
+    the one, what runs under nohup the other, and their children would too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
