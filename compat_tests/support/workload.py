@@ -28,7 +28,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from compat_tests.support import replicas
 from compat_tests.support.brokers import die_with_parent
-from compat_tests.support.checker import Report, assert_clean, check
+from compat_tests.support.checker import Report, assert_clean, check, reader_of
 from compat_tests.support.clusters import ClusterOfNodes
 from compat_tests.support.history import Fault, History, HistoryWriter, now
 from compat_tests.support.wait import eventually
@@ -173,10 +173,28 @@ class Workload:
         self.cluster.await_full_isr(self.topic)
         self.cluster.on_fault = self.fault
         self._consuming = [self._child("consumers", self._consumer_specs)]
+        self._await_partitions()
         self._producing = [
             self._child(library, specs) for library, specs in self._producer_specs.items() if specs
         ]
         return self
+
+    def _await_partitions(self) -> None:
+        """Until every reader has its partitions: a group that is forming is not what is tested."""
+
+        def all_have() -> bool:
+            have = dict.fromkeys(self.readers, 0)
+            for child in self._consuming:
+                for who, counts in child.progress.items():
+                    have[reader_of(who)] += counts["partitions"]
+            assert all(count == self.partitions for count in have.values()), have
+            return True
+
+        try:
+            eventually(all_have, timeout_s=60, what="partitions for every reader")
+        except AssertionError:
+            self.kill()
+            raise
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.cluster.on_fault = lambda what: None

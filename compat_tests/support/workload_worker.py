@@ -204,7 +204,7 @@ class _Consuming(threading.Thread):
         super().__init__(name=who, daemon=True)
         self.worker, self.who, self.group = worker, who, group
         self.reader = who.partition("/")[0]
-        self.count = worker.progress.setdefault(who, {"read": 0})
+        self.count = worker.progress.setdefault(who, {"read": 0, "partitions": 0})
         self.highest = worker.highest.setdefault(self.reader, {})
         self.open(config)
 
@@ -224,6 +224,7 @@ class _Consuming(threading.Thread):
         self.close()
 
     def assigned(self, partitions: list[int]) -> None:
+        self.count["partitions"] = len(partitions)
         self.worker.add(Assigned(now(), self.who, sorted(partitions)))
 
     def failed(self, error: object) -> None:
@@ -315,7 +316,8 @@ class KafkaPythonConsumer(_Consuming):
 
     def poll(self) -> list[tuple[int, int, str]]:
         try:
-            found = self._consumer.poll(timeout_ms=100, max_records=500)
+            # Longer than a SyncGroup takes: what is assigned after the poll has ended is lost.
+            found = self._consumer.poll(timeout_ms=1000, max_records=500)
         except Exception as error:
             if not getattr(error, "retriable", False):  # a refused connection, for example
                 self.failed(repr(error))
