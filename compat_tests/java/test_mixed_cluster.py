@@ -59,6 +59,13 @@ class MixedCluster(ClusterOfNodes):
     def start_command(self, node: Node) -> list[str]:
         return self._kind(node).start_command(self, node)
 
+    def directory_id(self, node: int) -> str:
+        """Of the directory that holds the node's metadata log; a wiped one is formatted anew."""
+        text = (self.data_dir(node) / "meta.properties").read_text()
+        found = re.search(r"^directory\.id=(\S+)$", text, re.MULTILINE)
+        assert found is not None, text
+        return found.group(1)
+
     def let_lead(self, apache: bool, tools: JavaTools) -> int:
         """The leader, after one of that kind became it: the others were no voters for a moment.
 
@@ -67,7 +74,7 @@ class MixedCluster(ClusterOfNodes):
         if (self.quorum().leader == APACHE) != apache:
             others = [node for node in self.nodes if (node == APACHE) != apache]
             for node in others:
-                self.remove_voter(node, self.nodes[node].directory_id, tools)
+                self.remove_voter(node, self.directory_id(node), tools)
             for node in others:
                 self.add_voter(node, tools)
             self.await_all()
@@ -170,7 +177,7 @@ def test_either_kind_joins_by_the_others_snapshot_and_is_made_a_voter(
     directory = cluster.data_dir(leader) / METADATA_LOG
     eventually(lambda: newest_snapshot(directory) > 0, what="a snapshot at the leader")
     joining = 1 if apache else APACHE
-    lost_id = cluster.nodes[joining].directory_id
+    lost_id = cluster.directory_id(joining)
     cluster.kill(joining)
     cluster.wipe(joining)
     cluster.format(joining, joining=True)
