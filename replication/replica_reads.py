@@ -113,22 +113,11 @@ class ReplicaReads:
         if max_wait_ms <= 0 or not partitions or _is_answer(news, min_bytes):
             on_complete(results)
             return None
-        for result in news:
-            if result.records is not None:
-                result.records.close()
+        _release(news)
         operation = DelayedFetch(
-            self,
-            max_wait_ms,
-            min_bytes,
-            max_bytes,
-            isolation,
-            replica_id,
-            partitions,
-            found,
-            on_complete,
-            leader_only,
-            replica_epoch,
-        )
+            self, max_wait_ms, min_bytes, max_bytes, isolation, replica_id, partitions, found,
+            on_complete, leader_only, replica_epoch,
+        )  # fmt: skip
         if self.fetch_purgatory.try_complete_else_watch(operation, keys):
             return None
         return operation
@@ -188,9 +177,7 @@ class ReplicaReads:
             on_followed(looked, results)
             return None
         session.put_back(looked, results)
-        for result in news:
-            if result.records is not None:
-                result.records.close()
+        _release(news)
         operation = DelayedFollowerFetch(
             self, max_wait_ms, min_bytes, max_bytes, follower, session, on_followed
         )
@@ -391,6 +378,13 @@ def _refused(result: FetchResult, code: ErrorCode) -> FetchResult:
     if result.records is not None:
         result.records.close()
     return FetchResult(int(code))
+
+
+def _release(results: Sequence[FetchResult]) -> None:
+    """What was read is not enough: it is read again when the parked fetch is answered."""
+    for result in results:
+        if result.records is not None:
+            result.records.close()
 
 
 def _is_answer(results: list[FetchResult], min_bytes: int) -> bool:
