@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from compat_tests.support import jars, replicas
-from compat_tests.support.clusters import ClusterOfNodes
+from compat_tests.support import jars
+from compat_tests.support.clusters import METADATA_LOG, ClusterOfNodes
 from compat_tests.support.history import now
 from compat_tests.support.java_tools import JavaTools
 from compat_tests.support.require import require
@@ -24,7 +24,6 @@ from compat_tests.support.workload import Workload, wait
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 
 NEW_CONTROLLER_S = 2.5
-METADATA_LOG = "__cluster_metadata-0"
 
 
 class TopicChurn(threading.Thread):
@@ -117,7 +116,7 @@ def test_c15_controllers_killed_under_topic_churn_lose_no_acknowledged_change(
     assert churn.created <= topics, churn.created - topics
     assert not churn.deleted & topics
     eventually(lambda: not left_on_disk(cluster, churn.deleted), timeout_s=60, what="deletion")
-    assert_same_metadata_logs(cluster)
+    cluster.await_same_metadata_logs()
 
 
 def caught_up(cluster: ClusterOfNodes) -> set[int]:
@@ -145,19 +144,6 @@ def assert_same_metadata(cluster: ClusterOfNodes) -> None:
         return True
 
     eventually(same, timeout_s=30, what="one view of the metadata")
-
-
-def assert_same_metadata_logs(cluster: ClusterOfNodes) -> None:
-    """Below the high watermark every node's metadata log holds the same bytes."""
-    below = cluster.quorum().high_watermark
-    logs = {node: cluster.data_dir(node) / METADATA_LOG for node in cluster.nodes}
-
-    def same() -> bool:
-        found = replicas.differences(logs, below)
-        assert not found, found[:5]
-        return True
-
-    eventually(same, timeout_s=20, what="metadata logs are the same")
 
 
 @pytest.fixture
@@ -201,7 +187,7 @@ def test_c17_a_voter_that_lost_its_disk_comes_back_as_a_new_one(
             load.await_each_producing()
         load.prove()
     assert_same_metadata(cluster)
-    assert_same_metadata_logs(cluster)
+    cluster.await_same_metadata_logs()
 
 
 def snapshots_of(cluster: ClusterOfNodes) -> list[Path]:

@@ -15,8 +15,9 @@ import pytest
 from confluent_kafka import ElectionType
 from confluent_kafka.admin import AdminClient
 
-from compat_tests.support import jars, replicas
+from compat_tests.support import jars
 from compat_tests.support.clusters import (
+    METADATA_LOG,
     SMALL_JVM,
     ApacheKafkaCluster,
     BarnabasCluster,
@@ -29,7 +30,6 @@ from compat_tests.support.workload import Workload
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(400)]
 
-METADATA_LOG = "__cluster_metadata-0"
 APACHE = 3
 CONFIG = {
     "metadata.log.max.record.bytes.between.snapshots": 3000,
@@ -59,13 +59,6 @@ class MixedCluster(ClusterOfNodes):
     def start_command(self, node: Node) -> list[str]:
         return self._kind(node).start_command(self, node)
 
-    def directory_id(self, node: int) -> str:
-        """Of the directory that holds the node's metadata log; a wiped one is formatted anew."""
-        text = (self.data_dir(node) / "meta.properties").read_text()
-        found = re.search(r"^directory\.id=(\S+)$", text, re.MULTILINE)
-        assert found is not None, text
-        return found.group(1)
-
     def let_lead(self, apache: bool, tools: JavaTools) -> int:
         """The leader, after one of that kind became it: the others were no voters for a moment.
 
@@ -74,7 +67,7 @@ class MixedCluster(ClusterOfNodes):
         if (self.quorum().leader == APACHE) != apache:
             others = [node for node in self.nodes if (node == APACHE) != apache]
             for node in others:
-                self.remove_voter(node, self.directory_id(node), tools)
+                self.remove_voter(node, self.nodes[node].directory_id, tools)
             for node in others:
                 self.add_voter(node, tools)
             self.await_all()
@@ -147,15 +140,7 @@ def same_topics_everywhere(cluster: MixedCluster) -> None:
 def same_bytes_everywhere(cluster: MixedCluster) -> None:
     """Below the high watermark all nodes hold the same batches."""
     cluster.await_all()
-    below = cluster.quorum().high_watermark
-    logs = {node: cluster.data_dir(node) / METADATA_LOG for node in cluster.nodes}
-
-    def same() -> bool:
-        found = replicas.differences(logs, below)
-        assert not found, found[:5]
-        return True
-
-    eventually(same, timeout_s=20, what="metadata logs are the same")
+    cluster.await_same_metadata_logs()
 
 
 @pytest.mark.parametrize("apache", [False, True], ids=["barnabas-leads", "kafka-leads"])
@@ -177,7 +162,7 @@ def test_either_kind_joins_by_the_others_snapshot_and_is_made_a_voter(
     directory = cluster.data_dir(leader) / METADATA_LOG
     eventually(lambda: newest_snapshot(directory) > 0, what="a snapshot at the leader")
     joining = 1 if apache else APACHE
-    lost_id = cluster.directory_id(joining)
+    lost_id = cluster.nodes[joining].directory_id
     cluster.kill(joining)
     cluster.wipe(joining)
     cluster.format(joining, joining=True)

@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 from compat_tests.support import jars
-from compat_tests.support.clusters import CLUSTERS, ClusterOfNodes
+from compat_tests.support.clusters import CLUSTERS, METADATA_LOG, ClusterOfNodes
 from compat_tests.support.java_tools import Finished, JavaTools
 from compat_tests.support.require import require
 from compat_tests.support.wait import eventually
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
-METADATA_LOG = "__cluster_metadata-0"
 # A snapshot after each few records, so that a short test sees some.
 OFTEN = {"metadata.log.max.record.bytes.between.snapshots": 2000}
 
@@ -303,9 +302,6 @@ def test_static_voters_become_dynamic_ones_by_kafka_features(
         return finished.code == 0
 
     eventually(upgraded, what="kraft.version 1")
-    for node in made.nodes.values():  # which directories they chose, the voters told
-        properties = (made.data_dir(node.id) / "meta.properties").read_text()
-        node.directory_id = re.findall(r"(?m)^directory.id=(.+)$", properties)[0]
     level = re.search(r"kraft.version.*FinalizedVersionLevel: (\d)", features("describe").ok())
     assert level
     assert level.group(1) == "1"

@@ -20,6 +20,7 @@ from __future__ import annotations
 import base64
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from barnabas.link_proxy import CLIENT, LinkProxy
-from compat_tests.support import jars, views
+from compat_tests.support import jars, replicas, views
 from compat_tests.support.brokers import (
     LOG_TAIL_BYTES,
     READY_TIMEOUT_S,
@@ -43,6 +44,7 @@ from compat_tests.support.brokers import (
 )
 from compat_tests.support.wait import eventually
 
+METADATA_LOG = "__cluster_metadata-0"
 LISTENERS = ("CLIENT", "INTERNAL", "CONTROLLER")
 SMALL_JVM = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 _FIRST_PORT, _LAST_PORT = 15_000, 32_000
@@ -230,6 +232,8 @@ class ClusterOfNodes:
         )  # fmt: skip
         if done.returncode != 0:
             raise BrokerDied(f"format of node {id_}: {done.stdout}{done.stderr}")
+        text = (node.data_dir / "meta.properties").read_text(encoding="utf-8")
+        (node.directory_id,) = re.findall(r"(?m)^directory\.id=(\S+)$", text)
 
     def launch(self, id_: int) -> None:
         """Start the process and return at once."""
@@ -466,6 +470,18 @@ class ClusterOfNodes:
             return True
 
         eventually(whole, timeout_s=timeout_s, every_s=0.1, what="all replicas in sync")
+
+    def await_same_metadata_logs(self) -> None:
+        """Until below the high watermark every node's metadata log holds the same bytes."""
+        below = self.quorum().high_watermark
+        logs = {node: self.data_dir(node) / METADATA_LOG for node in self.nodes}
+
+        def same() -> bool:
+            found = replicas.differences(logs, below)
+            assert not found, found[:5]
+            return True
+
+        eventually(same, timeout_s=20, what="metadata logs are the same")
 
     # ---- inside
 

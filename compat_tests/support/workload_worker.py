@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from compat_tests.support.checker import reader_of
 from compat_tests.support.history import (
     INFO,
     OK,
@@ -203,7 +204,7 @@ class _Consuming(threading.Thread):
     def __init__(self, worker: Worker, who: str, group: str, config: Any) -> None:
         super().__init__(name=who, daemon=True)
         self.worker, self.who, self.group = worker, who, group
-        self.reader = who.partition("/")[0]
+        self.reader = reader_of(who)
         self.count = worker.progress.setdefault(who, {"read": 0, "partitions": 0})
         self.highest = worker.highest.setdefault(self.reader, {})
         self.open(config)
