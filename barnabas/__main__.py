@@ -20,7 +20,7 @@ def _main() -> int:
     expose_app()
     from barnabas import cluster_command
     from pipeline import cli as pipeline_command
-    from server.cli import main as run
+    from server.commands.main import main as run
 
     def extend(commands: Any) -> None:
         cluster_command.add_commands(commands)

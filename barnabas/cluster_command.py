@@ -79,7 +79,7 @@ def _port(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    from server.cli import seconds
+    from server.commands.main import seconds
 
     return seconds(text)
 
@@ -92,7 +92,7 @@ def _number(text: str, largest: int) -> int:
 
 def _start(arguments: argparse.Namespace) -> int:
     from barnabas.process import BrokerError
-    from server.cli import on_stop_signals
+    from server.commands.main import on_stop_signals
 
     config = {}
     for pair in arguments.set:
@@ -201,9 +201,9 @@ def _run(cluster: Cluster, stopping: list[int]) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from server.cli import host_port
-    from server.cluster_status import ask
-    from server.health import Unhealthy
+    from server.commands.cluster_status import ask
+    from server.commands.health import Unhealthy
+    from server.commands.main import host_port
 
     try:
         status = ask(*host_port(arguments.bootstrap, "--bootstrap"), arguments.timeout)

@@ -15,7 +15,9 @@ _PACKAGES = ("wire", "storage", "replication", "server", "pipeline")
 
 # What the child runs. -I (isolated mode) keeps the user's PYTHONPATH, current directory and
 # sitecustomize out of the broker: none of them can shadow one of our packages.
-_BOOTSTRAP = "import sys; sys.path.insert(0, {!r}); from server.cli import main; sys.exit(main())"
+_BOOTSTRAP = (
+    "import sys; sys.path.insert(0, {!r}); from server.commands.main import main; sys.exit(main())"
+)
 
 
 def app_dir() -> Path:

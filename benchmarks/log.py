@@ -1,8 +1,9 @@
 """`python -m benchmarks.log [DIR]`: what one partition log costs, in microseconds, best of five.
 
-The budgets in the docstrings of `storage.log`, `storage.log_reader` and `storage.segment` are these
-figures on a two-core virtual machine. Absolute figures drift with the machine: the first lines say
-what its disk cache and its checksum do at the moment: no append can be faster than that.
+The budgets in the docstrings of `storage.log.partition_log`, `storage.log.log_reader` and
+`storage.segments.segment` are these figures on a two-core virtual machine. Absolute figures drift
+with the machine: the first lines say what its disk cache and its checksum do at the moment: no
+append can be faster than that.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
-from storage.log import PartitionLog
+from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
 from wire.crc import crc32c
 from wire.primitives import TopicPartition

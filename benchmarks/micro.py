@@ -19,8 +19,8 @@ from benchmarks import codec, log, records
 from benchmarks.codec import microseconds
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
-from storage.index import OffsetIndex
 from storage.recovery import open_log
+from storage.segments.index import OffsetIndex
 from wire.frame import RequestHeader
 from wire.messages.data import ProduceRequest
 from wire.primitives import TopicPartition
@@ -65,19 +65,21 @@ def _storage(directory: Path) -> Iterator[Budget]:
     index = OffsetIndex(directory / "00000000000000000000.index", 0, 10 << 20)
     for number in range(1, 262_144):
         index.append(number * 40, number * 4200)
-    yield Budget("offset index lookup", 1.0, "storage.index", lambda: index.lookup(5_000_000))
+    yield Budget(
+        "offset index lookup", 1.0, "storage.segments.index", lambda: index.lookup(5_000_000)
+    )
     environment = LogEnvironment(directory)
     config = LogConfig(index_interval_bytes=1 << 30)
     key = TopicPartition("budget", 0)
     opened = open_log(directory / "budget-0", key, config, environment)
     one = log.batch(1, 100)
     yield Budget(
-        "append one record", 8.0, "storage.log",
+        "append one record", 8.0, "storage.log.partition_log",
         lambda: opened.append_as_leader(one, 0, log.WALL_MS),
     )  # fmt: skip
     end = opened.log_end_offset
     yield Budget(
-        "read at the end of the log", 3.0, "storage.log_reader",
+        "read at the end of the log", 3.0, "storage.log.log_reader",
         lambda: opened.read(end, 1 << 20, True, end),
     )  # fmt: skip
 

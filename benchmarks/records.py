@@ -1,8 +1,8 @@
 """`python -m benchmarks.records`: what the broker spends per batch, in microseconds, best of five.
 
-The budgets in the docstrings of `wire.record_batch`, `wire.record_checks`, `storage.index` and
-`storage.producer_state` are these figures on a two-core virtual machine. Absolute figures drift
-with the machine; the CRC of 1 MiB, printed first, says how fast it is at the moment.
+The budgets in the docstrings of `wire.record_batch`, `wire.record_checks`, `storage.segments.index`
+and `storage.log.producer_state` are these figures on a two-core virtual machine. Absolute figures
+drift with the machine; the CRC of 1 MiB, printed first, says how fast it is at the moment.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import timeit
 from collections.abc import Callable
 from pathlib import Path
 
-from storage.index import OffsetIndex
-from storage.producer_state import AppendOrigin, ProducerStateManager
+from storage.log.producer_state import AppendOrigin, ProducerStateManager
+from storage.segments.index import OffsetIndex
 from wire.crc import crc32c
 from wire.primitives import TopicPartition
 from wire.records import (

@@ -14,13 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from replication.metadata import EMPTY_IMAGE, MetadataDelta, PartitionRegistration, TopicImage
-from replication.replica_manager import FetchPartition, ReplicaManager, ReplicaManagerConfig
-from replication.timer import Timer
+from replication.metadata.image import EMPTY_IMAGE, MetadataDelta, PartitionRegistration, TopicImage
+from replication.replicas.replica_manager import (
+    FetchPartition,
+    ReplicaManager,
+    ReplicaManagerConfig,
+)
+from replication.replicas.timer import Timer
 from storage.config import LogConfig, SystemClock
+from storage.directories.future_logs import FutureLogs
 from storage.environment import LogEnvironment
-from storage.future_logs import FutureLogs
-from storage.log import PartitionLog
+from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
 from wire.primitives import ZERO_UUID, TopicPartition
 from wire.records import Record, build_batch

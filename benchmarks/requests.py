@@ -22,10 +22,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from server import channel
 from server.handlers import ApiHandler
-from server.listeners import Listener
-from server.socket_server import SocketServer, SocketServerConfig, keep_freed_memory
+from server.network import channel
+from server.network.listeners import Listener
+from server.network.socket_server import SocketServer, SocketServerConfig, keep_freed_memory
 from tests.server.handler_support import Asked, FakeBroker, image_of, topic_image
 from tests.server.wire_client import request_bytes
 from wire.messages.data import FetchRequest, ProduceRequest
@@ -207,7 +207,7 @@ def buffers() -> None:
 
 
 if __name__ == "__main__":
-    from replication.requests import AppendResult, FetchResult
+    from replication.partition.requests import AppendResult, FetchResult
 
     _APPENDED = [AppendResult(("t", 0), base_offset=1)]
     _FETCHED = [FetchResult(0, high_watermark=9, records=b"records")]  # type: ignore[arg-type]

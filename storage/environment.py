@@ -19,7 +19,7 @@ from storage.open_files import OpenFileCache
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from storage.log import PartitionLog
+    from storage.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 

@@ -37,13 +37,14 @@ from storage.checkpoint import (
 )
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
-from storage.index import CorruptIndexError
-from storage.leader_epochs import EpochEntry, LeaderEpochCache
-from storage.log import PartitionLog
+from storage.log.leader_epochs import EpochEntry, LeaderEpochCache
+from storage.log.partition_log import PartitionLog
+from storage.log.producer_replay import apply_batch, replay_producer_state
+from storage.log.producer_state import ProducerStateManager
 from storage.open_files import OpenFileCache
-from storage.producer_replay import apply_batch, replay_producer_state
-from storage.producer_state import ProducerStateManager
-from storage.segment import (
+from storage.segments.index import CorruptIndexError
+from storage.segments.log_segments import LogSegments, make_segment
+from storage.segments.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -56,7 +57,6 @@ from storage.segment import (
     IndexMismatch,
     LogSegment,
 )
-from storage.segments import LogSegments, make_segment
 from wire.crc import crc32c
 from wire.errors import MalformedFrame
 from wire.primitives import TopicPartition

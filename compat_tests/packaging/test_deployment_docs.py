@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from server.config import KafkaConfig, catalogue
-from server.environment import read_environment
-from server.quorum_config import check
+from server.config.environment import read_environment
+from server.config.kafka_config import KafkaConfig, catalogue
+from server.node.quorum_config import check
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "deployment.md").read_text()

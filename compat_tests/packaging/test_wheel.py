@@ -32,7 +32,7 @@ def test_the_wheel_holds_every_package_and_its_data(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for package in ("wire", "storage", "replication", "server", "pipeline"):
         assert f"barnabas/_app/{package}/__init__.py" in names
-    assert "barnabas/_app/server/config_catalogue.txt" in names
+    assert "barnabas/_app/server/config/catalogue.txt" in names
 
 
 def test_the_wheel_holds_nothing_that_only_developers_need(wheel: Path) -> None:

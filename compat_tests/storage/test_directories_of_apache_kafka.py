@@ -19,9 +19,9 @@ from compat_tests.support import jars
 from compat_tests.support.brokers import ApacheKafka
 from compat_tests.support.require import require
 from storage.config import LogConfig, SystemClock
-from storage.log import PartitionLog
-from storage.log_dirs import FormattedDirs, prepare_log_dirs
-from storage.log_manager import LogManager
+from storage.directories.log_dirs import FormattedDirs, prepare_log_dirs
+from storage.directories.log_manager import LogManager
+from storage.log.partition_log import PartitionLog
 from wire.primitives import TopicPartition
 from wire.records import Record, build_batch, check_crc, iterate_headers, read_records
 

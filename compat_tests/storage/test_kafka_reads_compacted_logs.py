@@ -17,10 +17,10 @@ import pytest
 from compat_tests.support import jars
 from compat_tests.support.java_tools import JavaTools
 from compat_tests.support.require import require
-from storage.cleaner import LogCleaner
+from storage.cleaning.cleaner import LogCleaner
 from storage.config import LogConfig, SystemClock
 from storage.environment import LogEnvironment
-from storage.log import AppendOrigin, PartitionLog
+from storage.log.partition_log import AppendOrigin, PartitionLog
 from storage.recovery import open_log
 from wire.primitives import TopicPartition
 from wire.records import (

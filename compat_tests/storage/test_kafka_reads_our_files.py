@@ -19,7 +19,7 @@ from compat_tests.support.java_tools import JavaTools
 from compat_tests.support.require import require
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
-from storage.log import AppendOrigin, PartitionLog
+from storage.log.partition_log import AppendOrigin, PartitionLog
 from storage.recovery import open_log
 from wire.primitives import TopicPartition
 from wire.records import (

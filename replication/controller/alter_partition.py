@@ -30,7 +30,7 @@ from replication.controller.elections import (
 )
 from replication.controller.partition_change import Election
 from replication.controller.producer_ids import check_broker_epoch
-from replication.metadata import (
+from replication.metadata.image import (
     NO_LEADER_CHANGE,
     RECOVERED,
     RECOVERING,

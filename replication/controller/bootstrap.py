@@ -13,7 +13,7 @@ from typing import Any
 
 from replication.controller.context import ControllerConfig
 from replication.controller.elections import MIN_INSYNC_REPLICAS
-from replication.metadata import (
+from replication.metadata.image import (
     CONTROLLER_REGISTRATION_SINCE,
     ELR_VERSION,
     METADATA_VERSION,

@@ -30,7 +30,7 @@ from replication.controller.context import ControllerConfig, ControllerResult, l
 from replication.controller.elections import BrokerChange, leader_and_isr_updates, partitions
 from replication.controller.producer_ids import check_broker_epoch
 from replication.controller.sessions import BrokerSession, BrokerSessions
-from replication.metadata import (
+from replication.metadata.image import (
     CONTROLLER_REGISTRATION_SINCE,
     DIRECTORIES_RESERVED,
     METADATA_VERSION,
@@ -40,7 +40,7 @@ from replication.metadata import (
     MetadataImage,
     replayed,
 )
-from replication.registrations import endpoints_of, features_of
+from replication.metadata.registrations import endpoints_of, features_of
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import (
     BrokerRegistrationChangeRecord,

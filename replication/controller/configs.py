@@ -19,7 +19,7 @@ from replication.controller.context import (
     ControllerResult,
 )
 from replication.controller.elections import MIN_INSYNC_REPLICAS
-from replication.metadata import (
+from replication.metadata.image import (
     ELR_VERSION,
     RESOURCE_BROKER,
     RESOURCE_TOPIC,

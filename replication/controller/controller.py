@@ -46,17 +46,17 @@ from replication.controller.context import (
 from replication.controller.periodic import PeriodicTasks
 from replication.controller.requests import ActiveState, decide
 from replication.controller.sessions import BrokerSessions
-from replication.metadata import (
+from replication.metadata.image import (
     EMPTY_IMAGE,
     METADATA_VERSION,
     ControllerRegistration,
     MetadataDelta,
     TransactionBuffer,
 )
-from replication.metadata_loader import MetadataLoader
+from replication.metadata.loader import MetadataLoader
+from replication.metadata.record_serde import MetadataRecordSerde
 from replication.raft.driver import CommittedBatch, RaftDriver
 from replication.raft.snapshots import SnapshotId
-from replication.record_serde import MetadataRecordSerde
 from storage.config import Clock
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import BeginTransactionRecord, EndTransactionRecord

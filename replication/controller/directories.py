@@ -19,7 +19,7 @@ from replication.controller.elections import (
 )
 from replication.controller.partition_change import Election
 from replication.controller.producer_ids import check_broker_epoch
-from replication.metadata import (
+from replication.metadata.image import (
     METADATA_VERSION,
     MetadataImage,
     PartitionRegistration,

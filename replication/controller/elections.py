@@ -22,7 +22,7 @@ from replication.controller.context import (
     ControllerResult,
 )
 from replication.controller.partition_change import Election, PartitionChange
-from replication.metadata import (
+from replication.metadata.image import (
     ELR_VERSION,
     NO_LEADER,
     RESOURCE_BROKER,

@@ -29,7 +29,7 @@ from replication.controller.context import (
     UpgradeKRaftVersion,
 )
 from replication.controller.elections import MIN_INSYNC_REPLICAS
-from replication.metadata import (
+from replication.metadata.image import (
     ELR_VERSION,
     METADATA_VERSION,
     RESOURCE_BROKER,

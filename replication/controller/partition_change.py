@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from replication.metadata import (
+from replication.metadata.image import (
     DIRECTORY_UNASSIGNED,
     NO_LEADER,
     NO_LEADER_CHANGE,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from replication.controller import cluster, elections
 from replication.controller.requests import ActiveState
-from replication.metadata import MetadataImage
+from replication.metadata.image import MetadataImage
 from wire.messages.metadata_records import ConfigRecord, NoOpRecord
 
 

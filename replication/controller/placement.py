@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd
 
-from replication.metadata import (
+from replication.metadata.image import (
     DIRECTORY_UNASSIGNED,
     BrokerRegistration,
     MetadataImage,

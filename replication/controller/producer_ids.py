@@ -8,7 +8,7 @@ ProducerIdControlManager).
 from __future__ import annotations
 
 from replication.controller.context import ControllerResult
-from replication.metadata import MetadataImage
+from replication.metadata.image import MetadataImage
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import ProducerIdsRecord
 from wire.messages.quorum import AllocateProducerIdsRequest, AllocateProducerIdsResponse

@@ -29,7 +29,7 @@ from replication.controller.elections import (
     unclean_election_enabled,
 )
 from replication.controller.partition_change import Election
-from replication.metadata import MetadataImage, PartitionRegistration
+from replication.metadata.image import MetadataImage, PartitionRegistration
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from replication.controller.context import (
     UpgradeKRaftVersion,
 )
 from replication.controller.sessions import BrokerSessions
-from replication.metadata import EMPTY_IMAGE, MetadataImage
+from replication.metadata.image import EMPTY_IMAGE, MetadataImage
 from wire.errors import ErrorCode, KafkaError
 
 

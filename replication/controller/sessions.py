@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from replication.metadata import MetadataImage
+from replication.metadata.image import MetadataImage
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from replication.controller.context import (
     ControllerContext,
     ControllerResult,
 )
-from replication.metadata import (
+from replication.metadata.image import (
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
     MetadataImage,

@@ -47,7 +47,7 @@ from replication.raft.voter_set import VoterHistory, VoterSet
 from storage import files
 from storage.config import Clock, LogConfig
 from storage.environment import LogEnvironment
-from storage.log import AppendOrigin, PartitionLog
+from storage.log.partition_log import AppendOrigin, PartitionLog
 from storage.recovery import open_log
 from wire.errors import KafkaError
 from wire.primitives import METADATA_TOPIC_ID, TopicPartition

@@ -36,7 +36,7 @@ from wire.messages.groups import (
 )
 
 if TYPE_CHECKING:
-    from replication.metadata import BrokerRegistration
+    from replication.metadata.image import BrokerRegistration
     from server.coordinator.deadlines import Moment
 
 T = TypeVar("T")

@@ -32,8 +32,8 @@ from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
 
 if TYPE_CHECKING:
-    from replication.metadata import BrokerRegistration, MetadataImage
-    from replication.replica_manager import ReplicaManager
+    from replication.metadata.image import BrokerRegistration, MetadataImage
+    from replication.replicas.replica_manager import ReplicaManager
     from wire.schema import Request
 
 logger = logging.getLogger(__name__)

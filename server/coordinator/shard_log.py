@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from replication.replica_manager import AppendOrigin
+from replication.replicas.replica_manager import AppendOrigin
 from server.coordinator.shard import AppendOutcome, Records
 from wire.control_records import ControlRecordType, parse_end_txn_marker
 from wire.errors import ErrorCode, KafkaError
 from wire.records import Record, build_batch, check_crc, iterate_headers, read_records
 
 if TYPE_CHECKING:
-    from replication.partition import Partition
-    from replication.replica_manager import AppendResult, ReplicaManager
+    from replication.partition.partition import Partition
+    from replication.replicas.replica_manager import AppendResult, ReplicaManager
 
 _ACKS_ALL = -1
 

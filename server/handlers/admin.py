@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from server import config_schema as schema
-from server.config import KafkaConfig
-from server.config_schema import ConfigEntry
+from server.config import schema as schema
+from server.config.kafka_config import KafkaConfig
+from server.config.schema import ConfigEntry
 from server.handlers.controller import pass_on
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import (
@@ -38,7 +38,7 @@ from wire.messages.admin import (
 )
 
 if TYPE_CHECKING:
-    from server.request_channel import RequestContext
+    from server.network.request_channel import RequestContext
 
 _LEVELS = {"FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 5}
 _LEVEL_NAMES = {number: name for name, number in _LEVELS.items()}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from replication.controller.bootstrap import SERVED_FEATURES, SUPPORTED_FEATURES
 from replication.controller.context import ControllerContext
 from replication.controller.topics import check_topic_name
-from replication.metadata import NO_LEADER
+from replication.metadata.image import NO_LEADER
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.cluster import (
     ApiVersionsRequest,
@@ -34,14 +34,14 @@ from wire.primitives import UNKNOWN_OPERATIONS, ZERO_UUID
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from replication.metadata import (
+    from replication.metadata.image import (
         BrokerRegistration,
         MetadataImage,
         PartitionRegistration,
         TopicImage,
     )
     from server.handlers import ApiHandler
-    from server.request_channel import RequestContext
+    from server.network.request_channel import RequestContext
     from wire.messages.admin import CreateTopicsResponse
 
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))

@@ -15,7 +15,7 @@ from wire.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from server.request_channel import RequestContext
+    from server.network.request_channel import RequestContext
     from wire.messages.quorum import (
         AllocateProducerIdsRequest,
         AlterPartitionRequest,

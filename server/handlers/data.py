@@ -16,7 +16,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from replication.requests import (
+from replication.partition.requests import (
     CONSUMER_REPLICA_ID,
     DEBUGGING_REPLICA_ID,
     LIST_OFFSETS_MIN_VERSION,
@@ -43,9 +43,9 @@ from wire.primitives import ZERO_UUID
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from replication.metadata import MetadataImage
-    from server.fetch_session import FetchContext
-    from server.request_channel import RequestContext
+    from replication.metadata.image import MetadataImage
+    from server.handlers.fetch_session import FetchContext
+    from server.network.request_channel import RequestContext
 
 ADMIN_CLIENT_ID = "__admin_client"
 """The one client id that may write internal topics (Kafka's AdminUtils)."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from server.envelope import read_address, read_principal
-from server.error_responses import error_response
-from server.request_channel import RequestContext
+from server.network.error_responses import error_response
+from server.network.request_channel import RequestContext
+from server.peers.envelope import read_address, read_principal
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.frame import RequestHeader, encode_response, response_header_version
 from wire.messages.quorum import EnvelopeResponse

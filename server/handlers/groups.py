@@ -44,9 +44,9 @@ from wire.messages.groups import (
 from wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from replication.metadata import BrokerRegistration, MetadataImage, TopicImage
+    from replication.metadata.image import BrokerRegistration, MetadataImage, TopicImage
     from server.coordinator.group_coordinator import GroupCoordinator
-    from server.request_channel import RequestContext
+    from server.network.request_channel import RequestContext
 
 R = TypeVar("R")
 

@@ -4,18 +4,18 @@ Voters and observers use the controllers' listener: Vote, BeginQuorumEpoch, EndQ
 `__cluster_metadata`, FetchSnapshot, UpdateRaftVoter. Tools may ask on any listener: DescribeQuorum,
 AddRaftVoter, RemoveRaftVoter; a broker passes them on to the active controller.
 
-A handler translates (`server.raft_inbound`), hands the event to the raft driver, and answers from
-the driver's thread. Fetch and the changes of voters may wait there: such a request ends with its
-connection, and is answered BROKER_NOT_AVAILABLE at once when the node stops.
+A handler translates (`server.peers.raft_inbound`), hands the event to the raft driver, and answers
+from the driver's thread. Fetch and the changes of voters may wait there: such a request ends with
+its connection, and is answered BROKER_NOT_AVAILABLE at once when the node stops.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from server import raft_inbound as inbound
 from server.handlers.controller import pass_on
-from server.raft_inbound import METADATA_TOPIC, OtherLog
+from server.peers import raft_inbound as inbound
+from server.peers.raft_inbound import METADATA_TOPIC, OtherLog
 from wire.errors import ErrorCode
 from wire.messages.data import FetchResponse
 from wire.messages.quorum import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from replication.raft.driver import ReplicaState
     from replication.raft.events import Request as RaftRequest
-    from server.request_channel import RequestContext
+    from server.network.request_channel import RequestContext
     from wire.messages.data import FetchRequest
     from wire.messages.quorum import (
         AddRaftVoterRequest,

@@ -23,7 +23,7 @@ from wire.messages.transactions import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from server.request_channel import RequestContext
+    from server.network.request_channel import RequestContext
 
 _NO_ID = -1
 _PREFETCH_LEFT = 100

@@ -22,16 +22,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from replication.fetcher import ReplicaFetcher
-from replication.metadata import (
+from replication.following.fetcher import ReplicaFetcher
+from replication.metadata.image import (
     EMPTY_IMAGE,
     RESOURCE_TOPIC,
     MetadataDelta,
     PartitionRegistration,
     TransactionBuffer,
 )
-from replication.partition import Partition
-from replication.replica_manager import (
+from replication.partition.partition import Partition
+from replication.replicas.replica_manager import (
     AppendResult,
     ClusterLinks,
     FetchPartition,
@@ -39,12 +39,12 @@ from replication.replica_manager import (
     ReplicaManager,
     ReplicaManagerConfig,
 )
-from replication.timer import BackgroundScheduler, Timer
-from server.fetch_session import FetchSessionCache
+from replication.replicas.timer import BackgroundScheduler, Timer
 from server.handlers import data as handlers
+from server.handlers.fetch_session import FetchSessionCache
 from storage.config import LogConfig
-from storage.log import PartitionLog
-from storage.log_manager import LogManager
+from storage.directories.log_manager import LogManager
+from storage.log.partition_log import PartitionLog
 from storage.open_files import FileSlice
 from tests.replication.controller_support import Cluster, new_topic
 from wire.errors import KafkaError

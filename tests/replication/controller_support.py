@@ -25,14 +25,14 @@ from replication.controller.context import (
     EffectiveConfig,
     UpgradeKRaftVersion,
 )
-from replication.metadata import (
+from replication.metadata.image import (
     EMPTY_IMAGE,
     MetadataDelta,
     MetadataImage,
     PartitionRegistration,
     TransactionBuffer,
 )
-from replication.record_serde import MetadataRecordSerde
+from replication.metadata.record_serde import MetadataRecordSerde
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import (
     AlterConfigsRequest,

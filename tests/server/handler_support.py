@@ -10,18 +10,18 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
-from replication.metadata import (
+from replication.metadata.image import (
     BrokerRegistration,
     Endpoint,
     MetadataImage,
     PartitionRegistration,
     TopicImage,
 )
-from replication.requests import AppendResult, FetchResult
-from server.connection import Connection, ConnectionLimits
-from server.fetch_session import FetchSessionCache
+from replication.partition.requests import AppendResult, FetchResult
 from server.handlers import apis_of
-from server.request_channel import RequestChannel
+from server.handlers.fetch_session import FetchSessionCache
+from server.network.connection import Connection, ConnectionLimits
+from server.network.request_channel import RequestChannel
 from storage.config import LogConfig
 from tests.server.wire_client import request_bytes
 from wire.errors import ErrorCode, KafkaError

@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from replication.metadata import MetadataImage
+from replication.metadata.image import MetadataImage
 from replication.raft.driver import RaftConfig, RaftDriver
 from replication.raft.log import RaftLog
 from replication.raft.snapshots import ControlRecord, SnapshotId, write_snapshot
 from replication.raft.voter_set import Endpoint, Voter, VoterSet
 from server.handlers import CONTROLLER_APIS
-from server.listeners import Listener
-from server.peer_client import PeerClient
-from server.raft_transport import RaftTransport
-from server.socket_server import SocketServer, SocketServerConfig, monotonic_ms
+from server.network.listeners import Listener
+from server.network.socket_server import SocketServer, SocketServerConfig, monotonic_ms
+from server.peers.peer_client import PeerClient
+from server.peers.raft_transport import RaftTransport
 from storage.config import SystemClock
 from tests.replication.raft_support import Recorder, TextSerde
 from tests.server.wire_client import WireClient

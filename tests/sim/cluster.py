@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from replication.metadata import EMPTY_IMAGE, MetadataImage
+from replication.metadata.image import EMPTY_IMAGE, MetadataImage
 from tests.sim.clients import Administrator, Committer, Consumer, Producer
 from tests.sim.disks import Disks
 from tests.sim.invariants import Invariants

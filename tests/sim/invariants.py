@@ -28,17 +28,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from replication.metadata import EMPTY_IMAGE, MetadataImage, PartitionRegistration
+from replication.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionRegistration
 from replication.raft.batches import CommittedBatch
 from replication.raft.events import SnapshotId
-from storage.log import PartitionLog
+from storage.log.partition_log import PartitionLog
 from tests.sim.world import InvariantBroken
 from wire.primitives import TopicPartition
 from wire.records import iterate_headers
 
 if TYPE_CHECKING:
-    from replication.isr import IsrState
-    from replication.partition import Partition
+    from replication.partition.isr import IsrState
+    from replication.partition.partition import Partition
     from tests.sim.cluster import SimCluster
     from tests.sim.node import SimNode
 

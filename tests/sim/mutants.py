@@ -20,17 +20,17 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from replication import isr as isr_rules
 from replication.controller import cluster as controller_cluster
-from replication.isr import IsrState, IsrUpdate, ReplicaState
-from replication.partition import Partition
-from replication.partition_reads import PartitionReads
+from replication.partition import isr as isr_rules
+from replication.partition.isr import IsrState, IsrUpdate, ReplicaState
+from replication.partition.partition import Partition
+from replication.partition.partition_reads import PartitionReads
 from replication.raft.driver import RaftDriver
 from replication.raft.events import ElectionState
 from replication.raft.leader_state import LeaderState, committed_offset
 from replication.raft.log import RaftLog
 from server.coordinator.shard import Shard
-from storage import follower_append, log_sync
+from storage.log import follower_append, log_sync
 from tests.sim.cluster import Options
 from tests.sim.run import SCENARIOS, simulate
 from tests.sim.world import InvariantBroken

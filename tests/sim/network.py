@@ -20,10 +20,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from replication.controller.context import ControllerContext
-from replication.fetcher import ReplicaFetcher
+from replication.following.fetcher import ReplicaFetcher
 from replication.raft.events import ProbeVersions, VersionsReply
 from server.handlers import data as handlers
-from server.peer_client import PeerError
+from server.peers.peer_client import PeerError
 from storage.open_files import FileSlice
 from tests.sim.world import World
 from wire.errors import ErrorCode, KafkaError

@@ -1,7 +1,7 @@
 """One node of the simulated cluster: everything a broker process is made of, but threads, sockets
 and clocks.
 
-Composed as `server.shared_server`, `controller_server` and `broker_server` do it, of the same
+Composed as `server.node.shared_server`, `controller_server` and `broker_server` do it, of the same
 classes: RaftLog and RaftDriver, MetadataLoader, Controller, ControllerChannel, LogManager,
 ReplicaManager with its fetchers and AlterPartition, BrokerLifecycle, GroupCoordinator. Handlers
 find the node as `ctx.broker`.
@@ -19,34 +19,34 @@ from typing import TYPE_CHECKING, Any
 
 from replication.controller.bootstrap import SUPPORTED_FEATURES
 from replication.controller.controller import Controller
-from replication.metadata import (
+from replication.metadata.image import (
     ControllerRegistration,
     Endpoint,
     MetadataDelta,
     MetadataImage,
 )
-from replication.metadata_loader import MetadataLoader, SnapshotConfig
+from replication.metadata.loader import MetadataLoader, SnapshotConfig
+from replication.metadata.record_serde import MetadataRecordSerde
 from replication.raft.driver import RaftDriver
 from replication.raft.log import RaftLog
 from replication.raft.voter_set import Endpoint as RaftEndpoint
 from replication.raft.voter_set import Voter, VoterSet
-from replication.record_serde import MetadataRecordSerde
-from replication.replica_manager import ClusterLinks, ReplicaManager
-from replication.timer import BackgroundScheduler
-from server import settings
-from server.broker_lifecycle import BrokerLifecycle, BrokerState
-from server.config import KafkaConfig
-from server.config_schema import TOPIC, ConfigSchema
-from server.controller_channel import ControllerChannel
-from server.controller_registration import ControllerRegistrationManager
+from replication.replicas.replica_manager import ClusterLinks, ReplicaManager
+from replication.replicas.timer import BackgroundScheduler
+from server.config.kafka_config import KafkaConfig
+from server.config.schema import TOPIC, ConfigSchema
 from server.coordinator.group_coordinator import GroupCoordinator
 from server.coordinator.runtime import Surroundings
-from server.fetch_session import FetchSessionCache
-from server.listeners import PLAINTEXT, Listener
-from server.replica_publisher import ReplicaPublisher
+from server.handlers.fetch_session import FetchSessionCache
+from server.network.listeners import PLAINTEXT, Listener
+from server.node import settings
+from server.node.broker_lifecycle import BrokerLifecycle, BrokerState
+from server.node.controller_registration import ControllerRegistrationManager
+from server.node.replica_publisher import ReplicaPublisher
+from server.peers.controller_channel import ControllerChannel
 from storage.config import LogConfig
-from storage.log import PartitionLog
-from storage.log_manager import LogManager
+from storage.directories.log_manager import LogManager
+from storage.log.partition_log import PartitionLog
 from tests.sim.network import Network, SimPeers, SimRaftTransport, SimRunner
 from tests.sim.world import Actor, InvariantBroken, Killed, SimTimer
 from wire.errors import KafkaError

@@ -24,9 +24,9 @@ from wire.messages.quorum import AlterPartitionRequest
 from wire.primitives import TopicPartition
 
 if TYPE_CHECKING:
-    from replication.metadata import PartitionRegistration
-    from replication.partition import Partition
-    from storage.log import PartitionLog
+    from replication.metadata.image import PartitionRegistration
+    from replication.partition.partition import Partition
+    from storage.log.partition_log import PartitionLog
     from tests.sim.cluster import SimCluster
     from tests.sim.node import SimNode
 

@@ -15,7 +15,7 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
-from replication.timer import Timer, TimerTask
+from replication.replicas.timer import Timer, TimerTask
 
 WALL_MS = 1_700_000_000_000
 

@@ -13,7 +13,7 @@ import pytest
 from storage import files
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
-from storage.log import LogAppendInfo, PartitionLog
+from storage.log.partition_log import LogAppendInfo, PartitionLog
 from storage.open_files import OpenFileCache
 from storage.recovery import open_log
 from wire.primitives import TopicPartition

@@ -20,7 +20,7 @@ from storage.checkpoint import (
 )
 from storage.config import LogConfig
 from storage.dump import DumpError, dump_files
-from storage.log import AppendOrigin, PartitionLog
+from storage.log.partition_log import AppendOrigin, PartitionLog
 from tests.storage.log_support import WALL_MS, append, batch, make_log
 from wire.primitives import TopicPartition
 from wire.records import (

@@ -16,7 +16,7 @@ import pytest
 from storage import files
 from storage.checkpoint import LEADER_EPOCH_CHECKPOINT
 from storage.config import LogConfig
-from storage.log import AppendOrigin, PartitionLog
+from storage.log.partition_log import AppendOrigin, PartitionLog
 from storage.recovery import open_log
 from tests.storage.log_support import (
     PARTITION,

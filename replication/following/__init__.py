@@ -1,0 +1,1 @@
+"""Partitions that this broker follows: fetching from their leaders."""

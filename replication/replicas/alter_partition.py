@@ -1,0 +1,174 @@
+"""Asking the controller for other ISRs: one request in flight, many partitions in it (KIP-497).
+
+What: leaders hand in `IsrChange`s; they go to the controller as AlterPartition, and each gets its
+answer (H-7). Why one at a time: a broker's death changes a thousand ISRs within a moment, and the
+second request takes what gathered while the first was on its way. Kafka:
+DefaultAlterPartitionManager.
+
+Transitions of a change:
+
+    handed in --another is pending for the partition--> answered OPERATION_NOT_ATTEMPTED
+    handed in --> unsent --> sent --answered for this partition--> its `on_answer`, forgotten
+                        sent --no answer, or an error of the whole request--> unsent, in 50 ms
+
+A change whose leader epoch is over is sent again and again until the controller answers it: it
+says FENCED_LEADER_EPOCH then.
+
+Lock: `_lock` guards the maps; nothing is called under it. Threads: any; `submit` may run
+`on_answer` before it returns only with OPERATION_NOT_ATTEMPTED.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from replication.partition.requests import AlteredIsr, IsrChange
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.quorum import AlterPartitionRequest, AlterPartitionResponse
+
+if TYPE_CHECKING:
+    from wire.primitives import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS = 50
+_Topic = AlterPartitionRequest.Topic
+_Partition = AlterPartitionRequest.Topic.Partition
+
+Submit = Callable[[Any, Callable[[Any], None]], object]
+"""`Controller.submit` or `ControllerChannel.submit`: the response or a KafkaError comes back."""
+
+
+class Delay(Protocol):
+    """`replication.replicas.timer.Timer`, as far as it is needed here."""
+
+    def add(self, delay_ms: int, fn: Callable[[], None], /) -> object: ...
+
+
+class AlterPartitionManager:
+    """See the module. `in_flight` counts the changes on their way."""
+
+    def __init__(
+        self, submit: Submit, broker_epoch: Callable[[], int], node_id: int, timer: Delay
+    ) -> None:
+        self._submit = submit
+        self._broker_epoch = broker_epoch
+        self._node_id = node_id
+        self._timer = timer
+        self._lock = threading.Lock()
+        self._pending: dict[TopicPartition, IsrChange] = {}
+        self._is_busy = False  # a request is in flight, or will be sent after a delay
+        self._is_stopped = False
+
+    @property
+    def pending(self) -> int:
+        """How many partitions wait for the controller's answer."""
+        return len(self._pending)
+
+    def submit(self, change: IsrChange) -> None:
+        """Ask for a change; `change.on_answer` tells what became of it."""
+        with self._lock:
+            is_taken = change.topic_partition not in self._pending
+            if is_taken:
+                self._pending[change.topic_partition] = change
+        if is_taken:
+            self._send()
+        else:
+            change.on_answer(ErrorCode.OPERATION_NOT_ATTEMPTED)
+
+    def shutdown(self) -> None:
+        """Send nothing more; pending changes are never answered."""
+        with self._lock:
+            self._is_stopped = True
+            self._pending.clear()
+
+    def _send(self) -> None:
+        """Send everything that is pending, unless a request is on its way."""
+        with self._lock:
+            if self._is_busy or self._is_stopped or not self._pending:
+                return
+            self._is_busy = True
+            changes = list(self._pending.values())
+        epoch = self._broker_epoch()
+        request = AlterPartitionRequest(
+            broker_id=self._node_id, broker_epoch=epoch, topics=self._topics(changes, epoch)
+        )
+        self._submit(request, lambda answer: self._answered(changes, answer))
+
+    def _topics(self, changes: list[IsrChange], epoch: int) -> list[_Topic]:
+        by_id: dict[bytes, list[_Partition]] = {}
+        for change in changes:
+            by_id.setdefault(change.topic_id, []).append(
+                _Partition(
+                    partition_index=change.topic_partition[1],
+                    leader_epoch=change.leader_epoch,
+                    new_isr=[broker_id for broker_id, _ in change.isr],
+                    new_isr_with_epochs=[
+                        _Partition.BrokerState(
+                            broker_id=broker_id,
+                            broker_epoch=epoch if broker_id == self._node_id else broker_epoch,
+                        )
+                        for broker_id, broker_epoch in change.isr
+                    ],
+                    # There is no recovery but to lead: whoever leads has recovered (KIP-704).
+                    leader_recovery_state=0,
+                    partition_epoch=change.partition_epoch,
+                )
+            )
+        return [_Topic(topic_id=topic_id, partitions=found) for topic_id, found in by_id.items()]
+
+    def _answered(self, changes: list[IsrChange], answer: object) -> None:
+        answers: list[tuple[IsrChange, AlteredIsr | ErrorCode]] = []
+        if isinstance(answer, AlterPartitionResponse) and not answer.error_code:
+            by_key = {
+                (topic.topic_id, p.partition_index): p
+                for topic in answer.topics
+                for p in topic.partitions
+            }
+            for change in changes:
+                found = by_key.get((change.topic_id, change.topic_partition[1]))
+                if found is not None:
+                    answers.append((change, _outcome(found)))
+        else:
+            logger.warning("controller did not answer AlterPartition error=%s", _reason(answer))
+        with self._lock:
+            for change, _ in answers:
+                if self._pending.get(change.topic_partition) is change:
+                    del self._pending[change.topic_partition]
+        is_smooth = len(answers) == len(changes)
+        for change, outcome in answers:
+            if isinstance(outcome, ErrorCode):
+                is_smooth = False
+                logger.info(
+                    "ISR change was refused partition=%s-%s isr=%s error=%s",
+                    *change.topic_partition, [member for member, _ in change.isr], outcome.name,
+                )  # fmt: skip
+            try:
+                change.on_answer(outcome)
+            except Exception:
+                logger.exception("ISR change failed partition=%s-%s", *change.topic_partition)
+        if is_smooth:
+            self._send_again()
+        else:
+            self._timer.add(RETRY_MS, self._send_again)
+
+    def _send_again(self) -> None:
+        with self._lock:
+            self._is_busy = False
+        self._send()
+
+
+def _outcome(partition: Any) -> AlteredIsr | ErrorCode:
+    if partition.error_code:
+        return ErrorCode(partition.error_code)
+    return AlteredIsr(partition.leader_epoch, partition.partition_epoch, tuple(partition.isr))
+
+
+def _reason(answer: object) -> str:
+    if isinstance(answer, KafkaError):
+        return str(answer)
+    code = getattr(answer, "error_code", ErrorCode.UNKNOWN_SERVER_ERROR)
+    return ErrorCode(code).name

@@ -1,0 +1,162 @@
+"""Telling the controller in which directory each replica is (AssignReplicasToDirs, KIP-858).
+
+Why: when a directory fails, the broker names only the directory, and the controller must know which
+replicas went with it. A broker with one directory is known to have them all there; with several,
+what the log manager chose is reported when metadata says otherwise ("unassigned", or the directory
+the replica was in before). Kafka: AssignmentsManager.
+
+Transitions of a report: wanted --> sent --NONE--> known
+                          '<-- in 500 ms --another error, or no answer--'
+A newer wish for the same replica replaces an older one. Metadata repeats what it says until it
+knows, so a replica that is known already is not reported twice.
+
+Lock: `_lock` guards the maps; nothing is called under it. One request in flight, at most
+`ASSIGNMENTS_MAX` replicas in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from wire.errors import ErrorCode
+from wire.messages.quorum import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
+
+if TYPE_CHECKING:
+    from replication.replicas.alter_partition import Delay, Submit
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS = 500
+ASSIGNMENTS_MAX = 2250
+"""Kafka's MAX_ASSIGNMENTS_PER_REQUEST: what fits into its request size."""
+
+_Directory = AssignReplicasToDirsRequest.Directory
+Replica = tuple[bytes, int]
+"""(topic id, partition index)."""
+
+
+class AssignmentsManager:
+    """See the module."""
+
+    def __init__(
+        self, submit: Submit, broker_epoch: Callable[[], int], node_id: int, timer: Delay
+    ) -> None:
+        self._submit = submit
+        self._broker_epoch = broker_epoch
+        self._node_id = node_id
+        self._timer = timer
+        self._lock = threading.Lock()
+        self._wanted: dict[Replica, bytes] = {}
+        self._known: dict[Replica, bytes] = {}
+        self._on_known: dict[Replica, Callable[[], object]] = {}
+        self._is_busy = False
+        self._is_stopped = False
+
+    @property
+    def pending(self) -> int:
+        """How many replicas' directories the controller does not know yet."""
+        return len(self._wanted)
+
+    def report(
+        self,
+        topic_id: bytes,
+        partition_index: int,
+        directory_id: bytes,
+        on_known: Callable[[], object] | None = None,
+    ) -> None:
+        """The replica is in this directory, or about to be; the controller thinks otherwise.
+
+        `on_known` is called, with no lock held, once the controller knows; never, if a newer
+        report of the replica replaces this one.
+        """
+        replica = (topic_id, partition_index)
+        with self._lock:
+            is_known = replica not in self._wanted and self._known.get(replica) == directory_id
+            if not is_known:
+                self._wanted[replica] = directory_id
+                self._on_known.pop(replica, None)
+                if on_known is not None:
+                    self._on_known[replica] = on_known
+        if not is_known:
+            self._send()
+        elif on_known is not None:
+            on_known()
+
+    def shutdown(self) -> None:
+        """Report nothing more."""
+        with self._lock:
+            self._is_stopped = True
+            self._wanted.clear()
+
+    def _send(self) -> None:
+        with self._lock:
+            if self._is_busy or self._is_stopped or not self._wanted:
+                return
+            self._is_busy = True
+            sent = dict(islice(self._wanted.items(), ASSIGNMENTS_MAX))
+        request = AssignReplicasToDirsRequest(
+            broker_id=self._node_id,
+            broker_epoch=self._broker_epoch(),
+            directories=_directories(sent),
+        )
+        self._submit(request, lambda answer: self._answered(sent, answer))
+
+    def _answered(self, sent: Mapping[Replica, bytes], answer: object) -> None:
+        done: dict[Replica, bytes] = {}
+        if isinstance(answer, AssignReplicasToDirsResponse) and not answer.error_code:
+            done = {
+                (topic.topic_id, p.partition_index): directory.id
+                for directory in answer.directories
+                for topic in directory.topics
+                for p in topic.partitions
+                if p.error_code in _SETTLED
+            }
+        callbacks = []
+        with self._lock:
+            for replica, directory_id in done.items():
+                if self._wanted.get(replica) == directory_id:
+                    del self._wanted[replica]
+                    self._known[replica] = directory_id
+                    if replica in self._on_known:
+                        callbacks.append(self._on_known.pop(replica))
+        for callback in callbacks:
+            callback()
+        if len(done) == len(sent):
+            self._send_again()
+            return
+        logger.warning(
+            "directories are not known to the controller yet replicas=%s answer=%s",
+            len(sent) - len(done),
+            answer if not hasattr(answer, "error_code") else ErrorCode(answer.error_code).name,
+        )
+        self._timer.add(RETRY_MS, self._send_again)
+
+    def _send_again(self) -> None:
+        with self._lock:
+            self._is_busy = False
+        self._send()
+
+
+_SETTLED = (0, int(ErrorCode.UNKNOWN_TOPIC_ID), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+"""Known, or the replica is gone and nobody needs to know."""
+
+
+def _directories(sent: Mapping[Replica, bytes]) -> list[_Directory]:
+    by_directory: dict[bytes, dict[bytes, list[Any]]] = {}
+    for (topic_id, index), directory_id in sent.items():
+        partition = _Directory.Topic.Partition(partition_index=index)
+        by_directory.setdefault(directory_id, {}).setdefault(topic_id, []).append(partition)
+    return [
+        _Directory(
+            id=directory_id,
+            topics=[
+                _Directory.Topic(topic_id=topic_id, partitions=partitions)
+                for topic_id, partitions in topics.items()
+            ],
+        )
+        for directory_id, topics in by_directory.items()
+    ]

@@ -1,0 +1,333 @@
+"""The three requests of the replica manager that may have to wait.
+
+    DelayedProduce         until the HW covers every appended batch (acks=all), or the batch is
+                           flushed (acks=1 with flush.messages); then, or at its deadline, answer
+    DelayedFetch           until min_bytes can be read, or something about a partition changed
+    DelayedDeleteRecords   until the low watermark of all living replicas has come up
+
+Each is watched under the (topic, partition_index) tuples it concerns. `try_complete` only reads
+partitions, or guards its own progress with its own lock, as `purgatory` asks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from replication.partition.requests import UNKNOWN_EPOCH, AppendResult, FetchPartition, FetchResult
+from replication.replicas.purgatory import DelayedOperation
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from replication.partition.partition import Partition
+    from replication.replicas.follower_session import FollowerSession, SessionPartition
+
+_REQUEST_TIMED_OUT = int(ErrorCode.REQUEST_TIMED_OUT)
+
+
+@dataclass(slots=True)
+class ProduceStatus:
+    """One appended batch that is not acknowledged yet.
+
+    `next_offset` must be below or at the HW (`acks` -1) or the flushed offset (`acks` 1).
+    `leader_epoch` is the one it was appended under: in a later, interrupted leadership other
+    records may stand at its offsets.
+    """
+
+    result: AppendResult
+    partition: Partition
+    next_offset: int
+    leader_epoch: int
+    acks: int
+
+    def try_settle(self) -> bool:
+        """Is the outcome known? If so it is in `result`."""
+        partition = self.partition
+        log = partition.leader_log
+        if log is None or self.leader_epoch < partition.leader_since_epoch:
+            self.result.error_code = int(partition.not_serving)
+            self.result.error_message = partition.not_serving.name
+        elif self.acks != -1:
+            return not partition.waits_for_flush(self.next_offset)
+        elif log.high_watermark < self.next_offset:
+            return False
+        elif not partition.has_enough_in_sync():
+            # The ISR shrank after the append: the records stay, but the promise is not kept (H-11).
+            self.result.error_code = int(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+            self.result.error_message = "the ISR became too small after the records were appended"
+        return True
+
+
+class DelayedProduce(DelayedOperation):
+    """A Produce whose acknowledgement waits; `results` has every partition in request order."""
+
+    __slots__ = ("_lock", "_on_complete", "_on_expired", "_pending", "_results")
+
+    def __init__(
+        self,
+        timeout_ms: int,
+        results: list[AppendResult],
+        pending: list[ProduceStatus],
+        on_complete: Callable[[list[AppendResult]], None],
+        on_expired: Callable[[int], object],
+    ) -> None:
+        super().__init__(timeout_ms)
+        self._results = results
+        self._pending = pending
+        self._on_complete = on_complete
+        self._on_expired = on_expired
+        self._lock = threading.Lock()
+
+    def try_complete(self) -> bool:
+        with self._lock:  # a leaf: settling reads partitions without their locks
+            if self.is_completed:
+                return False
+            self._pending = [status for status in self._pending if not status.try_settle()]
+            is_settled = not self._pending
+        return is_settled and self.force_complete()
+
+    def on_complete(self) -> None:
+        with self._lock:
+            for status in self._pending:
+                if not status.try_settle():
+                    status.result.error_code = _REQUEST_TIMED_OUT
+                    status.result.error_message = "not acknowledged in time; it may be later"
+        self._on_complete(self._results)
+
+    def on_expiration(self) -> None:
+        self._on_expired(len(self._pending))
+
+
+OnFollowed = Callable[["Sequence[SessionPartition]", list[FetchResult]], None]
+"""Takes the answer to a follower: what was looked at, and one result for each."""
+
+
+class Reader(Protocol):
+    """What a delayed fetch needs of the replica manager to answer."""
+
+    def complete_fetch(self, fetch: DelayedFetch) -> None: ...
+
+    def complete_follower_fetch(self, fetch: DelayedFollowerFetch) -> None: ...
+
+    def fetch_expired(self, replica_id: int) -> None: ...
+
+    def partition_of(self, key: tuple[str, int]) -> Partition | None: ...
+
+
+class DelayedFetch(DelayedOperation):
+    """A Fetch that found less than `min_bytes`; when completed it reads once more and answers.
+
+    Complete when (Kafka's DelayedFetch): a partition is not led here any more (or not here at
+    all, for a consumer that may read from followers), its leader epoch
+    changed, its log was truncated below the fetch offset, the fetcher diverges, or enough bytes
+    are there. Differs from Kafka in that an offset between the visible bound and the log end
+    waits (Kafka answers at once with nothing, and the client asks again in a tight loop).
+    """
+
+    __slots__ = (
+        "isolation",
+        "leader_only",
+        "max_bytes",
+        "min_bytes",
+        "on_answer",
+        "partitions",
+        "reader",
+        "replica_epoch",
+        "replica_id",
+        "requests",
+    )
+
+    def __init__(
+        self,
+        reader: Reader,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        isolation: int | None,
+        replica_id: int,
+        requests: Sequence[FetchPartition],
+        partitions: Sequence[Partition | None],
+        on_answer: Callable[[list[FetchResult]], None],
+        leader_only: bool = True,
+        replica_epoch: int = -1,
+    ) -> None:
+        super().__init__(max_wait_ms)
+        self.reader = reader
+        self.min_bytes = min_bytes
+        self.max_bytes = max_bytes
+        self.isolation = isolation
+        self.replica_id = replica_id
+        self.requests = requests
+        self.partitions = partitions
+        self.on_answer = on_answer
+        self.leader_only = leader_only
+        self.replica_epoch = replica_epoch
+
+    def try_complete(self) -> bool:
+        return self._complete_if_enough(self.partitions, self.requests)
+
+    def _complete_if_enough(
+        self, partitions: Sequence[Partition | None], requests: Sequence[FetchPartition]
+    ) -> bool:
+        available = 0
+        for partition, request in zip(partitions, requests, strict=True):
+            if (
+                partition is not None
+                and (log := partition.leader_log) is not None
+                and log.end.offset == request.fetch_offset
+                and request.current_leader_epoch == partition.leader_epoch
+            ):
+                continue  # at the end of the log: most partitions of a session, at any time
+            size = self._available_bytes(partition, request)
+            if size < 0:
+                return self.force_complete()
+            available += size
+            if available >= self.min_bytes:
+                return self.force_complete()
+        return False
+
+    def try_complete_at(self, position: int) -> bool:
+        """Something happened to one partition: if any byte is enough, only it need be looked at."""
+        if self.min_bytes > 1 or position < 0:
+            return self.try_complete()
+        size = self._available_bytes(self.partitions[position], self.requests[position])
+        return size != 0 and self.force_complete()
+
+    def _available_bytes(self, partition: Partition | None, request: FetchPartition) -> int:
+        """How many bytes a read would find; -1 if the fetch must be answered whatever there is."""
+        log = None if partition is None else partition.readable_log(self.leader_only)
+        if partition is None or log is None:
+            return -1
+        epoch = request.current_leader_epoch
+        if epoch != UNKNOWN_EPOCH and epoch != partition.leader_epoch:
+            return -1
+        if request.last_fetched_epoch != UNKNOWN_EPOCH and partition.diverges(request):
+            return -1
+        offset = request.fetch_offset
+        if self.isolation is None:
+            bound = log.log_end_offset
+        else:
+            bound = log.last_stable_offset if self.isolation else log.high_watermark
+        if offset >= bound:
+            is_beyond = offset > log.log_end_offset and log is partition.leader_log
+            return -1 if is_beyond else 0
+        if self.min_bytes <= 1:
+            return 1
+        return min(log.readable_bytes(offset, bound), request.max_bytes)
+
+    def on_complete(self) -> None:
+        self.reader.complete_fetch(self)
+
+    def on_expiration(self) -> None:
+        self.reader.fetch_expired(self.replica_id)
+
+
+def _no_answer(results: list[FetchResult]) -> None:
+    """A follower's fetch in a session is answered through `on_followed`."""
+
+
+class DelayedFollowerFetch(DelayedFetch):
+    """A follower's Fetch in a session: only what was touched can complete it, or be in its answer.
+
+    It has no watch keys: its session is told of the partitions and asks `try_complete_of`.
+    """
+
+    __slots__ = ("on_followed", "session")
+
+    def __init__(
+        self,
+        reader: Reader,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        follower: tuple[int, int],
+        session: FollowerSession,
+        on_followed: OnFollowed,
+    ) -> None:
+        super().__init__(
+            reader, max_wait_ms, min_bytes, max_bytes, None, follower[0], (), (), _no_answer, True,
+            follower[1],
+        )  # fmt: skip
+        self.session = session
+        self.on_followed = on_followed
+
+    def try_complete(self) -> bool:
+        if not self.session.missed:
+            return False  # what was looked at was not enough, and nothing has happened since
+        requests = self.session.requests()
+        partition_of = self.reader.partition_of
+        return self._complete_if_enough([partition_of(r.key) for r in requests], requests)
+
+    def try_complete_of(self, request: FetchPartition) -> bool:
+        """Something happened to the partition of this request."""
+        if self.min_bytes > 1:
+            return self.try_complete()
+        size = self._available_bytes(self.reader.partition_of(request.key), request)
+        return size != 0 and self.force_complete()
+
+    def on_complete(self) -> None:
+        self.reader.complete_follower_fetch(self)
+
+
+@dataclass(slots=True)
+class DeleteStatus:
+    """One partition of a DeleteRecords: its log start moved here, not yet on all replicas."""
+
+    partition: Partition
+    requested_offset: int
+    error_code: int = _REQUEST_TIMED_OUT
+    low_watermark: int = -1
+
+    def try_settle(self) -> bool:
+        try:
+            self.low_watermark = self.partition.low_watermark()
+        except KafkaError as error:
+            self.error_code = int(error.code)
+            self.low_watermark = -1
+            return True
+        if self.low_watermark < self.requested_offset:
+            return False
+        self.error_code = 0
+        return True
+
+
+class DelayedDeleteRecords(DelayedOperation):
+    """A DeleteRecords that waits for followers to move their log start too."""
+
+    __slots__ = ("_done", "_lock", "_on_complete", "_pending")
+
+    def __init__(
+        self,
+        timeout_ms: int,
+        done: dict[tuple[str, int], tuple[int, int]],
+        pending: dict[tuple[str, int], DeleteStatus],
+        on_complete: Callable[[dict[tuple[str, int], tuple[int, int]]], None],
+    ) -> None:
+        super().__init__(timeout_ms)
+        self._done = done
+        self._pending = pending
+        self._on_complete = on_complete
+        self._lock = threading.Lock()
+
+    def try_complete(self) -> bool:
+        with self._lock:
+            if self.is_completed:
+                return False
+            self._settle()
+            is_settled = not self._pending
+        return is_settled and self.force_complete()
+
+    def on_complete(self) -> None:
+        with self._lock:
+            self._settle()
+            for key, status in self._pending.items():
+                self._done[key] = (_REQUEST_TIMED_OUT, status.low_watermark)
+        self._on_complete(self._done)
+
+    def _settle(self) -> None:
+        for key, status in list(self._pending.items()):
+            if status.try_settle():
+                self._done[key] = (status.error_code, status.low_watermark)
+                del self._pending[key]

@@ -1,0 +1,337 @@
+"""Moving replicas between the log directories of this node (AlterReplicaLogDirs, KIP-113).
+
+What: a replica that moves gets a future log in the other directory
+(`storage.directories.future_logs`). It is filled from the current log, batch for batch, while that
+goes on serving. When it has everything, the controller is told where the replica will be
+(AssignReplicasToDirs), and once it knows, the future log takes the current one's place. Kafka:
+ReplicaAlterLogDirsThread, Partition.maybeReplaceCurrentWithFutureReplica.
+
+States of a move:
+
+    COPYING --caught up--> ASSIGNING --the controller knows--> ASSIGNED --nothing missing--> moved
+       '-- another directory asked for, the replica leaves, a disk fails --> (none)
+
+In every state the copy goes on. The order of the last two steps is the point of KIP-858: should the
+other directory fail, the controller knows at once which replicas went with it. A move that ends
+after the controller was told is taken back with another report.
+
+What is copied: the batches, which bring leader epochs and producer state along; at the end high
+watermark, log start and the leader epochs that have no record (`PartitionLog.take_over`). A current
+log that is cut off cuts the future one (`partition_following`). Retention and compaction work on
+the current log only.
+
+Threads: `alter` and `cancel` from any; `turn` copies up to `_TURN_BYTES` and is run by the storage
+scheduler, or a simulator. The last bytes are copied under the partition's lock, while nothing can
+be appended: at most `_REST_BYTES`. Lock order: state (`LocalReplicas`), partition, creation, log.
+
+Gaps: one thread, shared with retention, for all moves (num.replica.alter.log.dirs.threads); what a
+log still knows of idempotent producers whose batches were deleted is not copied.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from replication.following.replication_quota import ReplicationQuota
+from wire.errors import KafkaError
+from wire.primitives import TopicPartition
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from replication.partition.partition import Partition
+    from replication.replicas.local_replicas import LocalReplicas
+    from storage.directories.log_manager import LogManager
+    from storage.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+_READ_BYTES = 1 << 20
+_TURN_BYTES = 8 << 20
+_REST_BYTES = 1 << 20
+_WAIT_MS = 50
+_RETRY_MS = 1_000
+_BASE_OFFSET_BYTES = 8
+
+
+class Assign(Protocol):
+    """`assignments.AssignmentsManager.report`."""
+
+    def __call__(
+        self,
+        topic_id: bytes,
+        partition_index: int,
+        directory_id: bytes,
+        on_known: Callable[[], object] | None = None,
+    ) -> None: ...
+
+
+class MoveState(Enum):
+    """See the module."""
+
+    COPYING = "copying"
+    ASSIGNING = "telling the controller"
+    ASSIGNED = "the controller knows"
+
+
+class _Move:
+    __slots__ = ("future", "key", "partition", "state")
+
+    def __init__(self, key: TopicPartition, partition: Partition, future: PartitionLog) -> None:
+        self.key = key
+        self.partition = partition
+        self.future = future
+        self.state = MoveState.COPYING
+
+
+class LogDirMoves:
+    """All moves of this node; see the module."""
+
+    def __init__(
+        self,
+        local: LocalReplicas,
+        log_manager: LogManager,
+        node_id: int,
+        assign: Assign,
+        run_later: Callable[[int, Callable[[], object]], object],
+        quota: ReplicationQuota,
+        on_moved: Callable[[Partition], object],
+    ) -> None:
+        """`run_later(delay_ms, job)`: on the storage scheduler. `on_moved` is called with no lock
+        held after a partition's log was replaced."""
+        self.quota = quota
+        self._local = local
+        self._manager = log_manager
+        self._node_id = node_id
+        self._assign = assign
+        self._run_later = run_later
+        self._on_moved = on_moved
+        self._moves: dict[TopicPartition, _Move] = {}
+        """Written under the local replicas' state lock."""
+        self._is_planned = False
+        self._is_stopped = False
+
+    @property
+    def count(self) -> int:
+        return len(self._moves)
+
+    def state(self, key: TopicPartition) -> MoveState | None:
+        """For tests and diagnosis."""
+        move = self._moves.get(key)
+        return None if move is None else move.state
+
+    # ------------------------------------------------------------------ beginning and ending
+
+    def alter(self, partition: Partition, directory: Path) -> None:
+        """Have the replica in `directory`; where it is already, a move elsewhere ends.
+
+        Raises KafkaError KAFKA_STORAGE_ERROR.
+        """
+        with self._local.state_lock:
+            self._begin(partition, directory)
+        self._plan(0)
+
+    def resume(self, partition: Partition, directory: Path) -> None:
+        """Go on with what a stop interrupted; the caller holds the state lock."""
+        try:
+            self._begin(partition, directory)
+        except KafkaError as error:
+            logger.error("move not resumed partition=%s-%s error=%s",
+                         *partition.topic_partition, error)  # fmt: skip
+        self._plan(0)
+
+    def _begin(self, partition: Partition, directory: Path) -> None:
+        key = partition.topic_partition
+        log = partition.open_log()
+        move = self._moves.get(key)
+        if move is not None and move.future.directory.parent == directory:
+            return
+        self.cancel(key)
+        if log.directory.parent == directory:
+            self._manager.future_logs.delete(key)
+            return
+        future = self._manager.future_logs.create(key, partition.topic_id, log.config, directory)
+        with partition.lock:
+            partition.future_log = future
+        self._moves[key] = _Move(key, partition, future)
+        logger.info("moving replica partition=%s-%s from=%s to=%s",
+                    *key, log.directory.parent, directory)  # fmt: skip
+
+    def cancel(self, key: TopicPartition) -> None:
+        """The replica moves no more; the caller holds the state lock."""
+        move = self._moves.pop(key, None)
+        if move is None:
+            return
+        partition = move.partition
+        with partition.lock:
+            partition.future_log = None
+        self._manager.future_logs.delete(key)
+        log = partition.log
+        if move.state is not MoveState.COPYING and log is not None:
+            actual = self._manager.directory_id(log.directory.parent)
+            self._assign(partition.topic_id, key.partition_index, actual)
+        logger.info("move ended partition=%s-%s state=%s", *key, move.state.name)
+
+    def shutdown(self) -> None:
+        """Copy nothing more; the moves go on after the next start."""
+        self._is_stopped = True
+
+    # ------------------------------------------------------------------ copying
+
+    def _plan(self, delay_ms: int) -> None:
+        if not self._is_planned and not self._is_stopped:
+            self._is_planned = True
+            self._run_later(delay_ms, self._run)
+
+    def _run(self) -> None:
+        self._is_planned = False
+        delay_ms = self.turn()
+        if delay_ms is not None:
+            self._plan(delay_ms)
+
+    def turn(self) -> int | None:
+        """One bounded piece of work; ms until there may be more, None if nothing moves."""
+        delay_ms: int | None = None
+        for move in list(self._moves.values()):
+            if self._is_stopped:
+                return None
+            try:
+                wait_ms = self._step(move)
+            except KafkaError as error:
+                wait_ms = self._failed(move, error)
+            if wait_ms is not None and (delay_ms is None or wait_ms < delay_ms):
+                delay_ms = wait_ms
+        return delay_ms
+
+    def _failed(self, move: _Move, error: KafkaError) -> int | None:
+        if not self._is_current(move):
+            return None
+        futures = self._manager.future_logs
+        if futures.get(move.key) is not move.future or move.future.is_offline:
+            logger.error("move failed partition=%s-%s error=%s", *move.key, error)
+            with self._local.state_lock:
+                if self._is_current(move):
+                    self.cancel(move.key)
+            return None
+        logger.warning("move is delayed partition=%s-%s error=%s", *move.key, error)
+        return _RETRY_MS
+
+    def _is_current(self, move: _Move) -> bool:
+        return self._moves.get(move.key) is move
+
+    def _step(self, move: _Move) -> int | None:
+        """Copy; when there is nothing left to copy, go on to the next state."""
+        partition = move.partition
+        if partition.log is None:
+            self._release(move)
+            return None
+        if self.quota.is_exceeded():
+            return _RETRY_MS
+        left = _TURN_BYTES
+        while left > 0:
+            copied = self._copy(move)
+            if copied == 0:
+                return self._caught_up(move)
+            left -= copied
+        return 0
+
+    def _release(self, move: _Move) -> None:
+        """The current log's directory failed: what was copied stays until the next start."""
+        with self._local.state_lock:
+            if self._is_current(move) and move.partition.log is None:
+                del self._moves[move.key]
+                self._manager.future_logs.release(move.key)
+
+    def _copy(self, move: _Move) -> int:
+        """Copy the next piece; its size, 0 at the end of the current log. Raises KafkaError."""
+        partition = move.partition
+        current = partition.open_log()
+        seen = current.truncations
+        data = self._read(current, move.future)
+        if not data:
+            return 0
+        with partition.lock:
+            if partition.log is not current or current.truncations != seen:
+                return len(data)  # cut off meanwhile: what was read may not be there any more
+            size = move.future.append_as_follower(data, current.latest_epoch).size
+        if self.quota.is_set:
+            self.quota.record(size)
+        return size
+
+    def _read(self, current: PartitionLog, future: PartitionLog) -> bytes:
+        offset = future.log_end_offset
+        begins = not future.size and offset < current.log_start_offset
+        if begins or not current.segments.items[0].base_offset <= offset <= current.log_end_offset:
+            offset = current.log_start_offset
+            future.truncate_fully_and_start_at(offset)
+        read = current.read(offset, _READ_BYTES, True, current.log_end_offset)
+        if read.records is None:
+            return b""
+        try:
+            data = read.records.read()
+        finally:
+            read.records.close()
+        base_offset = int.from_bytes(data[:_BASE_OFFSET_BYTES], "big")
+        if base_offset < offset and not future.size:
+            # The log starts within a batch, and batches are copied whole.
+            future.truncate_fully_and_start_at(base_offset)
+        return data
+
+    # ------------------------------------------------------------------ changing over
+
+    def _caught_up(self, move: _Move) -> int | None:
+        if move.state is MoveState.COPYING:
+            self._tell_controller(move)
+        if move.state is not MoveState.ASSIGNED:
+            return _WAIT_MS
+        if not self._change_over(move):
+            return _WAIT_MS
+        self._on_moved(move.partition)
+        manager = self._manager
+        for write in (
+            manager.checkpoint_high_watermarks,
+            manager.checkpoint_recovery_points,
+            manager.checkpoint_log_start_offsets,
+        ):
+            write()
+        return None
+
+    def _tell_controller(self, move: _Move) -> None:
+        partition = move.partition
+        directory_id = self._manager.directory_id(move.future.directory.parent)
+        registration = partition.registration
+        if registration is not None and registration.directory(self._node_id) == directory_id:
+            move.state = MoveState.ASSIGNED
+            return
+        move.state = MoveState.ASSIGNING
+
+        def note() -> None:
+            move.state = MoveState.ASSIGNED
+
+        self._assign(partition.topic_id, move.key.partition_index, directory_id, note)
+
+    def _change_over(self, move: _Move) -> bool:
+        """Copy the rest while nothing is appended, and serve from the copy; False: not yet."""
+        partition, future = move.partition, move.future
+        future.flush()
+        with self._local.state_lock, partition.lock:
+            current = partition.log
+            if current is None or not self._is_current(move):
+                return False
+            end_offset = current.log_end_offset
+            rest = current.readable_bytes(future.log_end_offset, end_offset)
+            if rest > _REST_BYTES or partition.waits_for_flush(end_offset):
+                return False
+            while future.log_end_offset < end_offset:
+                future.append_as_follower(self._read(current, future), current.latest_epoch)
+            if future.flushed_offset < current.flushed_offset:
+                return False  # what was on disk stays on disk
+            self._manager.future_logs.promote(move.key, current)
+            partition.replace_log(future)
+            del self._moves[move.key]
+        if current.log_start_offset > future.log_start_offset:  # DeleteRecords, just then
+            future.increment_log_start_offset(current.log_start_offset)
+        return True

@@ -1,0 +1,402 @@
+"""Reading for Fetch: what a consumer or follower gets now, or what it waits for.
+
+The reading half of `replica_manager.ReplicaManager`. A fetch reads its partitions in order and is
+answered at once if there is enough to say, else it is parked in the fetch purgatory; an append on
+one of its partitions, a moved high watermark or a new role reads again and answers.
+
+A follower's fetch offset says what it has: it moves the high watermark and the ISR *after* the
+leader's log was read for it (H-4). Its answer then carries the newest high watermark.
+
+Consumers may be sent to a replica in their own rack (KIP-392): with `replica.selector.class` set to
+Kafka's RackAwareReplicaSelector, a leader names the in-sync replica there that is furthest ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from replication.partition.requests import FetchPartition, FetchResult
+from replication.replicas.delayed import DelayedFetch, DelayedFollowerFetch, OnFollowed
+from replication.replicas.local_replicas import LocalReplicas
+from replication.replicas.purgatory import DelayedOperation, Purgatory
+from wire.errors import ErrorCode, KafkaError
+from wire.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from replication.following.replication_quota import ReplicationQuota
+    from replication.metadata.image import MetadataImage
+    from replication.partition.partition import Partition
+    from replication.replicas.follower_session import FollowerSession, SessionPartition
+    from replication.replicas.replica_manager import ReplicaManagerConfig
+    from wire.messages.data import FetchRequest
+
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+_INCONSISTENT_TOPIC_ID = int(ErrorCode.INCONSISTENT_TOPIC_ID)
+
+
+class ReplicaReads:
+    """See the module; made by `ReplicaManager` only."""
+
+    def __init__(
+        self,
+        local: LocalReplicas,
+        fetch_purgatory: Purgatory,
+        metadata: Callable[[], MetadataImage],
+        now_ms: Callable[[], int],
+        node_id: int,
+        config: ReplicaManagerConfig,
+    ) -> None:
+        self.config = config
+        self.local = local
+        self.fetch_purgatory = fetch_purgatory
+        self.leader_quota: ReplicationQuota | None = None
+        """Bounds what throttled replicas that are behind get; None while there is no limit."""
+        self.fetch_requests = 0
+        self.expired_consumer_fetches = 0
+        self.expired_follower_fetches = 0
+        self._partitions = local.partitions
+        self._now_ms = now_ms
+        self._metadata = metadata
+        self._node_id = node_id
+        self._selects_by_rack = config.replica_selector_class == RACK_AWARE_SELECTOR
+
+    def _partition_changed(self, partition: Partition) -> None:
+        """Role, epoch, HW or flushed offset changed: look at everything parked on it."""
+        raise NotImplementedError
+
+    def fetch(
+        self,
+        replica_id: int,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        isolation_level: int,
+        partitions: Sequence[FetchPartition],
+        on_complete: Callable[[list[FetchResult]], None],
+        *,
+        rack: str | None = None,
+        replica_epoch: int = -1,
+    ) -> DelayedOperation | None:
+        """Read the partitions in order; answer now if there is enough to say, else park.
+
+        There is enough when: nobody wants to wait, `min_bytes` were found, or a partition has an
+        error or a diverging epoch. The first partition with data gives at least its first batch,
+        whatever the limits; the rest share what is left of `max_bytes` (KIP-74).
+        `on_complete` gets one result per partition, in order, exactly once, unless the returned
+        operation is cancelled. File slices in the results belong to it. `rack` is None for a
+        consumer that reads from leaders only (below version 11), else where it stands ("" if it
+        does not say).
+        Budget: 12 µs for one partition with data at the log's end; parking 15 µs.
+        """
+        self.fetch_requests += 1
+        limit = self.config.fetch_max_bytes
+        if max_bytes > limit:
+            max_bytes = limit
+        if min_bytes > max_bytes:
+            min_bytes = max_bytes
+        is_follower = replica_id >= 0
+        isolation = None if is_follower else isolation_level
+        leader_only = is_follower or rack is None
+        keys = [request.key for request in partitions]
+        partition_of = self._partitions.get
+        found = [partition_of(key) for key in keys]
+        if is_follower:
+            results, news = self._read_as_follower(
+                partitions, found, max_bytes, replica_id, replica_epoch
+            )
+        else:
+            news = results = self._read(partitions, found, max_bytes, isolation, leader_only)
+            if rack and self._selects_by_rack:
+                self._send_to_rack(rack, partitions, found, results)
+        if max_wait_ms <= 0 or not partitions or _is_answer(news, min_bytes):
+            on_complete(results)
+            return None
+        _release(news)
+        operation = DelayedFetch(
+            self, max_wait_ms, min_bytes, max_bytes, isolation, replica_id, partitions, found,
+            on_complete, leader_only, replica_epoch,
+        )  # fmt: skip
+        if self.fetch_purgatory.try_complete_else_watch(operation, keys):
+            return None
+        return operation
+
+    def complete_fetch(self, fetch: DelayedFetch) -> None:
+        """Read again for a parked fetch, and answer it."""
+        requests, found = fetch.requests, fetch.partitions
+        quiet: list[FetchResult | None] | None = None
+        if fetch.replica_id >= 0:
+            quiet = self._quiet_answers(
+                requests, found, fetch.replica_id, fetch.replica_epoch, None
+            )
+        results = self._read(
+            requests, found, fetch.max_bytes, fetch.isolation, fetch.leader_only, quiet
+        )
+        if self.leader_quota is not None and fetch.replica_id >= 0:
+            self._throttle(fetch.replica_id, found, results)
+        fetch.on_answer(results)
+
+    def follower_session(self) -> FollowerSession:
+        """What `follow` needs to know of a session; one for each."""
+        from replication.replicas.follower_session import FollowerSession
+
+        return FollowerSession(self.fetch_purgatory, self.config.replica_lag_time_max_ms // 6)
+
+    def follow(
+        self,
+        follower: tuple[int, int],
+        wanted: FetchRequest,
+        session: FollowerSession,
+        on_followed: OnFollowed,
+    ) -> DelayedOperation | None:
+        """`fetch` for a follower (its broker's id and epoch) in a session: costs what was touched.
+
+        `on_followed` gets what was looked at and the results, and must hand both to
+        `FollowerSession.put_back` once it knows what will be told, and before it tells it.
+        """
+        self.fetch_requests += 1
+        max_wait_ms = wanted.max_wait_ms
+        max_bytes = min(wanted.max_bytes, self.config.fetch_max_bytes)
+        min_bytes = min(wanted.min_bytes, max_bytes)
+        partition_of = self._partitions.get
+        now_ms = self._now_ms()
+
+        def is_quiet(one: SessionPartition) -> bool:
+            request = one.request
+            partition = partition_of(request.key)
+            if partition is None or one.told is None:
+                return False
+            return partition.quiet_answer(*follower, request, now_ms) is one.told
+
+        looked = session.take(follower, now_ms, is_quiet)
+        requests = [one.request for one in looked]
+        found = [partition_of(request.key) for request in requests]
+        results, news = self._read_as_follower(requests, found, max_bytes, *follower)
+        if max_wait_ms <= 0 or _is_answer(news, min_bytes):
+            on_followed(looked, results)
+            return None
+        session.put_back(looked, results)
+        _release(news)
+        operation = DelayedFollowerFetch(
+            self, max_wait_ms, min_bytes, max_bytes, follower, session, on_followed
+        )
+        session.parked = operation
+        return None if self.fetch_purgatory.park(operation) else operation
+
+    def complete_follower_fetch(self, fetch: DelayedFollowerFetch) -> None:
+        """Read what was touched since it was parked, and answer it."""
+        replica_id, replica_epoch = fetch.replica_id, fetch.replica_epoch
+        looked = fetch.session.take((replica_id, replica_epoch))
+        requests = [one.request for one in looked]
+        partition_of = self._partitions.get
+        found = [partition_of(request.key) for request in requests]
+        quiet = self._quiet_answers(requests, found, replica_id, replica_epoch, None)
+        results = self._read(requests, found, fetch.max_bytes, None, True, quiet)
+        if self.leader_quota is not None:
+            self._throttle(replica_id, found, results)
+        fetch.on_followed(looked, results)
+
+    def partition_of(self, key: tuple[str, int]) -> Partition | None:
+        return self._partitions.get(key)
+
+    def fetch_expired(self, replica_id: int) -> None:
+        if replica_id < 0:
+            self.expired_consumer_fetches += 1
+        else:
+            self.expired_follower_fetches += 1
+
+    def _read(
+        self,
+        requests: Sequence[FetchPartition],
+        found: Sequence[Partition | None],
+        max_bytes: int,
+        isolation: int | None,
+        leader_only: bool,
+        quiet: list[FetchResult | None] | None = None,
+    ) -> list[FetchResult]:
+        """Read in order; where `quiet` has an answer already it is taken."""
+        results: list[Any] = [None] * len(requests) if quiet is None else quiet.copy()
+        is_first = True
+        for at, answer in enumerate(results):
+            if answer is not None:
+                continue
+            request, partition = requests[at], found[at]
+            if partition is None:
+                results[at] = FetchResult(int(self.local.absent(request.key).code))
+                continue
+            topic_id = request.topic_id
+            if topic_id != partition.topic_id and topic_id is not None and topic_id != ZERO_UUID:
+                results[at] = FetchResult(_INCONSISTENT_TOPIC_ID)
+                continue
+            limit = request.max_bytes
+            if limit > max_bytes:
+                limit = max_bytes
+            result = partition.read_records(request, limit, is_first, isolation, leader_only)
+            results[at] = result
+            if result.records is not None:
+                is_first = False
+                size = result.records.size
+                max_bytes = max_bytes - size if size < max_bytes else 0
+        return results
+
+    def _read_as_follower(
+        self,
+        requests: Sequence[FetchPartition],
+        found: Sequence[Partition | None],
+        max_bytes: int,
+        replica_id: int,
+        replica_epoch: int,
+    ) -> tuple[list[FetchResult], list[FetchResult]]:
+        """Read up to the log end, and take the fetch offsets as what the follower has (H-4).
+
+        Returns all results, and those of them that are no quiet answers.
+        """
+        quiet = self._quiet_answers(requests, found, replica_id, replica_epoch, self._now_ms())
+        looked = [at for at, answer in enumerate(quiet) if answer is None]
+        end_offsets = [_end_offset(found[at]) for at in looked]
+        results = self._read(requests, found, max_bytes, None, True, quiet)
+        if self.leader_quota is not None:
+            self._throttle(replica_id, found, results)
+        for at, end_offset in zip(looked, end_offsets, strict=True):
+            partition, result = found[at], results[at]
+            if partition is None or result.error_code:
+                continue
+            request = requests[at]
+            error = partition.check_follower(replica_id, request.current_leader_epoch)
+            if not error and result.diverging_epoch is None:
+                error = self._follower_fetched(
+                    partition, replica_id, replica_epoch, request, end_offset
+                )
+                result.high_watermark = partition.high_watermark
+            if error:
+                results[at] = _refused(result, error)
+        return results, [results[at] for at in looked]
+
+    @staticmethod
+    def _quiet_answers(
+        requests: Sequence[FetchPartition],
+        found: Sequence[Partition | None],
+        replica_id: int,
+        replica_epoch: int,
+        now_ms: int | None,
+    ) -> list[FetchResult | None]:
+        """The answers of the partitions in which nothing happened; None for the others."""
+        return [
+            None
+            if partition is None
+            else partition.quiet_answer(replica_id, replica_epoch, request, now_ms)
+            for request, partition in zip(requests, found, strict=True)
+        ]
+
+    def _follower_fetched(
+        self,
+        partition: Partition,
+        replica_id: int,
+        replica_epoch: int,
+        request: FetchPartition,
+        leader_end_offset: int,
+    ) -> ErrorCode:
+        try:
+            if partition.update_follower_fetch_state(
+                replica_id, replica_epoch, request, leader_end_offset
+            ):
+                self._partition_changed(partition)
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.NONE
+
+    def _throttle(
+        self, replica_id: int, found: Sequence[Partition | None], results: list[FetchResult]
+    ) -> None:
+        """Take the records away from throttled replicas that are behind while the quota is used."""
+        from replication.following.replication_quota import is_throttled
+
+        quota = self.leader_quota
+        assert quota is not None
+        for partition, result in zip(found, results, strict=True):
+            log = None if partition is None else partition.leader_log
+            if partition is None or log is None or result.records is None:
+                continue
+            throttled_replicas = log.config.leader_replication_throttled_replicas
+            if replica_id in partition.isr or not is_throttled(
+                throttled_replicas, partition.topic_partition[1], replica_id
+            ):
+                continue
+            if quota.is_exceeded():
+                result.records.close()
+                result.records = None
+            else:
+                quota.record(result.records.size)
+
+    # ------------------------------------------------------------------ consumers by rack
+
+    def _send_to_rack(
+        self,
+        rack: str,
+        requests: Sequence[FetchPartition],
+        found: Sequence[Partition | None],
+        results: list[FetchResult],
+    ) -> None:
+        """Name a replica in the consumer's rack instead of records, where there is one."""
+        for request, partition, result in zip(requests, found, results, strict=True):
+            if partition is None or not partition.is_leader or result.error_code:
+                continue
+            replica_id = self._preferred_read_replica(partition, rack, request.fetch_offset)
+            if replica_id >= 0:
+                result.preferred_read_replica = replica_id
+                if result.records is not None:
+                    result.records.close()
+                    result.records = None
+
+    def _preferred_read_replica(self, partition: Partition, rack: str, fetch_offset: int) -> int:
+        """The in-sync replica in `rack` that is furthest ahead and has the offset; -1: ask us."""
+        brokers = self._metadata().brokers
+        own = brokers.get(self._node_id)
+        if own is not None and own.rack == rack:
+            return -1
+        best = (-1, -1, -1)
+        for replica_id, follower in partition.followers.items():
+            broker = brokers.get(replica_id)
+            if (
+                broker is not None
+                and broker.rack == rack
+                and not broker.fenced
+                and replica_id in partition.isr
+                and follower.log_start_offset <= fetch_offset <= follower.log_end_offset
+            ):
+                best = max(best, (follower.log_end_offset, follower.last_caught_up_ms, replica_id))
+        return best[2]
+
+
+def _end_offset(partition: Partition | None) -> int:
+    log = None if partition is None else partition.log
+    return -1 if log is None else log.end.offset
+
+
+def _refused(result: FetchResult, code: ErrorCode) -> FetchResult:
+    if result.records is not None:
+        result.records.close()
+    return FetchResult(int(code))
+
+
+def _release(results: Sequence[FetchResult]) -> None:
+    """What was read is not enough: it is read again when the parked fetch is answered."""
+    for result in results:
+        if result.records is not None:
+            result.records.close()
+
+
+def _is_answer(results: list[FetchResult], min_bytes: int) -> bool:
+    """Is there enough to answer a fetch now?"""
+    size = 0
+    for result in results:
+        if (
+            result.error_code
+            or result.diverging_epoch is not None
+            or result.preferred_read_replica >= 0
+        ):
+            return True
+        if result.records is not None:
+            size += result.records.size
+    return size >= min_bytes

@@ -1,0 +1,1 @@
+"""What a person types: start, format, check-config, health, demo. Nothing imports these."""

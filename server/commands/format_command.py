@@ -1,0 +1,115 @@
+"""`barnabas format` and `barnabas random-uuid`: what a cluster's nodes need before they start.
+
+Flags are those of `kafka-storage format`, short ones too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+
+def add_commands(commands: Any) -> None:
+    """Add both commands to the parser."""
+    format_ = commands.add_parser(
+        "format",
+        help="prepare a node's directories before its first start in a cluster",
+        description="Prepare the log directories of one node, as kafka-storage format does. Needed"
+        " on each node of a cluster, with the same cluster id; a node alone prepares its own.",
+        epilog="Three nodes with controller.quorum.voters: run `barnabas random-uuid` once, then"
+        " `barnabas format --cluster-id ID --config server.properties` on each.",
+    )
+    format_.add_argument(
+        "--config", "-c", metavar="FILE", type=Path, required=True, help="the server.properties"
+    )
+    format_.add_argument(
+        "--cluster-id",
+        "-t",
+        metavar="ID",
+        required=True,
+        help="the cluster's id, the same on every node (`barnabas random-uuid` makes one)",
+    )
+    first = format_.add_mutually_exclusive_group()
+    first.add_argument(
+        "--standalone",
+        "-s",
+        action="store_true",
+        help="this controller is the first and only voter; others are added later",
+    )
+    first.add_argument(
+        "--initial-controllers",
+        "-I",
+        metavar="ID@HOST:PORT:DIRECTORY-ID,...",
+        help="the first voters, the same on every node",
+    )
+    first.add_argument(
+        "--no-initial-controllers",
+        "-N",
+        action="store_true",
+        help="this node joins a quorum that exists",
+    )
+    format_.add_argument(
+        "--ignore-formatted",
+        "-g",
+        action="store_true",
+        help="pass over directories that are formatted already",
+    )
+    format_.add_argument(
+        "--release-version", "-r", metavar="VERSION", help="metadata.version to start with, as 4.3"
+    )
+    format_.add_argument(
+        "--feature",
+        "-f",
+        metavar="NAME=LEVEL",
+        action="append",
+        default=[],
+        help="the level of one feature to start with; may be given again",
+    )
+    format_.set_defaults(run=_format)
+
+    uuid = commands.add_parser("random-uuid", help="print a fresh id, for a cluster or a directory")
+    uuid.set_defaults(run=_random_uuid)
+
+
+def _format(arguments: argparse.Namespace) -> int:
+    from server.commands.main import EXIT_OK, EXIT_USAGE, UserError
+    from server.config.kafka_config import KafkaConfig, load_properties
+    from server.node.format import FormatError, FormatOptions, format_node
+    from server.node.shared_server import new_uuid
+    from storage.directories.log_dirs import LogDirError
+
+    if not re.fullmatch(r"[A-Za-z0-9_=+/.-]{1,64}", arguments.cluster_id):
+        raise UserError(
+            f"--cluster-id {arguments.cluster_id!r}: expected such as 5L6g3nShT-eMCtK--X86sw",
+            EXIT_USAGE,
+        )
+    options = FormatOptions(
+        arguments.cluster_id,
+        standalone=arguments.standalone,
+        initial_controllers=arguments.initial_controllers,
+        no_initial_controllers=arguments.no_initial_controllers,
+        ignore_formatted=arguments.ignore_formatted,
+        release_version=arguments.release_version,
+        features=arguments.feature,
+    )
+    config = KafkaConfig(load_properties(arguments.config))
+    try:
+        lines = format_node(config, options, new_uuid, time.time_ns() // 1_000_000)
+    except (FormatError, LogDirError) as error:
+        raise UserError(str(error)) from None
+    except OSError as error:
+        where = error.filename or ", ".join(map(str, config.log_dirs()))  # a full disk names none
+        raise UserError(f"cannot format {where}: {error.strerror}") from None
+    print("\n".join(lines))
+    return EXIT_OK
+
+
+def _random_uuid(_arguments: argparse.Namespace) -> int:
+    from server.node.shared_server import new_uuid
+    from wire.primitives import uuid_to_text
+
+    print(uuid_to_text(new_uuid()))
+    return 0

@@ -1,0 +1,100 @@
+"""`barnabas health`: does a broker answer? For a container's health check, and for people.
+
+A TCP connect proves that a port is open, not that a broker lives behind it: this asks for the API
+versions and the metadata, as every client does first, and fails unless a broker is listed in time.
+A node that is only a controller serves no metadata; it is asked for the controllers instead.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from server.config.kafka_config import KafkaConfig
+from server.network.listeners import read_listeners
+from server.peers.blocking_peer import BlockingPeer
+from wire.errors import ErrorCode
+from wire.messages.cluster import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+
+_CLIENT_ID = "barnabas-health"
+_CONTROLLERS = 2  # endpoint type (KIP-919)
+
+
+class Unhealthy(Exception):
+    """The broker did not answer as a broker does; says where and why."""
+
+
+def local_address(config: KafkaConfig) -> tuple[str, int]:
+    """Where a process on the broker's own host reaches it. Raises ConfigError."""
+    listeners = read_listeners(config)
+    listener = (listeners.broker or listeners.controller)[0]
+    loopback = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+    return loopback.get(listener.host, listener.host), listener.port
+
+
+def check(host: str, port: int, timeout_s: float) -> str:
+    """Ask the broker; returns one line about it. Raises Unhealthy."""
+    began = time.monotonic()
+    try:
+        answer = _ask(host, port, timeout_s)
+    except OSError as error:
+        raise Unhealthy(f"no healthy broker at {host}:{port}: {reason(error)}") from None
+    took_ms = (time.monotonic() - began) * 1000
+    if not answer.members:
+        raise Unhealthy(
+            f"no healthy broker at {host}:{port}: it answers, but lists no {answer.kind}"
+        )
+    plural = "s" if answer.members > 1 else ""
+    return (
+        f"healthy: {host}:{port} (cluster {answer.cluster_id},"
+        f" {answer.members} {answer.kind}{plural}, {took_ms:.0f} ms)"
+    )
+
+
+class _Answer(NamedTuple):
+    cluster_id: str | None
+    members: int
+    kind: str
+
+
+def reason(error: OSError) -> str:
+    """What went wrong, for people."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _ask(host: str, port: int, timeout_s: float) -> _Answer:
+    connection = BlockingPeer(host, port, _CLIENT_ID, timeout_s)
+    try:
+        # Version 0 is answered by every broker; the other versions are known from the answer.
+        versions = connection.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+        if versions.error_code != ErrorCode.NONE:
+            raise ConnectionError(f"ApiVersions: {ErrorCode(versions.error_code).name}")
+        served = {api.api_key: api.max_version for api in versions.api_keys}
+        if MetadataRequest.api_key in served:
+            # An empty array asks for no topic: the check costs the same with any number of them.
+            low, high = MetadataRequest.versions
+            version = max(low, min(high, served[MetadataRequest.api_key]))
+            request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+            metadata = connection.exchange(request, version, MetadataResponse)
+            return _Answer(metadata.cluster_id, len(metadata.brokers), "broker")
+        if served.get(DescribeClusterRequest.api_key, 0) >= 1:
+            controllers = connection.exchange(
+                DescribeClusterRequest(
+                    include_cluster_authorized_operations=False, endpoint_type=_CONTROLLERS
+                ),
+                1,
+                DescribeClusterResponse,
+            )
+            return _Answer(controllers.cluster_id, len(controllers.brokers), "controller")
+        raise ConnectionError("it serves no Metadata")
+    finally:
+        connection.close()

@@ -1,0 +1,429 @@
+"""The `barnabas` command line: start, format, dump-log, check-config, health, demo, version.
+
+What a person meets first, so: a mistake of theirs is one line that names it and the remedy, on
+stderr, with exit code 2 (a flag or a configuration) or 1 (a port, a directory, a disk); a traceback
+is only ever a fault of ours. Standard output carries nothing but the one ready line of `start` and
+the result of the other commands, so that scripts can read it; the log goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from server.commands import format_command as cli_format
+from server.config.environment import Environment, overlay, read_environment
+from server.config.kafka_config import ConfigError, KafkaConfig, load_properties
+
+logger = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+_MAX_TIMEOUT_S = 86_400
+_LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
+
+
+# What the controller may answer to a broker that wants to join, and the remedy.
+_REFUSALS = {
+    "REQUEST_TIMED_OUT": "is a controller reachable? `barnabas cluster status` asks the others",
+    "DUPLICATE_BROKER_REGISTRATION": "another process has this node.id: stop it or choose another",
+    "INCONSISTENT_CLUSTER_ID": "format its directories with the cluster's id",
+    "INVALID_REGISTRATION": "compare its configuration with the other nodes'",
+    "UNSUPPORTED_VERSION": "start it with a release that knows the cluster's features",
+}
+_DAMAGED_METADATA = (
+    "restore the file; or, in a cluster whose other nodes are well, move this node's directories"
+    " away, format new ones, and it takes all from the others"
+)
+
+
+class UserError(Exception):
+    """A failure the person can mend: one line for stderr, and the exit code."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_FAILURE) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def main(argv: Sequence[str] | None = None, extend: Callable[[Any], None] | None = None) -> int:
+    """Run one command; returns the exit code. `extend` adds commands of packages above this one."""
+    parser = _parser(extend)
+    arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_help()
+        return EXIT_USAGE
+    run: Callable[[argparse.Namespace], int] = arguments.run
+    try:
+        return run(arguments)
+    except UserError as error:
+        print(f"barnabas: {error}", file=sys.stderr)
+        return error.exit_code
+    except ConfigError as error:
+        print(f"barnabas: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # `barnabas dump-log ... | head` closed the pipe: not an error, and nothing to say.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+
+
+def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="barnabas",
+        description="A Kafka broker in Python that off-the-shelf Kafka clients use unchanged.",
+        epilog="First time here? Run `barnabas demo`, then `barnabas start`.",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    _add_start(commands)
+    dump = commands.add_parser(
+        "dump-log",
+        help="print the batches, records and index entries of log files",
+        description="Print what is in a broker's files: .log, .index, .timeindex, .txnindex,"
+        " .snapshot and .checkpoint.",
+    )
+    dump.add_argument("files", metavar="FILE", nargs="+", type=Path)
+    dump.set_defaults(run=_dump_log)
+
+    check = commands.add_parser("check-config", help="check a server.properties file")
+    check.add_argument("file", metavar="FILE", type=Path)
+    check.set_defaults(run=_check_config)
+
+    health = commands.add_parser(
+        "health",
+        help="ask a broker for its metadata; exit code 0 if it answers, 1 if not",
+        description="Ask a broker for its metadata, as clients do. Prints one line; exit code 0 if"
+        " it answers, 1 if not. Without --bootstrap it asks the broker of this host, whose port"
+        " --config and --env tell as they do for `start`.",
+    )
+    health.add_argument("--bootstrap", metavar="HOST:PORT", help="the broker to ask")
+    health.add_argument(
+        "--timeout", metavar="SECONDS", type=seconds, default=3.0, help="for each answer (3)"
+    )
+    _add_sources(health)
+    health.set_defaults(run=_health)
+
+    demo = commands.add_parser("demo", help="watch a broker, a producer and a consumer at work")
+    demo.add_argument("--records", type=int, default=5, help=argparse.SUPPRESS)
+    demo.set_defaults(run=_demo)
+
+    cli_format.add_commands(commands)
+    if extend is not None:
+        extend(commands)
+    commands.add_parser("version", help="print the version").set_defaults(run=_version)
+    return parser
+
+
+def _add_start(commands: Any) -> None:
+    start = commands.add_parser(
+        "start",
+        help="start a broker and serve until SIGTERM or Ctrl-C",
+        description="Start one broker. Without arguments it keeps its data in ./barnabas-data and"
+        " listens on 127.0.0.1:9092; the first start formats the directory.",
+    )
+    _add_sources(start)
+    where = start.add_mutually_exclusive_group()
+    where.add_argument("--data-dir", metavar="DIR", help="where the data lives (log.dirs)")
+    where.add_argument(
+        "--ephemeral", action="store_true", help="keep the data in a temporary directory"
+    )
+    start.add_argument(
+        "--listen", metavar="HOST:PORT", help="address to listen on; port 0 takes a free one"
+    )
+    start.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="set one property; may be given again, and wins over --config and --env",
+    )
+    start.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    start.add_argument("--stop-on-stdin-eof", action="store_true", help=argparse.SUPPRESS)
+    start.set_defaults(run=_start)
+
+
+def seconds(text: str) -> float:
+    """The type of flags that say how long to wait."""
+    with contextlib.suppress(ValueError):
+        if 0 < (value := float(text)) <= _MAX_TIMEOUT_S:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, up to {_MAX_TIMEOUT_S}")
+
+
+def _add_sources(command: argparse.ArgumentParser) -> None:
+    """The flags that say where the configuration comes from."""
+    command.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="a server.properties file; may be given again, later files win",
+    )
+    command.add_argument(
+        "--env",
+        action="store_true",
+        help="take KAFKA_ variables too, as the apache/kafka image does (KAFKA_NUM_PARTITIONS is"
+        " num.partitions), and CLUSTER_ID; they win over --config",
+    )
+
+
+# ---- start
+
+
+def _start(arguments: argparse.Namespace) -> int:
+    environment = read_environment(os.environ if arguments.env else {})
+    with environment.named_in_errors():
+        return _start_node(arguments, environment)
+
+
+def _start_node(arguments: argparse.Namespace, environment: Environment) -> int:
+    config = KafkaConfig(_properties(arguments, environment))
+    logging.basicConfig(
+        stream=sys.stderr, level=arguments.log_level.upper(), format=_LOG_FORMAT, force=True
+    )
+    for note in environment.notes:
+        logger.info("%s", note)
+    scratch = None
+    if arguments.ephemeral:
+        scratch = tempfile.mkdtemp(prefix="barnabas-ephemeral-")
+        config = KafkaConfig({**config.static, "log.dirs": scratch})
+    try:
+        return _serve(config, arguments, environment.cluster_id)
+    finally:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _serve(config: KafkaConfig, arguments: argparse.Namespace, cluster_id: str | None) -> int:
+    stop = _StopRequest()
+    stop.watch_signals()
+    from server.node.node import Node, StartInterrupted  # late: a bad flag should not pay for it
+
+    node = Node(config, cluster_id)
+    if arguments.stop_on_stdin_eof:
+        stop.watch_stdin()
+    try:
+        node.start(stop.is_set)
+    except (ConfigError, UserError):
+        raise
+    except StartInterrupted as interruption:
+        logger.info("%s reason=%s", interruption, stop.reason)
+        node.shutdown()
+        return EXIT_OK
+    except Exception as error:
+        node.shutdown()
+        raise _start_failure(error) from error
+    ready = (
+        f"barnabas ready: {node.host}:{node.port} (node {node.node_id},"
+        f" cluster {node.cluster_id}, data {node.data_dir})"
+    )
+    try:
+        print(ready, flush=True)
+    except BrokenPipeError:
+        logger.warning("nobody reads standard output %s", ready)
+    if sys.stderr.isatty():
+        print(_hints(f"{node.host}:{node.port}", arguments.ephemeral), file=sys.stderr)
+    stop.wait()
+    logger.info("stopping reason=%s", stop.reason)
+    node.shutdown()
+    return EXIT_OK
+
+
+def _hints(address: str, is_ephemeral: bool) -> str:
+    data = "goes with it" if is_ephemeral else "stays"
+    return (
+        "\nTry it from another terminal:\n"
+        f"  kcat -b {address} -L\n"
+        f"  echo hello | kcat -b {address} -t greetings -P\n"
+        f"  kcat -b {address} -t greetings -C -e\n"
+        f"  python -m kafka.admin -b {address} cluster describe\n"
+        f"Ctrl-C stops it; the data {data}.\n"
+    )
+
+
+def on_stop_signals(handler: Callable[[int, object], None]) -> None:
+    """Call `handler` for Ctrl-C, SIGTERM, and a terminal that is closed, unless nohup said no."""
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        signal.signal(number, handler)
+
+
+class _StopRequest:
+    """Waits for the first reason to stop. A second Ctrl-C ends the process without ceremony.
+
+    A SimpleQueue, for its `put` may be called by a signal handler whatever the main thread was
+    doing; an Event has a lock that the interrupted `wait` may hold.
+    """
+
+    def __init__(self) -> None:
+        self._wanted: SimpleQueue[None] = SimpleQueue()
+        self.reason = ""
+
+    def watch_signals(self) -> None:
+        on_stop_signals(self._on_signal)
+
+    def watch_stdin(self) -> None:
+        """Stop when standard input ends: the process that holds its other end is gone."""
+
+        def wait_for_end() -> None:
+            with contextlib.suppress(OSError):
+                while os.read(0, 4096):
+                    pass
+            self._set("standard input ended")
+
+        threading.Thread(target=wait_for_end, name="stdin-watch", daemon=True).start()
+
+    def is_set(self) -> bool:
+        return bool(self.reason)
+
+    def wait(self) -> None:
+        self._wanted.get()
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        if self.reason and number == signal.SIGINT:
+            os._exit(128 + number)
+        self._set(signal.Signals(number).name)
+
+    def _set(self, reason: str) -> None:
+        if not self.reason:
+            self.reason = reason
+            self._wanted.put(None)
+
+
+def _properties(arguments: argparse.Namespace, environment: Environment) -> dict[str, str]:
+    """The static configuration: the files, then the environment, then the flags, then --set."""
+    values = _sources(arguments, environment)
+    if arguments.data_dir is not None:
+        values["log.dirs"] = arguments.data_dir
+        values.pop("log.dir", None)
+    for pair in arguments.set:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"--set {pair!r}: expected KEY=VALUE", EXIT_USAGE)
+        values[key.strip()] = value
+    if arguments.listen is not None:
+        host, port = host_port(arguments.listen)
+        bracketed = f"[{host}]" if ":" in host else host
+        values["listeners"] = f"PLAINTEXT://{bracketed}:{port}"
+    return values
+
+
+def _sources(arguments: argparse.Namespace, environment: Environment) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for file in arguments.config:
+        overlay(values, load_properties(file))
+    overlay(values, environment.values)
+    return values
+
+
+def host_port(text: str, flag: str = "--listen") -> tuple[str, int]:
+    """The address in a flag's value. Raises UserError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UserError(f"{flag} {text!r}: expected HOST:PORT, port 0 to 65535", EXIT_USAGE)
+    return host.strip("[]"), int(port)
+
+
+def _start_failure(error: Exception) -> Exception:
+    """Turn what stopped the start into one line with its remedy; ours stay as they are."""
+    from replication.raft.quorum_state import CorruptQuorumState
+    from replication.raft.snapshots import CorruptSnapshot
+    from server.network.socket_server import BindError
+    from storage.directories.log_dirs import LogDirError
+    from wire.errors import KafkaError
+
+    if isinstance(error, BindError):
+        return UserError(str(error))
+    if isinstance(error, (CorruptQuorumState, CorruptSnapshot)):
+        return UserError(f"cannot start: {error}; {_DAMAGED_METADATA}")
+    if isinstance(error, LogDirError):
+        return UserError(f"{error} (--data-dir chooses the directory)")
+    if isinstance(error, KafkaError) and error.code.name in _REFUSALS:
+        return UserError(f"cannot start: {error.detail}; {_REFUSALS[error.code.name]}")
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f" ({error.filename})" if error.filename else ""
+        remedy = {
+            errno.ENOSPC: "free some space, or choose another directory with --data-dir",
+            errno.EDQUOT: "free some space, or choose another directory with --data-dir",
+            errno.EACCES: "check who owns it, or choose another directory with --data-dir",
+            errno.EPERM: "check who owns it, or choose another directory with --data-dir",
+            errno.EROFS: "choose a writable directory with --data-dir",
+            errno.EMFILE: "raise the limit of open files (ulimit -n)",
+            errno.ENOTDIR: "choose a directory with --data-dir",
+        }.get(error.errno, "see the log above")
+        return UserError(f"cannot start: {error.strerror}{where}; {remedy}")
+    return error
+
+
+# ---- the other commands
+
+
+def _dump_log(arguments: argparse.Namespace) -> int:
+    from storage.dump import DumpError, dump_files
+
+    try:
+        dump_files(arguments.files, sys.stdout)
+    except DumpError as error:
+        raise UserError(str(error)) from None
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}") from None
+    return EXIT_OK
+
+
+def _check_config(arguments: argparse.Namespace) -> int:
+    from server.node import config_check, settings
+
+    values = load_properties(arguments.file)
+    config = KafkaConfig(values)
+    config_check.check(config)
+    print(f"{arguments.file}: {len(values)} keys, all known and well-typed")
+    for note in settings.notes(config):
+        print(f"note: {note}")
+    return EXIT_OK
+
+
+def _health(arguments: argparse.Namespace) -> int:
+    from server.commands.health import Unhealthy, check, local_address
+
+    if arguments.bootstrap is not None:
+        host, port = host_port(arguments.bootstrap, "--bootstrap")
+    else:
+        environment = read_environment(os.environ if arguments.env else {})
+        with environment.named_in_errors():
+            host, port = local_address(KafkaConfig(_sources(arguments, environment)))
+    try:
+        print(check(host, port, arguments.timeout))
+    except Unhealthy as error:
+        raise UserError(str(error)) from None
+    return EXIT_OK
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from server.commands.demo import run_demo
+
+    return run_demo(arguments.records)
+
+
+def _version(_arguments: argparse.Namespace) -> int:
+    from server import __version__
+
+    print(f"barnabas {__version__} (speaks Kafka 4.3)")
+    return EXIT_OK

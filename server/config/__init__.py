@@ -1,0 +1,1 @@
+"""Kafka's keys: their types, defaults, checks and where their values come from."""

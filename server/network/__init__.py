@@ -1,0 +1,1 @@
+"""Sockets, framing and the request channel: from bytes to a decoded request, and back."""

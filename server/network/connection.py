@@ -1,0 +1,259 @@
+"""One client connection's protocol state: frames in, one request at a time, answers out. PURE.
+
+Why apart from the sockets: order of answers, limits and deadlines are rules (reliability.md N-1,
+N-7, N-8, N-15), and rules must be testable without ports, threads or sleeps. The shell that owns
+the socket is `server.network.processor.Channel`.
+
+A frame is int32 size, then that many bytes (request header and body). Frames are handed on with
+their size prefix, so that a frame which arrived alone in one read is not copied at all.
+
+A connection's life:
+
+    reading     no request in flight; complete frames may be waiting in `frames`
+    in flight   `begin(request)` until `answer` or `end`: muted, nothing else of it is started, so
+                answers leave in request order (Kafka mutes the channel likewise)
+    sending     `outbox` holds bytes that the socket did not take yet: still nothing is started
+    throttled   no request is started before `throttled_until_ms` (KIP-219)
+    broken      `violation` says what the peer did wrong: what came before it is served, then closed
+    closed      `closed`; answers that come later are dropped
+
+Memory: a frame holds what has arrived, never what was announced. At most one read (READ_BYTES) is
+taken while a request is in flight. The outbox holds the answers of one burst of pipelined requests,
+bounded by the processor; record data in it are file slices, not bytes.
+
+Duties of the caller: one thread only (the processor's); `begin` only when `may_start`; call
+`expired` about once a second.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wire.primitives import Part
+
+SIZE = Struct(">i")
+SIZE_BYTES = SIZE.size
+READ_BYTES = 65_536
+"""Asked of the socket in one read while no large frame is under way."""
+READ_BYTES_MAX = 1_048_576
+"""Asked at most in one read of a large frame."""
+FRAME_BYTES_MIN = 10
+"""The shortest request header: api_key, api_version, correlation_id, length of the client id."""
+
+_SMALL_CHUNK_BYTES = 2_048
+_FRAME_BYTES_PER_MS_MIN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What a connection may do.
+
+    frame_bytes_max: socket.request.max.bytes; a larger frame closes the connection.
+    idle_ms: connections.max.idle.ms; closed after so long without a byte either way.
+    frame_ms: a started frame must be complete after this, plus 1 s for each 16 KB of it that
+        arrived, so that a slow line can send a large batch and a slowloris cannot (N-15).
+    send_stall_ms: an answer held in memory must make progress in this time (N-8).
+    send_stall_bytes: unsent answers below this, and record data (they are in files), may wait as
+        long as an idle connection: a consumer that processes for minutes is not an attacker.
+    """
+
+    frame_bytes_max: int = 104_857_600
+    idle_ms: int = 600_000
+    frame_ms: int = 30_000
+    send_stall_ms: int = 60_000
+    send_stall_bytes: int = 65_536
+
+
+class Connection:
+    """Protocol state of one connection; see the module docstring for its life."""
+
+    __slots__ = (
+        "_chunks",
+        "_chunks_bytes",
+        "_frame_bytes",
+        "closed",
+        "frame_started_ms",
+        "frames",
+        "in_flight",
+        "last_active_ms",
+        "limits",
+        "outbox",
+        "reading",
+        "send_stalled_ms",
+        "throttled_until_ms",
+        "violation",
+    )
+
+    def __init__(self, limits: ConnectionLimits, now_ms: int) -> None:
+        self.limits = limits
+        self.frames: deque[bytes] = deque()
+        """Complete frames, size prefix included, waiting for their turn."""
+        self.in_flight: Any = None
+        self.outbox: list[Part] = []
+        """Parts the socket has not taken yet, in order."""
+        self.throttled_until_ms = 0
+        self.violation: str | None = None
+        self.closed = False
+        self.reading = True
+        """Whether the shell reads from the socket: time spent muted is not the peer's fault."""
+        self.last_active_ms = now_ms
+        self.frame_started_ms = -1
+        """When the frame under way was first noticed incomplete; -1 if none is."""
+        self.send_stalled_ms = -1
+        """Since when the socket takes no more of the outbox; -1 if it does."""
+        self._chunks: list[bytes | bytearray] = []
+        self._chunks_bytes = 0
+        self._frame_bytes = 0
+
+    # -- reading
+
+    def receive(self, data: bytes, now_ms: int) -> None:
+        """Take the bytes of one read; complete frames go to `frames`.
+
+        A frame that arrives whole in one read costs no copy, one that arrives in pieces one copy.
+        A size that is negative or above the limit ends reading for good: see `violation`.
+        """
+        self.last_active_ms = now_ms
+        if self._chunks:
+            self._add_chunk(data)
+            if self._chunks_bytes < self._frame_bytes:
+                return
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+            self.frame_started_ms = -1
+        end = len(data)
+        if (
+            end >= SIZE_BYTES + FRAME_BYTES_MIN
+            and SIZE.unpack_from(data)[0] == end - SIZE_BYTES <= self.limits.frame_bytes_max
+            and self.violation is None
+        ):
+            self.frames.append(data)  # the common case: one read, one frame
+        else:
+            self._split(data, end, now_ms)
+
+    def _split(self, data: bytes, end: int, now_ms: int) -> None:
+        """Cut `data`, which begins with a frame, into frames; keep the unfinished last one."""
+        pos = 0
+        wanted = SIZE_BYTES
+        while self.violation is None and end - pos >= SIZE_BYTES:
+            size = SIZE.unpack_from(data, pos)[0]
+            if not FRAME_BYTES_MIN <= size <= self.limits.frame_bytes_max:
+                self._refuse(size)
+                return
+            wanted = SIZE_BYTES + size
+            if end - pos < wanted:
+                break
+            self.frames.append(data[pos : pos + wanted])
+            pos += wanted
+            wanted = SIZE_BYTES
+        if pos < end and self.violation is None:
+            rest = data[pos:] if pos else data
+            self._chunks.append(rest if len(rest) >= _SMALL_CHUNK_BYTES else bytearray(rest))
+            self._chunks_bytes = len(rest)
+            self._frame_bytes = wanted
+            if self.frame_started_ms < 0:
+                self.frame_started_ms = now_ms
+
+    def _add_chunk(self, data: bytes) -> None:
+        """Keep a piece; small ones share a buffer, so that tiny segments cost only bytes."""
+        last = self._chunks[-1]
+        if len(data) < _SMALL_CHUNK_BYTES:
+            if isinstance(last, bytearray):
+                last += data
+            else:
+                self._chunks.append(bytearray(data))
+        else:
+            self._chunks.append(data)
+        self._chunks_bytes += len(data)
+
+    def _refuse(self, size: int) -> None:
+        limit = self.limits.frame_bytes_max
+        self.violation = f"frame size {size} is not within {FRAME_BYTES_MIN}..{limit}"
+        self._chunks.clear()
+        self._chunks_bytes = 0
+        self.frame_started_ms = -1
+
+    @property
+    def large_frame_bytes(self) -> int:
+        """Size of the frame under way if it is larger than one read, else 0 (for the pool, N-9)."""
+        if self._chunks and self._frame_bytes > READ_BYTES:
+            return self._frame_bytes
+        return 0
+
+    def read_bytes(self) -> int:
+        """How many bytes to ask of the socket: never past the end of a large frame."""
+        if self._chunks and self._frame_bytes > READ_BYTES:
+            return min(self._frame_bytes - self._chunks_bytes, READ_BYTES_MAX)
+        return READ_BYTES
+
+    def mute(self) -> None:
+        """Reading stops: a request is in flight, or there is no room for what would come."""
+        self.reading = False
+
+    def unmute(self, now_ms: int) -> None:
+        """Reading goes on; a frame under way gets its whole time again."""
+        self.reading = True
+        self.last_active_ms = now_ms
+        if self.frame_started_ms >= 0:
+            self.frame_started_ms = now_ms
+
+    # -- requests and answers
+
+    def may_start(self, now_ms: int) -> bool:
+        """Whether the next frame may be taken from `frames` and run."""
+        return (
+            self.in_flight is None
+            and bool(self.frames)
+            and self.send_stalled_ms < 0
+            and self.throttled_until_ms <= now_ms
+            and not self.closed
+        )
+
+    def begin(self, request: Any) -> None:
+        """`request` is in flight: nothing else of this connection runs until it is answered."""
+        if self.in_flight is not None:
+            raise RuntimeError("a request of this connection is in flight already")
+        self.in_flight = request
+
+    def answer(self, request: Any, parts: list[Part]) -> bool:
+        """Put the answer of the request in flight behind what is unsent; [] sends nothing (acks=0).
+
+        False, with nothing done, when the connection was closed or `request` was answered before.
+        """
+        if self.in_flight is not request or self.closed:
+            return False
+        self.in_flight = None
+        self.outbox += parts
+        return True
+
+    # -- deadlines
+
+    def expired(self, now_ms: int) -> str | None:
+        """Why the connection must be closed now, or None."""
+        limits = self.limits
+        if self.frame_started_ms >= 0 and self.reading:
+            allowed = limits.frame_ms + self._chunks_bytes // _FRAME_BYTES_PER_MS_MIN
+            if now_ms - self.frame_started_ms > allowed:
+                return "frame was not completed in time"
+        if self.send_stalled_ms >= 0:
+            stalled = now_ms - self.send_stalled_ms
+            if stalled > limits.idle_ms:
+                return "answer was not read in time"
+            if stalled > limits.send_stall_ms and self.unsent_bytes() > limits.send_stall_bytes:
+                return "answer was not read in time"
+        elif self.reading and self._is_idle(now_ms):
+            return "idle"
+        return None
+
+    def _is_idle(self, now_ms: int) -> bool:
+        return self.in_flight is None and now_ms - self.last_active_ms > self.limits.idle_ms
+
+    def unsent_bytes(self) -> int:
+        """Bytes of unsent answers held in memory; file slices hold none."""
+        return sum(
+            len(part) for part in self.outbox if isinstance(part, (bytes, bytearray, memoryview))
+        )

@@ -1,0 +1,501 @@
+"""Network threads: each Processor owns a selector and the sockets registered with it.
+
+What: a Processor reads frames, hands each to the request channel (which may run it at once on this
+thread: the caller-runs rule), and writes answers. It decodes nothing.
+Why one owner: no lock is needed around a socket, and answers leave in order (N-7).
+How: one loop of poll, read, serve, write. A connection whose request is in flight is not muted by
+a system call; only if bytes arrive meanwhile they are read once (so that a client that goes away is
+noticed and its parked request cancelled) and then the read interest is dropped.
+Answers completed by other threads come through a queue; the processor is woken only if it sleeps,
+and once for any number of answers. On its own thread an answer is written straight away, also for
+another connection: a produce that completes a parked fetch has sent the consumer its records before
+the producer has its acknowledgement. Answers of requests that were pipelined in one read and ran at
+once leave with one system call.
+
+Writing: bytes are gathered into one sendmsg, announced with MSG_MORE if record data follow; record
+data go from file to socket with sendfile. What the socket does not take waits in the connection's
+outbox; nothing new is started meanwhile, so a reader that stops costs one answer (N-8).
+
+Lock: none. Other threads call only `adopt`, `complete`, `resume`, `begin_drain` and `stop`.
+
+Budget: a small inline request over loopback and back 22 µs for a waiting client, three times that
+if it is handed to another thread (benchmarks/requests.py, inline).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import logging
+import select
+import socket
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from server.network.channel import (
+    BYTES,
+    GONE,
+    MUTED,
+    READ,
+    WRITE,
+    Channel,
+    new_poller,
+    release_slices,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from server.network.limits import ConnectionQuotas, MemoryPool
+    from server.network.request_channel import RequestContext
+    from wire.primitives import Part
+
+logger = logging.getLogger(__name__)
+
+BURST_REQUESTS = 16
+"""Pipelined requests of one connection run before the others have their turn."""
+BURST_BYTES = 65_536
+"""Answers gathered before they are sent although more requests wait."""
+SWEEP_MS = 1_000
+
+
+class RequestReceiver(Protocol):
+    """Takes frames; `server.network.request_channel.RequestChannel` is the one there is."""
+
+    def receive(self, channel: Channel, frame: bytes) -> bool:
+        """Run or queue the request in `frame`; False, with nothing done, while there is no room."""
+
+    def await_room(self, processor: Processor) -> None:
+        """Call `processor.resume` as soon as there is room."""
+
+
+class Processor:
+    """One network thread; see the module docstring. Counters are plain attributes for metrics."""
+
+    def __init__(
+        self,
+        index: int,
+        requests: RequestReceiver,
+        clock_ms: Callable[[], int],
+        quotas: ConnectionQuotas,
+        memory: MemoryPool,
+    ) -> None:
+        self.index = index
+        self.now_ms = clock_ms()
+        self.channels: dict[int, Channel] = {}
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.requests = 0
+        self.connections_closed = 0
+        self.connections_expired = 0
+        self._requests = requests
+        self._clock_ms = clock_ms
+        self._quotas = quotas
+        self._memory = memory
+        self._poller = new_poller()
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
+        self._poller.register(self._wake_reader.fileno(), READ)
+        self._sleeping = False
+        self._woken = False
+        self._completed: deque[tuple[Channel, RequestContext, list[Part] | None]] = deque()
+        self._commands: deque[Callable[[], None]] = deque()
+        self._ready: deque[Channel] = deque()
+        self._throttled: list[tuple[int, int, Channel]] = []
+        self._serving: Channel | None = None
+        self._next_sweep_ms = self.now_ms + SWEEP_MS
+        self._draining = False
+        self.drained = threading.Event()
+        """Set when no connection is left after `begin_drain`: everything is answered."""
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"processor-{index}", daemon=True)
+        self._thread_id = -1
+
+    # -- called by any thread
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def is_started(self) -> bool:
+        return self._thread.ident is not None
+
+    def adopt(self, channel: Channel) -> None:
+        """Take over a connection that was just accepted."""
+        self._command(lambda: self._register(channel))
+
+    def complete(self, channel: Channel, request: RequestContext, parts: list[Part] | None) -> None:
+        """The request was answered with `parts`; [] sends nothing, None closes the connection."""
+        if threading.get_ident() == self._thread_id:
+            self._finish(channel, request, parts)
+        else:
+            self._completed.append((channel, request, parts))
+            self._wake()
+
+    def resume(self, channel: Channel | None = None) -> None:
+        """There is room again: serve `channel`, or every connection that has waiting frames."""
+        self._command(lambda: self._resume(channel))
+
+    def begin_drain(self) -> None:
+        """Start no more requests; close connections as soon as they have been answered."""
+        self._command(self._drain)
+
+    def stop(self, timeout: float) -> None:
+        """Close every connection and end the thread."""
+        if not self.is_started:
+            self._close_everything()
+            return
+        self._command(self._stop)
+        self._thread.join(timeout)
+
+    def _command(self, run: Callable[[], None]) -> None:
+        self._commands.append(run)
+        self._wake()
+
+    def _wake(self) -> None:
+        # `_sleeping` is set before the queues are looked at for the last time, so a processor that
+        # is not sleeping yet sees what was queued before this test.
+        if self._sleeping and not self._woken:
+            self._woken = True
+            with contextlib.suppress(OSError):  # full (it will wake) or closed (it has ended)
+                self._wake_writer.send(b"\0")
+
+    # -- the loop
+
+    def _run(self) -> None:
+        self._thread_id = threading.get_ident()
+        while not self._stopping:
+            try:
+                self._turn()
+            except Exception:
+                logger.exception("processor turn failed processor=%s", self.index)
+        self._close_everything()
+
+    def _turn(self) -> None:
+        """Wait for events and handle them all once."""
+        self._sleeping = True
+        timeout = 0.0 if self._completed or self._commands or self._ready else self._timeout()
+        events = self._poller.poll(timeout)
+        self._sleeping = False
+        self.now_ms = self._clock_ms()
+        channels = self.channels
+        for fd, event in events:
+            channel = channels.get(fd)
+            if channel is None:
+                self._drain_wakeups(fd)
+                continue
+            try:
+                self._on_event(channel, event)
+            except Exception:
+                logger.exception("connection failed connection=%r", channel)
+                self._close(channel)
+        if self._completed or self._commands or self._ready or self._throttled:
+            self._run_queues()
+        if self.now_ms >= self._next_sweep_ms:
+            self._sweep()
+        if self._draining and not channels:
+            self.drained.set()
+
+    def _timeout(self) -> float:
+        due_ms = self._next_sweep_ms
+        if self._throttled:
+            due_ms = min(due_ms, self._throttled[0][0])
+        return max(0.0, (due_ms - self.now_ms) / 1000)
+
+    def _drain_wakeups(self, fd: int) -> None:
+        if fd == self._wake_reader.fileno():
+            with contextlib.suppress(BlockingIOError):
+                self._wake_reader.recv(4096)
+            self._woken = False
+
+    def _run_queues(self) -> None:
+        completed = self._completed
+        while completed:
+            self._guarded(*completed.popleft())
+        while self._commands:
+            self._commands.popleft()()
+        while self._throttled and self._throttled[0][0] <= self.now_ms:
+            self._ready.append(heapq.heappop(self._throttled)[2])
+        for _ in range(len(self._ready)):
+            channel = self._ready.popleft()
+            try:
+                self._serve(channel)
+            except Exception:
+                logger.exception("connection failed connection=%r", channel)
+                self._close(channel)
+
+    def _guarded(self, channel: Channel, request: RequestContext, parts: list[Part] | None) -> None:
+        try:
+            self._finish(channel, request, parts)
+        except Exception:
+            logger.exception("connection failed connection=%r", channel)
+            self._close(channel)
+
+    # -- reading
+
+    def _on_event(self, channel: Channel, event: int) -> None:
+        if event & WRITE and channel.send_stalled_ms >= 0:
+            self._flush(channel)
+            if not channel.closed:
+                self._serve(channel)
+        if channel.closed:
+            return
+        if event & select.POLLIN and channel.reading:
+            if not channel.frames:
+                self._read(channel)
+            elif channel.in_flight is not None:
+                # Requests wait behind one that is parked: the kernel keeps what comes after them.
+                # Read interest would report it in every turn until then.
+                channel.mute()
+                self._settle(channel)
+            # else it waits for its turn in `_ready`
+        elif event & (select.POLLHUP | select.POLLERR):
+            self._close(channel)
+        elif event & GONE:
+            self._peer_left_while_muted(channel)
+
+    def _read(self, channel: Channel) -> None:
+        try:
+            data = channel.sock.recv(channel.read_bytes())
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._close(channel)
+            return
+        if not data:
+            self._peer_left(channel)
+            return
+        self.bytes_in += len(data)
+        channel.receive(data, self.now_ms)
+        if channel.in_flight is None:
+            self._serve(channel)
+        else:
+            # Read ahead once, to notice a peer that leaves; the rest stays in the kernel.
+            channel.mute()
+            self._settle(channel)
+
+    def _peer_left(self, channel: Channel) -> None:
+        """End of stream: run what was received before it (acks=0 batches count), then close."""
+        channel.ending = True
+        channel.mute()
+        self._set_interest(channel, 0)
+        self._cancel_parked(channel)
+        if channel.in_flight is None:
+            self._serve(channel)
+
+    def _peer_left_while_muted(self, channel: Channel) -> None:
+        """What it sent before it left is still unread: stop waiting for an answer, then read on."""
+        if self._cancel_parked(channel):
+            self._serve(channel)
+        else:
+            self._set_interest(channel, 0)
+
+    @staticmethod
+    def _cancel_parked(channel: Channel) -> bool:
+        """Drop the request in flight if it only waits; one that a handler works on runs on."""
+        request = channel.in_flight
+        if request is None or not request.cancel():
+            return False
+        channel.in_flight = None
+        return True
+
+    # -- serving
+
+    def _serve(self, channel: Channel) -> None:
+        """Run the waiting requests of a connection, send their answers, set what to wait for."""
+        self._serving = channel
+        budget = BURST_REQUESTS
+        while budget and channel.may_start(self.now_ms) and not self._draining:
+            frame = channel.frames.popleft()
+            if not self._requests.receive(channel, frame):
+                channel.frames.appendleft(frame)
+                self._requests.await_room(self)
+                break
+            self.requests += 1
+            budget -= 1
+            if len(channel.outbox) > 1 and _is_worth_sending(channel):
+                budget = 0
+        self._serving = None
+        if channel.outbox and not channel.closed and channel.send_stalled_ms < 0:
+            self._flush(channel)
+        if not budget and channel.may_start(self.now_ms):
+            self._ready.append(channel)
+        else:
+            self._settle(channel)
+
+    def _finish(self, channel: Channel, request: RequestContext, parts: list[Part] | None) -> None:
+        """A request was answered: put the answer in line, send it, look at what waits behind it."""
+        if parts is None:
+            if channel.in_flight is request:
+                channel.in_flight = None
+                channel.violation = channel.violation or "its request could not be served"
+                channel.frames.clear()
+        elif not channel.answer(request, parts):
+            release_slices(parts)
+            return
+        if channel.reserved_bytes:
+            self._memory.release(channel.reserved_bytes)
+            channel.reserved_bytes = 0
+        if request.throttle_ms > 0:
+            channel.throttled_until_ms = self.now_ms + request.throttle_ms
+            heapq.heappush(
+                self._throttled, (channel.throttled_until_ms, channel.connection_id, channel)
+            )
+        if channel is self._serving:
+            return  # its loop in _serve sends and settles
+        if channel.outbox:
+            self._flush(channel)
+        if channel.may_start(self.now_ms):
+            self._ready.append(channel)
+        else:
+            self._settle(channel)
+
+    def _settle(self, channel: Channel) -> None:
+        """After something happened to a connection: close it if it is done, else set its interest.
+
+        The common case, nothing parked and reading, makes no system call.
+        """
+        if channel.closed:
+            return
+        if channel.in_flight is None:
+            if not channel.outbox and self._is_done(channel):
+                self._close(channel)
+                return
+            if channel.frames or not channel.reading or channel.frame_started_ms >= 0:
+                self._update_reading(channel)
+            elif channel.throttled_until_ms > self.now_ms:
+                channel.mute()
+        interest = READ if channel.reading else MUTED
+        if channel.ending:
+            interest = 0
+        if channel.send_stalled_ms >= 0:
+            interest = (interest & ~select.POLLIN) | WRITE
+        if interest != channel.interest:
+            self._set_interest(channel, interest)
+
+    def _is_done(self, channel: Channel) -> bool:
+        """Nothing is left to answer on a connection that must end."""
+        if self._draining:
+            return True
+        return not channel.frames and (channel.ending or channel.violation is not None)
+
+    def _update_reading(self, channel: Channel) -> None:
+        """Read on, unless requests wait already or the pool has no room for a large frame (N-9)."""
+        if channel.frames or channel.ending or channel.throttled_until_ms > self.now_ms:
+            channel.mute()
+            return
+        wanted = channel.large_frame_bytes
+        if wanted and not channel.reserved_bytes:
+            if not self._memory.reserve(wanted, lambda: self.resume(channel)):
+                channel.mute()
+                return
+            channel.reserved_bytes = wanted
+        if not channel.reading:
+            channel.unmute(self.now_ms)
+
+    def _set_interest(self, channel: Channel, interest: int) -> None:
+        """0 takes the socket out of the selector: a gone peer would be reported for ever."""
+        if not interest:
+            if channel.interest:
+                self._poller.unregister(channel.fd)
+        elif not channel.interest:
+            self._poller.register(channel.fd, interest)
+        else:
+            self._poller.modify(channel.fd, interest)
+        channel.interest = interest
+
+    def _resume(self, channel: Channel | None) -> None:
+        for one in [channel] if channel is not None else list(self.channels.values()):
+            if not one.closed and one.in_flight is None and (channel is not None or one.frames):
+                self._serve(one)
+
+    # -- writing
+
+    def _flush(self, channel: Channel) -> None:
+        """Send the outbox as far as the socket takes it."""
+        try:
+            done = channel.send()
+        except (BlockingIOError, InterruptedError):
+            done = False
+        except OSError as error:
+            logger.debug("answer not sent connection=%r error=%s", channel, error)
+            self._close(channel)
+            return
+        if done:
+            channel.send_stalled_ms = -1
+            channel.last_active_ms = self.now_ms
+        elif channel.send_stalled_ms < 0:
+            channel.send_stalled_ms = self.now_ms
+
+    # -- beginning and end of connections
+
+    def _register(self, channel: Channel) -> None:
+        if self._draining or self._stopping:
+            channel.closed = True
+            channel.sock.close()
+            self._quotas.release(channel.peer_host)
+            return
+        self.channels[channel.fd] = channel
+        self._poller.register(channel.fd, channel.interest)
+
+    def _close(self, channel: Channel) -> None:
+        """End a connection: cancel what it waits for, free what it holds."""
+        if channel.closed:
+            return
+        channel.closed = True
+        if channel.violation is not None:
+            logger.info("closing connection=%r reason=%s", channel, channel.violation)
+        self.connections_closed += 1
+        del self.channels[channel.fd]
+        self._set_interest(channel, 0)
+        channel.sock.close()
+        self._quotas.release(channel.peer_host)
+        if channel.reserved_bytes:
+            self._memory.release(channel.reserved_bytes)
+            channel.reserved_bytes = 0
+        release_slices(channel.outbox)
+        channel.outbox = []
+        channel.frames.clear()
+        request, channel.in_flight = channel.in_flight, None
+        if request is not None:
+            request.cancel()
+
+    def _sweep(self) -> None:
+        """Close connections that ran out of time."""
+        self._next_sweep_ms = self.now_ms + SWEEP_MS
+        for channel in list(self.channels.values()):
+            reason = channel.expired(self.now_ms)
+            if reason is not None:
+                logger.info("closing connection=%r reason=%s", channel, reason)
+                self.connections_expired += 1
+                self._close(channel)
+
+    def _drain(self) -> None:
+        self._draining = True
+        for channel in list(self.channels.values()):
+            request = channel.in_flight
+            if request is not None:
+                request.complete_early()
+            elif not channel.outbox:
+                self._close(channel)
+
+    def _stop(self) -> None:
+        self._draining = True
+        self._stopping = True
+
+    def _close_everything(self) -> None:
+        for channel in list(self.channels.values()):
+            self._close(channel)
+        self.drained.set()
+        self._poller.close()
+        self._wake_reader.close()
+        self._wake_writer.close()
+
+
+def _is_worth_sending(channel: Channel) -> bool:
+    """Whether the gathered answers are worth a system call of their own."""
+    return channel.unsent_bytes() > BURST_BYTES or not all(
+        isinstance(part, BYTES) for part in channel.outbox
+    )

@@ -1,0 +1,389 @@
+"""From frame to handler to answer: RequestContext, the bounded RequestChannel, and dispatch.
+
+What: a Processor gives a frame to `RequestChannel.receive`. The header is decoded, the API and its
+version looked up in the dispatch table, and the request either runs at once on the processor's own
+thread, when its API is marked inline (the caller-runs rule), or it goes into the bounded queue that
+the handler threads take from (Kafka's RequestChannel and KafkaRequestHandler).
+Why: handing a request to another thread costs CPython 20-40 µs and a long tail, running it in place
+costs nothing; but a request that may take long must not hold up the connections of its processor,
+and neither may a queue of such requests: what is inline never queues behind them.
+
+Fates of a request (reliability.md N-3, N-4):
+    unknown API or version       the connection is closed; ApiVersions is answered with error 35
+    body cannot be decoded       logged once at INFO, the connection is closed
+    handler returns a response   it is sent
+    handler returns None         it answers later, or never (acks=0): `respond`, `no_response`
+    handler raises KafkaError    answered with that code, in the shape of its API
+    handler raises anything else our fault: traceback, UNKNOWN_SERVER_ERROR in the API's shape; for
+                                 Produce REQUEST_TIMED_OUT, which is retriable and as true: nobody
+                                 knows whether the batch was appended (P-1)
+Full queue: `receive` refuses, the processor stops reading that connection (never drops).
+
+Budget: header, lookup, context, decoding, dispatch and encoding of a heartbeat: 2.5 µs
+(benchmarks/requests.py, path).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from queue import SimpleQueue
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from server.network.channel import read_small_slices
+from server.network.error_responses import error_response
+from wire.errors import ErrorCode, KafkaError, MalformedFrame
+from wire.frame import encode_response
+from wire.primitives import skip_tags
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from server.handlers import ApiHandler
+    from server.network.channel import Channel
+    from server.network.processor import Processor
+    from wire.schema import Request, Response
+
+logger = logging.getLogger(__name__)
+
+_HEADER = Struct(">4xhhih")  # size, api_key, api_version, correlation_id, length of client_id
+_API_VERSIONS = 18
+_PRODUCE = 0
+_CLIENT_ID_SHOWN = 256
+
+
+class RequestContext:
+    """One request on its way: who asked, for what version, and how to answer.
+
+    Exactly one of returning a response from the handler, `respond`, `no_response` and `close` ends
+    it; any of them may be called from any thread. After the end of the connection they do nothing.
+    """
+
+    __slots__ = (
+        "_cancel",
+        "_complete_early",
+        "api",
+        "api_version",
+        "broker",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "received_ms",
+        "throttle_ms",
+    )
+
+    def __init__(
+        self,
+        api: ApiHandler,
+        api_version: int,
+        correlation_id: int,
+        client_id: str,
+        connection: Channel,
+        broker: Any,
+    ) -> None:
+        self.api = api
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.connection = connection
+        self.broker = broker
+        self.received_ms = connection.processor.now_ms
+        self.throttle_ms = 0
+        self._cancel: Callable[[], Any] | None = None
+        self._complete_early: Callable[[], Any] | None = None
+
+    # -- who asks
+
+    @property
+    def api_key(self) -> int:
+        return self.api.api_key
+
+    @property
+    def listener_name(self) -> str:
+        return self.connection.listener_name
+
+    @property
+    def local_host(self) -> str:
+        """The address the client dialled."""
+        return self.connection.local_host
+
+    @property
+    def local_port(self) -> int:
+        return self.connection.local_port
+
+    @property
+    def peer_host(self) -> str:
+        return self.connection.peer_host
+
+    @property
+    def principal(self) -> str:
+        return self.connection.principal
+
+    # -- answering
+
+    def respond(self, response: Response) -> None:
+        """Send the answer. Never raises: an answer that cannot be written ends the connection."""
+        try:
+            self.send(response)
+        except Exception:
+            logger.exception("answer failed %r", self)
+            self.close()
+
+    def send(self, response: Response) -> None:
+        """Send the answer; raises, with nothing done, what encoding or reading its records did."""
+        version = self.api_version
+        parts = encode_response(
+            version >= self.api.response_flexible, version, self.correlation_id, response
+        )
+        if len(parts) > 1:
+            read_small_slices(parts)
+        self._cancel = self._complete_early = None
+        connection = self.connection
+        connection.processor.complete(connection, self, parts)
+
+    def respond_error(self, request: Request, code: int, message: str | None = None) -> None:
+        """Answer with an error in every place of the response that has one."""
+        self.respond(error_response(request, self.api_version, code, message))
+
+    def no_response(self) -> None:
+        """The request is done and the client expects no answer (Produce with acks=0)."""
+        self._cancel = self._complete_early = None
+        self.connection.processor.complete(self.connection, self, [])
+
+    def close(self) -> None:
+        """End the connection without an answer."""
+        self._cancel = self._complete_early = None
+        self.connection.processor.complete(self.connection, self, None)
+
+    # -- waiting
+
+    def park(self, operation: Any) -> None:
+        """`operation` (a DelayedOperation, or None) will answer: drop it with the connection.
+
+        It is cancelled when the connection ends, and completed early when the broker stops.
+        """
+        if operation is not None and not operation.is_completed:
+            self.on_stop(operation.force_complete)
+            self.on_disconnect(operation.cancel)
+
+    def on_disconnect(self, cancel: Callable[[], Any]) -> None:
+        """Call `cancel` if the connection ends before the answer; nothing is answered then."""
+        self._cancel = cancel
+        if self.connection.closed:
+            self.cancel()
+
+    def on_stop(self, complete: Callable[[], Any]) -> None:
+        """Call `complete`, which must answer, when the broker stops."""
+        self._complete_early = complete
+
+    def cancel(self) -> bool:
+        """The connection ended: True if the request only waited and will never answer."""
+        cancel, self._cancel = self._cancel, None
+        self._complete_early = None
+        if cancel is None:
+            return False
+        cancel()
+        return True
+
+    def complete_early(self) -> None:
+        """The broker stops: answer now with what there is, if the request can."""
+        complete, self._complete_early = self._complete_early, None
+        if complete is not None:
+            complete()
+
+    def __repr__(self) -> str:
+        client = self.client_id[:_CLIENT_ID_SHOWN]
+        return f"{self.api.name} v{self.api_version} client={client!r} from={self.connection!r}"
+
+
+class RequestChannel:
+    """The queue between processors and handler threads, and the rule who runs what.
+
+    `handler_threads` (num.io.threads) are started when first needed. `queue_max` is
+    queued.max.requests. `apis` is the dispatch table, `broker` is what handlers work on.
+    """
+
+    def __init__(
+        self, apis: Mapping[int, ApiHandler], broker: Any, handler_threads: int, queue_max: int
+    ) -> None:
+        self._apis = apis
+        self._broker = broker
+        self._queue: SimpleQueue[_Queued | None] = SimpleQueue()
+        self._queue_max = queue_max
+        self._threads_max = max(1, handler_threads)
+        self._threads: list[threading.Thread] = []
+        self._busy = 0
+        self._lock = threading.Lock()  # guards _threads, _busy, _waiting
+        self._waiting: set[Processor] = set()
+        self._stopped = False
+        self.handed_over = 0
+        self.malformed = 0
+        self.failed = 0
+
+    # -- called by processors
+
+    def receive(self, channel: Channel, frame: bytes) -> bool:
+        """Run or queue one request; False, with nothing done, while the queue is full."""
+        key, version, correlation_id, length = _HEADER.unpack_from(frame)
+        api = self._apis.get(key)
+        if api is None or not api.min_version <= version <= api.max_version:
+            return self._receive_unsupported(channel, api, key, version, correlation_id)
+        inline = api.inline
+        if not inline and self._queue.qsize() >= self._queue_max:
+            return False
+        pos = 14
+        if length > 0:
+            pos += length
+            raw = frame[14:pos]
+            if raw != channel.client_id_raw and not self._set_client_id(channel, raw, length):
+                return True
+        context = RequestContext(
+            api, version, correlation_id, channel.client_id if length > 0 else "", channel,
+            self._broker,
+        )  # fmt: skip
+        channel.in_flight = context  # Connection.begin: the processor asked may_start
+        if inline:
+            self.run(context, frame, pos)
+        else:
+            self._hand_over((context, frame, pos))
+        return True
+
+    def await_room(self, processor: Processor) -> None:
+        """Call `processor.resume` as soon as the queue has room."""
+        with self._lock:
+            self._waiting.add(processor)
+        if self._queue.qsize() < self._queue_max:
+            self._tell_waiting()
+
+    def _set_client_id(self, channel: Channel, raw: bytes, length: int) -> bool:
+        try:
+            channel.client_id = raw.decode()
+        except UnicodeDecodeError:
+            self._refuse(channel, "client id is not UTF-8")
+            return False
+        if len(raw) != length:
+            self._refuse(channel, "client id is longer than the frame")
+            return False
+        channel.client_id_raw = raw
+        return True
+
+    def _receive_unsupported(
+        self, channel: Channel, api: ApiHandler | None, key: int, version: int, correlation_id: int
+    ) -> bool:
+        """Close; or, for an ApiVersions newer than ours, answer in version 0 (N-3)."""
+        if api is None or key != _API_VERSIONS or version < 0:
+            self._refuse(channel, f"unsupported API key={key} version={version}")
+            return True
+        context = RequestContext(api, 0, correlation_id, "", channel, self._broker)
+        channel.in_flight = context
+        context.respond(api.unsupported_version())
+        return True
+
+    def _refuse(self, channel: Channel, reason: str) -> None:
+        self.malformed += 1
+        channel.violation = reason
+        channel.frames.clear()
+
+    # -- running
+
+    def run(self, context: RequestContext, frame: bytes, pos: int) -> None:
+        """Decode, handle, answer, on whatever thread this is."""
+        api = context.api
+        request: Request | None = None
+        try:
+            if context.api_version >= api.request_flexible:
+                pos = pos + 1 if frame[pos] == 0 else skip_tags(frame, pos)
+            handle = api.handle or api.load()
+            request = api.request_class.decode(frame, context.api_version, pos)
+            response = handle(context, request)
+            if response is not None:
+                context.send(response)
+        except (MalformedFrame, IndexError) as error:
+            if request is not None:  # not the frame's fault: a handler met this
+                self._failed(context, request, error)
+                return
+            self.malformed += 1
+            logger.info("malformed request %r reason=%s", context, error)
+            context.close()
+        except KafkaError as error:
+            self._answer_error(context, request, error.code, error.detail)
+        except Exception as error:
+            self._failed(context, request, error)
+
+    def _failed(self, context: RequestContext, request: Request | None, error: Exception) -> None:
+        """A fault of ours."""
+        self.failed += 1
+        logger.error("request failed %r", context, exc_info=error)
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        if context.api.api_key == _PRODUCE:
+            code = ErrorCode.REQUEST_TIMED_OUT
+        self._answer_error(context, request, code, None)
+
+    @staticmethod
+    def _answer_error(
+        context: RequestContext, request: Request | None, code: int, message: str | None
+    ) -> None:
+        if request is None or getattr(request, "acks", None) == 0:
+            context.close()
+            return
+        try:
+            response = error_response(request, context.api_version, code, message)
+        except Exception:
+            logger.exception("error response failed %r", context)
+            context.close()
+        else:
+            context.respond(response)
+
+    # -- handler threads
+
+    def _hand_over(self, queued: _Queued) -> None:
+        self.handed_over += 1
+        with self._lock:
+            self._busy += 1
+            if self._busy > len(self._threads) < self._threads_max:
+                name = f"request-handler-{len(self._threads)}"
+                thread = threading.Thread(target=self._handle_queued, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        self._queue.put(queued)
+
+    def _handle_queued(self) -> None:
+        while (queued := self._queue.get()) is not None:
+            if self._waiting:
+                self._tell_waiting()
+            try:
+                self.run(*queued)
+            except Exception:
+                logger.exception("request handler failed")
+            with self._lock:
+                self._busy -= 1
+            del queued
+
+    def _tell_waiting(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, set()
+        for processor in waiting:
+            processor.resume()
+
+    @property
+    def queue_size(self) -> int:
+        """Requests that wait for a handler thread."""
+        return self._queue.qsize()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request waits for a handler thread or is run by one."""
+        return self._busy > 0
+
+    def shutdown(self, timeout: float) -> None:
+        """End the handler threads once they have run what is queued."""
+        with self._lock:
+            threads, self._threads_max = self._threads, 0
+        for _ in threads:
+            self._queue.put(None)
+        for thread in threads:
+            thread.join(timeout)
+
+
+_Queued = tuple[RequestContext, bytes, int]

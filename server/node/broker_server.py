@@ -1,0 +1,306 @@
+"""The broker part of a node (Kafka: BrokerServer): logs, replicas, coordinators, listeners.
+
+The attributes are what handlers find as `ctx.broker`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from replication.controller.bootstrap import SUPPORTED_FEATURES
+from replication.controller.controller import Controller
+from replication.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
+from replication.metadata.loader import MetadataPublisher
+from replication.replicas.replica_manager import ClusterLinks, ReplicaManager
+from server.config.kafka_config import catalogue
+from server.config.schema import BROKER
+from server.coordinator.group_coordinator import GroupCoordinator
+from server.coordinator.runtime import Surroundings
+from server.handlers import BROKER_APIS
+from server.handlers.fetch_session import FetchSessionCache
+from server.network.listeners import own_host_name
+from server.network.socket_server import SocketServer
+from server.node import settings
+from server.node.broker_lifecycle import BrokerLifecycle
+from server.node.node_part import NodePart
+from server.node.shared_server import SharedServer
+from storage.directories.log_dirs import LogDirError
+from storage.directories.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from server.network.request_channel import RequestContext
+    from server.node.replica_publisher import ReplicaPublisher
+    from server.peers.controller_channel import ControllerChannel
+
+_CONTROLLED_SHUTDOWN_S = 30.0
+
+
+class BrokerServer(NodePart):
+    """The broker of this node. `bind`, `connect`, `prepare`, `register`, `serve`, in this order."""
+
+    role = "broker"
+
+    log_manager: LogManager
+    replica_manager: ReplicaManager
+    group_coordinator: GroupCoordinator
+
+    def __init__(self, shared: SharedServer) -> None:
+        """Check what can be checked without touching the disk. Raises ConfigError."""
+        super().__init__(shared)
+        self.socket_server = SocketServer(
+            settings.socket_server(self.config),
+            self.listeners.broker,
+            self,
+            BROKER_APIS,
+            inter_broker_name=self.listeners.inter_broker_name,
+        )
+        self.fetch_sessions = FetchSessionCache(
+            self.config.get_int("max.incremental.fetch.session.cache.slots")
+        )
+        self.local_controller: Controller | None = None
+        self._channel: ControllerChannel | None = None
+        self.lifecycle: BrokerLifecycle | None = None
+        self._replica_publisher: ReplicaPublisher | None = None
+
+    # ---- what handlers ask
+
+    @property
+    def controller(self) -> ControllerChannel | Controller:
+        """Who decides about the cluster: takes requests with `submit`."""
+        controller = self._channel or self.local_controller
+        assert controller is not None, "connect comes first"
+        return controller
+
+    @property
+    def host(self) -> str:
+        """The host of the first listener."""
+        return self.listeners.broker[0].host or "0.0.0.0"
+
+    @property
+    def port(self) -> int:
+        """The port of the first listener."""
+        return self.socket_server.port
+
+    def endpoint_for(
+        self, ctx: RequestContext, registration: BrokerRegistration
+    ) -> tuple[str, int]:
+        """Where the client of `ctx` reaches a broker; ("", -1) if not on this listener.
+
+        The only broker of its cluster, if it was told no address, is where the client dialled it.
+        """
+        if not self.listeners.advertised and len(self.metadata.brokers) == 1:
+            return ctx.local_host, ctx.local_port
+        endpoint = registration.endpoints.get(ctx.listener_name)
+        if endpoint is None:
+            return "", -1
+        return endpoint.host, endpoint.port
+
+    # ---- life
+
+    def bind(self) -> None:
+        """Take the addresses, so that an occupied one costs nothing. Raises BindError."""
+        self.shared.stop.then("socket server", self.socket_server.shutdown)
+        self.socket_server.bind()
+
+    def connect(self, local_controller: Controller | None) -> None:
+        """Find the controller: in this process, or wherever the active one is."""
+        self.local_controller = local_controller
+        self._channel = self.shared.controller_channel
+
+    def prepare(self) -> list[MetadataPublisher]:
+        """Open the logs, make the coordinators. Returns who must be told of each image."""
+        self._start_storage()
+        self._start_coordinators()
+        return [self._publish_configs, self._publish_partitions(), self._publish_groups]
+
+    def _start_storage(self) -> None:
+        dirs, own = self.shared.dirs, self.config.log_dirs()
+        usable = {path: id_ for path, id_ in dirs.directory_ids.items() if path in own}
+        if not usable:  # the metadata log's own directory is, or the start had ended before
+            raise LogDirError(f"no directory of log.dirs can be used: {dirs.failed}")
+        self.log_manager = LogManager(
+            usable,
+            self.config.topic_config({}),
+            self.clock,
+            self.scheduler,
+            self._log_dir_failed,
+            settings.log_manager(self.config),
+            failed=dirs.failed,
+            cleaner_config=settings.cleaner(self.config),
+        )
+        self.replica_manager = ReplicaManager(
+            settings.replica_manager(self.config),
+            self.log_manager,
+            lambda: self.metadata,
+            self.timer,
+            self.clock,
+            self.node_id,
+            topic_config=self.topic_config,
+            links=None if self.is_alone else self._links,
+            own_links=self._links,
+        )
+        self._apply_dynamic_configs()
+        self.log_manager.startup(self.topic_config)
+        self.shared.stop.then("logs", self._shutdown_logs)
+        self.shared.stop.then("replica manager", self.replica_manager.shutdown)
+
+    def _links(self) -> ClusterLinks:
+        """What replicas need of the other nodes; asked for when there are some."""
+        from server.peers.replica_transport import cluster_links
+
+        return cluster_links(self)
+
+    def _shutdown_logs(self) -> None:
+        self.log_manager.shutdown(self.lifecycle.broker_epoch if self.lifecycle else -1)
+
+    def _start_coordinators(self) -> None:
+        around = Surroundings(
+            node_id=self.node_id,
+            metadata=lambda: self.metadata,
+            replica_manager=self.replica_manager,
+            controller=self.controller,
+            timer=self.timer,
+            clock=self.clock,
+            run_in_background=self._run_in_background,
+        )
+        self.group_coordinator = GroupCoordinator(
+            settings.groups(self.config), around, lambda: str(uuid.uuid4())
+        )
+        self.shared.stop.then("group coordinator", self.group_coordinator.shutdown)
+
+    def _run_in_background(self, name: str, job: Callable[[], None]) -> None:
+        self.scheduler.schedule_once(name, 0, job)
+
+    def register(self, is_stopping: Callable[[], bool]) -> bool:
+        """Register with the controller and be unfenced; False if `is_stopping` came first.
+
+        Raises KafkaError when the controller refuses, or none answers in time.
+        """
+        config = settings.lifecycle(self.config)
+        submit: Callable[..., None] = self.controller.submit
+        if self._channel is not None:
+            # What a heartbeat says grows old; a newer one says it better.
+            submit = partial(submit, timeout_ms=config.broker_session_timeout_ms // 2)
+        self.lifecycle = BrokerLifecycle(
+            self.node_id,
+            self.cluster_id,
+            self.incarnation_id,
+            submit,
+            self._image_of_replicas,
+            self.timer,
+            self.clock,
+            config,
+            is_alone=self.is_alone,
+            on_fatal=self.shared.fatal,
+        )
+        own_host = "localhost" if self.is_alone else own_host_name()
+        ports = self.socket_server.ports
+        self.lifecycle.start(
+            self.listeners.advertise(self.listeners.broker, ports, own_host),
+            {name: (r.minimum, r.maximum) for name, r in SUPPORTED_FEATURES.items()},
+            self.config.get_str("broker.rack") or None,
+            [self.log_manager.directory_id(path) for path in self._online_dirs()],
+            self.log_manager.previous_broker_epoch,
+        )
+        if not self.lifecycle.await_running(is_stopping):
+            return False
+        self.log_manager.start_background()
+        return True
+
+    def serve(self) -> None:
+        """Answer clients from now on."""
+        self.socket_server.start()
+
+    def begin_shutdown(self) -> None:
+        """Give leadership away, then answer what is in flight while the parts below still work."""
+        lifecycle = self.lifecycle
+        if lifecycle is None:
+            return
+        attempt = self.shared.stop.attempt
+        hopeless = self._quorum_is_lost()
+        attempt(
+            "lifecycle",
+            lambda: lifecycle.await_controlled_shutdown(_CONTROLLED_SHUTDOWN_S, hopeless),
+        )
+        lifecycle.shutdown()
+        attempt("socket server", self.socket_server.shutdown)
+
+    def _quorum_is_lost(self) -> Callable[[], bool]:
+        """Tells, asked again and again, when nothing was committed for longer than it takes to
+        elect a leader, although a leader commits something each metadata.max.idle.interval.ms:
+        others are being stopped too.
+        """
+        idle_ms = self.config.get_int("metadata.max.idle.interval.ms")
+        if not idle_ms:
+            return lambda: False
+        limit_ms = 4 * idle_ms + 3 * self.config.get_int("controller.quorum.election.timeout.ms")
+        committed, since_ms = self.raft.high_watermark, self.clock.now_ms()
+
+        def ask() -> bool:
+            nonlocal committed, since_ms
+            now_ms = self.clock.now_ms()
+            if self.raft.high_watermark != committed:
+                committed, since_ms = self.raft.high_watermark, now_ms
+            return now_ms - since_ms > limit_ms
+
+        return ask
+
+    # ---- directories
+
+    def _online_dirs(self) -> list[Path]:
+        offline = self.log_manager.offline_dirs
+        return [path for path in self.log_manager.log_dirs if path not in offline]
+
+    def _log_dir_failed(self, directory: Path, error: OSError) -> None:
+        """A directory's disk failed: go on without it, unless nothing would be left (B-7)."""
+        if directory == self.shared.metadata_dir or not self._online_dirs():
+            self.shared.fatal(error)
+        self.replica_manager.log_dir_failed(directory, error)
+        if self.lifecycle is not None:
+            self.lifecycle.log_dir_failed(self.log_manager.directory_id(directory))
+
+    # ---- publishers of the metadata image, in this order
+
+    def _publish_configs(self, delta: MetadataDelta, _image: MetadataImage) -> None:
+        if any(kind == BROKER for kind, _name in delta.changed_configs):
+            changed = self._apply_dynamic_configs()
+            topic_keys = {key for d in catalogue().topic.values() for key in d.synonyms}
+            if changed & topic_keys:
+                self.replica_manager.reload_topic_configs()
+            settings.apply_connection_limits(self.config, changed, self.socket_server.quotas)
+            self.log_manager.cleaner.reconfigure(settings.cleaner(self.config))
+
+    def _apply_dynamic_configs(self) -> set[str]:
+        image = self.metadata
+        own: Mapping[str, str] = image.config(BROKER, str(self.node_id))
+        changed = settings.apply_dynamic(self.config, own, image.config(BROKER, ""))
+        self.replica_manager.set_throttled_rates(
+            self.config.get_int("leader.replication.throttled.rate"),
+            self.config.get_int("follower.replication.throttled.rate"),
+            self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second"),
+        )
+        return changed
+
+    def _publish_partitions(self) -> MetadataPublisher:
+        """A node alone may lead by what it was before: nobody else has anything to compare."""
+        if self.is_alone:
+            return self.replica_manager.apply_delta
+        from server.node.replica_publisher import ReplicaPublisher
+
+        self._replica_publisher = ReplicaPublisher(
+            self.replica_manager, self.node_id, self.incarnation_id
+        )
+        return self._replica_publisher.publish
+
+    def _image_of_replicas(self) -> MetadataImage:
+        """What the partitions here have been brought to."""
+        publisher = self._replica_publisher
+        return self.metadata if publisher is None else publisher.image
+
+    def _publish_groups(self, delta: MetadataDelta, _image: MetadataImage) -> None:
+        if delta.deleted_topics:
+            self.group_coordinator.on_topics_deleted(list(delta.deleted_topics))

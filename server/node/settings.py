@@ -1,0 +1,199 @@
+"""From Kafka's keys to the frozen configuration of each layer, and what changes nothing here yet.
+
+Each layer's dataclass names its fields like Kafka's keys with `_` for a dot, so most of this is one
+function. `notes` says which of the keys that somebody set change nothing here yet, or ask for
+trouble.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from replication.controller.context import ControllerConfig
+from replication.metadata.loader import SnapshotConfig
+from replication.raft.events import RaftConfig
+from replication.replicas.replica_manager import ReplicaManagerConfig
+from server.config.kafka_config import ConfigError, KafkaConfig, catalogue, is_number
+from server.coordinator.group_config import GroupConfig
+from server.network.socket_server import SocketServerConfig
+from server.node.broker_lifecycle import LifecycleConfig
+from storage.cleaning.cleaner import CleanerConfig
+from storage.directories.log_manager import LogManagerConfig
+
+if TYPE_CHECKING:
+    from server.network.limits import ConnectionQuotas
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+# Broker keys with an effect here, apart from those read through the layers' dataclasses below and
+# the topic keys' synonyms. Patterns are whole names.
+_OBEYED_ELSEWHERE = re.compile(
+    r"log\.dirs?|metadata\.log\.(dir|segment\.bytes)|listeners|advertised\.listeners"
+    r"|listener\.security\.protocol\.map|controller\.listener\.names|controller\.quorum\.voters"
+    r"|process\.roles|node\.id|broker\.(id|rack)|auto\.create\.topics\.enable|delete\.topic\.enable"
+    r"|max\.incremental\.fetch\.session\.cache\.slots|max\.request\.partition\.size\.limit"
+    r"|inter\.broker\.listener\.name|security\.inter\.broker\.protocol"
+    r"|controller\.quorum\.bootstrap\.servers|replica\.socket\.timeout\.ms"
+    r"|broker\.heartbeat\.interval\.ms|(leader|follower)\.replication\.throttled\.rate"
+    r"|replica\.alter\.log\.dirs\.io\.max\.bytes\.per\.second"
+)
+
+_LOG_MANAGER_KEYS: Mapping[str, str] = {
+    "retention_check_interval_ms": "log.retention.check.interval.ms",
+    "flush_scheduler_interval_ms": "log.flush.scheduler.interval.ms",
+    "flush_offset_checkpoint_interval_ms": "log.flush.offset.checkpoint.interval.ms",
+    "flush_start_offset_checkpoint_interval_ms": "log.flush.start.offset.checkpoint.interval.ms",
+    "high_watermark_checkpoint_interval_ms": "replica.high.watermark.checkpoint.interval.ms",
+    "producer_id_expiration_check_interval_ms": "producer.id.expiration.check.interval.ms",
+    "producer_id_expiration_ms": "producer.id.expiration.ms",
+}
+_SNAPSHOT_KEYS: Mapping[str, str] = {
+    "max_record_bytes_between_snapshots": "metadata.log.max.record.bytes.between.snapshots",
+    "max_snapshot_interval_ms": "metadata.log.max.snapshot.interval.ms",
+}
+_RAFT_KEYS: Mapping[str, str] = {
+    "election_timeout_ms": "controller.quorum.election.timeout.ms",
+    "election_backoff_max_ms": "controller.quorum.election.backoff.max.ms",
+    "fetch_timeout_ms": "controller.quorum.fetch.timeout.ms",
+    "request_timeout_ms": "controller.quorum.request.timeout.ms",
+    "retry_backoff_ms": "controller.quorum.retry.backoff.ms",
+    "append_linger_ms": "controller.quorum.append.linger.ms",
+    "fetch_max_bytes": "controller.quorum.fetch.max.bytes",
+    "auto_join": "controller.quorum.auto.join.enable",
+}
+_NOT_KEYS = {"node_id", "cluster_id", "features"}
+_LAYERS: tuple[tuple[type, Mapping[str, str]], ...] = (
+    (SocketServerConfig, {}),
+    (ReplicaManagerConfig, {}),
+    (GroupConfig, {}),
+    (ControllerConfig, {}),
+    (LogManagerConfig, _LOG_MANAGER_KEYS),
+    (SnapshotConfig, _SNAPSHOT_KEYS),
+    (CleanerConfig, {}),
+    (LifecycleConfig, {}),
+    (RaftConfig, _RAFT_KEYS),
+)
+
+
+def _keys(cls: type, names: Mapping[str, str]) -> dict[str, str]:
+    """Field -> key, for the fields that are keys of Kafka's."""
+    known = catalogue().broker
+    keys = {f.name: names.get(f.name, f.name.replace("_", ".")) for f in fields(cls)}
+    return {field: key for field, key in keys.items() if field not in _NOT_KEYS and key in known}
+
+
+def _layer(cls: type[_T], config: KafkaConfig, names: Mapping[str, str], **given: Any) -> _T:
+    values = {field: config.get(key) for field, key in _keys(cls, names).items()}
+    return cls(**{**values, **given})
+
+
+def socket_server(config: KafkaConfig) -> SocketServerConfig:
+    """The socket servers' configuration."""
+    return _layer(
+        SocketServerConfig, config, {}, max_connections_per_ip_overrides=_ip_overrides(config)
+    )
+
+
+def _ip_overrides(config: KafkaConfig) -> dict[str, int]:
+    """`max.connections.per.ip.overrides`: HOST:COUNT pairs."""
+    key = "max.connections.per.ip.overrides"
+    overrides = {}
+    for pair in filter(None, (p.strip() for p in config.get_str(key).split(","))):
+        host, _colon, count = pair.rpartition(":")
+        if not host or not is_number(count, 1 << 31):
+            raise ConfigError(key, pair, "expected HOST:COUNT, separated by commas")
+        overrides[host] = int(count)
+    return overrides
+
+
+def apply_connection_limits(
+    config: KafkaConfig, changed: set[str], quotas: ConnectionQuotas
+) -> None:
+    """Obey changed connection limits at once."""
+    if any(key.startswith("max.connection") for key in changed):
+        quotas.set_limits(
+            config.get_int("max.connections"),
+            config.get_int("max.connections.per.ip"),
+            _ip_overrides(config),
+            config.get_int("max.connection.creation.rate"),
+        )
+
+
+def replica_manager(config: KafkaConfig) -> ReplicaManagerConfig:
+    """The replica manager's configuration."""
+    return _layer(ReplicaManagerConfig, config, {})
+
+
+def log_manager(config: KafkaConfig) -> LogManagerConfig:
+    """The log manager's periods."""
+    return _layer(LogManagerConfig, config, _LOG_MANAGER_KEYS)
+
+
+def cleaner(config: KafkaConfig) -> CleanerConfig:
+    """How logs are compacted."""
+    return _layer(CleanerConfig, config, {})
+
+
+def snapshots(config: KafkaConfig) -> SnapshotConfig:
+    """When the metadata log is snapshotted."""
+    return _layer(SnapshotConfig, config, _SNAPSHOT_KEYS)
+
+
+def raft(config: KafkaConfig) -> RaftConfig:
+    """The metadata quorum's times and sizes."""
+    return _layer(RaftConfig, config, _RAFT_KEYS)
+
+
+def controller(config: KafkaConfig, node: int, cluster_id: str) -> ControllerConfig:
+    """The controller's configuration."""
+    return _layer(ControllerConfig, config, {}, node_id=node, cluster_id=cluster_id)
+
+
+def lifecycle(config: KafkaConfig) -> LifecycleConfig:
+    """How this broker keeps in touch with the controller."""
+    return _layer(LifecycleConfig, config, {})
+
+
+def groups(config: KafkaConfig) -> GroupConfig:
+    """The group coordinator's configuration."""
+    return GroupConfig.from_values(config.get)
+
+
+def _obeyed() -> Callable[[str], bool]:
+    keys = {key for cls, names in _LAYERS for key in _keys(cls, names).values()}
+    for definition in catalogue().topic.values():
+        keys.update(definition.synonyms)
+    return lambda key: key in keys or _OBEYED_ELSEWHERE.fullmatch(key) is not None
+
+
+def notes(config: KafkaConfig) -> list[str]:
+    """One line for each key that is valid, but changes nothing here yet or asks for trouble."""
+    is_obeyed = _obeyed()
+    lines = [
+        f"config {key} has no effect yet (README, gap ledger)"
+        for key in sorted(config.static)
+        if not is_obeyed(key) and config.text(key) != config.default(key)
+    ]
+    heartbeat, session = "broker.heartbeat.interval.ms", "broker.session.timeout.ms"
+    if 2 * config.get_int(heartbeat) > config.get_int(session):
+        lines.append(
+            f"config {heartbeat} = {config.text(heartbeat)!r}: more than half of {session}"
+            f" ({config.text(session)}), a broker may be fenced for one late heartbeat"
+        )
+    return lines
+
+
+def apply_dynamic(
+    config: KafkaConfig, own: Mapping[str, str], default: Mapping[str, str]
+) -> set[str]:
+    """Take the node's dynamic values and the cluster-wide ones; returns the changed keys."""
+    changed = config.update_dynamic(own, default)
+    if changed:
+        logger.info("configs changed keys=%s", ",".join(sorted(changed)))
+    return changed

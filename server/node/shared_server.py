@@ -1,0 +1,209 @@
+"""What the broker and the controller of one process share (Kafka: SharedServer).
+
+The log directories with their locks, the node's replica of the metadata log (a voter, or an
+observer where this node is not in the voter set), the loader that makes images of it, the clock,
+the timer and the background thread. Failures that make the shared state untrustworthy (a failed
+metadata log, a record that cannot be replayed) end the process at once: better stopped than wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from replication.metadata.image import MetadataImage
+from replication.metadata.loader import MetadataLoader
+from replication.metadata.record_serde import MetadataRecordSerde
+from replication.raft.driver import RaftDriver
+from replication.raft.log import RaftLog
+from replication.replicas.timer import BackgroundScheduler, Timer
+from server.config.kafka_config import ConfigError, KafkaConfig
+from server.node import settings
+from server.node.quorum_config import QuorumConfig
+from server.node.stop_sequence import StopSequence
+from storage.config import SystemClock
+from storage.directories.log_dirs import FormattedDirs, LogDirError, is_formatted, prepare_log_dirs
+
+if TYPE_CHECKING:
+    from replication.controller.controller import Controller
+    from server.network.listeners import Listener
+    from server.peers.controller_channel import ControllerChannel
+    from server.peers.peer_client import PeerClient
+
+logger = logging.getLogger(__name__)
+
+
+def new_uuid() -> bytes:
+    """A random id as Kafka makes them: its text never starts with a dash, as a flag does."""
+    while True:
+        value = uuid.uuid4().bytes
+        if value[0] >> 2 != 62:  # 62 is "-" in base64url
+            return value
+
+
+class SharedServer:
+    """One per process. `prepare` before the other parts are made, `start_raft` after."""
+
+    raft: RaftDriver
+    loader: MetadataLoader
+    dirs: FormattedDirs
+
+    def __init__(
+        self,
+        config: KafkaConfig,
+        quorum: QuorumConfig,
+        stop: StopSequence,
+        cluster_id: str | None,
+    ) -> None:
+        """`cluster_id`: what fresh log directories are formatted with."""
+        self.config = config
+        self.quorum = quorum
+        self.stop = stop
+        self.node_id = quorum.node_id
+        self.cluster_id = ""
+        self.clock = SystemClock()
+        self.timer = Timer(self.clock)
+        self.scheduler = BackgroundScheduler(self.clock)
+        self.serde = MetadataRecordSerde()
+        self.incarnation_id = new_uuid()
+        self.metadata_dir = Path(config.get_str("metadata.log.dir") or config.log_dirs()[0])
+        self.peers: PeerClient | None = None
+        """How this node speaks to others; None on a node alone."""
+        self.controller_channel: ControllerChannel | None = None
+        """The way to the active controller; None on a node alone, which has it."""
+        self._wanted_cluster_id = cluster_id
+
+    @property
+    def is_alone(self) -> bool:
+        """Nobody else can ever be in this cluster."""
+        return self.quorum.is_alone
+
+    @property
+    def metadata(self) -> MetadataImage:
+        """The current image of the cluster."""
+        return self.loader.image
+
+    @property
+    def directory_id(self) -> bytes:
+        """The id of the directory that holds the metadata log (KIP-853)."""
+        return self.dirs.directory_ids[self.metadata_dir]
+
+    def prepare(self, controller_endpoints: list[Listener]) -> None:
+        """Check, lock and format the directories; make the quorum's parts, start none of them.
+
+        `controller_endpoints`: where other nodes reach the controller of this one. Raises
+        ConfigError, LogDirError, OSError, KafkaError, CorruptSnapshot, CorruptQuorumState.
+        """
+        self._check_formatted()
+        dirs = self.config.log_dirs()
+        if self.metadata_dir not in dirs:
+            dirs.append(self.metadata_dir)
+        self.dirs = prepare_log_dirs(dirs, self.node_id, self._wanted_cluster_id, new_uuid)
+        self.stop.then("directory locks", self.dirs.release)
+        self.cluster_id = self.dirs.cluster_id
+        if self.metadata_dir not in self.dirs.directory_ids:
+            raise ConfigError(
+                "metadata.log.dir",
+                str(self.metadata_dir),
+                "expected a directory that can be used",
+            )
+        for part in (self.timer, self.scheduler):
+            self.stop.then(type(part).__name__, part.shutdown)
+            part.start()
+        self._make_quorum(controller_endpoints)
+
+    def _check_formatted(self) -> None:
+        """A node that others know must not make up a cluster of its own."""
+        if self.quorum.may_format_itself:
+            return
+        metadata_dir = self.metadata_dir
+        if is_formatted(metadata_dir) or (self._wanted_cluster_id and self.quorum.voters):
+            return
+        raise LogDirError(
+            f"{metadata_dir} is not formatted, and this node is one of a cluster: run"
+            " `barnabas format --cluster-id ID --config FILE` on each of its nodes, with one id"
+            " that `barnabas random-uuid` makes"
+        )
+
+    def _make_quorum(self, controller_endpoints: list[Listener]) -> None:
+        log = RaftLog.open(
+            self.metadata_dir,
+            self.clock,
+            segment_bytes=self.config.get_int("metadata.log.segment.bytes"),
+        )
+        others: dict[str, Any] = {}
+        if not self.is_alone:
+            others = self._with_others(controller_endpoints)
+        self.raft = RaftDriver(
+            self.node_id,
+            log,
+            self.clock,
+            self.serde,
+            directory_id=self.directory_id,
+            on_fatal=self.fatal,
+            **others,
+        )
+        self.stop.then("raft driver", self.raft.shutdown)
+        self.loader = MetadataLoader(
+            self.raft,
+            self.clock,
+            snapshot_config=settings.snapshots(self.config),
+            on_fatal=self.fatal,
+        )
+        self.raft.add_listener(self.loader)
+        self.stop.then("metadata loader", self.loader.shutdown)
+
+    def _with_others(self, controller_endpoints: list[Listener]) -> dict[str, Any]:
+        """What the driver needs in a quorum of several; imported only here."""
+        from replication.raft.voter_set import Endpoint, Voter, VoterSet
+        from server.peers.peer_client import PeerClient
+        from server.peers.raft_transport import RaftTransport
+
+        quorum = self.quorum
+        listener = quorum.controller_listener_names[0]
+        self.peers = PeerClient(self.clock.now_ms, f"node-{self.node_id}")
+        self.stop.then("peer client", self.peers.shutdown)
+        self.peers.start()
+        endpoints = tuple(Endpoint(e.name, e.host, e.port) for e in controller_endpoints)
+        voters = [
+            Voter(voter.node_id, endpoints=(Endpoint(listener, voter.host, voter.port),))
+            for voter in quorum.voters
+        ]
+        if not voters and quorum.may_format_itself:
+            voters = [Voter(self.node_id, endpoints=endpoints)]
+        return {
+            "voters": VoterSet(voters) if voters else None,
+            "cluster_id": self.cluster_id,
+            "config": settings.raft(self.config),
+            "transport": RaftTransport(self.peers, self.node_id, listener),
+            "endpoints": endpoints,
+            "listener_name": listener,
+            "bootstrap_servers": quorum.bootstrap_servers,
+            "can_vote": quorum.is_controller,
+        }
+
+    def connect(self, local: Controller | None) -> None:
+        """Open the way to the active controller, wherever it is; `local` is the one here."""
+        if self.peers is None:
+            return
+        from server.peers.controller_channel import ControllerChannel
+
+        self.controller_channel = ControllerChannel(
+            self.node_id,
+            local,
+            self.raft,
+            self.peers,
+            self.timer,
+            self.clock.now_ms,
+            "broker" if self.quorum.is_broker else "controller",
+        )
+        self.stop.then("controller channel", self.controller_channel.shutdown)
+
+    def fatal(self, error: BaseException) -> None:
+        """End the process now."""
+        logger.critical("the node cannot go on and stops now error=%s", error, exc_info=error)
+        logging.shutdown()
+        os._exit(1)

@@ -1,0 +1,156 @@
+"""One blocking connection to one peer: for a thread that has nothing else to do meanwhile.
+
+A fetcher (Kafka's BrokerBlockingSender), and the commands of this project that speak to a broker
+(`barnabas health`, `barnabas demo`). It is no client library: no retries, no metadata, no version
+negotiation.
+
+Gaps: no TLS, no SASL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from struct import Struct
+from typing import TYPE_CHECKING, TypeVar
+
+from server.peers.peer_client import FRAME_BYTES_MAX, set_peer_options
+from wire.errors import MalformedFrame
+from wire.frame import decode_response_header, encode_request
+
+if TYPE_CHECKING:
+    from wire.schema import Request, Response
+
+_R = TypeVar("_R", bound="Response")
+
+_SIZE = Struct(">i")
+_TIMEVAL = Struct("@ll")
+
+
+class BlockingPeer:
+    """One request at a time, each answered before the next.
+
+    Connects when it is first needed, and again after a failure. `timeout_s` bounds connecting,
+    sending, and waiting for an answer, each. One thread uses it; any may `close` it.
+
+    Cost of an answer: two system calls and one copy, out of the kernel, into a `bytes` of its exact
+    size. Its records stay a memoryview of that and are valid as long as somebody holds them; the
+    C library reuses the memory.
+    """
+
+    def __init__(self, host: str, port: int, client_id: str, timeout_s: float = 10.0) -> None:
+        self._host = host
+        self._port = port
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._correlation_id = 0
+        self._socket: socket.socket | None = None
+        self._closed = False
+        self._in_use = threading.Lock()
+
+    def exchange(self, request: Request, version: int, response_class: type[_R]) -> _R:
+        """Send one request in this version and decode its answer.
+
+        Raises OSError: TimeoutError, ConnectionError for a peer that hangs up, is closed by
+        `close`, or gives an answer that is not Kafka's. The connection is closed then.
+        """
+        with self._in_use:
+            try:
+                sock = self._connected()
+                return self._exchange(sock, request, version, response_class)
+            except BlockingIOError:  # SO_RCVTIMEO and SO_SNDTIMEO say it so
+                self._drop_socket()
+                raise TimeoutError(f"{self._host}:{self._port} did not answer in time") from None
+            except MalformedFrame as error:
+                self._drop_socket()
+                raise ConnectionError(f"the answer is not Kafka's: {error}") from error
+            except BaseException:
+                self._drop_socket()
+                raise
+            finally:
+                if self._closed:
+                    self._drop_socket()
+
+    def close(self) -> None:
+        """Close for good; an exchange that another thread waits in fails at once."""
+        self._closed = True
+        sock = self._socket
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        # The descriptor's number must not be given to another file while somebody waits on it, so
+        # it is the thread in `exchange`, if there is one, that closes it.
+        if self._in_use.acquire(blocking=False):
+            self._drop_socket()
+            self._in_use.release()
+
+    def _exchange(
+        self, sock: socket.socket, request: Request, version: int, response_class: type[_R]
+    ) -> _R:
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFF_FFFF
+        for part in encode_request(version, self._correlation_id, self._client_id, request):
+            sock.sendall(part)  # type: ignore[arg-type]  # a request holds no file
+        (size,) = _SIZE.unpack(self._receive(sock, _SIZE.size))
+        if not _SIZE.size <= size <= FRAME_BYTES_MAX:
+            raise MalformedFrame(f"frame size {size}")
+        frame = self._receive(sock, size)
+        correlation_id, position = decode_response_header(request.api_key, version, frame)
+        if correlation_id != self._correlation_id:
+            raise MalformedFrame("it answers another request")
+        return response_class.decode(frame, version, position)
+
+    @staticmethod
+    def _receive(sock: socket.socket, size: int) -> bytes:
+        """Exactly `size` bytes; the kernel collects them, so that one call is enough."""
+        data = sock.recv(size, socket.MSG_WAITALL)
+        while len(data) < size:  # a timeout, a signal, or the end
+            more = sock.recv(size - len(data), socket.MSG_WAITALL)
+            if not more:
+                raise ConnectionError("the peer closed the connection")
+            data += more
+        return data
+
+    def _connected(self) -> socket.socket:
+        if self._closed:
+            raise ConnectionError("this connection is closed")
+        if self._socket is None:
+            self._connect()
+            assert self._socket is not None
+        return self._socket
+
+    def _connect(self) -> None:
+        failure: OSError = ConnectionError(f"unknown host {self._host}")
+        deadline = time.monotonic() + self._timeout_s
+        for family, kind, protocol, _name, address in socket.getaddrinfo(
+            self._host, self._port, type=socket.SOCK_STREAM
+        ):
+            left_s = deadline - time.monotonic()
+            if self._closed or left_s <= 0:
+                break
+            try:
+                self._socket = sock = socket.socket(family, kind, protocol)
+                sock.settimeout(left_s)
+                sock.connect(address)
+                set_peer_options(sock)
+                # A blocking socket, whose system calls end by themselves: MSG_WAITALL needs one.
+                sock.settimeout(None)
+                seconds, rest = divmod(int(self._timeout_s * 1_000_000), 1_000_000)
+                timeval = _TIMEVAL.pack(seconds, rest)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+            except OSError as error:
+                failure = error
+                self._drop_socket()
+            else:
+                if not self._closed:
+                    return
+        if self._closed:
+            raise ConnectionError("this connection is closed")
+        raise failure
+
+    def _drop_socket(self) -> None:
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.close()

@@ -1,0 +1,511 @@
+"""Requests to other nodes from one selector thread, for callers that must not wait.
+
+`PeerClient` (Kafka's NetworkClient under an InterBrokerSendThread) carries what raft and the
+channel to the controller ask; a thread that has nothing else to do has
+`server.peers.blocking_peer`. Requests are made in our own highest versions without asking for
+ApiVersions first: all nodes of a cluster run the same release.
+
+A connection of PeerClient belongs to one (peer, channel); the channel's name goes on the wire as
+client id, so that a trace, a proxy or a test can tell who speaks. Its life:
+
+    idle         not connected, nothing to send
+    backing off  connecting failed or the peer hung up: nothing is tried before `retry_ms`
+    resolving    the name is looked up, on a thread of its own (getaddrinfo blocks)
+    connecting   connect() is under way; the next address is tried if one refuses
+    connected    one request is in flight at most, the others queue: answers come in order
+
+Failures are told as `PeerError`, once for each request:
+    no address, connection refused       everything queued on the connection fails at once
+    the peer hangs up, or answers what   the request in flight fails; what is queued is sent over a
+    cannot be read                       new connection, if it is in time
+    timeout                              the request fails; had it been sent, the connection is
+                                         closed, for its answer would be taken for the next one's
+The pause before connecting again doubles from 50 ms to 1 s with each failure in a row and is
+shortened by up to a fifth at random, so that nodes do not knock in step (reconnect.backoff.ms,
+reconnect.backoff.max.ms). A request sent meanwhile waits for it: callers may retry at once.
+
+Threads: `send` and `shutdown` from any thread; the rest on the client's own. Duties of the caller:
+`on_complete` runs on the client's thread (or, after `shutdown`, on the caller's): take note and
+return. A request must not be changed once it was handed in. The simulator replaces this module.
+
+Gaps: no TLS, no SASL. Connections to peers that left are kept until the peer closes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import threading
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from server.network.channel import READ, WRITE, new_poller
+from wire.errors import MalformedFrame
+from wire.frame import FrameReader, decode_response_header, encode_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wire.schema import Request, Response
+
+    OnComplete = Callable[[Any], None]
+    """Called exactly once, with the response or a PeerError."""
+
+logger = logging.getLogger(__name__)
+
+RECONNECT_BACKOFF_MS = 50
+RECONNECT_BACKOFF_MAX_MS = 1_000
+CONNECTION_SETUP_TIMEOUT_MS = 10_000
+"""Longest that one address is tried (socket.connection.setup.timeout.ms)."""
+FRAME_BYTES_MAX = 104_857_600
+_LONG_S = 3600.0
+_GONE = select.POLLHUP | select.POLLERR
+
+
+class Peer(Protocol):
+    """Where a peer listens; `replication.metadata.registrations.Endpoint` is one."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+
+
+class PeerError(Exception):
+    """The request has no answer: it was not delivered, or nobody knows whether it was."""
+
+
+class _Call:
+    """One request on its way."""
+
+    __slots__ = ("deadline_ms", "on_complete", "request", "response_class", "version")
+
+    def __init__(
+        self,
+        request: Request,
+        version: int,
+        response_class: type[Response],
+        on_complete: OnComplete,
+        deadline_ms: int,
+    ) -> None:
+        self.request = request
+        self.version = version
+        self.response_class = response_class
+        self.on_complete = on_complete
+        self.deadline_ms = deadline_ms
+
+    def complete(self, answer: Any) -> None:
+        try:
+            self.on_complete(answer)
+        except Exception:
+            logger.exception("completion failed request=%s", type(self.request).__name__)
+
+
+class _State(Enum):
+    IDLE = "idle"
+    RESOLVING = "resolving"
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+
+
+class PeerClient:
+    """Sends requests to many peers from one thread; see the module docstring.
+
+    `clock_ms` is monotonic. `client_id` names the thread. `start` once, `shutdown` once.
+    """
+
+    def __init__(self, clock_ms: Callable[[], int], client_id: str) -> None:
+        self.client_id = client_id
+        self.now_ms = clock_ms
+        self._poller = new_poller()
+        self._scratch = bytearray(65_536)
+        self._connections: dict[tuple[str, int, str], _Connection] = {}
+        self._by_fd: dict[int, _Connection] = {}
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
+        self._poller.register(self._wake_reader.fileno(), READ)
+        self._sleeping = False
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()  # guards _closed against what is put into _inbox
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=client_id, daemon=True)
+
+    # -- called by any thread
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(
+        self,
+        peer: Peer,
+        request: Request,
+        version: int,
+        response_class: type[Response],
+        on_complete: OnComplete,
+        *,
+        timeout_ms: int,
+        channel: str,
+    ) -> None:
+        """Send `request` to `peer`; `on_complete` gets the decoded response or a PeerError.
+
+        `timeout_ms` counts from now and covers waiting, connecting and the answer. Requests of one
+        (peer, channel) are sent in this order, each after the answer to the one before.
+        """
+        call = _Call(request, version, response_class, on_complete, self.now_ms() + timeout_ms)
+        key = (peer.host, peer.port, channel)
+        if not self._post(lambda: self._enqueue(key, call)):
+            call.complete(PeerError("the client is shut down"))
+
+    def shutdown(self) -> None:
+        """Close every connection; whoever waits gets a PeerError. Harmless when repeated."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if closed:
+            return
+        self._wake()
+        if self._thread.ident is None:
+            self._close_everything()
+        elif self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _post(self, job: Callable[[], None]) -> bool:
+        with self._lock:
+            if self._closed:
+                return False
+            self._inbox.append(job)
+        self._wake()
+        return True
+
+    def _wake(self) -> None:
+        # `_sleeping` is set before the inbox is looked at for the last time: who is not sleeping
+        # yet sees what was put there before this test.
+        if self._sleeping:
+            self._sleeping = False
+            with contextlib.suppress(OSError):  # full: it will wake; closed: it has ended
+                self._wake_writer.send(b"\0")
+
+    # -- the thread
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                self.turn()
+            except Exception:
+                logger.exception("peer client turn failed client=%s", self.client_id)
+        self._close_everything()
+
+    def turn(self) -> None:
+        """Wait for something to happen, and handle it."""
+        self._sleeping = True
+        timeout = 0.0 if self._inbox or self._closed else self._timeout()
+        events = self._poller.poll(timeout)
+        self._sleeping = False
+        for fd, event in events:
+            connection = self._by_fd.get(fd)
+            if connection is not None:
+                connection.on_event(event, self.now_ms())
+            elif fd == self._wake_reader.fileno():
+                with contextlib.suppress(BlockingIOError):
+                    self._wake_reader.recv(4096)
+        while self._inbox:
+            self._inbox.popleft()()
+        now_ms = self.now_ms()
+        for connection in self._connections.values():
+            connection.advance(now_ms)
+
+    def _timeout(self) -> float:
+        """Seconds until a deadline."""
+        due = [c.due_ms() for c in self._connections.values() if c.calls or c.in_flight]
+        if not due:
+            return _LONG_S
+        return min(_LONG_S, max(0.0, (min(due) - self.now_ms()) / 1000))
+
+    def _enqueue(self, key: tuple[str, int, str], call: _Call) -> None:
+        connection = self._connections.get(key)
+        if connection is None:
+            connection = self._connections[key] = _Connection(self, *key)
+        connection.calls.append(call)
+
+    def _close_everything(self) -> None:
+        while self._inbox:
+            self._inbox.popleft()()
+        for connection in self._connections.values():
+            connection.close("the client is shut down")
+        self._connections.clear()
+        self._poller.close()
+        self._wake_reader.close()
+        self._wake_writer.close()
+
+    # -- for connections
+
+    def register(self, connection: _Connection, sock: socket.socket) -> None:
+        self._by_fd[sock.fileno()] = connection
+        self._poller.register(sock.fileno(), READ | WRITE)
+
+    def set_writing(self, sock: socket.socket, writing: bool) -> None:
+        self._poller.modify(sock.fileno(), READ | WRITE if writing else READ)
+
+    def unregister(self, sock: socket.socket) -> None:
+        del self._by_fd[sock.fileno()]
+        self._poller.unregister(sock.fileno())
+
+    def new_reader(self) -> FrameReader:
+        return FrameReader(FRAME_BYTES_MAX, self._scratch)
+
+    def resolve(self, host: str, port: int, on_done: Callable[[list[Any] | OSError], None]) -> None:
+        """Look up addresses without holding up the thread; `on_done` runs on it."""
+        with contextlib.suppress(OSError):  # a number needs no server to be asked
+            numeric = socket.AI_NUMERICHOST
+            on_done(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=numeric))
+            return
+
+        def look_up() -> None:
+            found: list[Any] | OSError
+            try:
+                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except OSError as error:
+                found = error
+            self._post(lambda: on_done(found))
+
+        threading.Thread(target=look_up, name=f"{self.client_id}-resolver", daemon=True).start()
+
+
+class _Connection:
+    """One (peer, channel) of a PeerClient, used by its thread only."""
+
+    def __init__(self, client: PeerClient, host: str, port: int, channel: str) -> None:
+        self.calls: deque[_Call] = deque()
+        self.in_flight: _Call | None = None
+        self._client = client
+        self._host = host
+        self._port = port
+        self._channel = channel
+        self._state = _State.IDLE
+        self._socket: socket.socket | None = None
+        self._reader = client.new_reader()
+        self._outbox: list[Any] = []
+        self._writing = True
+        self._correlation_id = 0
+        self._addresses: deque[Any] = deque()
+        self._connect_deadline_ms = 0
+        self._failures = 0
+        self._retry_ms = 0
+
+    def __repr__(self) -> str:
+        return f"{self._channel}->{self._host}:{self._port}"
+
+    def due_ms(self) -> int:
+        """When `advance` has something to do although nothing arrived; asked if a call waits."""
+        due_ms = min(call.deadline_ms for call in (self.in_flight, *self.calls) if call is not None)
+        if self._state is _State.IDLE:
+            return min(due_ms, self._retry_ms)
+        if self._state is _State.CONNECTING:
+            return min(due_ms, self._connect_deadline_ms)
+        return due_ms
+
+    def advance(self, now_ms: int) -> None:
+        """Expire, connect, send: whatever is due."""
+        if self.in_flight is None and not self.calls:
+            return
+        self._expire(now_ms)
+        if self._state is _State.CONNECTING and now_ms >= self._connect_deadline_ms:
+            self._address_failed("the connection was not accepted in time", now_ms)
+        elif self._state is _State.IDLE and self.calls and now_ms >= self._retry_ms:
+            self._state = _State.RESOLVING
+            self._client.resolve(self._host, self._port, self._resolved)
+        elif self._state is _State.CONNECTED:
+            self._send_next(now_ms)
+
+    def _expire(self, now_ms: int) -> None:
+        expired = [call for call in self.calls if call.deadline_ms <= now_ms]
+        if expired:
+            self.calls = deque(call for call in self.calls if call.deadline_ms > now_ms)
+        in_flight = self.in_flight
+        if in_flight is not None and in_flight.deadline_ms <= now_ms:
+            self._lost("no answer in time", now_ms)
+        elif expired and not self.calls and self._state is _State.CONNECTING:
+            # Nobody waits for it any more; the next attempt begins afresh.
+            self._address_failed("the connection was not accepted in time", now_ms)
+        for call in expired:
+            call.complete(PeerError(f"{self!r}: not sent in time"))
+
+    # -- connecting
+
+    def _resolved(self, found: list[Any] | OSError) -> None:
+        if self._state is not _State.RESOLVING:
+            return  # closed meanwhile
+        now_ms = self._client.now_ms()
+        if isinstance(found, OSError):
+            self._failed(f"unknown host: {found.strerror or found}", now_ms)
+            return
+        self._addresses = deque(found)
+        self._connect(now_ms)
+
+    def _connect(self, now_ms: int) -> None:
+        """Begin with the next address."""
+        family, kind, protocol, _name, address = self._addresses.popleft()
+        self._state = _State.CONNECTING
+        self._connect_deadline_ms = now_ms + CONNECTION_SETUP_TIMEOUT_MS
+        try:
+            self._socket = sock = socket.socket(family, kind, protocol)
+            sock.setblocking(False)
+            set_peer_options(sock)
+            with contextlib.suppress(BlockingIOError):
+                sock.connect(address)
+        except OSError as error:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+            self._address_failed(error.strerror or str(error), now_ms)
+            return
+        self._writing = True
+        self._client.register(self, sock)
+
+    def _address_failed(self, reason: str, now_ms: int) -> None:
+        self._drop_socket()
+        if self._addresses and self.calls:
+            self._connect(now_ms)
+        else:
+            self._failed(reason, now_ms)
+
+    def _failed(self, reason: str, now_ms: int) -> None:
+        """The peer cannot be reached: tell everybody who waits for it."""
+        self._back_off(now_ms)
+        logger.debug("connecting failed connection=%r reason=%s", self, reason)
+        calls, self.calls = self.calls, deque()
+        for call in calls:
+            call.complete(PeerError(f"{self!r}: {reason}"))
+
+    def _back_off(self, now_ms: int) -> None:
+        pause_ms = min(RECONNECT_BACKOFF_MS << min(self._failures, 16), RECONNECT_BACKOFF_MAX_MS)
+        self._failures += 1
+        self._retry_ms = now_ms + pause_ms - pause_ms * os.urandom(1)[0] // 1280
+        self._state = _State.IDLE
+
+    def _lost(self, reason: str, now_ms: int) -> None:
+        """The connection is over; only the request in flight fails."""
+        self._drop_socket()
+        self._back_off(now_ms)
+        call, self.in_flight = self.in_flight, None
+        if call is not None:
+            logger.debug("connection lost connection=%r reason=%s", self, reason)
+            call.complete(PeerError(f"{self!r}: {reason}"))
+
+    def _drop_socket(self) -> None:
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            self._client.unregister(sock)
+            sock.close()
+        self._reader = self._client.new_reader()
+        self._outbox = []
+
+    def close(self, reason: str) -> None:
+        """End for good; everybody who waits is told."""
+        self._drop_socket()
+        self._state = _State.IDLE
+        calls, self.calls = self.calls, deque()
+        if self.in_flight is not None:
+            calls.appendleft(self.in_flight)
+            self.in_flight = None
+        for call in calls:
+            call.complete(PeerError(f"{self!r}: {reason}"))
+
+    # -- requests and answers
+
+    def on_event(self, event: int, now_ms: int) -> None:
+        try:
+            if self._state is _State.CONNECTING:
+                self._connect_done(event, now_ms)
+            if self._state is _State.CONNECTED:
+                if event & WRITE and self._outbox:
+                    self._write()
+                if event & (READ | _GONE):
+                    self._read(now_ms)
+        except (OSError, MalformedFrame) as error:
+            self._lost(getattr(error, "strerror", None) or str(error), now_ms)
+
+    def _connect_done(self, event: int, now_ms: int) -> None:
+        assert self._socket is not None
+        code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._address_failed(os.strerror(code), now_ms)
+        elif event & (WRITE | _GONE):
+            self._state = _State.CONNECTED
+            self._failures = 0
+            self._set_writing(False)
+
+    def _send_next(self, now_ms: int) -> None:
+        while self.in_flight is None and self.calls and self._state is _State.CONNECTED:
+            self._send(self.calls.popleft(), now_ms)
+
+    def _send(self, call: _Call, now_ms: int) -> None:
+        self.in_flight = call
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFF_FFFF
+        try:
+            self._outbox = encode_request(
+                call.version, self._correlation_id, self._channel, call.request
+            )
+        except Exception as error:  # a fault of the caller's, which must not stop the thread
+            logger.exception("request cannot be encoded request=%s", type(call.request).__name__)
+            self.in_flight = None
+            call.complete(PeerError(f"cannot be encoded: {error}"))
+            return
+        try:
+            self._write()
+        except OSError as error:
+            self._lost(error.strerror or str(error), now_ms)
+
+    def _write(self) -> None:
+        assert self._socket is not None
+        outbox = self._outbox
+        while outbox:
+            try:
+                sent = self._socket.send(outbox[0])
+            except (BlockingIOError, InterruptedError):
+                break
+            if sent == len(outbox[0]):
+                del outbox[0]
+            else:
+                outbox[0] = memoryview(outbox[0])[sent:]
+        self._set_writing(bool(outbox))
+
+    def _set_writing(self, writing: bool) -> None:
+        if writing is not self._writing:
+            assert self._socket is not None
+            self._writing = writing
+            self._client.set_writing(self._socket, writing)
+
+    def _read(self, now_ms: int) -> None:
+        assert self._socket is not None
+        reader = self._reader
+        try:
+            count = self._socket.recv_into(reader.buffer())
+        except (BlockingIOError, InterruptedError):
+            return
+        if not count:
+            self._lost("the peer closed the connection", now_ms)
+            return
+        for frame in reader.advance(count):
+            self._answered(frame)
+
+    def _answered(self, frame: bytes) -> None:
+        call = self.in_flight
+        if call is None or self._outbox:
+            raise MalformedFrame("an answer to no request")
+        correlation_id, position = decode_response_header(call.request.api_key, call.version, frame)
+        if correlation_id != self._correlation_id:
+            raise MalformedFrame("an answer to another request")
+        response = call.response_class.decode(frame, call.version, position)
+        self.in_flight = None
+        call.complete(response)
+
+
+def set_peer_options(sock: socket.socket) -> None:
+    """Options of a connection to another node: requests leave at once, a dead peer is noticed."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

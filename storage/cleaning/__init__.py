@@ -1,0 +1,1 @@
+"""Log compaction: one record per key."""

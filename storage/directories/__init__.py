@@ -1,0 +1,1 @@
+"""Log directories and their logs: whose they are, what is created, deleted, moved, flushed."""

@@ -1,0 +1,153 @@
+"""Logs on their way to another directory of this node (KIP-113): `<topic>-<n>.<id>-future`.
+
+A replica that moves has two logs for a while: the current one, which serves, and the future one,
+which is filled from it by `replication.replicas.log_dir_moves`. Here is the future one's life on
+disk:
+
+    (none)  --create-->  future  --promote-->  current, and the old current is deleted
+                 ^          |-----delete---->  (none)
+                 '-- found at a start: the move goes on where it was
+
+`promote` first gives the future log its name in its directory, then takes the old one's away: a
+crash between leaves the partition whole in both directories (the start then says so and uses the
+first), never in none.
+
+Locks: `promote` takes the manager's creation lock, then both logs'.
+
+Gaps: the directory's name is cut when the topic's is longer than some 200 characters (as that of a
+deleted one is); such a move begins anew after a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage import files
+from storage.config import LogConfig
+from storage.directories.log_dir import remove_tree
+from storage.directories.log_dirs import FUTURE_SUFFIX, partition_dir_name, renamed_dir_name
+from storage.log.partition_log import PartitionLog
+from storage.recovery import open_log
+from wire.errors import ErrorCode, KafkaError
+from wire.primitives import TopicPartition
+
+if TYPE_CHECKING:
+    from storage.directories.log_manager import LogManager
+
+logger = logging.getLogger(__name__)
+
+
+class FutureLogs:
+    """The future logs of one log manager; see the module."""
+
+    def __init__(self, manager: LogManager) -> None:
+        self.found: dict[TopicPartition, Path] = {}
+        """What moved when the node stopped, and nobody claimed yet."""
+        self._manager = manager
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+
+    def get(self, key: TopicPartition) -> PartitionLog | None:
+        """The future log of a partition, None if it does not move."""
+        return self._logs.get(key)
+
+    def all(self) -> list[PartitionLog]:
+        return list(self._logs.values())
+
+    def create(
+        self, key: TopicPartition, topic_id: bytes, config: LogConfig, directory: Path
+    ) -> PartitionLog:
+        """Open the future log in `directory`: what a stop left of it there, or a new one.
+
+        Raises KafkaError KAFKA_STORAGE_ERROR.
+        """
+        log_dir = self._manager.online_dir(directory)
+        log_dir.environment.check_writable()
+        path = self.found.pop(key, None)
+        if path is not None and path.parent != directory:
+            self._remove(path)
+            path = None
+        name = renamed_dir_name(key, os.urandom(16), FUTURE_SUFFIX)
+        try:
+            # Its recovery point was never written down: all that a stop left is checked.
+            log = open_log(
+                path or directory / name, key, config, log_dir.environment, topic_id=topic_id
+            )
+        except OSError as error:
+            raise log_dir.environment.storage_error(error, f"creation of {name}") from error
+        except ValueError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
+        self._logs[key] = log
+        logger.info("created future log partition=%s log_dir=%s", key, directory)
+        return log
+
+    def delete(self, key: TopicPartition) -> None:
+        """Forget a move: the future log goes, the current one stays. Never raises."""
+        path = self.found.pop(key, None)
+        log = self._logs.pop(key, None)
+        if log is not None:
+            path = log.directory
+            _close(log)
+        if path is not None:
+            self._remove(path)
+
+    def release(self, key: TopicPartition) -> None:
+        """Let a future log's files go and leave them where they are, for the next start."""
+        log = self._logs.pop(key, None)
+        if log is not None:
+            _close(log)
+
+    def delete_unclaimed(self) -> None:
+        """What was found at the start and belongs to no replica of this node."""
+        for key in list(self.found):
+            logger.info("future log of no replica here partition=%s", key)
+            self.delete(key)
+
+    def promote(self, key: TopicPartition, current: PartitionLog) -> PartitionLog:
+        """The future log is the current one from now on.
+
+        The caller holds the partition's lock and has copied everything. Raises KafkaError
+        KAFKA_STORAGE_ERROR with nothing changed if the future log cannot get its name.
+        """
+        manager = self._manager
+        future = self._logs[key]
+        path = future.directory.with_name(partition_dir_name(key))
+        with manager.creation_lock, current.lock, future.lock:
+            future.take_over(current)
+            try:
+                files.replace(future.directory, path)
+                files.sync_directory(path.parent)
+            except OSError as error:
+                raise future.environment.storage_error(error, f"renaming to {path}") from error
+            future.change_directory(path)
+            del self._logs[key]
+            manager.put(future)
+            manager.discard(current)
+        logger.info("replica moved partition=%s log_dir=%s", key, path.parent)
+        return future
+
+    def dir_failed(self, directory: Path) -> None:
+        """A directory's disk failed: moves into it end."""
+        for key, log in list(self._logs.items()):
+            if log.directory.parent == directory:
+                del self._logs[key]
+                _close(log)
+
+    def close(self) -> None:
+        """Let all files go; the moves continue after the next start."""
+        logs, self._logs = self._logs, {}
+        for log in logs.values():
+            _close(log)
+
+    def _remove(self, path: Path) -> None:
+        self._manager.later(0, partial(remove_tree, path))
+
+
+def _close(log: PartitionLog) -> None:
+    try:
+        log.close()
+    except KafkaError as error:
+        logger.warning("closing a future log failed partition=%s error=%s", log.directory, error)

@@ -1,0 +1,541 @@
+"""All logs of this node: opened at start, given out, looked after in the background, closed.
+
+One LogManager owns the log directories. At start it reads and deletes each directory's clean
+shutdown marker *before* it loads anything (S-7), opens every partition's log, recovering where the
+stop was not clean, and removes what earlier deletions left. New partitions go to the directory with
+the fewest. At shutdown everything is flushed and closed, checkpoints are written, and the marker
+last, only where every log was loaded and closed without an error.
+
+In the background, on the scheduler's thread: retention, flushes by age, checkpoints (recovery
+points and log starts every minute, high watermarks every five seconds), forgetting idle producers.
+Compaction has a thread of its own (`storage.cleaning.cleaner`).
+
+A directory whose disk fails goes offline for good and alone; the others go on (B-7). A full disk is
+no failure: checkpoints then get the directory's reserve, appends are refused until there is room
+again, and reads never stop (S-16).
+
+Locks: `creation_lock` serialises opening and deleting logs; `_lock` guards the map and is held for
+map operations only. A log's own lock may be held when a directory's checkpoint lock is taken, never
+the other way round.
+
+The directory of `__cluster_metadata` is not ours: the quorum opens that log itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from storage import files
+from storage.cleaning.cleaner import CleanerConfig, LogCleaner
+from storage.config import LONG_MAX, Clock, LogConfig, ScheduledTask, Scheduler
+from storage.directories.flusher import FlushCallback, Flusher
+from storage.directories.future_logs import FutureLogs
+from storage.directories.log_dir import LogDir, remove_tree
+from storage.directories.log_dirs import (
+    DELETE_SUFFIX,
+    STRAY_SUFFIX,
+    partition_dir_name,
+    renamed_dir_name,
+)
+from storage.environment import LogEnvironment
+from storage.log.partition_log import PartitionLog
+from storage.open_files import OpenFileCache, descriptor_budget
+from storage.recovery import open_log
+from storage.segments.segment import CorruptSegment
+from wire.errors import ErrorCode, KafkaError
+from wire.primitives import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_INITIAL_DELAY_MS = 30_000
+_FLUSH_CHECK_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class LogManagerConfig:
+    """Periods of the background work, in ms; Kafka's names without `log.` and `replica.`."""
+
+    retention_check_interval_ms: int = 300_000
+    flush_scheduler_interval_ms: int = LONG_MAX
+    """Kafka's default never looks; topics with a `flush.ms` are looked at every second anyway."""
+    flush_offset_checkpoint_interval_ms: int = 60_000
+    flush_start_offset_checkpoint_interval_ms: int = 60_000
+    high_watermark_checkpoint_interval_ms: int = 5_000
+    producer_id_expiration_check_interval_ms: int = 600_000
+    producer_id_expiration_ms: int = 86_400_000
+
+
+class LogManager:
+    """See the module. Public methods may be called from any thread."""
+
+    def __init__(
+        self,
+        dirs: Mapping[Path, bytes],
+        default_config: LogConfig,
+        clock: Clock,
+        scheduler: Scheduler | None,
+        on_dir_failure: Callable[[Path, OSError], None],
+        config: LogManagerConfig | None = None,
+        *,
+        failed: Mapping[Path, OSError] | None = None,
+        cleaner_config: CleanerConfig | None = None,
+    ) -> None:
+        """`dirs` maps log directories to their ids, as `prepare_log_dirs` returned them; `failed`
+        holds those that did not answer then."""
+        self.default_config = default_config
+        self.config = config or LogManagerConfig()
+        self.offline_dirs: set[Path] = set(failed or ())
+        self.log_dirs: list[Path] = [*dirs, *(failed or ())]
+        self.previous_broker_epoch = -1
+        """Broker epoch of the last stop if it was clean in every directory, else -1 (B-3)."""
+        self._clock = clock
+        self._scheduler = scheduler
+        self._on_dir_failure = on_dir_failure
+        self._open_files = OpenFileCache(descriptor_budget())
+        self._flusher = Flusher()
+        self._lock = threading.Lock()
+        self.creation_lock = threading.Lock()
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._checkpointed_high_watermarks: dict[TopicPartition, int] = {}
+        self._tasks: list[ScheduledTask] = []
+        self.cleaner = LogCleaner(self.all_logs, clock, cleaner_config)
+        self.future_logs = FutureLogs(self)
+        self._dirs = {path: self._make_dir(path, uuid) for path, uuid in dirs.items()}
+
+    def _make_dir(self, path: Path, directory_id: bytes) -> LogDir:
+        environment = LogEnvironment(
+            path,
+            clock=self._clock,
+            open_files=self._open_files,
+            scheduler=self._scheduler,
+            on_failure=self._dir_failed,
+            on_recovery_point_lowered=self._recovery_point_lowered,
+            on_truncation=self.cleaner.log_truncated,
+            on_log_start_moved=self._log_start_moved,
+        )
+        return LogDir(path, directory_id, environment)
+
+    # -- start -----------------------------------------------------------------------------------
+
+    def startup(self, configs: Callable[[str], LogConfig]) -> None:
+        """Open every log in every directory; `configs` gives a topic's config.
+
+        A directory that fails goes offline; nothing is raised for it.
+        """
+        epochs: list[int] = []
+        for log_dir in self._dirs.values():
+            try:
+                epochs.append(self._load_dir(log_dir, configs))
+            except OSError as error:
+                log_dir.environment.fail(error)
+                epochs.append(-1)
+        self.cleaner.load()
+        if epochs and not self.offline_dirs and len(set(epochs)) == 1:
+            self.previous_broker_epoch = epochs[0]
+
+    def _load_dir(self, log_dir: LogDir, configs: Callable[[str], LogConfig]) -> int:
+        started_ms = self._clock.now_ms()
+        is_clean = log_dir.clean_shutdown.exists()
+        epoch = log_dir.clean_shutdown.read_broker_epoch() if is_clean else -1
+        log_dir.clean_shutdown.delete()
+        log_dir.restore_reserve()
+        recovery_points, log_starts, high_watermarks = log_dir.read_checkpoints()
+        self._checkpointed_high_watermarks.update(high_watermarks)
+        count = 0
+        for key, path in log_dir.find_futures():
+            logger.info("replica was on its way here partition=%s path=%s", key, path)
+            self.future_logs.found[key] = path
+        for key, path in self._partitions_in(log_dir):
+            try:
+                log = open_log(
+                    path,
+                    key,
+                    configs(key.topic),
+                    log_dir.environment,
+                    recovery_point=recovery_points.get(key, 0),
+                    log_start_offset=log_starts.get(key, 0),
+                    had_clean_shutdown=is_clean,
+                )
+            except (KafkaError, ValueError, CorruptSegment) as error:
+                logger.error("cannot open log path=%s error=%s", path, error)
+                log_dir.failed_partitions.add(key)
+                continue
+            log.update_high_watermark(min(high_watermarks.get(key, 0), log.log_end_offset))
+            self._logs[key] = log
+            count += 1
+        logger.info(
+            "loaded logs log_dir=%s count=%s clean=%s ms=%s",
+            log_dir.path,
+            count,
+            is_clean,
+            self._clock.now_ms() - started_ms,
+        )
+        return epoch
+
+    def _partitions_in(self, log_dir: LogDir) -> Iterator[tuple[TopicPartition, Path]]:
+        """The partition directories to load; starts removing those that were deleted."""
+        partitions, deleted = log_dir.find_partitions()
+        for path in deleted:
+            self.later(0, partial(remove_tree, path))
+        for key, path in partitions:
+            used = self._logs.get(key)
+            if used is None:
+                yield key, path
+            else:
+                logger.error(
+                    "partition is in two log directories partition=%s used=%s ignored=%s",
+                    key,
+                    used.directory,
+                    path,
+                )
+
+    def start_background(self) -> None:
+        """Begin the periodic work; needs a scheduler."""
+        scheduler = self._scheduler
+        if scheduler is None:
+            raise ValueError("background work needs a scheduler")
+        config = self.config
+        flush_ms = min(config.flush_scheduler_interval_ms, _FLUSH_CHECK_MS)
+        jobs: list[tuple[str, int, Callable[[], object]]] = [
+            ("log-retention", config.retention_check_interval_ms, self.delete_old_segments),
+            ("log-flusher", flush_ms, self.flush_dirty_logs),
+            (
+                "recovery-point-checkpoint",
+                config.flush_offset_checkpoint_interval_ms,
+                self.checkpoint_recovery_points,
+            ),
+            (
+                "log-start-offset-checkpoint",
+                config.flush_start_offset_checkpoint_interval_ms,
+                self.checkpoint_log_start_offsets,
+            ),
+            (
+                "highwatermark-checkpoint",
+                config.high_watermark_checkpoint_interval_ms,
+                self.checkpoint_high_watermarks,
+            ),
+            (
+                "producer-expiration",
+                config.producer_id_expiration_check_interval_ms,
+                self.remove_expired_producers,
+            ),
+        ]
+        for name, period_ms, job in jobs:
+            delay_ms = min(period_ms, _INITIAL_DELAY_MS)
+            self._tasks.append(scheduler.schedule(name, period_ms, job, delay_ms))
+        self.cleaner.start()
+
+    # -- logs ------------------------------------------------------------------------------------
+
+    def get(self, topic_partition: TopicPartition) -> PartitionLog | None:
+        """The log of a partition, None if there is none here or its directory is offline."""
+        return self._logs.get(topic_partition)
+
+    def all_logs(self) -> list[PartitionLog]:
+        """All logs in directories that are online."""
+        with self._lock:
+            return list(self._logs.values())
+
+    def get_or_create(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: bytes | None,
+        config: LogConfig,
+        directory: Path | None = None,
+    ) -> PartitionLog:
+        """The log of a partition, made if there is none, in `directory` or where there are fewest.
+
+        Raises KafkaError: INVALID_TOPIC_EXCEPTION for a name that cannot be a directory,
+        INCONSISTENT_TOPIC_ID if the log is another topic's, KAFKA_STORAGE_ERROR if no directory can
+        take it, or the one asked for is offline.
+        """
+        topic_partition = TopicPartition(*topic_partition)
+        with self.creation_lock:
+            log = self._logs.get(topic_partition)
+            if log is None:
+                log = self._create(topic_partition, topic_id, config, directory)
+            elif topic_id is not None and log.topic_id is not None and log.topic_id != topic_id:
+                raise KafkaError(
+                    ErrorCode.INCONSISTENT_TOPIC_ID, f"{topic_partition} has another topic id"
+                )
+            return log
+
+    def _create(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: bytes | None,
+        config: LogConfig,
+        directory: Path | None,
+    ) -> PartitionLog:
+        try:
+            name = partition_dir_name(topic_partition)
+        except ValueError as error:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from None
+        log_dir = self._choose_dir(directory)
+        log_dir.environment.check_writable()
+        try:
+            # A recovery point of an earlier partition of this name must not outlive it: a crash
+            # would then skip checking what this one has not flushed.
+            if log_dir.recorded_recovery_points.get(topic_partition):
+                log_dir.checkpoint_recovery_points(self._logs_in(log_dir))
+            log = open_log(
+                log_dir.path / name, topic_partition, config, log_dir.environment, topic_id=topic_id
+            )
+        except OSError as error:
+            raise log_dir.environment.storage_error(error, f"creation of {name}") from error
+        except ValueError as error:
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, str(error)) from None
+        with self._lock:
+            self._logs[topic_partition] = log
+        log_dir.failed_partitions.discard(topic_partition)
+        logger.info("created log partition=%s log_dir=%s", topic_partition, log_dir.path)
+        return log
+
+    def online_dir(self, directory: Path) -> LogDir:
+        """Raises KafkaError KAFKA_STORAGE_ERROR."""
+        chosen = self._dirs.get(directory)
+        if chosen is None or not chosen.is_online:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory} is offline")
+        return chosen
+
+    def _choose_dir(self, directory: Path | None) -> LogDir:
+        if directory is not None:
+            return self.online_dir(directory)
+        online = [log_dir for log_dir in self._dirs.values() if log_dir.is_online]
+        if not online:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every log directory is offline")
+        if len(online) == 1:
+            return online[0]
+        counts = dict.fromkeys((log_dir.path for log_dir in online), 0)
+        for log in self.all_logs():
+            if log.directory.parent in counts:
+                counts[log.directory.parent] += 1
+        return min(online, key=lambda log_dir: counts[log_dir.path])
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Take a log away: renamed now, its files unlinked after file.delete.delay.ms.
+
+        Does nothing if there is no such log. Raises KafkaError KAFKA_STORAGE_ERROR.
+        """
+        self.future_logs.delete(topic_partition)
+        log = self._rename_away(topic_partition, DELETE_SUFFIX)
+        if log is not None:
+            self._remove_later(log)
+
+    def put(self, log: PartitionLog) -> None:
+        """This is its partition's log from now on. `storage.directories.future_logs` only."""
+        with self._lock:
+            self._logs[log.topic_partition] = log
+
+    def discard(self, log: PartitionLog) -> None:
+        """Delete a log that another has replaced; never raises. For `future_logs` only."""
+        try:
+            self._close_and_rename(log, DELETE_SUFFIX)
+        except KafkaError as error:
+            logger.error("deleting a log that moved failed path=%s error=%s", log.directory, error)
+        else:
+            self._remove_later(log)
+
+    def _remove_later(self, log: PartitionLog) -> None:
+        self.later(log.config.file_delete_delay_ms, partial(remove_tree, log.directory))
+        logger.info("deleted log partition=%s path=%s", log.topic_partition, log.directory)
+
+    def mark_stray(self, topic_partition: TopicPartition) -> None:
+        """Set aside a log that the cluster does not know as ours (B-8); nothing deletes it."""
+        log = self._rename_away(topic_partition, STRAY_SUFFIX)
+        if log is not None:
+            logger.warning(
+                "set stray log aside partition=%s path=%s", topic_partition, log.directory
+            )
+
+    def _rename_away(self, topic_partition: TopicPartition, suffix: str) -> PartitionLog | None:
+        with self.creation_lock:
+            with self._lock:
+                log = self._logs.pop(topic_partition, None)
+                self._checkpointed_high_watermarks.pop(topic_partition, None)
+            if log is not None:
+                self._close_and_rename(log, suffix)
+            return log
+
+    def _close_and_rename(self, log: PartitionLog, suffix: str) -> None:
+        log.close()
+        self.cleaner.log_removed(log)
+        name = renamed_dir_name(log.topic_partition, os.urandom(16), suffix)
+        path = log.directory.with_name(name)
+        try:
+            files.replace(log.directory, path)
+            files.sync_directory(path.parent)
+        except OSError as error:
+            raise log.environment.storage_error(error, f"renaming {log.directory}") from error
+        log.change_directory(path)
+
+    def update_topic_config(self, topic: str, config: LogConfig) -> None:
+        """Give all logs of a topic another config."""
+        for log in self.all_logs():
+            if log.topic_partition.topic == topic:
+                log.update_config(config)
+
+    def flush_async(self, log: PartitionLog, callback: FlushCallback) -> None:
+        """Sync a log soon, many waiters with one sync; then `callback(None or KafkaError)`."""
+        self._flusher.flush_async(log, callback)
+
+    def high_watermark(self, topic_partition: TopicPartition) -> int:
+        """What the last run checkpointed, 0 if it knew none (H-10)."""
+        return self._checkpointed_high_watermarks.get(topic_partition, 0)
+
+    # -- directories -----------------------------------------------------------------------------
+
+    def directory_id(self, path: Path) -> bytes:
+        """The id of a log directory. Raises KeyError for one that did not answer at start."""
+        return self._dirs[path].directory_id
+
+    def directory_by_id(self, directory_id: bytes) -> Path | None:
+        """The online directory with this id."""
+        for log_dir in self._dirs.values():
+            if log_dir.directory_id == directory_id and log_dir.is_online:
+                return log_dir.path
+        return None
+
+    def dir_space(self, directory: Path) -> tuple[int, int]:
+        """(total, usable) bytes of the file system a directory is on; -1 if it does not answer."""
+        try:
+            found = os.statvfs(directory)
+        except OSError:
+            return -1, -1
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+    def release_reserve(self, directory: Path) -> bool:
+        """Give a full disk's reserve to who must still write (the metadata log); see `Reserve`."""
+        log_dir = self._dirs.get(directory)
+        return log_dir is not None and log_dir.release_reserve()
+
+    def _dir_failed(self, path: Path, error: OSError) -> None:
+        """Take a directory's logs away from everyone, then tell the broker (B-7)."""
+        self.offline_dirs.add(path)
+        with self._lock:
+            gone = [log for log in self._logs.values() if log.directory.parent == path]
+            for log in gone:
+                del self._logs[log.topic_partition]
+        for log in gone:
+            log.close()
+        self.future_logs.dir_failed(path)
+        self._on_dir_failure(path, error)
+
+    # -- background ------------------------------------------------------------------------------
+
+    def delete_old_segments(self) -> int:
+        """Apply retention to every log; the number of segments deleted."""
+        wall_ms = self._clock.wall_ms()
+        return sum(
+            _try(log, lambda log: log.delete_old_segments(wall_ms)) for log in self.all_logs()
+        )
+
+    def flush_dirty_logs(self) -> None:
+        """Sync logs whose unsynced data is older than their `flush.ms`."""
+        now_ms = self._clock.now_ms()
+        for log in self.all_logs():
+            flush_ms = log.config.flush_ms
+            is_old = now_ms - log.sync.last_flush_ms >= flush_ms
+            if is_old and log.flushed_offset < log.log_end_offset:
+                _try(log, lambda log: log.flush())
+
+    def remove_expired_producers(self) -> int:
+        """Forget producers that were idle too long; how many."""
+        wall_ms = self._clock.wall_ms()
+        count = 0
+        for log in self.all_logs():
+            with log.lock:
+                log.producer_state.expiration_ms = self.config.producer_id_expiration_ms
+                count += log.producer_state.remove_expired(wall_ms)
+        return count
+
+    def checkpoint_recovery_points(self) -> None:
+        """Write below which offsets everything is on disk."""
+        for log_dir in self._online_dirs():
+            log_dir.checkpoint_recovery_points(self._logs_in(log_dir))
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """Write the log starts that lie above their first segment's."""
+        for log_dir in self._online_dirs():
+            log_dir.checkpoint_log_starts(self._logs_in(log_dir))
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write every log's high watermark (H-10); also see if a full disk has room again."""
+        for log_dir in self._online_dirs():
+            log_dir.restore_reserve()
+            log_dir.checkpoint_high_watermarks(self._logs_in(log_dir))
+
+    def _recovery_point_lowered(self, log: PartitionLog) -> None:
+        """A log is about to be truncated below what is recorded as flushed (S-6)."""
+        log_dir = self._dirs[log.directory.parent]
+        if log_dir.recorded_recovery_points.get(log.topic_partition, 0) > log.flushed_offset:
+            log_dir.checkpoint_recovery_points(self._logs_in(log_dir))
+
+    def _log_start_moved(self, log: PartitionLog) -> None:
+        """Delete-records must survive a crash that comes before the next periodic checkpoint."""
+        if log.log_start_offset > log.segments.items[0].base_offset:
+            self.later(0, self.checkpoint_log_start_offsets)
+
+    def _online_dirs(self) -> list[LogDir]:
+        return [log_dir for log_dir in self._dirs.values() if log_dir.is_online]
+
+    def _logs_in(self, log_dir: LogDir) -> list[PartitionLog]:
+        return [log for log in self.all_logs() if log.directory.parent == log_dir.path]
+
+    def later(self, delay_ms: int, job: Callable[[], object]) -> None:
+        if self._scheduler is None:
+            job()
+        else:
+            self._scheduler.schedule_once("log-dir-maintenance", delay_ms, job)
+
+    # -- shutdown --------------------------------------------------------------------------------
+
+    def shutdown(self, broker_epoch: int = -1) -> None:
+        """Flush and close every log, write the checkpoints, and the clean marker last (S-7)."""
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
+        self.cleaner.shutdown()
+        self._flusher.shutdown()
+        self.future_logs.close()
+        clean: list[LogDir] = []
+        for log_dir in self._online_dirs():
+            if _close_all(self._logs_in(log_dir)) and not log_dir.failed_partitions:
+                clean.append(log_dir)
+        self.checkpoint_recovery_points()
+        self.checkpoint_log_start_offsets()
+        self.checkpoint_high_watermarks()
+        for log_dir in clean:
+            if log_dir.is_online:
+                log_dir.write_clean_marker(broker_epoch)
+        with self._lock:
+            self._logs.clear()
+
+
+def _close_all(logs: Iterable[PartitionLog]) -> bool:
+    """Flush and close; False if one of them could not be."""
+    is_clean = True
+    for log in logs:
+        try:
+            log.flush()
+            log.close()
+        except KafkaError as error:
+            logger.error("closing failed partition=%s error=%s", log.topic_partition, error)
+            is_clean = False
+    return is_clean
+
+
+def _try(log: PartitionLog, job: Callable[[PartitionLog], object]) -> int:
+    """Run a background job on one log; what it raises concerns that log only."""
+    try:
+        result = job(log)
+    except KafkaError as error:
+        logger.warning("background job failed partition=%s error=%s", log.topic_partition, error)
+        return 0
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,1 @@
+"""One partition's log: appends, reads, truncation, producers and leader epochs."""

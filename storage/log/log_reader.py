@@ -1,0 +1,283 @@
+"""The reading half of a partition log: offsets to slices of files, timestamps to offsets.
+
+Nothing here takes the log's lock. A read sees the log's end as one object (`LogEnd`) that the
+writer replaces as a whole once the bytes are in the file, and the segments as a tuple that never
+changes in place. Retention may rename or unlink a file under a reader: who has it open reads on,
+who has not looks at the segments again (S-15).
+
+Indexes are hints: when one proves wrong it is rebuilt from the log file and the read starts over
+(S-10). That, and only that, takes the lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from storage.environment import LogEnvironment
+from storage.log.leader_epochs import LeaderEpochCache
+from storage.log.results import LogEnd, ReadResult
+from storage.segments.index import AbortedTxn, CorruptIndexError
+from storage.segments.log_segments import LogSegments
+from storage.segments.segment import Batch, CorruptSegment, IndexMismatch, LogSegment
+from wire.errors import ErrorCode, KafkaError
+from wire.primitives import TopicPartition
+from wire.records import read_records
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 4
+T = TypeVar("T")
+
+
+class TimestampAndOffset(NamedTuple):
+    """A record found by its time; `leader_epoch` is that of its batch, -1 if none was stamped."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+class LogReader:
+    """What readers of a log use; `PartitionLog` adds everything that changes it."""
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        environment: LogEnvironment,
+        segments: LogSegments,
+        log_start_offset: int,
+        end: LogEnd,
+        leader_epochs: LeaderEpochCache,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.environment = environment
+        self.lock = threading.RLock()
+        self.segments = segments
+        self.log_start_offset = log_start_offset
+        self.end = end
+        self.leader_epochs = leader_epochs
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset the next record gets."""
+        return self.end.offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments' log files."""
+        return self.segments.size
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        min_one: bool,
+        upper_offset: int,
+        *,
+        include_aborted: bool = False,
+    ) -> ReadResult:
+        """Records from the batch that holds `offset` on, below `upper_offset`, as a file slice.
+
+        At most `max_bytes`, and cut anywhere, but the first batch comes whole: larger than
+        `max_bytes` if `min_one`, else not at all. `records` is None when there is nothing to read
+        at or above `offset` yet. Raises KafkaError OFFSET_OUT_OF_RANGE outside of [start, end].
+        Budget: 3 us at the end of the log, 10 us with an index lookup (benchmarks/log.py).
+        """
+        end = self.end
+        if offset < self.log_start_offset or offset > end.offset:
+            raise self._out_of_range(offset)
+        if offset >= upper_offset or offset == end.offset:
+            return ReadResult(None, offset, end.segment.base_offset, end.position)
+        return self.with_valid_indexes(
+            lambda: self._read(offset, max_bytes, min_one, upper_offset, include_aborted), offset
+        )
+
+    def with_valid_indexes(self, look: Callable[[], T], offset: int | None = None) -> T:
+        """Run `look`, again after rebuilding an index that proved wrong; errors as KafkaError."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return look()
+            except IndexMismatch as error:
+                self._rebuild_indexes(error.segment, error)
+            except CorruptIndexError as error:
+                logger.error("corrupt index partition=%s error=%s", self.topic_partition, error)
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "corrupt index") from error
+            except CorruptSegment as error:
+                logger.error("corrupt segment partition=%s error=%s", self.topic_partition, error)
+                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "corrupt log segment") from error
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError) or attempt + 1 == _ATTEMPTS:
+                    raise self.environment.storage_error(error, "read") from error
+                # Retention or compaction renames the file under us, and holds the lock until the
+                # segment knows its new name: wait for that, then look at the segments again.
+                with self.lock:
+                    pass
+            if offset is not None and offset < self.log_start_offset:
+                raise self._out_of_range(offset)
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "index does not fit its log")
+
+    def _read(
+        self, offset: int, max_bytes: int, min_one: bool, upper_offset: int, aborted: bool
+    ) -> ReadResult:
+        end = self.end
+        segment = end.segment
+        position = None
+        if offset >= segment.base_offset:
+            position = segment.position_of(offset)
+        else:
+            # All from one look: compaction may put one segment in the place of several meanwhile.
+            segments = self.segments.from_floor(offset)
+            if segments[0].base_offset > offset:
+                raise self._out_of_range(offset)
+            for segment in segments:
+                position = segment.position_of(offset)
+                if position is not None:
+                    break  # else a gap at the segment's end: the next batch is in the next one
+        if position is None:
+            return ReadResult(None, offset, end.segment.base_offset, end.position)
+        limit = self._limit(end, segment, upper_offset)
+        size = limit - position
+        if size > max_bytes:
+            first = segment.batch_size_at(position)
+            size = max(max_bytes, first) if min_one or first <= max_bytes else 0
+            size = min(size, limit - position)
+        if size <= 0:
+            return ReadResult(None, offset, segment.base_offset, position)
+        result = ReadResult(segment.slice(position, size), offset, segment.base_offset, position)
+        if aborted:
+            result.aborted = self._aborted_of_read(segment, result, upper_offset)
+        return result
+
+    def _limit(self, end: LogEnd, segment: LogSegment, upper_offset: int) -> int:
+        """Position in `segment` at which a read has to stop: its end, or the upper offset."""
+        if segment is end.segment:
+            if upper_offset >= end.offset:
+                return end.position
+            limit = segment.position_of(upper_offset)
+            return end.position if limit is None else min(limit, end.position)
+        higher = self.segments.higher(segment.base_offset)
+        if higher is not None and upper_offset >= higher.base_offset:
+            return segment.size
+        limit = segment.position_of(upper_offset)
+        return segment.size if limit is None else limit
+
+    def readable_bytes(self, from_offset: int, upto_offset: int) -> int:
+        """About how many bytes lie between two offsets; cheap for offsets near the log's end."""
+        end = self.end
+        upto_offset = min(upto_offset, end.offset)
+        if from_offset >= upto_offset:
+            return 0
+        first = self.segments.floor(from_offset)
+        if first is None:
+            return self.size
+        try:
+            start = first.position_of(from_offset)
+            stop = self._limit(end, first, upto_offset)
+            total = stop - (first.size if start is None else start)
+            for segment in self.segments.from_floor(from_offset)[1:]:
+                if segment.base_offset < upto_offset:
+                    total += self._limit(end, segment, upto_offset)
+        except (IndexMismatch, CorruptSegment, OSError):
+            return end.position  # an estimate may be wrong; the read that follows may not
+        return max(total, 0)
+
+    def _out_of_range(self, offset: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {offset} is outside of [{self.log_start_offset}, {self.end.offset}]",
+        )
+
+    def _rebuild_indexes(self, segment: LogSegment, reason: Exception) -> None:
+        """The log file is right and its index is not: write the index anew (S-10)."""
+        logger.warning(
+            "rebuilding indexes partition=%s segment=%s reason=%s",
+            self.topic_partition,
+            segment.base_offset,
+            reason,
+        )
+        with self.lock:
+            try:
+                segment.rebuild_indexes(is_active=segment is self.end.segment)
+            except CorruptSegment as error:
+                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "corrupt log segment") from error
+            except OSError as error:
+                raise self.environment.storage_error(error, "index rebuild") from error
+
+    # -- by time ---------------------------------------------------------------------------------
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
+        """The first record at or after `timestamp` (ListOffsets); None if all are older."""
+        return self.with_valid_indexes(lambda: self._offset_for_timestamp(timestamp))
+
+    def max_timestamp_offset(self) -> TimestampAndOffset | None:
+        """The first record with the largest timestamp (KIP-734); None in a log without times."""
+        return self.with_valid_indexes(self._max_timestamp_offset)
+
+    def _offset_for_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
+        start = self.log_start_offset
+        for segment in self.segments.items:
+            if segment.max_timestamp < timestamp:
+                continue
+            for batch in segment.batches_since(timestamp, start):
+                found = _first_record(segment, batch, timestamp, start)
+                if found is not None:
+                    return found
+        return None
+
+    def _max_timestamp_offset(self) -> TimestampAndOffset | None:
+        newest = max(self.segments.items, key=lambda segment: segment.max_timestamp)
+        timestamp = newest.max_timestamp
+        if timestamp < 0:
+            return None
+        batch = newest.search(newest.max_timestamp_offset)
+        if batch is None:
+            return None
+        return _first_record(newest, batch, timestamp, self.log_start_offset)
+
+    # -- by transaction --------------------------------------------------------------------------
+
+    def aborted_transactions(self, from_offset: int, upto_offset: int) -> list[AbortedTxn]:
+        """Aborted transactions with records in [from_offset, upto_offset) (V-3)."""
+
+        def collect() -> list[AbortedTxn]:
+            found: list[AbortedTxn] = []
+            for segment in self.segments.from_floor(from_offset):
+                aborted, is_complete = segment.txn_index.collect_aborted(from_offset, upto_offset)
+                found += aborted
+                if is_complete:
+                    break
+            return found
+
+        return self.with_valid_indexes(collect)
+
+    def _aborted_of_read(
+        self, segment: LogSegment, result: ReadResult, upper_offset: int
+    ) -> list[AbortedTxn]:
+        """Aborted transactions overlapping what a read returns: up to an offset beyond its end."""
+        assert result.records is not None
+        upto = segment.upper_bound_offset(result.position, result.records.size)
+        if upto is None:
+            higher = self.segments.higher(segment.base_offset)
+            upto = self.end.offset if higher is None else higher.base_offset
+        return self.aborted_transactions(result.fetch_offset, min(upto, upper_offset))
+
+    # -- by epoch --------------------------------------------------------------------------------
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) of the largest epoch not above `epoch`; (-1, -1) if unknown (E-4)."""
+        return self.leader_epochs.end_offset_for(epoch, self.end.offset)
+
+
+def _first_record(
+    segment: LogSegment, batch: Batch, timestamp: int, start_offset: int
+) -> TimestampAndOffset | None:
+    """The first record of a batch at or after `timestamp` and at or above `start_offset`."""
+    position, header = batch
+    data = segment.slice(position, header.size).read()
+    for record in read_records(data, 0, header):
+        if record.timestamp >= timestamp and record.offset >= start_offset:
+            return TimestampAndOffset(record.timestamp, record.offset, header.leader_epoch)
+    return None

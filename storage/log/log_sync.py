@@ -1,0 +1,107 @@
+"""Getting a log onto the disk: what is not synced yet, and the one thread at a time that syncs it.
+
+What a power loss may take is bounded by `flushed_offset` (Kafka: recovery point): everything below
+it is on disk, and it moves only after the syncs returned (S-6). Sealed segments are synced once,
+with their indexes; of the active segment only the log file is, because a crash makes recovery read
+it, and rebuild its indexes, anyway. New files are on disk only once their directory is (S-5).
+
+Who wants a sync while one is running waits for it and then usually finds nothing left to do: that
+is what makes a group commit. No lock that an append needs is held meanwhile.
+
+A failed sync is final, whatever a second one would say (S-4); only a lack of descriptors, which
+keeps it from beginning, is not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from storage import files
+from storage.segments.segment import LogSegment
+
+if TYPE_CHECKING:
+    from storage.log.partition_log import PartitionLog
+
+
+class LogSync:
+    """The unsynced part of one log. `note_*` are called under the log's lock."""
+
+    __slots__ = ("_flush_lock", "_is_directory_dirty", "_sealed", "last_flush_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.last_flush_ms = now_ms
+        self._flush_lock = threading.Lock()
+        self._sealed: list[LogSegment] = []
+        self._is_directory_dirty = True
+
+    def note_sealed(self, segments: Iterable[LogSegment]) -> None:
+        """These segments are complete and not synced, or not with their indexes."""
+        self._sealed += segments
+
+    def note_directory_changed(self) -> None:
+        """Files were created."""
+        self._is_directory_dirty = True
+
+    def flush(self, log: PartitionLog) -> None:
+        """Sync up to the log's end as of now, then raise `flushed_offset`.
+
+        Raises OSError, with `is_final` set if the directory must go offline, and KafkaError if it
+        is offline already. A log that is closed, even while we are at it, is left alone.
+        """
+        with self._flush_lock:
+            with log.lock:
+                log.environment.check_online()
+                if log.is_closed:
+                    return
+                end_offset = log.end.offset
+                truncations = log.truncations
+                started_ms = log.environment.clock.now_ms()
+                sealed, self._sealed = self._sealed, []
+                is_dirty, self._is_directory_dirty = self._is_directory_dirty, False
+                unflushed: Iterable[LogSegment] = ()
+                if end_offset > log.flushed_offset:
+                    unflushed = log.segments.from_floor(log.flushed_offset)
+            try:
+                _sync(log, sealed, unflushed, is_dirty)
+            except OSError as error:
+                if isinstance(error, FileNotFoundError) and _is_gone(log):
+                    return  # renamed or deleted as a whole meanwhile
+                with log.lock:
+                    self._sealed += sealed
+                    self._is_directory_dirty |= is_dirty
+                error.is_final = not files.is_out_of_descriptors(error)  # type: ignore[attr-defined]
+                raise
+            with log.lock:
+                self.last_flush_ms = started_ms
+                # What was cut off and written again meanwhile is not what was synced.
+                if truncations == log.truncations and end_offset > log.flushed_offset:
+                    log.flushed_offset = end_offset
+
+
+def _is_gone(log: PartitionLog) -> bool:
+    return log.is_closed
+
+
+def _sync(
+    log: PartitionLog, sealed: list[LogSegment], unflushed: Iterable[LogSegment], is_dirty: bool
+) -> None:
+    for segment in sealed:
+        _sync_segment(segment, segment.flush)
+    for segment in unflushed:
+        if segment not in sealed:
+            _sync_segment(segment, segment.flush_log)
+    if is_dirty:
+        log.producer_state.flush()
+        files.sync_directory(log.directory)
+
+
+def _sync_segment(segment: LogSegment, sync: Callable[[], None]) -> None:
+    """Sync a segment, unless retention deletes it, if need be while we are at it."""
+    try:
+        if not segment.is_deleted:
+            sync()
+    except FileNotFoundError:
+        if not segment.is_deleted:
+            raise

@@ -1,0 +1,537 @@
+"""The log of one partition: segments in a row, appended to at the end, read anywhere.
+
+An append checks the batch (header and CRC, producer state), stamps offset and leader epoch into its
+first 16 bytes and writes it with one system call at a position we track ourselves. The log end
+offset, the indexes and the producer state move only after the whole write returned (S-3, P-7). What
+fails is undone: the file is cut back, and if that fails too, the directory goes offline (S-2).
+
+A read translates the offset to a position and returns a slice of the file, never beyond the upper
+offset the caller may show: the high watermark, the last stable offset or the end.
+
+Durability: an append is in the page cache when it returns. `flush` syncs; `flushed_offset` (Kafka:
+recovery point) is the offset below which everything is on disk. `LogAppendInfo.must_flush` tells
+the caller that `flush.messages` asks to wait for it before answering. A failed sync is final (S-4).
+
+Locks: `lock` guards everything that changes the log. Reads take none: they see the log's end as one
+object that is replaced as a whole after the bytes are there, and the segments as a tuple that never
+changes. No lock that an append needs is held across fsync. Lock order: partition, then log.
+
+Duties of the caller: 1. only the leader's epoch appends as leader; 2. `update_high_watermark` only
+with what is replicated; 3. truncating below the high watermark is the caller's decision and the
+caller's log line; 4. what an append returned with `must_flush` is acknowledged only once
+`flushed_offset` is above its last offset.
+
+Who does what: checks before a write `storage.log.append`; one segment's files
+`storage.segments.segment`; what may be deleted `storage.log.retention`; reading
+`storage.log.log_reader`; opening after a crash `storage.recovery`.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from storage import files
+from storage.config import LogConfig
+from storage.environment import LogEnvironment
+from storage.log import retention
+from storage.log.append import PreparedBatch, check_follower_batches, prepare_batch
+from storage.log.follower_append import write_given
+from storage.log.leader_epochs import LeaderEpochCache
+from storage.log.log_reader import LogReader
+from storage.log.log_sync import LogSync
+from storage.log.producer_replay import note_batch, read_marker, replay_producer_state
+from storage.log.producer_state import (
+    AppendOrigin,
+    BatchMetadata,
+    ProducerStateEntry,
+    ProducerStateManager,
+)
+from storage.log.results import LogAppendInfo, LogEnd, ReadResult
+from storage.segments.log_segments import LogSegments, make_segment
+from storage.segments.segment import DELETED_SUFFIX, LogSegment
+from wire.errors import ErrorCode, KafkaError
+from wire.primitives import TopicPartition
+from wire.record_batch import patch_for_log
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["AppendOrigin", "LogAppendInfo", "PartitionLog", "ReadResult"]
+
+
+class PartitionLog(LogReader):
+    """The log of one partition, made by `storage.recovery.open_log`; rules in the module."""
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        directory: Path,
+        config: LogConfig,
+        environment: LogEnvironment,
+        *,
+        segments: LogSegments,
+        log_start_offset: int,
+        log_end_offset: int,
+        flushed_offset: int,
+        leader_epochs: LeaderEpochCache,
+        producer_state: ProducerStateManager,
+        topic_id: bytes | None = None,
+    ) -> None:
+        super().__init__(
+            topic_partition,
+            environment,
+            segments,
+            log_start_offset,
+            LogEnd(log_end_offset, segments.active, segments.active.size),
+            leader_epochs,
+        )
+        self.topic_id = topic_id
+        self.directory = directory
+        self.config = config
+        self.high_watermark = log_start_offset
+        self.flushed_offset = flushed_offset
+        self.producer_state = producer_state
+        self.is_closed = False
+        self.sync = LogSync(environment.clock.now_ms())
+        self.truncations = 0
+        """How often something was cut off; who works without the lock sees by it that it was."""
+
+    # -- state -----------------------------------------------------------------------------------
+
+    @property
+    def active_segment(self) -> LogSegment:
+        """The segment appended to."""
+        return self.end.segment
+
+    @property
+    def latest_epoch(self) -> int:
+        """The newest leader epoch that wrote here, -1 in a fresh log."""
+        return self.leader_epochs.latest_epoch
+
+    @property
+    def last_stable_offset(self) -> int:
+        """First offset a read_committed reader may not see yet (V-2)."""
+        unstable = self.producer_state.first_unstable_offset
+        if unstable is None or unstable >= self.high_watermark:
+            return self.high_watermark
+        return max(unstable, self.log_start_offset)
+
+    @property
+    def is_offline(self) -> bool:
+        """True if the directory failed: every operation raises KAFKA_STORAGE_ERROR."""
+        return self.environment.is_offline
+
+    def update_config(self, config: LogConfig) -> None:
+        """Obey another topic config from the next operation on."""
+        with self.lock:
+            self.config = config
+            for segment in self.segments:
+                segment.index_interval_bytes = config.index_interval_bytes
+
+    def update_high_watermark(self, offset: int) -> bool:
+        """Raise the high watermark; True if it moved. Here it never goes back.
+
+        Raises ValueError above the log end: nobody may promise what is not there.
+        """
+        with self.lock:
+            if offset <= self.high_watermark:
+                return False
+            if offset > self.end.offset:
+                raise ValueError(f"high watermark {offset} is above log end {self.end.offset}")
+            self.high_watermark = offset
+            self.producer_state.on_high_watermark_updated(offset)
+            return True
+
+    # -- append ----------------------------------------------------------------------------------
+
+    def append_as_leader(
+        self,
+        records: files.Buffer,
+        leader_epoch: int,
+        wall_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        request_version: int | None = None,
+    ) -> LogAppendInfo:
+        """Check one record batch, give it the next offsets and write it.
+
+        Raises KafkaError with the code protocol.md 7.2 lists; `record_errors` names bad records.
+        KAFKA_STORAGE_ERROR means that nothing was written. Records are looked at one by one only
+        where a rule needs them: see `storage.log.append`.
+        Budget: 8 us for a small record without an index entry, 12 us if idempotent
+        (benchmarks/log.py).
+        """
+        batch = prepare_batch(records, self.config, wall_ms, origin, request_version)
+        with self.lock:
+            if self.is_closed or not self.environment.is_writable:
+                self._check_writable()
+            try:
+                return self._append(batch, leader_epoch, wall_ms, origin)
+            except OSError as error:
+                raise self._storage_error(error, "append") from error
+
+    def _append(
+        self, batch: PreparedBatch, leader_epoch: int, wall_ms: int, origin: AppendOrigin
+    ) -> LogAppendInfo:
+        header, records, log_append_time_ms = batch
+        first_offset = self.end.offset
+        last_offset = first_offset + header.last_offset_delta
+        marker = None
+        if header.producer_id >= 0:
+            if header.is_control:
+                marker = read_marker(header, records)
+            original = self.producer_state.check(header, origin, marker)
+            if original is not None:
+                return self._duplicate_info(original, leader_epoch)
+        segment = self.segment_for(
+            header.size, first_offset, last_offset, header.max_timestamp, wall_ms
+        )
+        if leader_epoch > self.leader_epochs.latest_epoch:
+            self.leader_epochs.assign(leader_epoch, first_offset)
+        segment.append(
+            (patch_for_log(records, first_offset, leader_epoch), memoryview(records)[16:]),
+            header.size,
+            first_offset,
+            last_offset,
+            header.max_timestamp,
+        )
+        end_offset = last_offset + 1
+        self.end = LogEnd(end_offset, segment, segment.size)
+        if header.producer_id >= 0:
+            note_batch(self.producer_state, segment, header, first_offset, wall_ms, marker)
+        self.producer_state.map_end_offset = end_offset
+        return LogAppendInfo(
+            first_offset,
+            last_offset,
+            header.max_timestamp,
+            log_append_time_ms,
+            self.log_start_offset,
+            leader_epoch,
+            header.size,
+            end_offset - self.flushed_offset >= self.config.flush_messages,
+        )
+
+    def segment_for(
+        self, size: int, first_offset: int, last_offset: int, max_timestamp: int, wall_ms: int
+    ) -> LogSegment:
+        """The active segment, or a new one if this append must not go there (S-11)."""
+        config = self.config
+        segment = self.end.segment
+        if size > config.segment_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"{size} bytes, segment.bytes is {config.segment_bytes}",
+            )
+        if segment.should_roll(
+            size, last_offset, max_timestamp, config.segment_bytes, config.max_segment_ms, wall_ms
+        ):
+            segment = self._roll(first_offset)
+        return segment
+
+    def _duplicate_info(self, original: BatchMetadata, leader_epoch: int) -> LogAppendInfo:
+        """The answer to a batch that is here already: what it got the first time (P-1)."""
+        must_flush = (
+            original.last_offset >= self.flushed_offset
+            and self.end.offset - self.flushed_offset >= self.config.flush_messages
+        )
+        return LogAppendInfo(
+            original.first_offset,
+            original.last_offset,
+            original.timestamp,
+            original.timestamp if self.config.uses_log_append_time else -1,
+            self.log_start_offset,
+            leader_epoch,
+            0,
+            must_flush,
+            duplicate=True,
+        )
+
+    def append_as_follower(self, records: files.Buffer, leader_epoch: int) -> LogAppendInfo:
+        """Write batches as the leader stamped them: offsets from the log's end on, ascending (E-9).
+
+        The longest valid prefix is written, with one system call if it fits into one segment; a
+        partial batch at the end is left out. Raises KafkaError CORRUPT_MESSAGE if not even the
+        first batch is valid, OFFSET_OUT_OF_RANGE if it starts below the log's end,
+        FENCED_LEADER_EPOCH if it is of an epoch above `leader_epoch`, KAFKA_STORAGE_ERROR (what was
+        written before the error stays).
+        Budget: 5 us, and 2 us for each batch (benchmarks/log.py).
+        """
+        with self.lock:
+            self._check_writable()
+            batches = check_follower_batches(records, self.end.offset, leader_epoch)
+            try:
+                return write_given(self, records, batches)
+            except OSError as error:
+                raise self._storage_error(error, "append") from error
+
+    def assign_epoch_start(self, epoch: int, offset: int) -> None:
+        """Note that a leader epoch begins at `offset`; durable on return (E-3)."""
+        with self.lock:
+            self.environment.check_online()
+            try:
+                self.leader_epochs.assign(epoch, offset)
+            except OSError as error:
+                raise self._storage_error(error, "leader epoch checkpoint") from error
+
+    # -- roll ------------------------------------------------------------------------------------
+
+    def roll(self) -> LogSegment:
+        """Start a new segment now; an empty active segment is kept."""
+        with self.lock:
+            self.environment.check_online()
+            try:
+                return self._roll(self.end.offset)
+            except OSError as error:
+                raise self._storage_error(error, "roll") from error
+
+    def _roll(self, base_offset: int) -> LogSegment:
+        """Seal the active segment and begin one named by the first offset it will hold.
+
+        All or nothing: when descriptors or disk run out, the old segment stays active (S-17).
+        """
+        active = self.end.segment
+        if active.size == 0 and active.base_offset >= base_offset:
+            return active
+        segment = make_segment(self.directory, base_offset, self.config, self.environment)
+        segment.create(self.config.segment_bytes if self.config.preallocate else 0)
+        try:
+            self.producer_state.take_snapshot()
+            active.become_inactive()
+        except OSError:
+            segment.delete()
+            raise
+        self.segments.add(segment)
+        self.sync.note_sealed([active])
+        self.sync.note_directory_changed()
+        self.end = LogEnd(self.end.offset, segment, 0)
+        if self.environment.scheduler is not None:
+            self.environment.scheduler.schedule_once("flush-log", 0, self.flush)
+        return segment
+
+    # -- durability ------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Sync everything up to the log's end as of now, then raise `flushed_offset` (S-6).
+
+        A failed sync takes the directory offline for good (S-4). Raises KafkaError
+        KAFKA_STORAGE_ERROR. See `storage.log.log_sync`.
+        """
+        try:
+            self.sync.flush(self)
+        except OSError as error:
+            raise self._storage_error(error, "flush") from error
+
+    def active_producers(self) -> list[ProducerStateEntry]:
+        """The producers the log remembers (DescribeProducers)."""
+        with self.lock:
+            return self.producer_state.active_producers()
+
+    def change_directory(self, directory: Path) -> None:
+        """Note that the log's directory was renamed; what is open stays open."""
+        with self.lock:
+            self.directory = directory
+            self.producer_state.directory = directory
+            self.leader_epochs.path = directory / self.leader_epochs.path.name
+            for segment in self.segments:
+                segment.change_directory(directory)
+
+    def take_over(self, current: PartitionLog) -> None:
+        """This log, a copy of all of `current`'s batches, is about to serve in its place.
+
+        What does not follow from the batches is copied: config, high watermark, log start, and the
+        leader epochs. Raises KafkaError.
+        """
+        assert self.end.offset == current.end.offset, "the copy is not complete"
+        self.update_config(current.config)
+        self.update_high_watermark(current.high_watermark)
+        if current.log_start_offset > self.log_start_offset:
+            self._raise_log_start(current.log_start_offset)
+        try:
+            self.leader_epochs.copy_from(current.leader_epochs)
+        except OSError as error:
+            raise self._storage_error(error, "leader epoch checkpoint") from error
+
+    def close(self) -> None:
+        """Finish the indexes and let all files go; durable only if `flush` came before.
+
+        On an offline directory nothing is written. Raises KafkaError if the disk fails.
+        """
+        with self.lock:
+            if self.is_closed:
+                return
+            self.is_closed = True
+            try:
+                if not self.environment.is_offline:
+                    self.producer_state.take_snapshot()
+                    self.end.segment.become_inactive()
+                    if self.config.preallocate:
+                        self.end.segment.trim_preallocated()
+                    self.end.segment.flush()
+            except OSError as error:
+                raise self._storage_error(error, "close") from error
+            finally:
+                for segment in self.segments:
+                    segment.close()
+
+    # -- taking away -----------------------------------------------------------------------------
+
+    def increment_log_start_offset(self, offset: int) -> bool:
+        """Make everything below `offset` unreadable (delete-records); files go with retention.
+
+        True if it moved. Raises KafkaError OFFSET_OUT_OF_RANGE above the high watermark.
+        """
+        with self.lock:
+            self.environment.check_online()
+            if offset > self.high_watermark:
+                raise KafkaError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"offset {offset} is above the high watermark {self.high_watermark}",
+                )
+            if offset <= self.log_start_offset:
+                return False
+            self._raise_log_start(offset)
+        self.environment.on_log_start_moved(self)
+        return True
+
+    def _raise_log_start(self, offset: int) -> None:
+        self.log_start_offset = offset
+        try:
+            self.leader_epochs.truncate_from_start(offset)
+        except OSError as error:
+            raise self._storage_error(error, "leader epoch checkpoint") from error
+        self.producer_state.on_log_start_moved(offset)
+
+    def delete_old_segments(self, wall_ms: int) -> int:
+        """Delete segments that retention by time or size, or the log start, gives up (S-15).
+
+        Returns how many. Never one that reaches the high watermark.
+        """
+        with self.lock:
+            self.environment.check_online()
+            gone = self.with_valid_indexes(lambda: retention.deletable_segments(self, wall_ms))
+            if not gone:
+                return 0
+            try:
+                if gone[-1] is self.end.segment:
+                    self._roll(self.end.offset)
+                next_base = self.segments.higher(gone[-1].base_offset)
+                assert next_base is not None, "the new active segment stays"
+                if next_base.base_offset > self.log_start_offset:
+                    self._raise_log_start(next_base.base_offset)
+                self._remove_segments(gone)
+            except OSError as error:
+                raise self._storage_error(error, "retention") from error
+        self.environment.on_log_start_moved(self)
+        logger.info(
+            "deleted old segments partition=%s count=%s log_start_offset=%s",
+            self.topic_partition,
+            len(gone),
+            self.log_start_offset,
+        )
+        return len(gone)
+
+    def _remove_segments(self, gone: list[LogSegment]) -> None:
+        """Out of the map, renamed to `.deleted`, unlinked after file.delete.delay.ms."""
+        self.segments.remove(gone)
+        self._rename_deleted(gone)
+        self._unlink_later(gone)
+
+    def _rename_deleted(self, gone: list[LogSegment]) -> None:
+        for segment in gone:
+            segment.is_deleted = True
+            segment.rename_suffix(DELETED_SUFFIX)
+            self.producer_state.delete_snapshot(segment.base_offset)
+
+    def _unlink_later(self, gone: list[LogSegment]) -> None:
+        def unlink() -> None:
+            for segment in gone:
+                segment.delete()
+
+        scheduler = self.environment.scheduler
+        if scheduler is None:
+            unlink()
+        else:
+            scheduler.schedule_once("delete-segments", self.config.file_delete_delay_ms, unlink)
+
+    def truncate_to(self, offset: int) -> bool:
+        """Cut off every batch that reaches `offset` or beyond; True if there was any.
+
+        The log then ends at `offset`, or below it if that was in the middle of a batch.
+        The flushed offset goes back, on disk too, before the first byte does (S-6).
+        """
+        with self.lock:
+            self.environment.check_online()
+            try:
+                if offset >= self.end.offset:
+                    self.leader_epochs.truncate_from_end(offset)
+                    return False
+                self.with_valid_indexes(lambda: self._truncate_to(offset))
+            except OSError as error:
+                raise self._storage_error(error, "truncation") from error
+            return True
+
+    def _truncate_to(self, offset: int) -> None:
+        if offset < self.segments.items[0].base_offset:
+            self._start_over(offset)
+            return
+        self._lower_flushed_offset(offset)
+        gone = [segment for segment in self.segments if segment.base_offset > offset]
+        self._remove_segments(gone)
+        if gone:
+            # Or a power loss brings them back, to follow what is appended from here on.
+            files.sync_directory(self.directory)
+        active = self.segments.active
+        offset = active.truncate_to(offset)
+        self._after_truncation(offset, active)
+        replay_producer_state(
+            self.producer_state,
+            self.segments,
+            self.log_start_offset,
+            offset,
+            self.environment.clock.wall_ms(),
+        )
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Throw all records away and begin anew at `offset` (a follower left behind, E-10)."""
+        with self.lock:
+            self.environment.check_online()
+            try:
+                self._start_over(offset)
+            except OSError as error:
+                raise self._storage_error(error, "truncation") from error
+
+    def _start_over(self, offset: int) -> None:
+        self._lower_flushed_offset(min(offset, self.flushed_offset))
+        gone = list(self.segments)
+        self._rename_deleted(gone)  # the new segment may have the name of an old one
+        segment = make_segment(self.directory, offset, self.config, self.environment)
+        segment.create()
+        self.segments.reset([segment])
+        files.sync_directory(self.directory)
+        self._unlink_later(gone)
+        self._after_truncation(offset, segment)
+        self.log_start_offset = offset
+        self.high_watermark = offset
+        self.flushed_offset = offset
+        self.leader_epochs.clear_and_flush()
+        self.producer_state.truncate_fully_and_start_at(offset)
+
+    def _lower_flushed_offset(self, offset: int) -> None:
+        self.truncations += 1
+        self.environment.on_truncation(self, offset)
+        if offset < self.flushed_offset:
+            self.flushed_offset = offset
+            self.environment.on_recovery_point_lowered(self)
+
+    def _after_truncation(self, offset: int, active: LogSegment) -> None:
+        self.end = LogEnd(offset, active, active.size)
+        self.leader_epochs.truncate_from_end(offset)
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self.high_watermark = min(self.high_watermark, offset)
+
+    def _check_writable(self) -> None:
+        self.environment.check_writable()
+        if self.is_closed:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is closed")
+
+    def _storage_error(self, error: OSError, doing: str) -> KafkaError:
+        return self.environment.storage_error(error, f"{doing} of {self.topic_partition}")

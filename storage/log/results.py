@@ -1,0 +1,95 @@
+"""What appends and reads of a log return. Plain slots: one of each is made per request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from storage.open_files import FileSlice
+    from storage.segments.index import AbortedTxn
+    from storage.segments.segment import LogSegment
+
+
+class LogAppendInfo:
+    """What one append did.
+
+    `log_append_time_ms` is -1 under CreateTime. `duplicate`: the batch was there already, these are
+    its first offsets, and nothing was written (`size` 0). `must_flush`: acknowledge only when the
+    log's `flushed_offset` is above `last_offset`.
+    """
+
+    __slots__ = (
+        "duplicate",
+        "first_offset",
+        "last_offset",
+        "leader_epoch",
+        "log_append_time_ms",
+        "log_start_offset",
+        "max_timestamp",
+        "must_flush",
+        "size",
+    )
+
+    def __init__(
+        self,
+        first_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+        log_append_time_ms: int,
+        log_start_offset: int,
+        leader_epoch: int,
+        size: int,
+        must_flush: bool = False,
+        duplicate: bool = False,
+    ) -> None:
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+        self.max_timestamp = max_timestamp
+        self.log_append_time_ms = log_append_time_ms
+        self.log_start_offset = log_start_offset
+        self.leader_epoch = leader_epoch
+        self.size = size
+        self.must_flush = must_flush
+        self.duplicate = duplicate
+
+    def __repr__(self) -> str:
+        return f"LogAppendInfo({self.first_offset}..{self.last_offset}, duplicate={self.duplicate})"
+
+
+class ReadResult:
+    """Records from the batch that holds `fetch_offset` on; None when there is nothing to read yet.
+
+    `segment_base_offset` and `position` say where that is on disk, so that a caller can count how
+    many bytes came after it. `aborted` is None unless the read asked for aborted transactions.
+    """
+
+    __slots__ = ("aborted", "fetch_offset", "position", "records", "segment_base_offset")
+
+    def __init__(
+        self,
+        records: FileSlice | None,
+        fetch_offset: int,
+        segment_base_offset: int,
+        position: int,
+        aborted: list[AbortedTxn] | None = None,
+    ) -> None:
+        self.records = records
+        self.fetch_offset = fetch_offset
+        self.segment_base_offset = segment_base_offset
+        self.position = position
+        self.aborted = aborted
+
+    def __repr__(self) -> str:
+        return f"ReadResult(fetch_offset={self.fetch_offset}, records={self.records})"
+
+
+class LogEnd:
+    """Where a log ends. Replaced as a whole after each append, so that a reader without a lock sees
+    offset, segment and position of one moment."""
+
+    __slots__ = ("offset", "position", "segment")
+
+    def __init__(self, offset: int, segment: LogSegment, position: int) -> None:
+        self.offset = offset
+        self.segment = segment
+        self.position = position

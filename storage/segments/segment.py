@@ -1,0 +1,599 @@
+"""A segment: one `.log` file of record batches and the indexes that are hints into it.
+
+The files of the segment with base offset B are named by B in 20 digits: `.log` holds batches back
+to back; `.index` maps offsets and `.timeindex` timestamps to positions, sparsely; `.txnindex` lists
+aborted transactions and exists only when there are some. Offsets in a segment start at B or above
+and stay within B + 2^31 - 1, because index entries are relative.
+
+What is true is the log file. An index entry is believed only when the batch header it points at
+agrees (S-10); otherwise `IndexMismatch` is raised and the log rebuilds the indexes from the file.
+The position to write at is `size`, ours, and moves only after the whole write returned (S-3).
+
+Reading needs no lock: batches below `size` never change while they are readable. Duties of the
+caller: 1. everything that changes a segment (append, truncate, roll, rename, close) runs under the
+log's lock; 2. truncation never goes below what readers may see (the high watermark).
+
+Positions of recently written batches are remembered, so that a reader at the end of the log needs
+neither index nor scan.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from storage import files
+from storage.open_files import FileHandle, FileSlice, OpenFileCache
+from storage.segments.index import OffsetIndex, TimeIndex, TransactionIndex
+from wire.errors import MalformedFrame
+from wire.record_batch import BATCH_OVERHEAD, BatchHeader, read_header
+
+logger = logging.getLogger(__name__)
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+
+RELATIVE_OFFSET_MAX = 2**31 - 1
+NO_TIMESTAMP = -1
+
+_SCAN_CHUNK = 8192  # a little more than an index interval: finds any batch between two entries
+_REMEMBERED_BATCHES = 256
+
+Batch = tuple[int, BatchHeader]
+"""A batch in a file: its position and its header."""
+
+
+class IndexMismatch(Exception):
+    """An index entry points at something that is not the batch it names: rebuild the indexes."""
+
+    def __init__(self, segment: LogSegment, entry: str) -> None:
+        super().__init__(f"index of {segment.path} disagrees with it: {entry}")
+        self.segment = segment
+
+
+class CorruptSegment(Exception):
+    """The log file holds something that is no batch where one should start."""
+
+    def __init__(self, path: Path, position: int, reason: str) -> None:
+        super().__init__(f"{path} is corrupt at position {position}: {reason}")
+        self.position = position
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """Name of a segment's file: the offset in 20 digits, so that names sort like offsets."""
+    return f"{offset:020d}{suffix}"
+
+
+class LogSegment:
+    """One segment; see the module for who may call what."""
+
+    __slots__ = (
+        "_first_timestamp",
+        "_handle",
+        "_max_timestamp",
+        "_max_timestamp_offset",
+        "_older",
+        "_open_files",
+        "_recent",
+        "base_offset",
+        "bytes_since_index",
+        "created_ms",
+        "directory",
+        "index_interval_bytes",
+        "is_deleted",
+        "is_index_full",
+        "jitter_ms",
+        "offset_index",
+        "path",
+        "recently_used",
+        "size",
+        "suffix",
+        "time_index",
+        "txn_index",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        *,
+        index_interval_bytes: int,
+        index_size_max: int,
+        created_ms: int,
+        open_files: OpenFileCache,
+        suffix: str = "",
+    ) -> None:
+        """Refer to an existing segment; `create` makes the file of a new one."""
+        self.directory = directory
+        self.base_offset = base_offset
+        self.suffix = suffix
+        self.path = directory / file_name(base_offset, LOG_SUFFIX + suffix)
+        self.index_interval_bytes = index_interval_bytes
+        self.created_ms = created_ms
+        self.jitter_ms = 0
+        self.size = 0
+        self.bytes_since_index = 0
+        self.is_index_full = False
+        self.is_deleted = False
+        self.recently_used = True
+        self._open_files = open_files
+        self._handle: FileHandle | None = None
+        self._max_timestamp: int | None = None  # None: not read from disk yet
+        self._max_timestamp_offset = base_offset
+        self._first_timestamp: int | None = None
+        self._recent: dict[int, int] = {}
+        self._older: dict[int, int] = {}
+        self.offset_index = OffsetIndex(
+            directory / file_name(base_offset, INDEX_SUFFIX + suffix), base_offset, index_size_max
+        )
+        self.time_index = TimeIndex(
+            directory / file_name(base_offset, TIME_INDEX_SUFFIX + suffix),
+            base_offset,
+            index_size_max,
+        )
+        self.txn_index = TransactionIndex(
+            directory / file_name(base_offset, TXN_INDEX_SUFFIX + suffix), base_offset
+        )
+
+    # -- open files ------------------------------------------------------------------------------
+
+    def handle(self) -> FileHandle:
+        """The open log file; opened again if it was closed to save descriptors."""
+        self.recently_used = True
+        handle = self._handle
+        if handle is None:
+            handle = self._handle = self._open(files.READ_WRITE)
+        return handle
+
+    def _open(self, flags: int) -> FileHandle:
+        handle = FileHandle.open(self.path, flags)
+        self._open_files.opened(self)
+        return handle
+
+    def create(self, preallocated_bytes: int = 0) -> None:
+        """Make the empty log file; what an undone roll may have left in its place is set aside."""
+        self._set_leftovers_aside()
+        self._handle = self._open(files.CREATE | os.O_EXCL)
+        if preallocated_bytes:
+            files.allocate(self._handle.fd, preallocated_bytes)
+        self._max_timestamp = NO_TIMESTAMP
+
+    def _set_leftovers_aside(self) -> None:
+        indexes = (self.offset_index.path, self.time_index.path, self.txn_index.path)
+        for path in (self.path, *indexes):
+            if path.exists():
+                logger.warning("setting leftover file aside path=%s", path)
+                files.replace(path, path.with_name(path.name + DELETED_SUFFIX))
+
+    def load_size(self) -> None:
+        """Take the size from the file (start-up: the file may be longer than what is valid)."""
+        self.size = os.stat(self.path).st_size
+
+    def release_files(self) -> None:
+        """Let go of the descriptor and the indexes' memory (the cache's wish); slices keep theirs.
+
+        An index that cannot be written now stays in memory: it is only a hint, and this may run in
+        another log's append.
+        """
+        self._handle = None
+        for index in (self.offset_index, self.time_index, self.txn_index):
+            try:
+                index.close()
+            except OSError as error:
+                logger.warning("index not written path=%s error=%s", index.path, error)
+
+    def close(self) -> None:
+        """Let everything go; a later use opens it again."""
+        self._open_files.closed(self)
+        self.release_files()
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def append(
+        self,
+        buffers: Sequence[files.Buffer],
+        size: int,
+        base_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+    ) -> None:
+        """Append one batch given as buffers; on return it is written and may be read.
+
+        Raises OSError after cutting the file back to what it was; if even that fails the error
+        carries the attribute `is_final`, and nothing in the directory may be written any more.
+        Budget: 4 us and one system call without an index entry (benchmarks/log.py).
+        """
+        position = self.size
+        handle = self._handle or self.handle()
+        known = self._max_timestamp
+        if known is None:
+            known = self.max_timestamp
+        known_offset = self._max_timestamp_offset
+        try:
+            if files.pwritev(handle.fd, buffers, position) != size:
+                # Rare: write the whole once more, in a loop.
+                files.write_fully(handle.fd, buffers, size, position)
+            if max_timestamp > known:
+                self._max_timestamp = max_timestamp
+                self._max_timestamp_offset = last_offset
+            if self.bytes_since_index > self.index_interval_bytes:
+                self._append_index_entry(last_offset, position)
+        except OSError as error:
+            self._max_timestamp, self._max_timestamp_offset = known, known_offset
+            self._cut_back(handle, position, base_offset, error)
+            raise
+        if position == 0:
+            self._first_timestamp = max_timestamp
+        self.bytes_since_index += size
+        recent = self._recent
+        recent[base_offset] = position
+        if len(recent) >= _REMEMBERED_BATCHES:
+            self._older, self._recent = recent, {}
+        self.size = position + size
+
+    def append_run(self, run: files.Buffer, batches: Sequence[Batch]) -> None:
+        """Append batches that lie back to back in `run`, at these positions, with one write: all or
+        none; errors as in `append`."""
+        position = self.size
+        handle = self._handle or self.handle()
+        known, known_offset = self.max_timestamp, self._max_timestamp_offset
+        try:
+            files.write_fully(handle.fd, (run,), len(run), position)
+            for at, header in batches:
+                self.note_batch(position + at, header)
+                self._remember(header.base_offset, position + at)
+        except OSError as error:
+            self._max_timestamp, self._max_timestamp_offset = known, known_offset
+            self._cut_back(handle, position, batches[0][1].base_offset, error)
+            raise
+        if position == 0:
+            self._first_timestamp = batches[0][1].max_timestamp
+        self.size = position + len(run)
+
+    def _append_index_entry(self, last_offset: int, position: int) -> None:
+        if self.is_index_full:
+            return  # rebuilt with a smaller limit than it was written with: fewer hints
+        self.offset_index.append(last_offset, position)
+        self.time_index.maybe_append(self.max_timestamp, self._max_timestamp_offset)
+        self.bytes_since_index = 0
+        self.is_index_full = self.offset_index.is_full or self.time_index.is_full
+
+    def _cut_back(
+        self, handle: FileHandle, position: int, base_offset: int, error: OSError
+    ) -> None:
+        """Undo a failed append, so that the file ends where the log ends (S-2)."""
+        try:
+            files.ftruncate(handle.fd, position)
+        except OSError as second:
+            error.is_final = True  # type: ignore[attr-defined]
+            error.add_note(f"and cutting the file back failed: {second}")
+        for index in (self.offset_index, self.time_index):
+            # In memory it is right in any case, and its file is written anew later.
+            with suppress(OSError):
+                index.truncate_to(base_offset)
+
+    def _remember(self, base_offset: int, position: int) -> None:
+        self._recent[base_offset] = position
+        if len(self._recent) >= _REMEMBERED_BATCHES:
+            self._older, self._recent = self._recent, {}
+
+    def should_roll(
+        self,
+        size: int,
+        last_offset: int,
+        max_timestamp: int,
+        segment_bytes: int,
+        segment_ms: int,
+        wall_ms: int,
+    ) -> bool:
+        """True if a batch must go to a new segment (S-11): size, age, full index, offset range."""
+        if self.size == 0:
+            return last_offset - self.base_offset > RELATIVE_OFFSET_MAX
+        if (
+            self.size + size > segment_bytes
+            or self.is_index_full
+            or last_offset - self.base_offset > RELATIVE_OFFSET_MAX
+        ):
+            return True
+        first = self._first_timestamp
+        if first is None:
+            first = self.first_timestamp
+        waited = max_timestamp - first if first >= 0 else wall_ms - self.created_ms
+        return waited > segment_ms - self.jitter_ms
+
+    # -- timestamps ------------------------------------------------------------------------------
+
+    @property
+    def max_timestamp(self) -> int:
+        """Largest timestamp in the segment, -1 if it has none; read from disk once."""
+        if self._max_timestamp is None:
+            self._max_timestamp, self._max_timestamp_offset = self._read_max_timestamp()
+        return self._max_timestamp
+
+    @property
+    def max_timestamp_offset(self) -> int:
+        """Last offset of the first batch that has `max_timestamp`."""
+        if self._max_timestamp is None:
+            self._max_timestamp, self._max_timestamp_offset = self._read_max_timestamp()
+        return self._max_timestamp_offset
+
+    @property
+    def first_timestamp(self) -> int:
+        """Max timestamp of the first batch, -1 if there is none: the segment's age starts here."""
+        if self._first_timestamp is None:
+            for _, header in self.batches(0):
+                self._first_timestamp = header.max_timestamp
+                break
+            else:
+                return NO_TIMESTAMP
+        return self._first_timestamp
+
+    def largest_timestamp(self) -> int:
+        """What retention by time compares: record time, or the file's if records have none."""
+        timestamp = self.max_timestamp
+        if timestamp >= 0:
+            return timestamp
+        return self.last_modified_ms()
+
+    def last_modified_ms(self) -> int:
+        return os.stat(self.path).st_mtime_ns // 1_000_000
+
+    def _read_max_timestamp(self) -> tuple[int, int]:
+        """The last time index entry, or a later batch above it."""
+        timestamp, offset = self.time_index.last_entry
+        entry = self._time_index_entry(timestamp, offset)
+        start = 0
+        if entry is None:
+            timestamp, offset = NO_TIMESTAMP, self.base_offset
+        else:
+            start = entry[0]
+        for _, header in self.batches(start):
+            # A batch that compaction emptied has the time of records that are gone.
+            if header.max_timestamp > timestamp and header.records_count:
+                timestamp, offset = header.max_timestamp, header.last_offset
+        return timestamp, offset
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def batches(self, position: int, end: int | None = None) -> Iterator[Batch]:
+        """Positions and headers of the batches from a batch start on, without checking CRCs.
+
+        Raises CorruptSegment where no batch can be. Reads a chunk at a time; large batches cost one
+        small read each.
+        """
+        limit = self.size if end is None else end
+        handle = self.handle()
+        chunk = b""
+        chunk_start = position
+        while position < limit:
+            at = position - chunk_start
+            if at + BATCH_OVERHEAD > len(chunk):
+                chunk = files.read_fully(handle.fd, min(_SCAN_CHUNK, limit - position), position)
+                chunk_start, at = position, 0
+            try:
+                header = read_header(chunk, at)
+            except MalformedFrame as error:
+                raise CorruptSegment(self.path, position, str(error)) from None
+            size = header.size
+            if header.last_offset_delta < 0 or position + size > limit:
+                raise CorruptSegment(self.path, position, f"batch of {size} bytes")
+            yield position, header
+            position += size
+
+    def search(self, offset: int) -> Batch | None:
+        """The first batch whose last offset is at or above `offset`; None past the end.
+
+        Raises IndexMismatch if the index entry used does not stand for a batch's last offset.
+        """
+        entry_offset, position = self.offset_index.lookup(offset)
+        if not 0 <= position <= self.size:
+            raise IndexMismatch(self, f"position {position}")
+        is_entry = position > 0
+        try:
+            for batch in self.batches(position):
+                last_offset = batch[1].last_offset
+                if is_entry and last_offset != entry_offset:
+                    raise IndexMismatch(self, f"offset {entry_offset} at {position}")
+                is_entry = False
+                if last_offset >= offset:
+                    return batch
+        except CorruptSegment as error:
+            if is_entry:
+                raise IndexMismatch(self, str(error)) from None
+            raise
+        return None
+
+    def position_of(self, offset: int) -> int | None:
+        """Position of the batch that holds `offset` or, in a gap, of the next; None past the end.
+
+        Budget: 0.3 us for a batch start written lately, else an index lookup and about two reads.
+        """
+        position = self._recent.get(offset)
+        if position is None:
+            position = self._older.get(offset)
+            if position is None:
+                found = self.search(offset)
+                if found is None:
+                    return None
+                position = found[0]
+                if found[1].base_offset == offset:
+                    self._remember(offset, position)
+        return position
+
+    def batch_size_at(self, position: int) -> int:
+        """Size of the batch that starts at `position`."""
+        for _, header in self.batches(position):
+            return header.size
+        raise CorruptSegment(self.path, position, "no batch")
+
+    def slice(self, position: int, size: int) -> FileSlice:
+        return FileSlice(self.handle(), position, size)
+
+    def upper_bound_offset(self, position: int, size: int) -> int | None:
+        """An offset that no batch before `position + size` reaches; None: the segment's end."""
+        bound = self.offset_index.upper_bound_offset(position + size)
+        if bound is not None:
+            batch = self.search(bound)
+            if batch is None or batch[0] < position + size or batch[1].last_offset != bound:
+                raise IndexMismatch(self, f"offset {bound}")
+        return bound
+
+    def batches_since(self, timestamp: int, start_offset: int) -> Iterator[Batch]:
+        """Batches that may hold a record at or after `timestamp` and at or above `start_offset`."""
+        entry = self._time_index_entry(*self.time_index.lookup(timestamp))
+        position = entry[0] if entry is not None else 0
+        if start_offset > self.base_offset:
+            start = self.search(start_offset)
+            if start is None:
+                return
+            position = max(position, start[0])
+        for batch in self.batches(position):
+            header = batch[1]
+            if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
+                yield batch
+
+    def _time_index_entry(self, timestamp: int, offset: int) -> Batch | None:
+        """The batch a time index entry names; None for "no entry". Raises IndexMismatch (S-10)."""
+        if timestamp < 0:
+            return None
+        batch = self.search(offset)
+        if batch is None or (batch[1].last_offset, batch[1].max_timestamp) != (offset, timestamp):
+            raise IndexMismatch(self, f"timestamp {timestamp} at offset {offset}")
+        return batch
+
+    def prepare_to_append(self) -> int:
+        """Make a segment read from disk the active one; returns the log's end offset.
+        Raises IndexMismatch or CorruptSegment if its indexes or its end are not sound."""
+        self.is_index_full = self.offset_index.is_full or self.time_index.is_full
+        self._max_timestamp = None
+        _ = self.max_timestamp
+        return self.read_next_offset()
+
+    def read_next_offset(self) -> int:
+        """The offset after the last batch; scans from the last index entry."""
+        next_offset = self.base_offset
+        last = self.search(self.offset_index.last_offset)
+        if last is not None:
+            for _, header in self.batches(last[0]):
+                next_offset = header.next_offset
+        return next_offset
+
+    # -- changing --------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> int:
+        """Remove all batches that hold `offset` or higher ones; returns where the rest ends: there,
+        or at the start of the batch around it, since batches are cut whole."""
+        found = self.search(offset)
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.txn_index.truncate_to(offset)
+        self._recent, self._older = {}, {}
+        if found is not None:
+            position, header = found
+            files.ftruncate(self.handle().fd, position)
+            self.size = position
+            offset = min(offset, header.base_offset)
+        if self.size == 0:
+            self._first_timestamp = None
+        self.bytes_since_index, self.is_index_full = 0, False
+        self._max_timestamp, self._max_timestamp_offset = self._read_max_timestamp()
+        return offset
+
+    def cut_to_size(self, size: int) -> None:
+        """Shorten the log file; the indexes are the caller's business (recovery rebuilds them)."""
+        files.ftruncate(self.handle().fd, size)
+        self.size = size
+        self._recent, self._older = {}, {}
+
+    def rebuild_indexes(self, is_active: bool) -> None:
+        """Write offset and time index anew from the batch headers; the log file is not changed.
+
+        The transaction index needs producer state and is rebuilt by recovery only.
+        """
+        self.reset_indexes()
+        for position, header in self.batches(0):
+            self.note_batch(position, header)
+        if not is_active:
+            self.become_inactive()
+
+    def reset_indexes(self) -> None:
+        """Empty offset and time index, for `note_batch` to fill them again."""
+        self.offset_index.truncate()
+        self.time_index.truncate()
+        self.bytes_since_index = 0
+        self.is_index_full = False
+        self._max_timestamp = NO_TIMESTAMP
+        self._max_timestamp_offset = self.base_offset
+
+    def note_batch(self, position: int, header: BatchHeader) -> None:
+        """Index one batch that is in the file already: what `append` would have written."""
+        if header.max_timestamp > self.max_timestamp and header.records_count:
+            self._max_timestamp = header.max_timestamp
+            self._max_timestamp_offset = header.last_offset
+        if self.bytes_since_index > self.index_interval_bytes:
+            self._append_index_entry(header.last_offset, position)
+        self.bytes_since_index += header.size
+
+    def become_inactive(self) -> None:
+        """Finish the indexes when nothing more is appended: last time entry, no spare space."""
+        self.time_index.maybe_append(
+            self.max_timestamp, self.max_timestamp_offset, skip_full_check=True
+        )
+        self.offset_index.trim_to_valid_size()
+        self.time_index.trim_to_valid_size()
+        self._recent, self._older = {}, {}
+
+    def trim_preallocated(self) -> None:
+        files.ftruncate(self.handle().fd, self.size)
+
+    def flush_log(self) -> None:
+        """Sync the log file only; OSError is final for the directory (S-4). Takes no lock."""
+        files.fsync(self.handle().fd)
+
+    def flush(self) -> None:
+        """Sync log and indexes; errors as in `flush_log`."""
+        self.flush_log()
+        self.offset_index.flush()
+        self.time_index.flush()
+        self.txn_index.flush()
+
+    def rename_suffix(self, suffix: str) -> None:
+        """Give all files of the segment another suffix (`.deleted`, or none after `.swap`)."""
+        path = self.directory / file_name(self.base_offset, LOG_SUFFIX + suffix)
+        files.replace(self.path, path)
+        self.path = path
+        self.suffix = suffix
+        self._rename_indexes()
+
+    def change_directory(self, directory: Path) -> None:
+        """Note that the directory was renamed; open files stay open."""
+        self.directory = directory
+        self.path = directory / self.path.name
+        for index in (self.offset_index, self.time_index, self.txn_index):
+            index.path = directory / index.path.name
+
+    def _rename_indexes(self) -> None:
+        base, suffix = self.base_offset, self.suffix
+        self.offset_index.rename(self.directory / file_name(base, INDEX_SUFFIX + suffix))
+        self.time_index.rename(self.directory / file_name(base, TIME_INDEX_SUFFIX + suffix))
+        self.txn_index.rename(self.directory / file_name(base, TXN_INDEX_SUFFIX + suffix))
+
+    def delete(self) -> None:
+        """Unlink all files; who still holds a slice reads on from the unlinked file."""
+        self.close()
+        with suppress(FileNotFoundError):
+            files.unlink(self.path)
+        self.offset_index.delete()
+        self.time_index.delete()
+        self.txn_index.delete()
+
+    def __repr__(self) -> str:
+        return f"LogSegment(base_offset={self.base_offset}, size={self.size})"

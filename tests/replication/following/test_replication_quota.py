@@ -1,0 +1,63 @@
+"""Replication quotas: moved replicas are held to a rate, others never."""
+
+from __future__ import annotations
+
+import pytest
+
+from replication.following.replication_quota import ReplicationQuota, is_throttled
+
+
+class Clock:
+    ms = 5_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def wall_ms(self) -> int:
+        return self.ms
+
+
+def test_the_rate_is_that_of_the_last_windows() -> None:
+    clock = Clock()
+    quota = ReplicationQuota(clock, 1000)
+    quota.record(900)
+    assert not quota.is_exceeded()
+    quota.record(200)
+    assert quota.is_exceeded()
+    clock.ms += 1_200
+    assert not quota.is_exceeded(), "1,100 bytes in 1.2 seconds"
+    quota.record(5_000)
+    assert quota.is_exceeded()
+    clock.ms += 4_000
+    assert quota.is_exceeded()
+    clock.ms += 1_000
+    assert not quota.is_exceeded()
+
+
+def test_over_time_a_replica_gets_what_the_limit_allows() -> None:
+    clock = Clock()
+    quota = ReplicationQuota(clock, 10_000)
+    copied = 0
+    for _ in range(6_000):
+        clock.ms += 10
+        if not quota.is_exceeded():
+            quota.record(3_000)
+            copied += 3_000
+    assert copied / 60 == pytest.approx(10_000, rel=0.1)
+
+
+def test_without_a_limit_nothing_is_held_back() -> None:
+    quota = ReplicationQuota(Clock())
+    quota.record(1 << 60)
+    assert not quota.is_set
+    assert not quota.is_exceeded()
+
+
+@pytest.mark.parametrize(
+    ("replicas", "throttled"),
+    [((), False), (("*",), True), (("0:1", "3:2"), True), (("3:1", "2:3"), False)],
+)
+def test_a_topic_names_the_replicas_that_are_throttled(
+    replicas: tuple[str, ...], throttled: bool
+) -> None:
+    assert is_throttled(replicas, 3, 2) is throttled

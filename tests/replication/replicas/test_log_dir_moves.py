@@ -1,0 +1,572 @@
+"""Moving a replica between the log directories of its node (AlterReplicaLogDirs, KIP-113)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replication.metadata.image import (
+    EMPTY_IMAGE,
+    MetadataDelta,
+    MetadataImage,
+    PartitionRegistration,
+    TopicImage,
+)
+from replication.replicas.log_dir_moves import MoveState
+from replication.replicas.replica_manager import (
+    AppendResult,
+    ClusterLinks,
+    FetchPartition,
+    FetchResult,
+    ReplicaManager,
+    ReplicaManagerConfig,
+)
+from replication.replicas.timer import Timer
+from storage import files
+from storage.config import LogConfig
+from storage.directories.log_manager import LogManager
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.quorum import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
+from wire.primitives import TopicPartition
+from wire.record_batch import patch_for_log
+from wire.records import Record, build_batch, iterate_headers, read_records
+
+NODE = 1
+ORDERS_ID = b"orders-topic-id!"
+ORDERS_0 = TopicPartition("orders", 0)
+A_ID, B_ID = b"directory a -id!", b"directory b -id!"
+
+
+class Clock:
+    ms = 1_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + self.ms
+
+
+class Scheduler:
+    """Jobs run when the test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[str, Callable[[], object]]] = []
+
+    def schedule_once(self, name: str, delay_ms: int, fn: Callable[[], object]) -> Any:
+        self.jobs.append((name, fn))
+
+    def schedule(self, name: str, period_ms: int, fn: Any, delay_ms: int | None = None) -> Any:
+        raise AssertionError("a node alone has no periodic work of replication")
+
+    def run(self, rounds: int = 1) -> None:
+        for _ in range(rounds):
+            jobs, self.jobs = self.jobs, []
+            for _, job in jobs:
+                job()
+
+
+class Node:
+    """A broker with the directories `a` and `b` and one partition; the controller is the test."""
+
+    def __init__(
+        self, root: Path, config: LogConfig | None = None, *, leader: int = NODE, epoch: int = 0
+    ) -> None:
+        self.root = root
+        self.a, self.b = root / "a", root / "b"
+        for path in (self.a, self.b):
+            path.mkdir(exist_ok=True)
+        self.clock, self.scheduler = Clock(), Scheduler()
+        self.timer = Timer(self.clock)
+        self.config = config or LogConfig(file_delete_delay_ms=0)
+        self.asked: list[tuple[AssignReplicasToDirsRequest, Callable[[Any], None]]] = []
+        self.failed: list[Path] = []
+        self.logs = LogManager(
+            {self.a: A_ID, self.b: B_ID},
+            self.config,
+            self.clock,
+            self.scheduler,
+            lambda path, error: self.failed.append(path),
+        )
+        self.logs.startup(lambda topic: self.config)
+        self.image = EMPTY_IMAGE
+        self.manager = ReplicaManager(
+            ReplicaManagerConfig(),
+            self.logs,
+            lambda: self.image,
+            self.timer,
+            self.clock,
+            NODE,
+            topic_config=lambda topic: self.config,
+            own_links=self.links,
+        )
+        self.apply(registration(leader, epoch))
+
+    def links(self) -> ClusterLinks:
+        def run_fetcher(*_: Any) -> Any:
+            raise AssertionError("nobody is fetched from")
+
+        return ClusterLinks(
+            lambda request, on_answer: self.asked.append((request, on_answer)),
+            lambda: 7,
+            run_fetcher,
+            "PLAINTEXT",
+            self.scheduler,
+        )
+
+    def apply(self, *partitions: PartitionRegistration) -> None:
+        topics = {}
+        if partitions:
+            topic = TopicImage("orders", ORDERS_ID, dict(enumerate(partitions)))
+            topics = {"orders": topic}
+        before, self.image = self.image, image_of(self.image, topics)
+        delta = MetadataDelta(before)
+        if topics:
+            delta.changed_topics.add("orders")
+        else:
+            delta.deleted_topics["orders"] = ORDERS_ID
+        self.manager.apply_delta(delta, self.image)
+
+    # what a client does
+
+    def append(self, *values: str, producer: tuple[int, int] | None = None) -> AppendResult:
+        results: list[list[AppendResult]] = []
+        self.manager.append_records(
+            1, 1000, [(ORDERS_0, batch(*values, producer=producer))], results.append,
+            request_version=9,
+        )  # fmt: skip
+        return results[0][0]
+
+    def read(self, offset: int = 0) -> list[str]:
+        results: list[list[FetchResult]] = []
+        asked = [FetchPartition("orders", ORDERS_ID, 0, offset)]
+        self.manager.fetch(-1, 0, 1, 1 << 20, 0, asked, results.append)
+        ((result,),) = results
+        assert result.error_code == 0
+        if result.records is None:
+            return []
+        data = result.records.read()
+        result.records.close()
+        return values_of(data)
+
+    def move(self, to: Path) -> None:
+        self.manager.alter_replica_log_dir(ORDERS_0, str(to))
+
+    # what can be seen
+
+    @property
+    def state(self) -> MoveState | None:
+        moves = self.manager._moves
+        return None if moves is None else moves.state(ORDERS_0)
+
+    def described(self) -> list[tuple[str, bool, int]]:
+        """(directory, is future, lag) of each log."""
+        return [
+            (Path(info.path).name, replica.is_future, replica.offset_lag)
+            for info in self.manager.describe_log_dirs(lambda *_: True)
+            for replica in info.partitions
+        ]
+
+    def dirs(self) -> list[str]:
+        return sorted(
+            f"{path.parent.name}/{path.name.partition('.')[0]}{path.suffix and path.suffix[33:]}"
+            for parent in (self.a, self.b)
+            for path in parent.iterdir()
+            if path.is_dir()
+        )
+
+    def controller_knows(self, code: int = 0) -> list[bytes]:
+        """Answer what it was told; the directories it was told."""
+        told = []
+        asked, self.asked = self.asked, []
+        for request, on_answer in asked:
+            response = AssignReplicasToDirsResponse.Directory
+            told += [directory.id for directory in request.directories]
+            on_answer(
+                AssignReplicasToDirsResponse(
+                    error_code=0,
+                    directories=[
+                        response(
+                            id=directory.id,
+                            topics=[
+                                response.Topic(
+                                    topic_id=topic.topic_id,
+                                    partitions=[
+                                        response.Topic.Partition(
+                                            partition_index=p.partition_index, error_code=code
+                                        )
+                                        for p in topic.partitions
+                                    ],
+                                )
+                                for topic in directory.topics
+                            ],
+                        )
+                        for directory in request.directories
+                    ],
+                )
+            )
+        return told
+
+    def finish_move(self) -> None:
+        self.scheduler.run(3)
+        self.controller_knows()
+        self.scheduler.run(3)
+        assert self.state is None
+
+    def stop(self) -> None:
+        self.manager.shutdown()
+        self.logs.shutdown()
+
+
+def registration(
+    leader: int = NODE, epoch: int = 0, directory: bytes = A_ID, partition_epoch: int | None = None
+) -> PartitionRegistration:
+    return PartitionRegistration(
+        (NODE, 2) if leader != NODE else (NODE,),
+        (directory, B_ID) if leader != NODE else (directory,),
+        (NODE, 2) if leader != NODE else (NODE,),
+        leader,
+        leader_epoch=epoch,
+        partition_epoch=epoch if partition_epoch is None else partition_epoch,
+    )
+
+
+def image_of(before: MetadataImage, topics: dict[str, TopicImage]) -> MetadataImage:
+    return replace(
+        before,
+        offset=before.offset + 1,
+        topics_by_name=topics,
+        topics_by_id={topic.topic_id: topic for topic in topics.values()},
+    )
+
+
+def batch(*values: str, producer: tuple[int, int] | None = None) -> bytes:
+    more: dict[str, int] = {}
+    records = [Record(-1, 1_700_000_000_000, None, value.encode()) for value in values]
+    if producer is not None:
+        more |= {"producer_id": producer[0], "producer_epoch": 0, "base_sequence": producer[1]}
+    return build_batch(records, **more)
+
+
+def stamped(data: bytes, offset: int, epoch: int) -> bytes:
+    """As a leader sends it."""
+    return bytes(patch_for_log(data, offset, epoch)) + data[16:]
+
+
+def values_of(data: bytes) -> list[str]:
+    return [
+        (record.value or b"").decode()
+        for position, header in iterate_headers(data)
+        for record in read_records(data, position, header)
+    ]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_a_replica_moves_with_all_it_has(node: Node) -> None:
+    for number in range(5):
+        node.append(f"r{number}", producer=(9, number))
+    node.apply(registration(epoch=3))  # an epoch without a record (KAFKA-15608)
+    partition = node.manager.partition(ORDERS_0)
+    before = partition.open_log()
+    epochs = before.leader_epochs.entries
+    assert [entry.epoch for entry in epochs] == [0, 3]
+    node.move(node.b)
+    assert node.described() == [("a", False, 0), ("b", True, 5)]
+    node.finish_move()
+    log = partition.open_log()
+    assert log is not before
+    assert log.directory == node.b / "orders-0"
+    assert log.leader_epochs.entries == epochs
+    assert log.high_watermark == 5
+    assert partition.leader_log is log
+    assert node.read() == [f"r{number}" for number in range(5)]
+    assert node.append("again", producer=(9, 4)).base_offset == 4  # a duplicate, still known
+    assert node.append("next", producer=(9, 5)).base_offset == 5
+    assert node.described() == [("b", False, 0)]
+    node.scheduler.run(2)
+    assert node.dirs() == ["b/orders-0"]
+
+
+def test_what_is_appended_during_the_move_is_there_after_it(node: Node) -> None:
+    node.append("before")
+    node.move(node.b)
+    node.scheduler.run(2)
+    node.append("while the controller is told")
+    node.controller_knows()
+    node.append("at the last moment")
+    node.scheduler.run(2)
+    assert node.state is None
+    assert node.append("after").base_offset == 3
+    assert node.read() == [
+        "before", "while the controller is told", "at the last moment", "after",
+    ]  # fmt: skip
+
+
+def test_the_controller_knows_before_the_replica_is_elsewhere(node: Node) -> None:
+    node.append("a")
+    node.move(node.b)
+    node.scheduler.run(5)
+    assert node.state is MoveState.ASSIGNING
+    assert [
+        (r.broker_id, r.broker_epoch, [d.id for d in r.directories]) for r, _ in node.asked
+    ] == [(NODE, 7, [B_ID])]
+    node.scheduler.run(5)
+    log = node.manager.partition(ORDERS_0).open_log()
+    assert log.directory.parent == node.a
+    node.controller_knows()
+    # Its record may come as metadata before the move is done: nothing is reported back.
+    node.apply(registration(directory=B_ID, partition_epoch=1))
+    node.scheduler.run(2)
+    assert node.asked == []
+    assert node.manager.partition(ORDERS_0).open_log().directory.parent == node.b
+
+
+def test_a_log_that_starts_within_a_batch_is_copied(node: Node) -> None:
+    node.append("a", "b", "c")
+    node.append("d")
+    node.manager.delete_records({ORDERS_0: 1}, 1000, lambda _: None)
+    node.move(node.b)
+    node.finish_move()
+    log = node.manager.partition(ORDERS_0).open_log()
+    assert (log.log_start_offset, log.log_end_offset) == (1, 4)
+    assert node.read(1) == ["a", "b", "c", "d"]  # batches are sent whole
+
+
+def test_a_log_without_records_moves_with_its_offsets(node: Node) -> None:
+    node.append("a", "b")
+    log = node.manager.partition(ORDERS_0).open_log()
+    log.truncate_fully_and_start_at(40)
+    node.move(node.b)
+    node.finish_move()
+    assert node.append("c").base_offset == 40
+
+
+def test_a_large_log_is_copied_in_turns_and_throttled(node: Node) -> None:
+    for _ in range(20):
+        node.append("x" * 900_000)
+    node.manager.set_throttled_rates(1, 1, 1_000_000)
+    node.move(node.b)
+    node.scheduler.run()
+    copied = node.logs.future_logs.all()[0].size
+    assert 8 << 20 <= copied < 10 << 20  # one turn
+    node.scheduler.run(3)
+    assert node.logs.future_logs.all()[0].size == copied  # the quota is used up
+    node.manager.set_throttled_rates(1, 1)
+    node.finish_move()
+    assert len(node.read(19)) == 1
+
+
+def test_asking_for_where_it_is_ends_a_move_and_takes_the_report_back(node: Node) -> None:
+    node.append("a")
+    node.move(node.b)
+    node.scheduler.run(3)
+    assert node.state is MoveState.ASSIGNING
+    node.move(node.a)
+    assert node.state is None
+    assert node.controller_knows() == [B_ID]
+    assert node.controller_knows() == [A_ID]
+    node.scheduler.run(3)
+    assert node.dirs() == ["a/orders-0"]
+    assert node.read() == ["a"]
+    node.move(node.a)
+    assert node.described() == [("a", False, 0)]
+
+
+def test_a_move_goes_on_after_a_restart(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.append("a")
+    node.append("b")
+    node.move(node.b)
+    node.scheduler.run(3)
+    node.stop()
+    assert node.dirs() == ["a/orders-0", "b/orders-0-future"]
+    again = Node(tmp_path)
+    assert again.described() == [("a", False, 0), ("b", True, 0)]
+    assert again.append("c").base_offset == 2
+    again.finish_move()
+    assert again.read() == ["a", "b", "c"]
+    again.stop()
+    last = Node(tmp_path)
+    assert last.described() == [("b", False, 0)]
+    assert last.read() == ["a", "b", "c"]
+    last.stop()
+
+
+def test_a_deleted_topic_takes_its_future_log_along(node: Node) -> None:
+    node.append("a")
+    node.move(node.b)
+    node.scheduler.run()
+    node.apply()
+    node.scheduler.run(3)
+    assert node.dirs() == []
+    assert node.state is None
+
+
+def test_a_future_log_nobody_claims_is_deleted_at_the_start(tmp_path: Path) -> None:
+    left = tmp_path / "b" / "payments-3.0123456789abcdef0123456789abcdef-future"
+    left.mkdir(parents=True)
+    node = Node(tmp_path)
+    node.scheduler.run(2)
+    assert not left.exists()
+    node.stop()
+
+
+def test_a_follower_cuts_both_logs_and_goes_on_moving(tmp_path: Path) -> None:
+    node = Node(tmp_path, leader=2, epoch=1)
+    partition = node.manager.partition(ORDERS_0)
+
+    def from_leader(offset: int, epoch: int, *values: str) -> None:
+        data = stamped(batch(*values), offset, epoch)
+        partition.append_records_to_follower(data, epoch, 0, 0)
+
+    from_leader(0, 1, "a", "b")
+    from_leader(2, 1, "lost")
+    node.move(node.b)
+    node.scheduler.run()
+    future = node.logs.future_logs.all()[0]
+    assert future.log_end_offset == 3
+    node.apply(registration(leader=2, epoch=2))
+    partition.truncate_follower_to(2, 2)
+    assert future.log_end_offset == 2
+    from_leader(2, 2, "kept", "kept too")
+    node.finish_move()
+    log = partition.open_log()
+    assert log is future
+    assert [(e.epoch, e.start_offset) for e in log.leader_epochs.entries] == [(1, 0), (2, 2)]
+    data = log.read(2, 1 << 20, True, 4).records
+    assert data is not None
+    assert values_of(data.read()) == ["kept", "kept too"]
+    data.close()
+    from_leader(4, 2, "next")
+    assert log.log_end_offset == 5
+
+
+def test_what_was_read_before_a_cut_is_not_copied_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path, leader=2, epoch=1)
+    partition = node.manager.partition(ORDERS_0)
+    partition.append_records_to_follower(stamped(batch("lost"), 0, 1), 1, 0, 0)
+    node.move(node.b)
+    moves = node.manager._moves
+    assert moves is not None
+    read = moves._read
+
+    def read_then_cut(current: Any, future: Any) -> bytes:
+        data = read(current, future)
+        if data:
+            partition.truncate_follower_to(0, 1)
+        return data
+
+    monkeypatch.setattr(moves, "_read", read_then_cut)
+    node.scheduler.run()
+    assert node.logs.future_logs.all()[0].log_end_offset == 0
+
+
+def test_a_failing_destination_ends_the_move_and_nothing_else(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.append("a")
+    node.move(node.b)
+    future = node.logs.future_logs.all()[0]
+
+    def fail(*_: Any) -> int:
+        raise OSError(5, "disk is gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(files, "write_fully", fail)
+        broken.setattr(files, "pwritev", fail)
+        future.environment.fail(OSError(5, "disk is gone"))
+        node.scheduler.run(3)
+    assert node.state is None
+    assert node.described() == [("a", False, 0)]
+    assert node.append("b").base_offset == 1
+    assert node.read() == ["a", "b"]
+
+
+def test_a_name_that_cannot_be_had_leaves_the_replica_where_it_is(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.append("a")
+    node.move(node.b)
+    node.scheduler.run(3)
+    node.controller_knows()
+
+    def fail(*_: Any) -> None:
+        raise OSError(5, "disk is gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(files, "replace", fail)
+        node.scheduler.run(1)
+    node.scheduler.run(3)
+    assert node.state is None
+    log = node.manager.partition(ORDERS_0).open_log()
+    assert log.directory == node.a / "orders-0"
+    assert node.read() == ["a"]
+    assert node.append("b").base_offset == 1
+
+
+def test_a_failed_source_leaves_the_copy_for_the_next_start(node: Node) -> None:
+    node.append("a")
+    node.move(node.b)
+    node.scheduler.run(2)
+    node.manager.log_dir_failed(node.a, OSError(5, "disk is gone"))
+    node.scheduler.run(2)
+    assert node.state is None
+    assert node.dirs() == ["a/orders-0", "b/orders-0-future"]
+
+
+@pytest.mark.parametrize(
+    ("key", "directory", "code"),
+    [
+        (ORDERS_0, "c", ErrorCode.LOG_DIR_NOT_FOUND),
+        (("orders", 5), "b", ErrorCode.REPLICA_NOT_AVAILABLE),
+    ],
+)
+def test_what_cannot_be_moved_is_refused(
+    node: Node, key: TopicPartition, directory: str, code: ErrorCode
+) -> None:
+    with pytest.raises(KafkaError) as refused:
+        node.manager.alter_replica_log_dir(key, str(node.root / directory))
+    assert refused.value.code == code
+
+
+def test_a_replica_that_comes_later_comes_to_the_directory_asked_for(node: Node) -> None:
+    unassigned = bytes(16)
+    with pytest.raises(KafkaError):
+        node.manager.alter_replica_log_dir(("orders", 1), str(node.a))
+    with pytest.raises(KafkaError):
+        node.manager.alter_replica_log_dir(("orders", 2), str(node.a))
+    both = (registration(directory=unassigned),) * 2
+    node.apply(registration(), *both)
+    assert node.described() == [("a", False, 0)] * 3
+
+
+def test_a_waiting_fsync_is_waited_for(tmp_path: Path) -> None:
+    node = Node(tmp_path, LogConfig(flush_messages=1, file_delete_delay_ms=0))
+    partition = node.manager.partition(ORDERS_0)
+    waiting: list[Callable[[], None]] = []
+    node.logs.flush_async = lambda log, done: waiting.append(lambda: (log.flush(), done(None)))
+    partition._group_commit._flush_async = node.logs.flush_async
+    answers: list[Any] = []
+    entry = (ORDERS_0, batch("a"))
+    node.manager.append_records(1, 1000, [entry], answers.append, request_version=9)
+    assert answers == []
+    node.move(node.b)
+    node.scheduler.run(3)
+    node.controller_knows()
+    node.scheduler.run(3)
+    assert node.state is MoveState.ASSIGNED
+    waiting.pop()()
+    assert len(answers) == 1
+    node.scheduler.run(3)
+    assert node.state is None
+    assert partition.open_log().flushed_offset == 1

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from server.commands import health
+from server.config.kafka_config import KafkaConfig
+from server.node.node import Node
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A port that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        yield sock
+
+
+def test_a_broker_that_answers_is_healthy_and_named(tmp_path: Path) -> None:
+    config = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    broker = Node(KafkaConfig(config), cluster_id="5L6g3nShT-eMCtK--X86sw")
+    try:
+        broker.start()
+        line = health.check("127.0.0.1", broker.port, 10.0)
+    finally:
+        broker.shutdown()
+    assert line.startswith(f"healthy: 127.0.0.1:{broker.port} (cluster 5L6g3nShT-eMCtK--X86sw, 1 ")
+
+
+def test_a_closed_port_is_unhealthy(silent: socket.socket) -> None:
+    port = silent.getsockname()[1]
+    silent.close()
+    with pytest.raises(health.Unhealthy, match=f"{port}: Connection refused"):
+        health.check("127.0.0.1", port, 5.0)
+
+
+def test_an_open_port_behind_which_nobody_answers_is_unhealthy(silent: socket.socket) -> None:
+    with pytest.raises(health.Unhealthy, match="no answer in time"):
+        health.check("127.0.0.1", silent.getsockname()[1], 0.05)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\0\0\0\6\0\0\0\1\0"]
+)
+def test_something_else_than_a_broker_is_unhealthy(silent: socket.socket, answer: bytes) -> None:
+    def serve() -> None:
+        connection, _peer = silent.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(answer)
+
+    server = threading.Thread(target=serve)
+    server.start()
+    try:
+        with pytest.raises(health.Unhealthy):
+            health.check("127.0.0.1", silent.getsockname()[1], 5.0)
+    finally:
+        server.join()
+
+
+@pytest.mark.parametrize(
+    ("listeners", "address"),
+    [
+        ("PLAINTEXT://0.0.0.0:9092", ("127.0.0.1", 9092)),
+        ("PLAINTEXT://:19092", ("127.0.0.1", 19092)),
+        ("PLAINTEXT://[::]:9092", ("::1", 9092)),
+        ("CONTROLLER://:9093,PLAINTEXT://10.1.2.3:9092", ("10.1.2.3", 9092)),
+    ],
+)
+def test_the_local_broker_is_found_by_its_configuration(
+    listeners: str, address: tuple[str, int]
+) -> None:
+    assert health.local_address(KafkaConfig({"listeners": listeners})) == address

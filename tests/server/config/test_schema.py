@@ -1,0 +1,46 @@
+"""Config documentation: given when it is asked for, and for keys that exist."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.config.kafka_config import KafkaConfig, catalogue
+from server.config.schema import TOPIC, documentation
+from tests.server.handler_support import Asked, FakeBroker, image_of, topic_image
+from wire.messages.admin import DescribeConfigsRequest
+
+
+def described(version, **options):
+    broker = FakeBroker(image_of(topic_image("t")))
+    broker.config = KafkaConfig({})
+    resource = DescribeConfigsRequest.Resource(
+        resource_type=TOPIC, resource_name="t", configuration_keys=None
+    )
+    request = DescribeConfigsRequest(resources=[resource], include_synonyms=False, **options)
+    (result,) = Asked(broker).ask(request, version).results
+    assert result.error_code == 0
+    return {config.name: config.documentation for config in result.configs}
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_every_topic_config_is_documented_when_asked(version):
+    texts = described(version, include_documentation=True)
+    assert "compact" in texts["cleanup.policy"]
+    assert [name for name, text in texts.items() if not text] == []
+
+
+def test_documentation_is_null_unless_asked_for():
+    assert set(described(4, include_documentation=False).values()) == {None}
+
+
+def test_every_documented_key_exists():
+    keys = catalogue()
+    known = {*keys.broker, *keys.topic, *keys.group, *keys.client_metrics}
+    assert set(documentation()) <= known
+    assert all(documentation().values())
+
+
+def test_a_broker_key_has_the_text_of_its_topic_key_only_in_the_same_unit():
+    texts = documentation()
+    assert texts["log.retention.bytes"] == texts["retention.bytes"]
+    assert "log.retention.hours" not in texts

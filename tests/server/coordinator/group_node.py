@@ -1,0 +1,174 @@
+"""A broker of one with a group coordinator on real logs; metadata and time by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from replication.metadata.image import (
+    EMPTY_IMAGE,
+    BrokerRegistration,
+    MetadataDelta,
+    MetadataImage,
+    PartitionRegistration,
+    TopicImage,
+)
+from replication.replicas.replica_manager import ReplicaManager, ReplicaManagerConfig
+from replication.replicas.timer import Timer
+from server.coordinator.group_coordinator import GroupCoordinator
+from server.coordinator.runtime import Surroundings
+from storage.config import LogConfig
+from storage.directories.log_manager import LogManager
+from tests.server.coordinator.group_support import Answer, config
+from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
+from wire.messages.groups import OffsetCommitRequest, OffsetFetchRequest
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.ms = 1_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + self.ms
+
+
+class Controller:
+    """Creates topics when the test lets it."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.requests: list[tuple[CreateTopicsRequest, Callable[[object], None]]] = []
+        self.is_slow = False
+        self.error = 0
+
+    def submit(
+        self, request: Any, on_complete: Callable[[object], None], *, context: object
+    ) -> None:
+        self.requests.append((request, on_complete))
+        if not self.is_slow:
+            self.run()
+
+    def run(self) -> None:
+        request, on_complete = self.requests[-1]
+        (topic,) = request.topics
+        if not self.error:
+            self.node.create(topic.name, topic.num_partitions)
+        answer = CreateTopicsResponse.Topic(
+            name=topic.name, error_code=self.error, error_message=None
+        )
+        on_complete(CreateTopicsResponse(topics=[answer]))
+
+
+class Node:
+    """A broker of one: real logs, real replica manager, metadata by hand."""
+
+    def __init__(self, root: Path, **changes: int) -> None:
+        self.root = root
+        self.clock = ManualClock()
+        self.timer = Timer(self.clock)
+        broker = BrokerRegistration(1, 70, bytes(16), {}, fenced=False)
+        self.image: MetadataImage = replace(EMPTY_IMAGE, offset=0, brokers={1: broker})
+        self.controller = Controller(self)
+        self.config = config(
+            **{
+                "offsets_topic_num_partitions": 3,
+                "offsets_topic_replication_factor": 1,
+                **changes,
+            }
+        )
+        self.start()
+
+    def start(self) -> None:
+        self.logs = LogManager(
+            {self.root: b"d" * 16}, LogConfig(), self.clock, None, lambda *_: None
+        )
+        self.logs.startup(lambda _: LogConfig())
+        self.replica_manager = ReplicaManager(
+            ReplicaManagerConfig(),
+            self.logs,
+            lambda: self.image,
+            self.timer,
+            self.clock,
+            1,
+            topic_config=lambda _: LogConfig(),
+        )
+        around = Surroundings(
+            1,
+            lambda: self.image,
+            self.replica_manager,
+            self.controller,
+            self.timer,
+            self.clock,
+            lambda _, job: job(),
+        )
+        ids = iter(range(10_000))
+        self.groups = GroupCoordinator(self.config, around, lambda: f"id{next(ids)}")
+        for name in self.image.topics_by_name:
+            self._publish(name)
+
+    def restart(self) -> None:
+        self.groups.shutdown()
+        self.replica_manager.shutdown()
+        self.logs.shutdown(70)
+        self.start()
+
+    def create(self, name: str, count: int) -> None:
+        registration = PartitionRegistration((1,), (b"d" * 16,), (1,), 1)
+        topic = TopicImage(
+            name, name.encode().ljust(16)[:16], dict.fromkeys(range(count), registration)
+        )
+        self.image = replace(
+            self.image,
+            offset=self.image.offset + 1,
+            topics_by_name={**self.image.topics_by_name, name: topic},
+            topics_by_id={**self.image.topics_by_id, topic.topic_id: topic},
+        )
+        self._publish(name)
+
+    def _publish(self, name: str) -> None:
+        delta = MetadataDelta(self.image)
+        delta.changed_topics.add(name)
+        self.replica_manager.apply_delta(delta, self.image)
+
+    def pass_time(self, ms: int) -> None:
+        self.clock.ms += ms
+        self.timer.run_due()
+
+    def find(self, group: str = "g") -> Answer:
+        answer = Answer()
+        self.groups.find(group, answer)
+        return answer
+
+    def commit(self, group: str, offset: int) -> Answer:
+        answer = Answer()
+        request = OffsetCommitRequest(
+            group_id=group,
+            member_id="",
+            topics=[
+                OffsetCommitRequest.Topic(
+                    name="t",
+                    partitions=[
+                        OffsetCommitRequest.Topic.Partition(
+                            partition_index=0, committed_offset=offset, committed_metadata=None
+                        )
+                    ],
+                )
+            ],
+        )
+        self.groups.commit_offsets(request, 9, answer)
+        return answer
+
+    def fetch(self, group: str, topic: str = "t") -> int:
+        answer = Answer()
+        topics = [OffsetFetchRequest.Group.Topic(name=topic, partition_indexes=[0])]
+        self.groups.fetch_offsets(OffsetFetchRequest.Group(group_id=group, topics=topics), answer)
+        return int(answer.response.topics[0].partitions[0].committed_offset)
+
+    def close(self) -> None:
+        self.replica_manager.shutdown()
+        self.logs.shutdown(70)

@@ -1,0 +1,888 @@
+"""The one pattern: decide, append, replay, answer when committed; and when that cannot be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.coordinator.deadlines import Deadlines, Moment
+from server.coordinator.group_coordinator import GROUP_METADATA_TOPIC, Gather
+from server.coordinator.records import CoordinatorRecord, encode_record
+from server.coordinator.runtime import TOPIC_WAIT_MS, partition_of
+from server.coordinator.shard import (
+    AppendOutcome,
+    Reply,
+    Services,
+    Shard,
+    ShardState,
+)
+from tests.server.coordinator.group_node import Node
+from tests.server.coordinator.group_support import Answer
+from wire.control_records import ControlRecordType, EndTxnMarker
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.groups_records import OffsetCommitKey, OffsetCommitValue
+from wire.records import Record, build_batch, end_txn_marker_batch
+
+E = ErrorCode
+HELD_MS = 5_000
+
+
+class Counter:
+    """A machine of one number; records are what to add. `parked` requests wait for a milestone."""
+
+    def __init__(self, moment: Moment) -> None:
+        self.moment = moment
+        self.deadlines = Deadlines()
+        self.outbox: list[tuple[Reply, object]] = []
+        self.parked: list[Reply] = []
+        self.value = 0
+        self.soft = 0
+
+    def add(self, number: int) -> tuple[list[int], object]:
+        return [number], self.value + number
+
+    def park(self, reply: Reply) -> tuple[list[int], None]:
+        self.soft += 1
+        self.parked.append(reply)
+        return [], None
+
+    def release(self, number: int) -> tuple[list[int], object]:
+        """Like a leader's SyncGroup: the record, once replayed, answers those that are parked."""
+        self.soft += 1
+        return [number], "released"
+
+    def replay(self, record: int) -> None:
+        self.value += record
+        if record >= 100:
+            self.outbox += [(reply, self.value) for reply in self.parked]
+            self.parked.clear()
+
+    def on_loaded(self) -> None:
+        pass
+
+    def on_unloaded(self, error: KafkaError) -> None:
+        self.outbox += [(reply, error) for reply in self.parked]
+        self.parked.clear()
+
+
+class MemoryLog:
+    """A log whose appends are committed at once, later, or refused, as the test says."""
+
+    def __init__(self) -> None:
+        self.records: list[int] = []
+        self.committed = 0
+        self.replicates = False
+        self.refuses = 0
+        self.waiting: list[Callable[[AppendOutcome], None]] = []
+        self.during_append: Callable[[], None] = lambda: None
+        self.during_end_offset: Callable[[], None] = lambda: None
+        self.epochs: list[int] = []
+        self.broken = False
+        self.watching: list[Callable[[], None]] = []
+
+    def append(
+        self,
+        records: list[int],
+        wall_ms: int,
+        leader_epoch: int,
+        on_complete: Callable[[AppendOutcome], None],
+    ) -> None:
+        self.during_append()
+        if self.refuses:
+            on_complete(AppendOutcome(self.refuses, is_appended=False))
+            return
+        self.epochs.append(leader_epoch)
+        self.records += records
+        if self.replicates:
+            self.waiting.append(on_complete)
+        else:
+            self.committed = len(self.records)
+            on_complete(AppendOutcome(0, is_appended=True))
+
+    def commit(self) -> None:
+        self.committed = len(self.records)
+        waiting, self.waiting = self.waiting, []
+        for on_complete in waiting:
+            on_complete(AppendOutcome(0, is_appended=True))
+
+    def commit_to(self, offset: int) -> None:
+        """The high watermark moves, and no append of ours is behind it."""
+        self.committed = offset
+        for on_moved in self.watching:
+            on_moved()
+
+    def watch(self, on_moved: Callable[[], None]) -> None:
+        self.watching.append(on_moved)
+
+    def unwatch(self, on_moved: Callable[[], None]) -> None:
+        self.watching.remove(on_moved)
+
+    def time_out(self, code: int = E.REQUEST_TIMED_OUT) -> None:
+        self.waiting.pop(0)(AppendOutcome(code, is_appended=True))
+
+    def end_offset(self) -> int:
+        self.during_end_offset()
+        return len(self.records)
+
+    def high_watermark(self) -> int:
+        return self.committed
+
+    def is_empty(self) -> bool:
+        return not self.records
+
+    def read(self) -> Iterator[int]:
+        if self.broken:
+            raise KafkaError(E.KAFKA_STORAGE_ERROR)
+        return iter(list(self.records))
+
+
+class Alarm:
+    def __init__(self, timers: list[Any], entry: tuple[int, Callable[[], None]]) -> None:
+        self._timers, self._entry = timers, entry
+
+    def cancel(self) -> None:
+        if self._entry in self._timers:
+            self._timers.remove(self._entry)
+
+
+class World:
+    """One shard with everything around it in our hands."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000
+        self.log = MemoryLog()
+        self.timers: list[tuple[int, Callable[[], None]]] = []
+        self.jobs: list[Callable[[], None]] = []
+        services = Services(
+            lambda: self.ms,
+            lambda: 1_700_000_000_000 + self.ms,
+            self._add_timer,
+            lambda _, job: self.jobs.append(job),
+            HELD_MS,
+        )
+        self.shard: Shard[Counter] = Shard("test-0", self.log, Counter, services)
+
+    def _add_timer(self, delay_ms: int, fn: Callable[[], None]) -> Alarm:
+        entry = (self.ms + delay_ms, fn)
+        self.timers.append(entry)
+        return Alarm(self.timers, entry)
+
+    def active(self) -> World:
+        self.shard.elected(1)
+        self.run_jobs()
+        assert self.shard.state is ShardState.ACTIVE
+        return self
+
+    def run_jobs(self) -> None:
+        jobs, self.jobs = self.jobs, []
+        for job in jobs:
+            job()
+
+    def advance(self, ms: int) -> None:
+        end_ms = self.ms + ms
+        while due := [entry for entry in self.timers if entry[0] <= end_ms]:
+            entry = min(due, key=lambda e: e[0])
+            self.timers.remove(entry)
+            self.ms = max(self.ms, entry[0])
+            entry[1]()
+        self.ms = end_ms
+
+    @property
+    def machine(self) -> Counter:
+        machine = self.shard.inspect()
+        assert machine is not None
+        return machine
+
+    def add(self, number: int, **how: Any) -> Answer:
+        answer = Answer()
+        self.shard.write(lambda machine: machine.add(number), answer, **how)
+        return answer
+
+    def read(self) -> Answer:
+        answer = Answer()
+        self.shard.read(lambda machine: machine.value, answer)
+        return answer
+
+    def park(self) -> Answer:
+        answer = Answer()
+        self.shard.write(lambda machine: machine.park(answer), answer)
+        return answer
+
+    def release(self, number: int = 100) -> Answer:
+        answer = Answer()
+        self.shard.write(lambda machine: machine.release(number), answer)
+        return answer
+
+
+# ---- the pattern
+
+
+def test_a_write_is_appended_replayed_and_answered() -> None:
+    world = World().active()
+    assert world.add(5).response == 5
+    assert world.add(2).response == 7
+    assert (world.log.records, world.log.epochs) == ([5, 2], [1, 1])
+    assert world.read().response == 7
+
+
+def test_nothing_is_answered_before_the_high_watermark_covers_it_reads_included() -> None:
+    world = World().active()
+    assert world.read().response == 0
+    world.log.replicates = True
+    written = world.add(5)
+    read = world.read()
+    second = world.add(1)
+    assert written.waits
+    assert read.waits, "it would have told what can still be lost"
+    assert second.waits
+    world.log.commit()
+    assert (written.response, read.response, second.response) == (5, 5, 6)
+    assert world.read().response == 6
+
+
+def test_the_next_request_is_decided_on_what_is_not_committed_yet() -> None:
+    world = World().active()
+    world.log.replicates = True
+    world.add(5)
+    later = world.add(1)
+    world.log.commit()
+    assert later.response == 6
+
+
+def test_answers_go_out_one_commit_at_a_time() -> None:
+    world = World().active()
+    world.log.replicates = True
+    first, second = world.add(1), world.add(2)
+    on_complete = world.log.waiting.pop(0)
+    world.log.committed = 1
+    on_complete(AppendOutcome(0, is_appended=True))
+    assert first.response == 1
+    assert second.waits
+    world.log.commit()
+    assert second.response == 3
+
+
+def test_a_refusal_is_an_answer_too_and_waits_like_one() -> None:
+    world = World().active()
+    world.log.replicates = True
+    world.add(1)
+    refused = Answer()
+
+    def refuse(_: Counter) -> tuple[list[int], object]:
+        raise KafkaError(E.UNKNOWN_MEMBER_ID)
+
+    world.shard.write(refuse, refused)
+    assert refused.waits
+    world.log.commit()
+    assert refused.error == E.UNKNOWN_MEMBER_ID
+
+
+def test_a_parked_request_is_answered_when_the_record_that_frees_it_is_committed() -> None:
+    world = World().active()
+    parked = world.park()
+    world.log.replicates = True
+    released = world.release()
+    assert parked.waits
+    assert released.waits
+    world.log.commit()
+    assert (parked.response, released.response) == (100, "released")
+
+
+def test_held_answers_are_given_when_the_high_watermark_moves() -> None:
+    world = World().active()
+    world.log.replicates = True
+    world.add(1)
+    read = world.read()
+    world.log.commit_to(1)
+    assert read.response == 1
+
+
+# ---- when the log refuses
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        (E.NOT_ENOUGH_REPLICAS, E.COORDINATOR_NOT_AVAILABLE),
+        (E.REQUEST_TIMED_OUT, E.COORDINATOR_NOT_AVAILABLE),
+        (E.UNKNOWN_TOPIC_OR_PARTITION, E.COORDINATOR_NOT_AVAILABLE),
+        (E.NOT_LEADER_OR_FOLLOWER, E.NOT_COORDINATOR),
+        (E.KAFKA_STORAGE_ERROR, E.NOT_COORDINATOR),
+        (E.MESSAGE_TOO_LARGE, E.UNKNOWN_SERVER_ERROR),
+        (E.RECORD_LIST_TOO_LARGE, E.UNKNOWN_SERVER_ERROR),
+        (E.INVALID_TIMESTAMP, E.INVALID_TIMESTAMP),
+    ],
+)
+def test_the_client_is_told_what_kafka_tells_when_an_append_fails(
+    code: ErrorCode, shown: ErrorCode
+) -> None:
+    world = World().active()
+    world.add(3)
+    world.log.refuses = code
+    assert world.add(5, is_pure=True).error == shown
+    world.log.refuses = 0
+    assert world.read().response == 3, "nothing of it is left"
+    assert world.add(1).response == 4
+
+
+def test_a_failed_append_throws_the_machine_away_and_loads_the_log() -> None:
+    world = World().active()
+    world.add(3)
+    parked = world.park()
+    before = world.machine
+    assert before.soft == 1
+    world.log.refuses = E.NOT_ENOUGH_REPLICAS
+    assert world.release().error == E.COORDINATOR_NOT_AVAILABLE
+    assert parked.error == E.COORDINATOR_NOT_AVAILABLE
+    assert world.read().error == E.COORDINATOR_LOAD_IN_PROGRESS
+    world.log.refuses = 0
+    world.run_jobs()
+    assert world.machine is not before
+    assert (world.machine.value, world.machine.soft) == (3, 0)
+
+
+def test_a_failed_append_of_a_pure_decision_disturbs_nobody_else() -> None:
+    world = World().active()
+    world.add(3)
+    parked = world.park()
+    before = world.machine
+    world.log.refuses = E.NOT_ENOUGH_REPLICAS
+    assert world.add(1, is_pure=True).error == E.COORDINATOR_NOT_AVAILABLE
+    world.log.refuses = 0
+    assert world.machine is before
+    world.release()
+    assert parked.response == 103
+
+
+@pytest.mark.parametrize("code", [E.REQUEST_TIMED_OUT, E.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
+def test_an_append_that_is_not_confirmed_in_time_stays_since_it_is_in_the_log(
+    code: ErrorCode,
+) -> None:
+    world = World().active()
+    world.log.replicates = True
+    answer = world.add(5)
+    world.log.time_out(code)
+    assert answer.error == E.COORDINATOR_NOT_AVAILABLE
+    read = world.read()
+    assert read.waits
+    world.log.commit_to(1)
+    assert read.response == 5
+
+
+def test_a_held_read_gives_up_when_the_high_watermark_never_comes() -> None:
+    world = World().active()
+    world.log.replicates = True
+    world.add(5)
+    read = world.read()
+    world.advance(HELD_MS - 1)
+    assert read.waits
+    world.advance(1)
+    assert read.error == E.COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("moment", ["inside the append", "just after it"])
+def test_an_append_that_another_thread_completes_early_is_not_lost(moment: str) -> None:
+    world = World().active()
+    log = world.log
+    log.replicates = True
+
+    def commit_elsewhere() -> None:
+        thread = threading.Thread(target=log.commit)
+        thread.start()
+        thread.join()
+
+    append = log.append
+
+    def append_and_commit(*arguments: Any) -> None:
+        append(*arguments)
+        commit_elsewhere()
+
+    if moment == "inside the append":
+        log.append = append_and_commit  # type: ignore[method-assign]
+    else:
+        log.during_end_offset = commit_elsewhere
+    assert world.add(5).response == 5
+
+
+def test_a_failure_that_comes_before_we_began_to_wait_is_told_at_once() -> None:
+    world = World().active()
+    world.log.replicates = True
+    world.log.during_end_offset = lambda: world.log.waiting and world.log.time_out()
+    assert world.add(5).error == E.COORDINATOR_NOT_AVAILABLE
+
+
+def test_a_fault_of_ours_is_told_and_the_machine_is_not_trusted_any_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World().active()
+    world.add(3)
+    parked = world.park()
+    faulty = Answer()
+
+    def break_down(machine: Counter) -> tuple[list[int], object]:
+        machine.value = 999
+        machine.parked.append(faulty)
+        raise ZeroDivisionError
+
+    world.shard.write(break_down, faulty)
+    assert faulty.error == parked.error == E.UNKNOWN_SERVER_ERROR
+    world.run_jobs()
+    assert world.read().response == 3
+    assert "ZeroDivisionError" in caplog.text
+
+
+# ---- leadership (G-2)
+
+
+def test_before_the_election_and_after_the_resignation_we_are_not_the_coordinator() -> None:
+    world = World()
+    assert world.read().error == E.NOT_COORDINATOR
+    world.active()
+    world.shard.resigned()
+    assert world.add(1).error == E.NOT_COORDINATOR
+    assert not world.log.records
+
+
+def test_while_loading_clients_are_asked_to_come_back() -> None:
+    world = World()
+    world.log.records = [1, 2]
+    world.shard.elected(1)
+    assert world.add(1).error == E.COORDINATOR_LOAD_IN_PROGRESS
+    world.run_jobs()
+    assert world.read().waits, "the high watermark has not come yet"
+    world.log.commit_to(2)
+    assert world.read().response == 3
+
+
+def test_an_empty_log_is_loaded_before_the_election_returns() -> None:
+    world = World()
+    world.shard.elected(0)
+    assert world.read().response == 0
+    assert not world.jobs
+
+
+def test_resigning_answers_everything_that_waits() -> None:
+    world = World().active()
+    parked = world.park()
+    world.log.replicates = True
+    written, read = world.add(1), world.read()
+    world.shard.resigned()
+    assert parked.error == written.error == read.error == E.NOT_COORDINATOR
+    world.log.commit()
+    assert len(written.results) == 1, "the late confirmation is ignored"
+    assert not world.timers
+
+
+def test_a_load_that_was_overtaken_is_ignored() -> None:
+    world = World()
+    world.log.records, world.log.committed = [1], 1
+    world.shard.elected(1)
+    (late,) = world.jobs
+    world.jobs.clear()
+    world.shard.resigned()
+    world.log.records, world.log.committed = [1, 2], 2
+    world.shard.elected(2)
+    late()
+    assert world.shard.state is ShardState.LOADING
+    world.run_jobs()
+    assert world.read().response == 3
+
+
+def test_a_confirmation_of_an_earlier_leadership_confirms_nothing_now() -> None:
+    world = World().active()
+    world.log.replicates = True
+    world.add(5)
+    world.shard.elected(2)
+    world.run_jobs()
+    read = world.read()
+    (late,) = world.log.waiting
+    late(AppendOutcome(0, is_appended=True))
+    assert read.waits, "in another leader's log the same offset may be another record"
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_late_elections_are_ignored(epoch: int) -> None:
+    world = World().active()
+    parked = world.park()
+    world.shard.elected(epoch)
+    assert parked.waits
+    assert world.shard.leader_epoch == 1
+
+
+def test_a_new_epoch_starts_over() -> None:
+    world = World().active()
+    world.add(1)
+    parked = world.park()
+    world.shard.elected(2)
+    assert parked.error == E.NOT_COORDINATOR
+    world.run_jobs()
+    world.add(1)
+    assert world.log.epochs == [1, 2]
+
+
+def test_a_log_that_cannot_be_read_makes_us_no_coordinator_until_the_next_election(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.log.records, world.log.committed, world.log.broken = [4], 1, True
+    world.shard.elected(1)
+    world.run_jobs()
+    assert world.shard.state is ShardState.FAILED
+    assert world.read().error == E.NOT_COORDINATOR
+    assert "loading a coordinator partition failed" in caplog.text
+    world.log.broken = False
+    world.shard.elected(2)
+    world.run_jobs()
+    assert world.read().response == 4
+
+
+# ---- deadlines
+
+
+def test_deadlines_run_when_their_time_has_come_and_may_write() -> None:
+    world = World().active()
+
+    def plan(machine: Counter) -> object:
+        machine.deadlines.set("tick", machine.moment.now_ms + 300, lambda: [7])
+        machine.deadlines.set("later", machine.moment.now_ms + 900, lambda: [1])
+        return "planned"
+
+    answer = Answer()
+    world.shard.read(plan, answer)
+    assert answer.response == "planned"
+    world.advance(299)
+    assert world.log.records == []
+    world.advance(1)
+    assert world.log.records == [7]
+    world.advance(600)
+    assert world.log.records == [7, 1]
+    assert not world.timers
+
+
+def test_a_deadline_that_moved_later_runs_later_and_once() -> None:
+    world = World().active()
+    runs: list[int] = []
+
+    def plan(machine: Counter) -> object:
+        machine.deadlines.set("session", world.ms + 100, lambda: runs.append(world.ms) or [])
+        return "planned"
+
+    world.shard.read(plan, Answer())
+    for _ in range(5):
+        world.advance(90)
+        world.shard.read(plan, Answer())
+    world.advance(100)
+    assert runs == [world.ms]
+    world.advance(1_000)
+    assert len(runs) == 1
+
+
+# ---- one owner, nobody waits
+
+
+def test_a_callback_from_within_an_append_may_use_the_shard() -> None:
+    world = World().active()
+    inner = Answer()
+
+    def from_under_the_lock() -> None:
+        world.log.during_append = lambda: None
+        world.shard.read(lambda machine: machine.value, inner)
+        assert inner.waits, "it is the owner's turn first"
+
+    world.log.during_append = from_under_the_lock
+    assert world.add(5).response == 5
+    assert inner.response == 5
+
+
+def test_an_event_that_comes_while_the_owner_leaves_is_not_forgotten() -> None:
+    world = World().active()
+    late = Answer()
+
+    class LeavingLock:
+        """Another thread posts an event between the owner's last look and its release."""
+
+        def __init__(self) -> None:
+            self.inner = threading.Lock()
+            self.posted = False
+
+        def acquire(self, blocking: bool) -> bool:
+            return self.inner.acquire(blocking)
+
+        def release(self) -> None:
+            if not self.posted:
+                self.posted = True
+                world.shard.read(lambda machine: machine.value, late)
+                assert late.waits
+            self.inner.release()
+
+    world.shard._lock = LeavingLock()  # type: ignore[assignment]
+    world.add(5)
+    assert late.response == 5
+
+
+def test_an_answer_may_be_followed_by_the_next_request_on_the_spot() -> None:
+    world = World().active()
+    second = Answer()
+    world.shard.write(
+        lambda machine: machine.add(1),
+        lambda _: world.shard.write(lambda machine: machine.add(2), second),
+    )
+    assert second.response == 3
+
+
+def test_a_failing_callback_does_not_keep_others_from_their_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World().active()
+    world.log.replicates = True
+    world.shard.write(lambda machine: machine.add(1), lambda _: 1 // 0)
+    other = world.add(2)
+    world.log.commit()
+    assert other.response == 3
+    assert "answering a request failed" in caplog.text
+
+
+def test_requests_of_many_threads_are_served_one_at_a_time_and_answered_once() -> None:
+    world = World().active()
+    threads_count, each = 6, 300
+    answers: list[int] = []
+    failures: list[BaseException] = []
+
+    def client() -> None:
+        try:
+            for _ in range(each):
+                done = threading.Event()
+                found: list[Any] = []
+
+                def take(result: Any, found: list[Any] = found, done: Any = done) -> None:
+                    found.append(result)
+                    done.set()
+
+                world.shard.write(lambda machine: machine.add(1), take)
+                assert done.wait(30)
+                answers.append(found[0])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=client) for _ in range(threads_count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    assert sorted(answers) == list(range(1, threads_count * each + 1)), "each saw its own state"
+    assert world.machine.value == len(world.log.records) == threads_count * each
+
+
+# ---- which partition (G-1)
+
+
+@pytest.mark.parametrize(
+    ("key", "java_hash"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("Aa", 2112),
+        ("hello", 99162322),
+        ("polygenelubricants", -(2**31)),
+        ("console-consumer-1", None),
+        ("\N{GRINNING FACE}", 1772899),
+        ("gröup", None),
+    ],
+)
+def test_keys_go_where_javas_hash_code_sends_them(key: str, java_hash: int | None) -> None:
+    value = 0
+    for unit in memoryview(key.encode("utf-16-le")).cast("H"):
+        value = (31 * value + unit) % 2**32
+    value = value - 2**32 if value >= 2**31 else value
+    if java_hash is not None:
+        assert value == java_hash
+    positive = 0 if value == -(2**31) else abs(value)
+    assert partition_of(key, 50) == positive % 50
+    assert partition_of(key, 1) == 0
+
+
+# ---- the whole coordinator on real logs
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    node.close()
+
+
+def test_the_first_question_for_a_coordinator_makes_the_topic_and_waits_for_it(
+    node: Node,
+) -> None:
+    node.controller.is_slow = True
+    first, second = node.find("a"), node.find("b")
+    assert first.waits
+    (request, _), *others = node.controller.requests
+    assert not others, "it is created once"
+    (topic,) = request.topics
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == (
+        GROUP_METADATA_TOPIC, 3, 1,
+    )  # fmt: skip
+    assert {c.name: c.value for c in topic.configs} == {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "104857600",
+    }
+    node.controller.run()
+    assert first.response.broker_id == second.response.broker_id == 1
+    assert node.commit("a", 5).response.topics[0].partitions[0].error_code == 0
+
+
+def test_a_topic_that_does_not_come_in_time_is_not_waited_for(node: Node) -> None:
+    node.controller.is_slow = True
+    answer = node.find()
+    node.pass_time(TOPIC_WAIT_MS - 100)
+    assert answer.waits
+    node.pass_time(200)
+    assert answer.error == E.COORDINATOR_NOT_AVAILABLE
+    node.controller.run()
+    assert node.find().response.broker_id == 1
+
+
+def test_a_topic_that_cannot_be_created_is_reported(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.controller.error = E.INVALID_REPLICATION_FACTOR
+    assert node.find().error == E.COORDINATOR_NOT_AVAILABLE
+    assert "INVALID_REPLICATION_FACTOR" in caplog.text
+    node.controller.error = 0
+    assert node.find().response.broker_id == 1
+
+
+def test_offsets_are_in_the_log_and_there_again_after_a_restart(node: Node) -> None:
+    node.find()
+    groups = [f"group-{i}" for i in range(20)]
+    for i, group in enumerate(groups):
+        node.commit(group, i)
+        node.commit(group, i + 100)
+    assert len({node.groups.partition_for(group) for group in groups}) == 3
+    before = [shard.inspect().digest() for shard in node.groups.runtime.shards()]  # type: ignore[union-attr]
+    node.restart()
+    assert [node.fetch(group) for group in groups] == [i + 100 for i in range(20)]
+    assert [shard.inspect().digest() for shard in node.groups.runtime.shards()] == before  # type: ignore[union-attr]
+    listed = Answer()
+    node.groups.list_groups([], [], listed)
+    assert {group.group_id for group in listed.response} == set(groups)
+
+
+def test_offsets_of_transactions_count_when_they_were_committed(node: Node) -> None:
+    """Apache Kafka may have written them; a shard must not serve what was aborted."""
+    node.find()
+    index = node.groups.partition_for("g")
+    partition = node.replica_manager.partition((GROUP_METADATA_TOPIC, index))
+
+    def append(batch: bytes) -> None:
+        log = partition.open_log()
+        log.append_as_follower(batch, 0)
+        log.update_high_watermark(log.log_end_offset)
+
+    def transaction(producer_id: int, topic: str, outcome: ControlRecordType | None) -> None:
+        key, value = encode_record(
+            CoordinatorRecord(
+                OffsetCommitKey(group="g", topic=topic, partition=0),
+                OffsetCommitValue(offset=producer_id, metadata="", commit_timestamp=1),
+            )
+        )
+        end = partition.open_log().log_end_offset
+        append(
+            build_batch(
+                [Record(-1, 1, key, value, ())],
+                base_offset=end,
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=0,
+                leader_epoch=0,
+                is_transactional=True,
+            )
+        )
+        if outcome is not None:
+            append(
+                end_txn_marker_batch(
+                    EndTxnMarker(outcome, 0),
+                    producer_id=producer_id,
+                    producer_epoch=0,
+                    timestamp=1,
+                    base_offset=end + 1,
+                    leader_epoch=0,
+                )
+            )
+
+    transaction(11, "committed", ControlRecordType.COMMIT)
+    transaction(12, "aborted", ControlRecordType.ABORT)
+    transaction(13, "open", None)
+    node.restart()
+    assert [node.fetch("g", t) for t in ("committed", "aborted", "open")] == [11, -1, -1]
+
+
+def test_a_shard_that_resigned_does_not_watch_its_log_any_more() -> None:
+    world = World().active()
+    assert world.log.watching
+    world.shard.elected(2)
+    world.run_jobs()
+    assert len(world.log.watching) == 1
+    world.shard.resigned()
+    assert world.log.watching == []
+
+
+def test_nothing_is_appended_in_an_epoch_that_we_were_not_elected_in(node: Node) -> None:
+    node.find()
+    index = node.groups.partition_for("g")
+    partition = node.replica_manager.partition((GROUP_METADATA_TOPIC, index))
+    partition.leader_epoch += 1
+    end_offset = partition.open_log().log_end_offset
+    assert node.commit("g", 1).error == E.NOT_COORDINATOR
+    assert partition.open_log().log_end_offset == end_offset
+
+
+def test_requests_for_partitions_of_others_are_turned_away(node: Node) -> None:
+    assert node.commit("g", 1).error == E.NOT_COORDINATOR, "there is no topic yet"
+    node.find()
+    for index in range(3):
+        node.groups.runtime.on_leadership((GROUP_METADATA_TOPIC, index), None)
+    assert node.commit("g", 1).error == E.NOT_COORDINATOR
+
+
+def test_the_coordinators_topic_may_be_deleted_and_made_again(node: Node) -> None:
+    node.find()
+    node.commit("g", 1)
+    for index in range(3):
+        node.groups.runtime.on_leadership((GROUP_METADATA_TOPIC, index), 5)
+        node.groups.runtime.on_leadership((GROUP_METADATA_TOPIC, index), None)
+        node.groups.runtime.on_leadership((GROUP_METADATA_TOPIC, index), 0)
+    assert node.fetch("g") == 1
+
+
+def test_an_election_during_the_shutdown_changes_nothing(node: Node) -> None:
+    runtime = node.groups.runtime
+    runtime.shutdown()
+    runtime.on_leadership((GROUP_METADATA_TOPIC, 0), 7)
+    assert not runtime._shards
+
+
+def test_after_the_shutdown_clients_are_sent_away(node: Node) -> None:
+    node.find()
+    node.groups.shutdown()
+    assert node.commit("g", 1).error == E.COORDINATOR_NOT_AVAILABLE
+    assert node.find("g").response.broker_id == 1, "where the group is, is still known"
+
+
+def test_answers_of_many_parts_come_once_and_in_order() -> None:
+    told: list[list[int]] = []
+    gather = Gather(3, told.append)
+    gather.put(2, 30)
+    gather.put(0, 10)
+    assert not told
+    gather.put(1, 20)
+    assert told == [[10, 20, 30]]
+    Gather(0, told.append)
+    assert told[1:] == [[]]

@@ -1,0 +1,443 @@
+"""ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions, as clients see them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from replication.metadata.image import ControllerRegistration, Endpoint
+from server.handlers import BROKER_APIS, CONTROLLER_APIS
+from server.handlers.cluster import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
+from tests.server.handler_support import (
+    CLOSED,
+    TOPIC_ID,
+    Asked,
+    FakeBroker,
+    broker_registration,
+    image_of,
+    topic_image,
+)
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.admin import CreateTopicsResponse
+from wire.messages.cluster import (
+    ApiVersionsRequest,
+    DescribeClusterRequest,
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+)
+
+UNKNOWN_OPERATIONS = -(2**31)
+OTHER_ID = b"o" * 16
+
+
+def connected(*topics, **more):
+    return Asked(FakeBroker(image_of(*topics, **more)))
+
+
+def on_controller_listener(leader_id=3000):
+    """Asks a node whose controllers 3000 and 3001 have said where they listen."""
+    controllers = {
+        n: ControllerRegistration(
+            n, bytes(16), {"PLAINTEXT": Endpoint(f"controller-{n}", 9093, 0)}, {}
+        )
+        for n in (3000, 3001)
+    }
+    broker = FakeBroker(replace(image_of(), controllers=controllers))
+    broker.role = "controller"
+    broker.raft.leader_id = leader_id
+    return Asked(broker)
+
+
+def controllers_please():
+    return DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=2)
+
+
+def metadata_of_all():
+    return MetadataRequest(topics=None, allow_auto_topic_creation=False)
+
+
+# ---- ApiVersions
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_lists_what_is_served(version):
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
+    answer = connected().ask(request, version)
+    assert answer.error_code == 0
+    keys = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
+    assert len(keys) == len(answer.api_keys) == len(BROKER_APIS)
+    assert (keys[0], keys[1], keys[18]) == ((0, 13), (4, 18), (0, 4))
+    assert keys[22] == (0, 5), "the unstable version of InitProducerId is hidden"
+    assert not {71, 72} & keys.keys(), "telemetry makes clients push it"
+
+
+def test_a_controller_listener_lists_its_own_apis():
+    asked = on_controller_listener()
+    answer = asked.ask(ApiVersionsRequest(), 0)
+    assert {k.api_key for k in answer.api_keys} == set(CONTROLLER_APIS)
+    asked.send(metadata_of_all(), 12)
+    assert asked.received(metadata_of_all(), 12) == CLOSED, "Metadata is for clients"
+
+
+def test_features_are_those_served_and_minimum_0_is_hidden_from_old_clients():
+    asked = connected()
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
+    for version, names in (
+        (3, ["metadata.version"]),
+        (4, ["eligible.leader.replicas.version", "kraft.version", "metadata.version"]),
+    ):
+        answer = asked.ask(request, version)
+        assert [f.name for f in answer.supported_features] == names
+        assert answer.finalized_features_epoch == 42
+        assert {f.name: f.max_version_level for f in answer.finalized_features} == {
+            "eligible.leader.replicas.version": 1,
+            "metadata.version": 30,
+        }
+        assert answer.zk_migration_ready is False
+
+
+def test_the_level_of_the_quorum_is_shown_once_it_has_one():
+    asked = connected()
+    asked.broker.raft.voters.kraft_version = 1
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
+    levels = {f.name: f.max_version_level for f in asked.ask(request, 4).finalized_features}
+    assert levels["kraft.version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("", "1"), ("a", ""), ("-a", "1"), ("a-", "1"), ("a b", "1"), ("a", "1\n"), ("a" * 300, "1")],
+)
+def test_an_odd_software_name_is_an_invalid_request(name, version):
+    asked = connected()
+    request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
+    answer = asked.ask(request, 3)
+    assert (answer.error_code, answer.api_keys) == (ErrorCode.INVALID_REQUEST, [])
+    assert asked.channel.client_software == ("unknown", "unknown")
+
+
+@pytest.mark.parametrize("name", ["a", "librdkafka", "apache-kafka-java", "a.b-c.9"])
+def test_usual_software_names_are_taken(name):
+    asked = connected()
+    request = ApiVersionsRequest(client_software_name=name, client_software_version="4.3.1")
+    assert asked.ask(request, 4).error_code == 0
+    assert asked.channel.client_software == (name, "4.3.1")
+
+
+# ---- Metadata
+
+
+def metadata(names=None, **more):
+    topics = None if names is None else [MetadataRequest.Topic(name=n) for n in names]
+    return MetadataRequest(topics=topics, **more)
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_metadata_of_a_topic_in_every_version(version):
+    answer = connected(topic_image("t", 3)).ask(metadata(["t"]), version)
+    (broker,) = answer.brokers
+    assert (broker.node_id, broker.host, broker.port) == (1, "127.9.9.9", 4711), "as dialled"
+    (topic,) = answer.topics
+    assert (topic.error_code, topic.name, topic.is_internal) == (0, "t", False)
+    assert [p.partition_index for p in topic.partitions] == [0, 1, 2]
+    partition = topic.partitions[0]
+    assert (partition.error_code, partition.leader_id) == (0, 1)
+    assert (partition.replica_nodes, partition.isr_nodes) == ([1], [1])
+    if version >= 1:
+        assert answer.controller_id == 1
+    if version >= 2:
+        assert answer.cluster_id == "cluster-of-tests-01"
+    if version >= 7:
+        assert partition.leader_epoch == 4
+    if version >= 8:
+        assert topic.topic_authorized_operations == UNKNOWN_OPERATIONS
+    if version >= 10:
+        assert topic.topic_id == TOPIC_ID
+
+
+def test_null_and_empty_topics_mean_all_or_none_by_version():
+    asked = connected(topic_image("b"), topic_image("a", topic_id=OTHER_ID))
+    for version in range(1, 14):
+        assert [t.name for t in asked.ask(metadata(None), version).topics] == ["a", "b"]
+        assert asked.ask(metadata([]), version).topics == []
+    assert [t.name for t in asked.ask(metadata([]), 0).topics] == ["a", "b"]
+
+
+def test_authorized_operations_are_all_there_are_when_asked_for():
+    request = metadata(
+        ["t"],
+        include_cluster_authorized_operations=True,
+        include_topic_authorized_operations=True,
+    )
+    answer = connected(topic_image("t")).ask(request, 10)
+    assert answer.cluster_authorized_operations == ALL_CLUSTER_OPERATIONS == 8096
+    assert answer.topics[0].topic_authorized_operations == ALL_TOPIC_OPERATIONS == 3576
+
+
+def test_metadata_by_topic_id():
+    asked = connected(topic_image("t"))
+    request = MetadataRequest(
+        topics=[
+            MetadataRequest.Topic(topic_id=TOPIC_ID, name=None),
+            MetadataRequest.Topic(topic_id=OTHER_ID, name=None),
+        ]
+    )
+    known, unknown = asked.ask(request, 12).topics
+    assert (known.name, known.error_code, len(known.partitions)) == ("t", 0, 1)
+    assert (unknown.name, unknown.topic_id) == (None, OTHER_ID)
+    assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    refused = asked.ask(request, 11)
+    assert {t.error_code for t in refused.topics} == {ErrorCode.INVALID_REQUEST}
+
+
+def test_a_partition_without_leader_is_leader_not_available():
+    answer = connected(topic_image("t", leader=-1)).ask(metadata(["t"]), 12)
+    (partition,) = answer.topics[0].partitions
+    assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+
+
+def test_fenced_brokers_are_not_shown_and_their_replicas_are_offline():
+    topic = topic_image("t")
+    topic.partitions[0].replicas = (1, 2)
+    topic.partitions[0].directories = (bytes(16),) * 2
+    brokers = [broker_registration(1), broker_registration(2, fenced=True)]
+    answer = connected(topic, brokers=brokers).ask(metadata(["t"]), 12)
+    assert [b.node_id for b in answer.brokers] == [1]
+    assert answer.topics[0].partitions[0].offline_replicas == [2]
+
+
+def test_a_replica_in_a_directory_that_failed_is_offline():
+    good, failed = b"\x71" * 16, b"\x72" * 16
+    topic = topic_image("t")
+    topic.partitions[0].replicas, topic.partitions[0].directories = (1, 2), (good, failed)
+    brokers = [broker_registration(1), broker_registration(2)]
+    for broker in brokers:
+        broker.directories = (good,)
+    asked = connected(topic, brokers=brokers)
+    assert asked.ask(metadata(["t"]), 12).topics[0].partitions[0].offline_replicas == [2]
+    request = DescribeTopicPartitionsRequest(
+        topics=[DescribeTopicPartitionsRequest.Topic(name="t")]
+    )
+    assert asked.ask(request, 0).topics[0].partitions[0].offline_replicas == [2]
+
+
+def test_other_brokers_are_named_by_what_they_registered():
+    brokers = [broker_registration(1), broker_registration(2, rack="r")]
+    answer = connected(brokers=brokers).ask(metadata([]), 12)
+    assert [(b.node_id, b.host, b.rack) for b in answer.brokers] == [
+        (1, "127.9.9.9", None),
+        (2, "host-2", "r"),
+    ]
+
+
+def test_internal_topics_are_marked():
+    answer = connected(topic_image("__consumer_offsets")).ask(metadata(["__consumer_offsets"]), 5)
+    assert answer.topics[0].is_internal
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "x" * 250, "ü", "../x"])
+def test_impossible_names_are_invalid_and_never_created(name):
+    asked = connected()
+    answer = asked.ask(metadata([name]), 12)
+    assert [t.error_code for t in answer.topics] == [ErrorCode.INVALID_TOPIC_EXCEPTION]
+    assert not asked.broker.controller.submitted
+
+
+@pytest.mark.parametrize("reason", ["request", "config", "internal"])
+def test_a_missing_topic_is_not_created_unless_all_agree(reason):
+    asked = connected()
+    name = "__transaction_state" if reason == "internal" else "new"
+    asked.broker.config["auto.create.topics.enable"] = reason != "config"
+    answer = asked.ask(metadata([name], allow_auto_topic_creation=reason != "request"), 12)
+    assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert not asked.broker.controller.submitted
+
+
+def create_answer(name, code=0):
+    return CreateTopicsResponse(
+        topics=[CreateTopicsResponse.Topic(name=name, error_code=code, error_message=None)]
+    )
+
+
+@pytest.mark.parametrize("version", [0, 3, 4, 13])
+def test_a_missing_topic_is_unknown_until_it_is_asked_for_again(version):
+    asked = connected(topic_image("old"))
+    request = metadata(["old", "new", "bad name"])
+    assert asked.ask(request, version) is None
+    created, on_complete, context = asked.broker.controller.submitted.popleft()
+    (topic,) = created.topics
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == ("new", -1, -1)
+    assert context.client_id == "test"
+    asked.broker.metadata = image_of(topic_image("old"), topic_image("new", 2, OTHER_ID))
+    on_complete(create_answer("new"))
+    answer = asked.received(request, version)
+    assert [(t.name, t.error_code, len(t.partitions)) for t in answer.topics] == [
+        ("old", 0, 1),
+        ("new", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0),
+        ("bad name", ErrorCode.INVALID_TOPIC_EXCEPTION, 0),
+    ]
+    again = asked.ask(metadata(["new"]), version)
+    assert [(t.error_code, len(t.partitions)) for t in again.topics] == [(0, 2)]
+
+
+def test_a_topic_that_cannot_be_created_is_unknown():
+    for outcome in (
+        create_answer("new", ErrorCode.INVALID_REPLICATION_FACTOR),
+        KafkaError(ErrorCode.NOT_CONTROLLER),
+    ):
+        asked = connected()
+        asked.ask(metadata(["new"]), 12)
+        asked.broker.controller.submitted.popleft()[1](outcome)
+        (topic,) = asked.received(metadata(["new"]), 12).topics
+        assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_creation_that_takes_too_long_is_answered_once():
+    asked = connected()
+    request = metadata(["new"])
+    asked.ask(request, 12)
+    (expire,) = asked.broker.timer.due
+    expire()
+    answer = asked.received(request, 12)
+    assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    asked.broker.controller.submitted.popleft()[1](create_answer("new"))
+    assert asked.received(request, 12) is None
+
+
+def test_a_name_that_is_asked_for_twice_is_answered_once():
+    assert len(connected(topic_image("t")).ask(metadata(["t", "t"]), 12).topics) == 1
+
+
+def only_inside(broker_id):
+    return replace(broker_registration(broker_id), endpoints={"INSIDE": Endpoint("x", 1, 0)})
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, 5), (6, 72), (13, 72)])
+def test_a_leader_without_this_listener_is_named_unreachable(version, code):
+    asked = connected(topic_image("t", leader=2), brokers=[broker_registration(1), only_inside(2)])
+    answer = asked.ask(metadata_of_all(), version)
+    assert [b.node_id for b in answer.brokers] == [1]
+    (partition,) = answer.topics[0].partitions
+    assert (partition.error_code, partition.leader_id) == (code, -1)
+
+
+# ---- DescribeCluster
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_describe_cluster(version):
+    brokers = [broker_registration(1), broker_registration(2, fenced=True)]
+    asked = connected(brokers=brokers)
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False)
+    answer = asked.ask(request, version)
+    assert (answer.error_code, answer.cluster_id) == (0, "cluster-of-tests-01")
+    assert (answer.controller_id, answer.endpoint_type) == (1, 1)
+    assert [(b.broker_id, b.host, b.port) for b in answer.brokers] == [(1, "127.9.9.9", 4711)]
+    assert answer.cluster_authorized_operations == UNKNOWN_OPERATIONS
+
+
+def test_describe_cluster_shows_fenced_brokers_and_operations_when_asked():
+    brokers = [broker_registration(1), broker_registration(2, fenced=True)]
+    request = DescribeClusterRequest(
+        include_cluster_authorized_operations=True, include_fenced_brokers=True
+    )
+    answer = connected(brokers=brokers).ask(request, 2)
+    assert [(b.broker_id, b.is_fenced) for b in answer.brokers] == [(1, False), (2, True)]
+    assert answer.cluster_authorized_operations == ALL_CLUSTER_OPERATIONS
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (0, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE), (9, 115)],
+)
+def test_describe_cluster_refuses_other_endpoints(kind, code):
+    request = DescribeClusterRequest(
+        include_cluster_authorized_operations=False, endpoint_type=kind
+    )
+    answer = connected().ask(request, 1)
+    assert (answer.error_code, answer.brokers) == (code, [])
+    assert answer.error_message
+
+
+def test_describe_cluster_on_a_controller_listener_names_the_controllers():
+    answer = on_controller_listener(leader_id=3001).ask(controllers_please(), 1)
+    assert (answer.error_code, answer.endpoint_type, answer.controller_id) == (0, 2, 3001)
+    assert [(b.broker_id, b.host, b.port) for b in answer.brokers] == [
+        (3000, "controller-3000", 9093),
+        (3001, "controller-3001", 9093),
+    ]
+
+
+def test_an_active_controller_nobody_can_name_is_not_named():
+    answer = on_controller_listener(leader_id=3002).ask(controllers_please(), 2)
+    assert answer.controller_id == -1
+
+
+def test_a_controller_listener_knows_no_brokers():
+    asked = on_controller_listener()
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False)
+    assert asked.ask(request, 2).error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+    assert asked.ask(request, 0).error_code == ErrorCode.INVALID_REQUEST
+
+
+# ---- DescribeTopicPartitions
+
+
+def described(names=(), limit=2000, cursor=None):
+    return DescribeTopicPartitionsRequest(
+        topics=[DescribeTopicPartitionsRequest.Topic(name=n) for n in names],
+        response_partition_limit=limit,
+        cursor=cursor and DescribeTopicPartitionsRequest.Cursor(
+            topic_name=cursor[0], partition_index=cursor[1]
+        ),
+    )  # fmt: skip
+
+
+def shape(answer):
+    return [
+        (t.name, t.error_code, [p.partition_index for p in t.partitions]) for t in answer.topics
+    ]
+
+
+def test_topics_are_described_by_name_in_order_and_unknown_ones_named():
+    asked = connected(topic_image("b", 2), topic_image("a", 1, OTHER_ID))
+    answer = asked.ask(described(["b", "x", "a", "a"]), 0)
+    assert shape(answer) == [("a", 0, [0]), ("b", 0, [0, 1]), ("x", 3, [])]
+    assert answer.next_cursor is None
+    assert answer.topics[1].topic_id == TOPIC_ID
+    assert answer.topics[1].topic_authorized_operations == ALL_TOPIC_OPERATIONS
+    assert shape(asked.ask(described(), 0)) == [("a", 0, [0]), ("b", 0, [0, 1])]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 7, 100])
+@pytest.mark.parametrize("by", ["client", "broker"])
+def test_paging_visits_each_partition_once(limit, by):
+    sizes = {"a": 3, "b": 1, "c": 5, "d": 2}
+    topics = [topic_image(n, size, n.encode() * 16) for n, size in sizes.items()]
+    asked = connected(*topics)
+    if by == "broker":
+        asked.broker.config["max.request.partition.size.limit"] = limit
+    seen, cursor = [], None
+    while True:
+        answer = asked.ask(described((), limit if by == "client" else 2000, cursor), 0)
+        page = [(t.name, p.partition_index) for t in answer.topics for p in t.partitions]
+        assert 1 <= len(page) <= limit
+        seen += page
+        if answer.next_cursor is None:
+            break
+        cursor = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+    assert seen == [(n, i) for n, size in sizes.items() for i in range(size)]
+
+
+def test_a_cursor_at_a_deleted_topic_goes_on_with_the_next():
+    asked = connected(topic_image("a"), topic_image("c", topic_id=OTHER_ID))
+    assert shape(asked.ask(described(cursor=("b", 7)), 0)) == [("c", 0, [0])]
+
+
+def test_a_negative_cursor_is_refused_and_a_limit_below_one_is_one():
+    asked = connected(topic_image("a", 2))
+    refused = asked.ask(described(["a"], cursor=("a", -1)), 0)
+    assert [t.error_code for t in refused.topics] == [ErrorCode.INVALID_REQUEST]
+    assert shape(asked.ask(described(["a"], limit=-5), 0)) == [("a", 0, [0])]
+    assert asked.ask(described(["a"]), 0) is not CLOSED

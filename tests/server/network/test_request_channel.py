@@ -1,0 +1,235 @@
+"""Dispatch: headers, versions, error shapes, the table."""
+
+from __future__ import annotations
+
+import struct
+import threading
+
+import pytest
+
+from server.handlers import ADVERTISED_MIN_VERSION, BROKER_APIS, CONTROLLER_APIS
+from server.network.error_responses import error_response
+from server.network.request_channel import RequestChannel
+from tests.server import kafka_apis
+from tests.server.handler_support import CLOSED, Asked, FakeBroker, image_of, topic_image
+from tests.server.wire_client import request_bytes
+from wire.errors import ErrorCode
+from wire.messages import admin, data, groups, request_class
+from wire.messages.groups import HeartbeatRequest, HeartbeatResponse
+from wire.schema import RESPONSES
+
+TABLES = {"broker": BROKER_APIS, "controller": CONTROLLER_APIS}
+EVERY_API = [(role, key) for role, table in TABLES.items() for key in sorted(table)]
+
+
+@pytest.mark.parametrize(
+    ("table", "kafka"), [(BROKER_APIS, kafka_apis.BROKER), (CONTROLLER_APIS, kafka_apis.CONTROLLER)]
+)
+def test_what_is_served_has_kafkas_names_and_ranges_and_is_on_kafkas_listeners(table, kafka):
+    served = {
+        key: (api.name, ADVERTISED_MIN_VERSION.get(key, api.min_version), api.max_version)
+        for key, api in table.items()
+    }
+    assert served == {key: kafka.get(key) for key in served}
+
+
+def test_only_controllers_serve_what_changes_the_cluster_behind_the_brokers_backs():
+    """N-3: Vote, AlterPartition and their like are off on client listeners."""
+    assert not set(BROKER_APIS) & {52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82}
+
+
+@pytest.mark.parametrize(("role", "key"), EVERY_API)
+def test_every_listed_api_is_declared_and_served_in_its_whole_range(role, key):
+    api = TABLES[role][key]
+    request = request_class(key)
+    assert request.__name__ == f"{api.name}Request"
+    lowest, highest = request.versions
+    assert lowest <= api.min_version
+    assert api.max_version <= highest
+    assert callable(api.load())
+    assert api.request_class is request
+    assert api.handle.__name__ == api.function_name
+    assert "Gaps:" in api.handle.__doc__
+    for version in range(api.min_version, api.max_version + 1):
+        assert (version >= api.request_flexible) == request.is_flexible(version)
+        answer_flexible = request.is_flexible(version) and key != 18
+        assert (version >= api.response_flexible) == answer_flexible
+
+
+def filled(struct, version):
+    """An object of `struct` with two elements in each array and a distinct value in each field."""
+    values = {}
+    for number, field in enumerate(struct.schema):
+        if field.kind == "[]struct":
+            values[field.name] = [filled(field.struct, version) for _ in range(2)]
+        elif field.kind.startswith("[]"):
+            elements = {"[]string": ["a", "b"], "[]uuid": [bytes(range(16)), bytes(16)]}
+            values[field.name] = elements.get(field.kind, [3, 4])
+        elif field.kind == "struct":
+            values[field.name] = filled(field.struct, version)
+        elif field.kind == "string":
+            values[field.name] = field.name
+        else:
+            values[field.name] = {
+                "uuid": bytes(range(16)), "bytes": b"x", "records": b"y", "bool": True,
+            }.get(field.kind, number + 1)  # fmt: skip
+    return struct(**values)
+
+
+def codes_in(value):
+    """All error codes in a response, and how many arrays with error codes are empty."""
+    found = []
+    for field in type(value).schema:
+        item = getattr(value, field.name)
+        if field.name == "error_code":
+            found.append(item)
+        elif field.kind == "[]struct":
+            for element in item or ():
+                found += codes_in(element)
+    return found
+
+
+@pytest.mark.parametrize("key", sorted({**BROKER_APIS, **CONTROLLER_APIS}))
+def test_every_api_can_say_an_error_in_every_version(key):
+    api = {**CONTROLLER_APIS, **BROKER_APIS}[key]
+    api.load()
+    for version in range(api.min_version, api.max_version + 1):
+        request = api.request_class.decode(
+            b"".join(bytes(p) for p in filled(api.request_class, version).encode(version)), version
+        )
+        answer = error_response(request, version, ErrorCode.POLICY_VIOLATION, "because")
+        wire = b"".join(bytes(p) for p in answer.encode(version))
+        codes = codes_in(RESPONSES[key].decode(wire, version))
+        if (key, version) == (35, 1) or (key, version) == (35, 2):
+            continue  # DescribeLogDirs has no place for it before version 3
+        assert ErrorCode.POLICY_VIOLATION in codes
+        assert set(codes) <= {0, ErrorCode.POLICY_VIOLATION}
+
+
+def test_an_error_names_every_partition_that_was_asked_for():
+    request = filled(data.ProduceRequest, 9)
+    request.topic_data[1].name = "other"
+    answer = error_response(request, 9, ErrorCode.REQUEST_TIMED_OUT)
+    assert [t.name for t in answer.responses] == ["name", "other"]
+    partitions = answer.responses[1].partition_responses
+    assert [(p.index, p.error_code, p.base_offset) for p in partitions] == [(1, 7, -1)] * 2
+
+    by_id = error_response(filled(data.ProduceRequest, 13), 13, 7)
+    assert by_id.responses[0].topic_id == bytes(range(16))
+
+    deleted = error_response(filled(admin.DeleteTopicsRequest, 3), 3, 7)
+    assert len(deleted.responses) == 2
+    described = error_response(groups.DescribeGroupsRequest(groups=["x", "y"]), 5, 7)
+    assert [(g.group_id, g.error_code) for g in described.groups] == [("x", 7), ("y", 7)]
+    found = error_response(groups.FindCoordinatorRequest(coordinator_keys=["k"]), 4, 7, "why")
+    assert [(c.key, c.node_id, c.error_message) for c in found.coordinators] == [("k", -1, "why")]
+
+
+def heartbeat_frame(version, client_id, tags=b"\0"):
+    head = struct.pack(">hhi", 12, version, 5)
+    name = b"\xff\xff" if client_id is None else struct.pack(">h", len(client_id)) + client_id
+    body = HeartbeatRequest(group_id="g", generation_id=1, member_id="m").encode_bytes(version)
+    frame = head + name + (tags if version >= 4 else b"") + body
+    return struct.pack(">i", len(frame)) + frame
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    seen = []
+    connection = Asked(FakeBroker(image_of(topic_image("t"))))
+
+    def heartbeat(ctx, request):
+        seen.append((ctx.client_id, request.group_id))
+        return HeartbeatResponse(error_code=0)
+
+    api = connection.requests._apis[12]
+    api.load()
+    api.handle = heartbeat
+    connection.seen = seen
+    return connection
+
+
+@pytest.mark.parametrize("version", [0, 3, 4])
+@pytest.mark.parametrize(
+    ("client_id", "name"), [(None, ""), (b"", ""), (b"one", "one"), ("größe".encode(), "größe")]
+)
+def test_client_ids_of_all_kinds_are_read(asked, version, client_id, name):
+    for _ in range(2):
+        asked.requests.receive(asked.channel, heartbeat_frame(version, client_id))
+    assert asked.seen == [(name, "g")] * 2
+
+
+def test_tagged_fields_in_the_header_are_skipped(asked):
+    asked.requests.receive(asked.channel, heartbeat_frame(4, b"c", b"\x02\x00\x01a\x05\x02bc"))
+    assert asked.seen == [("c", "g")]
+
+
+@pytest.mark.parametrize(
+    "tags", [b"\x01\x00\x7f", b"\x02\x05\x01a\x05\x01b", b"\xff\xff\xff\xff\xff\xff", b"\x7f"]
+)
+def test_broken_tagged_fields_in_the_header_close(asked, tags):
+    asked.requests.receive(asked.channel, heartbeat_frame(4, b"c", tags))
+    assert asked.processor.done == type(asked.processor.done)([CLOSED])
+    assert asked.seen == []
+
+
+def test_a_broken_client_id_closes(asked):
+    for frame in (
+        heartbeat_frame(4, b"\xff\xfe"),
+        heartbeat_frame(4, b"abc")[:12] + struct.pack(">h", 30_000) + b"abc",
+    ):
+        asked.channel.violation = None
+        asked.requests.receive(asked.channel, frame)
+        assert asked.channel.violation
+    assert asked.seen == []
+
+
+def test_every_truncation_of_a_request_closes_and_nothing_else(asked):
+    whole = heartbeat_frame(4, b"client")
+    for end in range(14, len(whole)):
+        asked.channel.violation = None
+        asked.processor.done.clear()
+        asked.requests.receive(asked.channel, whole[:end])
+        assert asked.channel.violation or list(asked.processor.done) == [CLOSED], end
+    assert asked.seen == []
+    assert asked.requests.failed == 0
+
+
+def test_a_second_answer_to_a_request_is_dropped(asked):
+    contexts = []
+
+    def twice(ctx, request):
+        contexts.append(ctx)
+        ctx.respond(HeartbeatResponse(error_code=1))
+        ctx.respond(HeartbeatResponse(error_code=2))
+
+    asked.requests._apis[12].handle = twice
+    asked.requests.receive(asked.channel, heartbeat_frame(0, b"c"))
+    assert len(asked.processor.done) == 1
+
+
+def test_handler_threads_start_when_needed_and_end_with_the_channel():
+    started = threading.Event()
+    go = threading.Event()
+
+    def slow(ctx, request):
+        started.set()
+        go.wait(10)
+        return HeartbeatResponse(error_code=0)
+
+    connection = Asked(FakeBroker(image_of()))
+    api = connection.requests._apis[12]
+    api.load()
+    api.handle, api.inline = slow, False
+    channel = RequestChannel({12: api}, None, 2, 10)
+    assert not channel._threads
+    frame = request_bytes(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 4, 1)
+    for _ in range(5):
+        connection.channel.in_flight = None
+        assert channel.receive(connection.channel, frame)
+    assert started.wait(10)
+    assert len(channel._threads) == 2
+    go.set()
+    channel.shutdown(10)
+    assert not any(thread.is_alive() for thread in channel._threads)
+    assert channel.queue_size == 0

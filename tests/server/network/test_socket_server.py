@@ -1,0 +1,921 @@
+"""The socket server over real sockets on 127.0.0.1:0, with handlers made for the tests."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import random
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from contextlib import contextmanager
+
+import pytest
+
+from server.handlers import ApiHandler
+from server.network.listeners import Listener
+from server.network.socket_server import BindError, SocketServer, SocketServerConfig
+from tests.server.wire_client import WireClient, request_bytes
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from wire.messages.data import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from wire.messages.groups import HeartbeatRequest, HeartbeatResponse
+from wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+
+LOOPBACK = [Listener("PLAINTEXT", "127.0.0.1", 0)]
+PRODUCE, FETCH, LIST_OFFSETS, HEARTBEAT, API_VERSIONS, INIT = 0, 1, 2, 12, 18, 22
+
+
+class Parked:
+    """Stands for a DelayedOperation: a request that waits until somebody completes it."""
+
+    def __init__(self, answer):
+        self._answer = answer
+        self.is_completed = False
+        self.cancelled = threading.Event()
+
+    def force_complete(self):
+        if self.is_completed:
+            return False
+        self.is_completed = True
+        self._answer()
+        return True
+
+    def cancel(self):
+        self.is_completed = True
+        self.cancelled.set()
+        return True
+
+
+class Handlers:
+    """Heartbeat answers at once, ListOffsets on a handler thread, Fetch when it is told to."""
+
+    def __init__(self):
+        self.parked = deque()
+        self.parked_one = threading.Event()
+        self.produced = []
+        self.broker = object()
+        self.heartbeat_gate = None
+        self.list_offsets_gate = None
+
+    def apis(self):
+        table = {
+            PRODUCE: ("Produce", "data", 3, 13, True, self.produce, ProduceRequest),
+            FETCH: ("Fetch", "data", 4, 18, True, self.fetch, FetchRequest),
+            LIST_OFFSETS: (
+                "ListOffsets", "data", 1, 11, False, self.list_offsets, ListOffsetsRequest,
+            ),
+            HEARTBEAT: ("Heartbeat", "groups", 0, 4, True, self.heartbeat, HeartbeatRequest),
+            API_VERSIONS: (
+                "ApiVersions", "cluster", 0, 4, True, self.api_versions, ApiVersionsRequest,
+            ),
+            INIT: (
+                "InitProducerId", "transactions", 0, 5, False, self.init, InitProducerIdRequest,
+            ),
+        }  # fmt: skip
+        apis = {}
+        for key, (name, area, lowest, highest, inline, handle, request) in table.items():
+            api = ApiHandler(key, name, area, lowest, highest, inline)
+            api.handle, api.request_class = handle, request
+            apis[key] = api
+        return apis
+
+    def produce(self, ctx, request):
+        self.produced.append(
+            (request.timeout_ms, bytes(request.topic_data[0].partition_data[0].records))
+        )
+        if request.acks == 0:
+            ctx.no_response()
+            return None
+        return ProduceResponse(responses=[])
+
+    def fetch(self, ctx, request):
+        answer = FetchResponse(responses=[], session_id=request.max_bytes)
+        if request.max_wait_ms == 0:
+            return answer
+        operation = Parked(lambda: ctx.respond(answer))
+        ctx.park(operation)
+        self.parked.append(operation)
+        self.parked_one.set()
+        return None
+
+    def list_offsets(self, ctx, request):
+        if self.list_offsets_gate is not None:
+            self.list_offsets_gate.wait(10)
+        return ListOffsetsResponse(topics=[], throttle_time_ms=request.replica_id)
+
+    def heartbeat(self, ctx, request):
+        if request.group_id == "kafka error":
+            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "no")
+        if request.group_id == "bug":
+            raise ZeroDivisionError
+        if request.group_id == "throttled":
+            ctx.throttle_ms = 50
+        return HeartbeatResponse(error_code=request.generation_id)
+
+    def api_versions(self, ctx, request):
+        return ApiVersionsResponse(error_code=0, api_keys=[])
+
+    def init(self, ctx, request):
+        return InitProducerIdResponse(error_code=0, producer_epoch=request.transaction_timeout_ms)
+
+
+@contextmanager
+def running(handlers=None, listeners=LOOPBACK, inter_broker_name="", **config):
+    handlers = handlers or Handlers()
+    server = SocketServer(
+        SocketServerConfig(**config),
+        listeners,
+        handlers.broker,
+        handlers.apis(),
+        inter_broker_name=inter_broker_name,
+    )
+    server.start()
+    try:
+        yield server, handlers
+    finally:
+        server.shutdown(2.0)
+
+
+@pytest.fixture
+def served():
+    with running() as both:
+        yield both
+
+
+def heartbeat(number, group="g"):
+    return HeartbeatRequest(group_id=group, generation_id=number, member_id="m")
+
+
+def produce(body=b"records", acks=1, number=0):
+    partition = ProduceRequest.Topic.Partition(index=0, records=body)
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=number,
+        topic_data=[ProduceRequest.Topic(name="t", partition_data=[partition])],
+    )
+
+
+def fetch(number=0, max_wait_ms=10_000):
+    return FetchRequest(
+        max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=number, isolation_level=0, topics=[]
+    )
+
+
+def wait_until(condition, timeout=10.0):
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
+
+
+def test_a_request_is_answered_with_its_correlation_id(served):
+    server, _ = served
+    with WireClient(server.port) as client:
+        for version in range(5):
+            assert client.ask(heartbeat(7 + version), version).error_code == 7 + version
+
+
+def test_an_answer_from_a_handler_thread_arrives(served):
+    server, _ = served
+    request = ListOffsetsRequest(replica_id=-1, topics=[])
+    with WireClient(server.port) as client:
+        assert client.ask(request, 11).throttle_time_ms == -1
+    assert server.request_channel.handed_over == 1
+
+
+def test_pipelined_requests_of_many_connections_are_answered_in_order(served):
+    """N-7: inline, handed-over and parked requests mixed."""
+    server, handlers = served
+    connections, requests = 20, 200
+    stop = threading.Event()
+
+    def complete_parked():
+        while not stop.is_set():
+            try:
+                handlers.parked.popleft().force_complete()
+            except IndexError:
+                time.sleep(0.001)
+
+    def converse(seed):
+        rng = random.Random(seed)
+        kinds = rng.choices(("beat", "offsets", "poll", "init"), (60, 15, 10, 15), k=requests)
+        with WireClient(server.port, timeout=60) as client:
+            stream = bytearray()
+            for number, kind in enumerate(kinds):
+                stream += {
+                    "beat": lambda n: request_bytes(heartbeat(n), 3, n),
+                    "offsets": lambda n: request_bytes(
+                        ListOffsetsRequest(replica_id=n, topics=[]), 5, n
+                    ),
+                    "poll": lambda n: request_bytes(fetch(n), 12, n),
+                    "init": lambda n: request_bytes(
+                        InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=n), 4, n
+                    ),
+                }[kind](number)
+            sender = threading.Thread(target=client.sock.sendall, args=(bytes(stream),))
+            sender.start()
+            for number, kind in enumerate(kinds):
+                key, version, field = {
+                    "beat": (HEARTBEAT, 3, "error_code"),
+                    "offsets": (LIST_OFFSETS, 5, "throttle_time_ms"),
+                    "poll": (FETCH, 12, "session_id"),
+                    "init": (INIT, 4, "producer_epoch"),
+                }[kind]
+                got, response = client.read(key, version)
+                if (got, getattr(response, field)) != (number, number):
+                    wrong.append((seed, number, kind, got))
+                    break
+            sender.join()
+            done.append(seed)
+
+    wrong, done = [], []
+    completer = threading.Thread(target=complete_parked)
+    completer.start()
+    threads = [threading.Thread(target=converse, args=(i,)) for i in range(connections)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    stop.set()
+    completer.join()
+    assert wrong == []
+    assert len(done) == connections
+
+
+def test_a_client_that_sends_one_byte_at_a_time_is_served(served):
+    server, _ = served
+    with WireClient(server.port) as client:
+        client.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in request_bytes(heartbeat(3), 4, 55):
+            client.sock.send(bytes([byte]))
+        assert client.read(HEARTBEAT, 4)[0] == 55
+
+
+def test_large_requests_arrive_whole(served):
+    server, handlers = served
+    body = os.urandom(3_000_000)
+    with WireClient(server.port) as client:
+        client.ask(produce(body), 9)
+        client.ask(produce(body[::-1]), 9)
+    assert [records for _, records in handlers.produced] == [body, body[::-1]]
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), 0, 1, 1_000_001, 2**31 - 1])
+def test_hostile_sizes_close_only_their_connection(size):
+    with (
+        running(socket_request_max_bytes=1_000_000) as (server, _),
+        WireClient(server.port) as good,
+        WireClient(server.port, timeout=2) as bad,
+    ):
+        bad.sock.sendall(struct.pack(">i", size) + b"x" * 20)
+        assert bad.is_closed()
+        assert good.ask(heartbeat(1), 0).error_code == 1
+
+
+@pytest.mark.parametrize("hello", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01"])
+def test_http_and_tls_clients_are_closed_at_once(served, hello):
+    server, _ = served
+    with WireClient(server.port, timeout=1) as client:
+        client.sock.sendall(hello)
+        assert client.is_closed()
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [(0, 2), (0, 14), (3, 0), (17, 0), (52, 0), (-1, 0), (32767, 0), (12, -1)]
+)
+def test_unknown_apis_and_versions_close_the_connection(served, key, version):
+    server, _ = served
+    with WireClient(server.port, timeout=2) as client:
+        client.sock.sendall(struct.pack(">ihhih", 10, key, version, 1, -1))
+        assert client.is_closed()
+
+
+def test_too_new_api_versions_is_answered_in_version_0(served):
+    server, _ = served
+    with WireClient(server.port) as client:
+        client.sock.sendall(struct.pack(">ihhih4s", 14, 18, 9, 77, -1, b"\0\0\0\0"))
+        correlation_id, response = client.read(API_VERSIONS, 0)
+        assert correlation_id == 77
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert [(k.api_key, k.min_version, k.max_version) for k in response.api_keys] == [
+            (18, 0, 4)
+        ]
+        assert (
+            client.ask(
+                ApiVersionsRequest(client_software_name="a", client_software_version="1"), 4
+            ).error_code
+            == 0
+        )
+
+
+def test_a_malformed_body_closes_only_its_connection(served):
+    server, _ = served
+    with WireClient(server.port) as good, WireClient(server.port, timeout=2) as bad:
+        frame = bytearray(request_bytes(heartbeat(1), 4, 1))[:-3]
+        struct.pack_into(">i", frame, 0, len(frame) - 4)
+        bad.sock.sendall(frame)
+        assert bad.is_closed()
+        assert good.ask(heartbeat(2), 4).error_code == 2
+    assert server.request_channel.malformed == 1
+
+
+def test_what_came_before_a_malformed_request_is_still_answered(served):
+    server, _ = served
+    with WireClient(server.port) as client:
+        client.sock.sendall(request_bytes(heartbeat(5), 4, 9) + struct.pack(">i", -5))
+        assert client.read(HEARTBEAT, 4)[1].error_code == 5
+        assert client.is_closed()
+
+
+def test_refusals_and_faults_are_answered_in_the_apis_shape(served, caplog):
+    server, _ = served
+    with WireClient(server.port) as client:
+        answer = client.ask(heartbeat(0, "kafka error"), 4)
+        assert answer.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+        answer = client.ask(heartbeat(0, "bug"), 4)
+        assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert client.ask(heartbeat(4), 4).error_code == 4
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_fault_in_produce_is_answered_with_a_retriable_code(caplog):
+    class Faulty(Handlers):
+        def produce(self, ctx, request):
+            raise ZeroDivisionError
+
+    with running(Faulty()) as (server, _), WireClient(server.port) as client:
+        answer = client.ask(produce(), 9)
+        assert answer.responses[0].name == "t"
+        (partition,) = answer.responses[0].partition_responses
+        assert (partition.index, partition.base_offset) == (0, -1)
+        assert partition.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_acks_0_is_not_answered_and_the_next_answers_line_up(served):
+    server, handlers = served
+    with WireClient(server.port) as client:
+        client.send(produce(acks=0, number=1), 9)
+        client.send(produce(acks=0, number=2), 9)
+        assert client.ask(heartbeat(8), 4).error_code == 8
+    assert [number for number, _ in handlers.produced] == [1, 2]
+
+
+def test_acks_0_batches_sent_just_before_the_client_left_are_kept(served):
+    server, handlers = served
+    client = WireClient(server.port)
+    client.sock.sendall(
+        b"".join(request_bytes(produce(acks=0, number=n), 9, n) for n in range(100))
+    )
+    client.close()
+    wait_until(lambda: len(handlers.produced) == 100)
+    assert [number for number, _ in handlers.produced] == list(range(100))
+    wait_until(lambda: server.quotas.count == 0)
+
+
+def test_acks_0_batches_behind_a_parked_request_are_kept_when_the_client_leaves(served):
+    server, handlers = served
+    client = WireClient(server.port)
+    client.send(fetch(), 12)
+    assert handlers.parked_one.wait(10)
+    client.sock.sendall(
+        b"".join(request_bytes(produce(b"x" * 2000, 0, n), 9, n) for n in range(50))
+    )
+    client.close()
+    wait_until(lambda: len(handlers.produced) == 50)
+    assert [number for number, _ in handlers.produced] == list(range(50))
+    wait_until(lambda: server.quotas.count == 0)
+
+
+def test_a_parked_request_is_answered_when_it_is_completed_by_another_thread(served):
+    server, handlers = served
+    with WireClient(server.port) as client:
+        sent = client.send(fetch(number=5), 12)
+        assert handlers.parked_one.wait(10)
+        handlers.parked.popleft().force_complete()
+        received, response = client.read(FETCH, 12)
+        assert (received, response.session_id) == (sent, 5)
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_a_parked_request_is_cancelled_when_its_client_leaves(served, pipelined):
+    server, handlers = served
+    client = WireClient(server.port)
+    client.send(fetch(), 12)
+    assert handlers.parked_one.wait(10)
+    if pipelined:
+        client.send(heartbeat(1), 4)
+    client.close()
+    assert handlers.parked.popleft().cancelled.wait(10)
+    wait_until(lambda: server.quotas.count == 0)
+
+
+def test_requests_behind_a_parked_one_do_not_keep_the_processor_busy(served):
+    server, handlers = served
+    with WireClient(server.port) as client, WireClient(server.port) as other:
+        two = request_bytes(fetch(number=1), 12, 1) + request_bytes(heartbeat(2), 4, 2)
+        client.sock.sendall(two)  # one read: the second waits as a frame
+        assert handlers.parked_one.wait(10)
+        client.send(heartbeat(3), 4, 3)  # and this one in the kernel
+        for number in range(3):  # meanwhile the processor looks at both sockets
+            assert other.ask(heartbeat(number), 4).error_code == number
+        waiting = [c for p in server.processors for c in p.channels.values() if c.in_flight]
+        assert len(waiting) == 1
+        assert not waiting[0].interest & select.POLLIN  # level-triggered: each poll would return
+        handlers.parked.popleft().force_complete()
+        assert client.read(FETCH, 12)[0] == 1
+        assert [client.read(HEARTBEAT, 4)[0] for _ in range(2)] == [2, 3]
+
+
+def test_a_reset_connection_frees_its_parked_request(served):
+    server, handlers = served
+    client = WireClient(server.port)
+    client.send(fetch(), 12)
+    assert handlers.parked_one.wait(10)
+    client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    assert handlers.parked.popleft().cancelled.wait(10)
+    wait_until(lambda: server.quotas.count == 0)
+
+
+def test_a_thousand_long_polls_leave_nothing_behind(served):
+    """N-14, N-11."""
+    server, handlers = served
+    clients = [WireClient(server.port) for _ in range(300)]
+    for client in clients:
+        client.send(fetch(), 12)
+    wait_until(lambda: len(handlers.parked) == 300)
+    for client in clients:
+        client.close()
+    wait_until(lambda: server.quotas.count == 0)
+    assert all(operation.cancelled.is_set() for operation in handlers.parked)
+    assert not server.processors[0].channels
+
+
+class FakeSlice:
+    """Stands for storage's FileSlice, over bytes; never sends more than the socket takes."""
+
+    def __init__(self, data):
+        self._data = memoryview(data)
+        self.closed = False
+
+    def __len__(self):
+        return len(self._data)
+
+    def send_to(self, fd, offset, count):
+        return os.write(fd, self._data[offset : offset + count])
+
+    def read(self, offset=0, size=None):
+        return bytes(self._data[offset:])
+
+    def close(self):
+        self.closed = True
+
+
+def fetch_of_slices(slices):
+    class Serving(Handlers):
+        def fetch(self, ctx, request):
+            make = FetchResponse.Topic.Partition
+            partitions = [
+                make(
+                    partition_index=i,
+                    error_code=0,
+                    high_watermark=1,
+                    aborted_transactions=None,
+                    records=piece,
+                )
+                for i, piece in enumerate(slices)
+            ]
+            return FetchResponse(responses=[FetchResponse.Topic(topic="t", partitions=partitions)])
+
+    return Serving()
+
+
+def test_file_slices_of_all_sizes_arrive_between_their_headers():
+    bodies = [os.urandom(n) for n in (0, 1, 100, 4_096, 4_097, 300_000, 5_000_000, 10)]
+    slices = [FakeSlice(body) for body in bodies]
+    with running(fetch_of_slices(slices)) as (server, _), WireClient(server.port) as client:
+        answer = client.ask(fetch(max_wait_ms=0), 11)
+        got = [bytes(p.records) for p in answer.responses[0].partitions]
+        assert got == bodies
+        wait_until(lambda: all(piece.closed for piece in slices[1:]))
+        assert client.ask(heartbeat(1), 4).error_code == 1
+
+
+def test_a_reader_that_stops_holds_no_memory_and_starts_nothing_more():
+    """N-8: one answer is held, its data in a file; nobody else notices."""
+    slices = [FakeSlice(bytes(50_000_000))]
+    with (
+        running(fetch_of_slices(slices)) as (server, _),
+        WireClient(server.port) as stopped,
+        WireClient(server.port) as other,
+    ):
+        assert stopped.ask(heartbeat(0), 4).error_code == 0
+        stopped.send(fetch(max_wait_ms=0), 11)
+        stopped.sock.sendall(request_bytes(heartbeat(1), 4, 1))
+        (channel,) = [
+            c for c in server.processors[0].channels.values()
+            if c.sock.getpeername() == stopped.sock.getsockname()
+        ]  # fmt: skip
+        wait_until(lambda: channel.send_stalled_ms >= 0)
+        before = server.processors[0].requests
+        for number in range(50):
+            assert other.ask(heartbeat(number), 4).error_code == number
+        assert server.processors[0].requests == before + 50
+        assert channel.unsent_bytes() < 100
+        assert len(stopped.read_frame()) > 50_000_000  # it goes on: nothing was lost
+        assert stopped.read(HEARTBEAT, 4)[0] == 1
+
+
+def test_a_reader_that_stops_for_good_is_closed():
+    slices = [FakeSlice(bytes(50_000_000))]
+    now = [1_000]
+    handlers = fetch_of_slices(slices)
+    server = SocketServer(
+        SocketServerConfig(connections_max_idle_ms=60_000),
+        LOOPBACK,
+        handlers.broker,
+        handlers.apis(),
+        clock_ms=lambda: now[0],
+    )
+    server.start()
+    try:
+        with WireClient(server.port) as stopped:
+            stopped.send(fetch(max_wait_ms=0), 11)
+            wait_until(lambda: server.processors[0].bytes_out > 0)
+            now[0] += 70_000
+            server.processors[0].resume()
+            wait_until(lambda: server.quotas.count == 0)
+            assert slices[0].closed
+    finally:
+        server.shutdown(1.0)
+
+
+def test_idle_and_dawdling_connections_are_closed():
+    """N-11, N-15."""
+    now = [1_000]
+    handlers = Handlers()
+    server = SocketServer(
+        SocketServerConfig(connections_max_idle_ms=60_000, frame_complete_ms=5_000),
+        LOOPBACK,
+        handlers.broker,
+        handlers.apis(),
+        clock_ms=lambda: now[0],
+    )
+    server.start()
+    try:
+        with WireClient(server.port) as idle, WireClient(server.port) as slow:
+            slow.sock.sendall(b"\0\0\0\x30\0")
+            wait_until(lambda: server.processors[0].bytes_in == 5)
+            now[0] += 6_000
+            server.processors[0].resume()
+            assert slow.is_closed()
+            assert idle.ask(heartbeat(1), 4).error_code == 1
+            now[0] += 61_000
+            server.processors[0].resume()
+            assert idle.is_closed()
+        assert server.processors[0].connections_expired == 2
+    finally:
+        server.shutdown(1.0)
+
+
+def test_a_full_queue_stops_reading_and_loses_nothing():
+    handlers = Handlers()
+    handlers.list_offsets_gate = threading.Event()
+    with running(handlers, queued_max_requests=3, num_io_threads=1) as (server, _):
+        clients = [WireClient(server.port) for _ in range(12)]
+        for number, client in enumerate(clients):
+            client.send(ListOffsetsRequest(replica_id=number, topics=[]), 5, correlation_id=number)
+        wait_until(lambda: server.request_channel.queue_size == 3)
+        assert server.request_channel.handed_over == 4  # one is being handled
+        handlers.list_offsets_gate.set()
+        for number, client in enumerate(clients):
+            assert client.read(LIST_OFFSETS, 5)[0] == number
+            client.close()
+
+
+def test_inline_requests_overtake_slow_ones_of_other_connections_but_not_of_their_own():
+    handlers = Handlers()
+    handlers.list_offsets_gate = threading.Event()
+    with (
+        running(handlers, num_io_threads=1) as (server, _),
+        WireClient(server.port) as client,
+        WireClient(server.port) as other,
+    ):
+        client.send(ListOffsetsRequest(replica_id=1, topics=[]), 5)
+        client.send(heartbeat(2), 4)
+        wait_until(lambda: server.request_channel.handed_over == 1)
+        for number in range(20):
+            assert other.ask(heartbeat(number), 4).error_code == number
+        handlers.list_offsets_gate.set()
+        assert client.read(LIST_OFFSETS, 5)[1].throttle_time_ms == 1
+        assert client.read(HEARTBEAT, 4)[1].error_code == 2
+
+
+def test_the_memory_pool_makes_large_requests_take_turns():
+    """N-9: all of them are served in the end."""
+    with running(queued_max_request_bytes=300_000) as (server, handlers):
+        clients = [WireClient(server.port, timeout=30) for _ in range(16)]
+        body = os.urandom(500_000)
+        senders = [
+            threading.Thread(target=client.send, args=(produce(body), 9)) for client in clients
+        ]
+        for sender in senders:
+            sender.start()
+        for client in clients:
+            client.read(PRODUCE, 9)
+            client.close()
+        for sender in senders:
+            sender.join()
+        assert len(handlers.produced) == 16
+        assert server.memory.available == 300_000
+
+
+def test_a_large_request_cut_off_gives_its_memory_back():
+    with running(queued_max_request_bytes=300_000) as (server, _):
+        cut = WireClient(server.port)
+        cut.sock.sendall(request_bytes(produce(bytes(500_000)), 9, 1)[:200_000])
+        wait_until(lambda: server.memory.available < 0)
+        with WireClient(server.port) as waiting:
+            sender = threading.Thread(target=waiting.send, args=(produce(bytes(400_000)), 9))
+            sender.start()
+            cut.close()
+            waiting.read(PRODUCE, 9)
+            sender.join()
+        wait_until(lambda: server.memory.available == 300_000)
+
+
+def test_a_throttled_client_is_answered_at_once_and_then_waits(served):
+    """KIP-219."""
+    server, _ = served
+    with WireClient(server.port) as client:
+        client.send(heartbeat(1, "throttled"), 4)
+        client.send(heartbeat(2), 4)
+        started = time.monotonic()
+        client.read(HEARTBEAT, 4)
+        client.read(HEARTBEAT, 4)
+        assert time.monotonic() - started >= 0.045
+
+
+def test_connections_over_the_limits_are_accepted_and_closed():
+    with running(max_connections=3) as (server, _):
+        clients = [WireClient(server.port) for _ in range(3)]
+        assert all(client.ask(heartbeat(1), 4).error_code == 1 for client in clients)
+        with WireClient(server.port) as refused:
+            assert refused.is_closed()
+        assert server.quotas.rejected == 1
+        clients.pop().close()
+        wait_until(lambda: server.quotas.count == 2)
+        with WireClient(server.port) as admitted:
+            assert admitted.ask(heartbeat(1), 4).error_code == 1
+        for client in clients:
+            client.close()
+
+
+def test_limits_count_by_address_and_by_second():
+    from server.network.limits import ConnectionQuotas
+
+    quotas = ConnectionQuotas(10, 2, {"10.0.0.9": 1}, 4)
+    assert [quotas.admit("10.0.0.1", 0) for _ in range(3)] == [None, None, "max.connections.per.ip"]
+    assert [quotas.admit("10.0.0.9", 0) for _ in range(2)] == [None, "max.connections.per.ip"]
+    assert [quotas.admit("10.0.0.2", 0) for _ in range(2)] == [
+        None,
+        "max.connection.creation.rate",
+    ]
+    assert quotas.admit("10.0.0.2", 1_000) is None
+    quotas.release("10.0.0.9")
+    assert quotas.admit("10.0.0.9", 1_000) is None
+
+
+def test_2000_connections_come_and_go_and_the_broker_stays_up(served):
+    """N-10."""
+    server, _ = served
+    with WireClient(server.port) as steady:
+        for _ in range(20):
+            batch = [WireClient(server.port) for _ in range(100)]
+            assert steady.ask(heartbeat(1), 4).error_code == 1
+            for client in batch:
+                client.close()
+        wait_until(lambda: server.quotas.count == 1)
+    assert server.quotas.accepted == 2_001
+
+
+def test_a_process_without_descriptors_pauses_and_goes_on(served, monkeypatch):
+    """S-17: no spin, no end; the connection waits in the backlog."""
+    server, _ = served
+    acceptor = server._acceptors[0]
+    real = acceptor._listener
+
+    class Exhausted:
+        left = 3
+
+        def accept(self):
+            if self.left:
+                self.left -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return real.accept()
+
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+    monkeypatch.setattr(acceptor, "_listener", Exhausted())
+    started = time.monotonic()
+    with WireClient(server.port) as client:
+        assert client.ask(heartbeat(1), 4).error_code == 1
+    assert acceptor.exhausted == 3
+    assert time.monotonic() - started >= 0.3
+
+
+def test_an_occupied_port_is_one_clear_error():
+    with running() as (server, _):
+        taken = Listener("PLAINTEXT", "127.0.0.1", server.port)
+        with pytest.raises(BindError, match=rf"127\.0\.0\.1:{server.port} is in use"):
+            SocketServer(SocketServerConfig(), [taken], None, {}).bind()
+
+
+def test_an_unknown_host_is_one_clear_error():
+    with pytest.raises(BindError, match=r"cannot listen on 203\.0\.113\.7:0"):
+        SocketServer(
+            SocketServerConfig(), [Listener("PLAINTEXT", "203.0.113.7", 0)], None, {}
+        ).bind()
+
+
+def test_sockets_are_told_to_send_at_once_and_to_find_vanished_peers(served):
+    server, _ = served
+    with WireClient(server.port) as client:
+        client.ask(heartbeat(1), 4)
+        (channel,) = server.processors[0].channels.values()
+        assert channel.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert channel.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            assert channel.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+
+
+def test_stopping_answers_what_is_in_flight_and_wakes_long_polls():
+    handlers = Handlers()
+    handlers.list_offsets_gate = threading.Event()
+    server = SocketServer(SocketServerConfig(), LOOPBACK, None, handlers.apis())
+    server.start()
+    with (
+        WireClient(server.port) as idle,
+        WireClient(server.port) as polling,
+        WireClient(server.port) as working,
+    ):
+        polling.send(fetch(number=3), 12)
+        working.send(ListOffsetsRequest(replica_id=9, topics=[]), 5)
+        wait_until(lambda: handlers.parked and server.request_channel.handed_over == 1)
+        stopper = threading.Thread(target=server.shutdown, args=(10.0,))
+        started = time.monotonic()
+        stopper.start()
+        assert polling.read(FETCH, 12)[1].session_id == 3
+        assert polling.is_closed()
+        assert idle.is_closed()
+        handlers.list_offsets_gate.set()
+        assert working.read(LIST_OFFSETS, 5)[1].throttle_time_ms == 9
+        assert working.is_closed()
+        stopper.join(10)
+        assert time.monotonic() - started < 5
+        with pytest.raises(OSError):
+            WireClient(server.port, timeout=1)
+    assert not [t for t in threading.enumerate() if t.name.startswith(("processor", "acceptor"))]
+
+
+def test_stopping_does_not_wait_long_for_what_only_waits():
+    class Joining(Handlers):
+        def fetch(self, ctx, request):
+            self.parked_one.set()  # like a JoinGroup: answered when others come, if they do
+
+    handlers = Joining()
+    server = SocketServer(SocketServerConfig(), LOOPBACK, None, handlers.apis())
+    server.start()
+    with WireClient(server.port) as client:
+        client.send(fetch(), 12)
+        assert handlers.parked_one.wait(10)
+        started = time.monotonic()
+        server.shutdown(30.0)
+        assert 1.0 <= time.monotonic() - started < 10
+        assert client.is_closed()
+
+
+def test_the_dialled_address_is_known_to_handlers():
+    class Asking(Handlers):
+        def heartbeat(self, ctx, request):
+            seen.append(
+                (ctx.local_host, ctx.local_port, ctx.peer_host, ctx.principal, ctx.client_id)
+            )
+            return HeartbeatResponse(error_code=0)
+
+    seen = []
+    with (
+        running(Asking(), [Listener("PLAINTEXT", "", 0)]) as (server, _),
+        WireClient(server.port) as client,
+    ):
+        client.ask(heartbeat(1), 4)
+    assert seen == [("127.0.0.1", server.port, "127.0.0.1", "User:ANONYMOUS", "test")]
+
+
+TWO = [Listener("PLAINTEXT", "127.0.0.1", 0), Listener("INTERNAL", "127.0.0.1", 0)]
+
+
+def test_each_listener_has_its_port_and_connections_know_theirs():
+    class Asking(Handlers):
+        def heartbeat(self, ctx, request):
+            seen.append((ctx.listener_name, ctx.local_port, ctx.connection.connection_id))
+            return HeartbeatResponse(error_code=0)
+
+    seen = []
+    with running(Asking(), TWO) as (server, _):
+        ports = server.ports
+        with WireClient(ports["PLAINTEXT"]) as one, WireClient(ports["INTERNAL"]) as other:
+            one.ask(heartbeat(1), 4)
+            other.ask(heartbeat(1), 4)
+    assert server.port == ports["PLAINTEXT"] != ports["INTERNAL"]
+    assert sorted(seen) == [
+        ("INTERNAL", ports["INTERNAL"], 1),
+        ("PLAINTEXT", ports["PLAINTEXT"], 0),
+    ]
+
+
+def test_no_listener_is_kept_when_one_cannot_be_had():
+    with running() as (taken, _):
+        free = Listener("FREE", "127.0.0.1", 0)
+        occupied = Listener("OCCUPIED", "127.0.0.1", taken.port)
+        server = SocketServer(SocketServerConfig(), [free, occupied], None, {})
+        with pytest.raises(BindError, match="in use"):
+            server.bind()
+        port = server.ports["FREE"]
+    with pytest.raises(ConnectionRefusedError):
+        WireClient(port)
+
+
+def test_clients_cannot_take_the_connections_of_brokers():
+    with running(None, TWO, "INTERNAL", max_connections=1) as (server, _):
+        ports = server.ports
+        with WireClient(ports["PLAINTEXT"]) as first:
+            first.ask(heartbeat(1), 4)
+            with WireClient(ports["PLAINTEXT"]) as second:
+                assert second.is_closed()
+            with WireClient(ports["INTERNAL"]) as broker:
+                assert broker.ask(heartbeat(2), 4).error_code == 2
+
+
+def test_a_request_leaves_no_reference_cycle_behind(served):
+    """What the collector does not have to look for, it need not run for."""
+    server, handlers = served
+    with WireClient(server.port) as client:
+
+        def converse():
+            client.ask(heartbeat(1), 4)
+            client.ask(produce(), 9)
+            client.ask(fetch(max_wait_ms=0), 12)
+            client.ask(ListOffsetsRequest(replica_id=1, topics=[]), 5)
+            handlers.parked_one.clear()
+            client.send(fetch(), 12)
+            assert handlers.parked_one.wait(10)
+            handlers.parked.popleft().force_complete()
+            client.read(FETCH, 12)
+
+        converse()
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            for _ in range(20):
+                converse()
+            gc.collect()
+            garbage = [
+                o for o in gc.garbage
+                if type(o).__module__.startswith(("server.", "wire.")) or callable(o)
+            ]  # fmt: skip
+        finally:
+            gc.set_debug(0)
+            gc.enable()
+            gc.garbage.clear()
+        assert garbage == []
+
+
+def test_the_platforms_without_epoll_are_served_too(monkeypatch):
+    from server.network import channel, processor
+
+    with monkeypatch.context() as patched:
+        patched.setattr(processor, "new_poller", channel._SelectorPoller)
+        with running() as (server, handlers), WireClient(server.port) as client:
+            assert client.ask(heartbeat(1), 4).error_code == 1
+            client.send(fetch(number=4), 12)
+            assert handlers.parked_one.wait(10)
+            client.send(heartbeat(2), 4)
+            handlers.parked.popleft().force_complete()
+            assert client.read(FETCH, 12)[1].session_id == 4
+            assert client.read(HEARTBEAT, 4)[1].error_code == 2
+    assert hasattr(select, "epoll")

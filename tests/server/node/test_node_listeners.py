@@ -1,0 +1,61 @@
+"""Which address a client is told, by a whole node over real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from server.config.kafka_config import KafkaConfig
+from server.node.node import Node
+from server.peers.blocking_peer import BlockingPeer
+from wire.messages.cluster import MetadataRequest, MetadataResponse
+
+TWO = {
+    "listeners": "PLAINTEXT://127.0.0.1:0,PLAINTEXT_HOST://127.0.0.1:0",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PLAINTEXT_HOST:PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+}
+
+
+@contextmanager
+def node(directory: Path, **more: str) -> Iterator[Node]:
+    settings = {key.replace("_", "."): value for key, value in more.items()}
+    one = Node(KafkaConfig({"log.dirs": str(directory), **TWO, **settings}))
+    try:
+        one.start()
+        yield one
+    finally:
+        one.shutdown()
+
+
+def told(one: Node, listener: str) -> list[tuple[str, int]]:
+    """The brokers' addresses as a client of that listener is told them."""
+    assert one.broker_server is not None
+    peer = BlockingPeer("127.0.0.1", one.broker_server.socket_server.ports[listener], "client")
+    try:
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+        answer = peer.exchange(request, 12, MetadataResponse)
+    finally:
+        peer.close()
+    return [(broker.host, broker.port) for broker in answer.brokers]
+
+
+def test_each_client_is_told_the_address_it_dialled(tmp_path: Path) -> None:
+    with node(tmp_path) as one:
+        assert one.broker_server is not None
+        ports = one.broker_server.socket_server.ports
+        for listener, port in ports.items():
+            assert told(one, listener) == [("127.0.0.1", port)]
+
+
+def test_each_client_is_told_what_its_listener_advertises(tmp_path: Path) -> None:
+    advertised = "PLAINTEXT://broker:19092,PLAINTEXT_HOST://localhost:9092"
+    with node(tmp_path, advertised_listeners=advertised) as one:
+        assert told(one, "PLAINTEXT") == [("broker", 19092)]
+        assert told(one, "PLAINTEXT_HOST") == [("localhost", 9092)]
+
+
+def test_a_listener_that_is_not_advertised_leads_nowhere(tmp_path: Path) -> None:
+    with node(tmp_path, advertised_listeners="PLAINTEXT://broker:19092") as one:
+        assert told(one, "PLAINTEXT_HOST") == []

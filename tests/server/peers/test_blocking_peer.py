@@ -1,0 +1,174 @@
+"""BlockingPeer against peers that are played by the test, over real sockets."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from server.peers.blocking_peer import BlockingPeer
+from tests.server.peers.played_peer import PATIENCE_S, PlayedPeer
+from wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from wire.messages.data import FetchRequest, FetchResponse
+
+
+@pytest.fixture
+def peer():
+    with PlayedPeer() as peer:
+        yield peer
+
+
+def test_blocking_exchanges_reuse_one_connection(peer):
+    def play() -> None:
+        connection = peer.accept()
+        for _ in range(3):
+            header, _ = connection.request()
+            connection.answer(header, ApiVersionsResponse(error_code=0, api_keys=[]))
+        connection.close()
+
+    player = threading.Thread(target=play)
+    player.start()
+    blocking = BlockingPeer(*peer.address, "broker-1-fetcher-0-leader-2", PATIENCE_S)
+    for _ in range(3):
+        assert blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse).error_code == 0
+    player.join()
+    with pytest.raises(ConnectionError):
+        blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+    blocking.close()
+
+
+def test_fetched_records_are_a_view_of_the_answer_and_stay_valid(peer):
+    records = bytes(range(256)) * 8192  # 2 MiB: arrives in many segments
+
+    def play() -> None:
+        connection = peer.accept()
+        for first in (b"a", b"b"):
+            header, _ = connection.request()
+            partition = FetchResponse.Topic.Partition(
+                partition_index=0,
+                error_code=0,
+                high_watermark=0,
+                aborted_transactions=None,
+                records=first + records,
+            )
+            topic = FetchResponse.Topic(topic_id=bytes(16), partitions=[partition])
+            connection.answer(header, FetchResponse(error_code=0, responses=[topic]))
+        connection.close()
+
+    player = threading.Thread(target=play)
+    player.start()
+    blocking = BlockingPeer(*peer.address, "broker-1-fetcher-0-leader-2", PATIENCE_S)
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, isolation_level=0, topics=[])
+    fetched = [
+        blocking.exchange(request, 17, FetchResponse).responses[0].partitions[0].records
+        for _ in range(2)
+    ]
+    player.join()
+    blocking.close()
+    assert [type(view) for view in fetched] == [memoryview, memoryview]
+    assert fetched == [b"a" + records, b"b" + records]
+
+
+def test_a_blocking_exchange_with_a_silent_peer_times_out(peer):
+    blocking = BlockingPeer(*peer.address, "broker-1", 0.05)
+    with pytest.raises(TimeoutError):
+        blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+    connection = peer.accept()
+    connection.request()
+    assert connection.is_closed_by_the_client()
+    blocking.close()
+
+
+def test_a_blocking_peer_that_stops_within_an_answer_times_out(peer):
+    blocking = BlockingPeer(*peer.address, "broker-1", 0.05)
+    failures: SimpleQueue[BaseException] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+        except OSError as error:
+            failures.put(error)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    connection = peer.accept()
+    connection.request()
+    connection.sock.sendall(struct.pack(">ih", 100, 0))
+    assert isinstance(failures.get(timeout=PATIENCE_S), TimeoutError)
+    asker.join()
+
+
+def test_a_blocking_peer_connects_again_after_a_failure(peer):
+    blocking = BlockingPeer(*peer.address, "broker-1", PATIENCE_S)
+    results: SimpleQueue[Any] = SimpleQueue()
+
+    def ask() -> None:
+        for _ in range(2):
+            try:
+                results.put(blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse))
+            except OSError as error:
+                results.put(error)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    peer.accept().close()
+    assert isinstance(results.get(timeout=PATIENCE_S), ConnectionError)
+    connection = peer.accept()
+    header, _ = connection.request()
+    connection.answer(header, ApiVersionsResponse(error_code=35, api_keys=[]))
+    assert results.get(timeout=PATIENCE_S).error_code == 35
+    asker.join()
+    blocking.close()
+
+
+def test_closing_aborts_an_exchange_that_waits(peer):
+    blocking = BlockingPeer(*peer.address, "broker-1", PATIENCE_S * 6)
+    failures: SimpleQueue[BaseException] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+        except OSError as error:
+            failures.put(error)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    connection = peer.accept()
+    connection.request()
+    began = time.monotonic()
+    blocking.close()
+    assert isinstance(failures.get(timeout=PATIENCE_S), ConnectionError)
+    assert time.monotonic() - began < PATIENCE_S
+    asker.join()
+    with pytest.raises(ConnectionError, match="closed"):
+        blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+
+
+def test_a_refused_blocking_connection_is_an_os_error():
+    with PlayedPeer() as peer:
+        address = peer.address
+    with pytest.raises(ConnectionRefusedError):
+        BlockingPeer(*address, "broker-1").exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+
+
+def test_a_blocking_answer_that_is_not_kafkas_is_a_connection_error(peer):
+    blocking = BlockingPeer(*peer.address, "broker-1", PATIENCE_S)
+    failures: SimpleQueue[BaseException] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+        except OSError as error:
+            failures.put(error)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    connection = peer.accept()
+    connection.request()
+    connection.sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    assert "not Kafka's" in str(failures.get(timeout=PATIENCE_S))
+    asker.join()

@@ -1,0 +1,567 @@
+"""A partition log as producers, consumers and replicas use it."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from storage.config import LogConfig
+from storage.log.partition_log import AppendOrigin, PartitionLog
+from storage.open_files import FileSlice
+from tests.storage.log_support import (
+    WALL_MS,
+    append,
+    batch,
+    make_log,
+    read_bytes,
+    read_from,
+    values,
+)
+from wire.errors import ErrorCode, KafkaError
+from wire.records import (
+    ControlRecordType,
+    EndTxnMarker,
+    Record,
+    build_batch,
+    end_txn_marker_batch,
+    iterate_headers,
+    read_header,
+    read_records,
+)
+
+HOUR_MS = 3_600_000
+
+
+def code_of(error: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
+    return error.value.code
+
+
+# --- append ------------------------------------------------------------------------------------
+
+
+def test_records_come_back_with_the_offsets_they_were_given(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    first = append(log, "a", "b")
+    second = append(log, "c")
+    assert (first.first_offset, first.last_offset) == (0, 1)
+    assert (second.first_offset, second.last_offset) == (2, 2)
+    assert [(r.offset, r.value) for r in read_from(log)] == [(0, b"a"), (1, b"b"), (2, b"c")]
+    assert log.log_end_offset == 3
+
+
+def test_a_stored_batch_differs_from_the_sent_one_only_in_offset_and_epoch(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    append(log, "before")
+    sent = batch("a", "b")
+    log.append_as_leader(sent, 7, WALL_MS)
+    stored = read_bytes(log, 1)
+    assert stored[16:] == sent[16:]
+    header = read_header(stored)
+    assert (header.base_offset, header.leader_epoch) == (1, 7)
+
+
+def test_an_append_tells_times_epoch_and_size(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    sent = batch("a", timestamp=WALL_MS - 5)
+    info = log.append_as_leader(sent, 3, WALL_MS)
+    assert (info.max_timestamp, info.log_append_time_ms) == (WALL_MS - 5, -1)
+    assert (info.leader_epoch, info.size, info.log_start_offset) == (3, len(sent), 0)
+    assert not info.duplicate
+    assert not info.must_flush
+
+
+@pytest.mark.parametrize(
+    ("config", "sent", "code"),
+    [
+        (LogConfig(max_message_bytes=100), batch("x" * 100), ErrorCode.MESSAGE_TOO_LARGE),
+        (LogConfig(segment_bytes=100), batch("x" * 100), ErrorCode.RECORD_LIST_TOO_LARGE),
+        (LogConfig(), batch("x")[:-1], ErrorCode.INVALID_RECORD),
+        (LogConfig(), batch("x")[:-1] + b"!", ErrorCode.CORRUPT_MESSAGE),
+        (LogConfig(), batch("x", base_offset=5), ErrorCode.INVALID_RECORD),
+        (LogConfig(), batch("x") * 2, ErrorCode.INVALID_RECORD),
+        (LogConfig(), batch("x", is_control=True), ErrorCode.INVALID_RECORD),
+        (LogConfig(), batch("x", timestamp=WALL_MS + HOUR_MS + 1), ErrorCode.INVALID_TIMESTAMP),
+        (
+            LogConfig(message_timestamp_before_max_ms=1000),
+            batch("x", timestamp=WALL_MS - 1001),
+            ErrorCode.INVALID_TIMESTAMP,
+        ),
+        (
+            LogConfig(cleanup_policy=frozenset({"compact"})),
+            batch("x", key=None),
+            ErrorCode.INVALID_RECORD,
+        ),
+    ],
+)
+def test_a_batch_that_breaks_a_rule_is_refused_and_leaves_no_trace(
+    tmp_path: Path, config: LogConfig, sent: bytes, code: ErrorCode
+) -> None:
+    log = make_log(tmp_path, config)
+    with pytest.raises(KafkaError) as error:
+        log.append_as_leader(sent, 0, WALL_MS)
+    assert code_of(error) is code
+    assert (log.log_end_offset, log.size) == (0, 0)
+
+
+def test_records_at_fault_are_named(tmp_path: Path) -> None:
+    log = make_log(tmp_path, LogConfig(cleanup_policy=frozenset({"compact"})))
+    rows = [Record(-1, WALL_MS, key, b"v") for key in (b"k", None, b"k", None)]
+    with pytest.raises(KafkaError) as error:
+        log.append_as_leader(build_batch(rows), 0, WALL_MS)
+    assert [index for index, _ in error.value.record_errors] == [1, 3]
+
+
+def test_a_compacted_log_takes_records_with_keys(tmp_path: Path) -> None:
+    log = make_log(tmp_path, LogConfig(cleanup_policy=frozenset({"compact", "delete"})))
+    append(log, "a", "b")
+    assert values(read_from(log)) == [b"a", b"b"]
+
+
+def test_log_append_time_stamps_the_batch_with_the_brokers_clock(tmp_path: Path) -> None:
+    log = make_log(tmp_path, LogConfig(message_timestamp_type="LogAppendTime"))
+    info = append(log, "a", timestamp=5)
+    assert info.log_append_time_ms == info.max_timestamp == WALL_MS
+    assert [record.timestamp for record in read_from(log)] == [WALL_MS]
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_compression_type_decides_how_batches_are_stored(tmp_path: Path, codec: str) -> None:
+    log = make_log(tmp_path, LogConfig(compression_type=codec))
+    log.append_as_leader(batch("a" * 50, "b" * 50, codec=1), 0, WALL_MS)  # producers send gzip
+    stored = read_bytes(log, 0)
+    assert read_header(stored).codec == ["uncompressed", "gzip", "snappy", "lz4", "zstd"].index(
+        codec
+    )
+    assert values(read_records(stored)) == [b"a" * 50, b"b" * 50]
+
+
+def test_recompression_keeps_the_producers_sequence(tmp_path: Path) -> None:
+    log = make_log(tmp_path, LogConfig(compression_type="lz4"))
+    sent = batch("a", producer_id=9, producer_epoch=1, base_sequence=0)
+    log.append_as_leader(sent, 0, WALL_MS)
+    assert log.append_as_leader(sent, 0, WALL_MS).duplicate
+
+
+# --- idempotence and transactions --------------------------------------------------------------
+
+
+def test_a_repeated_batch_is_answered_with_its_first_offset_and_not_written(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    sent = batch("a", producer_id=4, producer_epoch=0, base_sequence=0)
+    first = log.append_as_leader(sent, 0, WALL_MS)
+    log.append_as_leader(batch("b", producer_id=4, producer_epoch=0, base_sequence=1), 0, WALL_MS)
+    again = log.append_as_leader(sent, 0, WALL_MS)
+    assert again.duplicate
+    assert (again.first_offset, again.last_offset) == (first.first_offset, first.last_offset)
+    assert log.log_end_offset == 2
+
+
+def test_a_gap_in_sequences_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    log.append_as_leader(batch("a", producer_id=4, producer_epoch=0, base_sequence=0), 0, WALL_MS)
+    with pytest.raises(KafkaError) as error:
+        log.append_as_leader(
+            batch("c", producer_id=4, producer_epoch=0, base_sequence=2), 0, WALL_MS
+        )
+    assert code_of(error) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    log.append_as_leader(batch("b", producer_id=4, producer_epoch=0, base_sequence=1), 0, WALL_MS)
+    assert values(read_from(log)) == [b"a", b"b"]
+
+
+def transactional(value: str, producer_id: int, sequence: int) -> bytes:
+    return batch(
+        value,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+        is_transactional=True,
+    )
+
+
+def end_transaction(log: PartitionLog, producer_id: int, kind: ControlRecordType) -> None:
+    marker = end_txn_marker_batch(
+        EndTxnMarker(kind, 0), producer_id=producer_id, producer_epoch=0, timestamp=WALL_MS
+    )
+    log.append_as_leader(marker, 0, WALL_MS, AppendOrigin.COORDINATOR)
+
+
+def test_the_last_stable_offset_waits_for_the_oldest_open_transaction(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    append(log, "plain")
+    log.append_as_leader(transactional("a", 1, 0), 0, WALL_MS)
+    log.append_as_leader(transactional("b", 2, 0), 0, WALL_MS)
+    log.update_high_watermark(3)
+    assert log.last_stable_offset == 1
+    end_transaction(log, 1, ControlRecordType.COMMIT)
+    # The marker is written but not replicated: the transaction is not decided yet (V-2).
+    assert log.last_stable_offset == 1
+    log.update_high_watermark(4)
+    assert log.last_stable_offset == 2
+    end_transaction(log, 2, ControlRecordType.ABORT)
+    log.update_high_watermark(5)
+    assert log.last_stable_offset == 5
+
+
+def test_aborted_transactions_are_listed_for_the_range_that_was_read(tmp_path: Path) -> None:
+    log = make_log(tmp_path, LogConfig(segment_bytes=400))
+    for producer_id in range(1, 7):
+        log.append_as_leader(transactional("x", producer_id, 0), 0, WALL_MS)
+        kind = ControlRecordType.COMMIT if producer_id % 2 else ControlRecordType.ABORT
+        end_transaction(log, producer_id, kind)
+    log.update_high_watermark(log.log_end_offset)
+    assert len(log.segments) > 2
+    aborted = log.aborted_transactions(0, log.log_end_offset)
+    assert [(txn.producer_id, txn.first_offset) for txn in aborted] == [(2, 2), (4, 6), (6, 10)]
+    assert [txn.producer_id for txn in log.aborted_transactions(4, 8)] == [4]
+    result = log.read(2, 1 << 20, True, log.last_stable_offset, include_aborted=True)
+    assert result.aborted is not None
+    assert result.aborted[0].producer_id == 2
+
+
+# --- read --------------------------------------------------------------------------------------
+
+
+def test_reads_are_bounded_by_start_end_and_upper_offset(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    for value in "abcde":
+        append(log, value)
+    log.update_high_watermark(3)
+    log.increment_log_start_offset(1)
+    for offset in (0, 6):
+        with pytest.raises(KafkaError) as error:
+            log.read(offset, 1000, True, 5)
+        assert code_of(error) is ErrorCode.OFFSET_OUT_OF_RANGE
+    # V-1: between the high watermark and the end there is nothing to see, which is no error.
+    for offset in (3, 4, 5):
+        assert log.read(offset, 1000, True, 3).records is None
+    assert values(read_records(read_bytes(log, 2, upper=3))) == [b"c"]
+
+
+@pytest.mark.parametrize("upper", range(1, 12))
+def test_nothing_at_or_above_the_upper_offset_is_returned(tmp_path: Path, upper: int) -> None:
+    log = make_log(tmp_path, LogConfig(segment_bytes=300))
+    for number in range(6):
+        append(log, f"{number}a", f"{number}b")
+    for start in range(0, upper - 1, 2):
+        for reader in (log, make_log(tmp_path, log.config)):
+            data = read_bytes(reader, start, upper=upper)
+            headers = [header for _, header in iterate_headers(data)]
+            assert headers
+            assert sum(header.size for header in headers) == len(data)
+            assert all(header.last_offset < upper for header in headers)
+
+
+def test_a_read_in_the_middle_of_a_batch_returns_the_whole_batch(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    append(log, "a", "b", "c")
+    assert read_header(read_bytes(log, 1)).base_offset == 0
+    assert values(read_from(log, 1)) == [b"b", b"c"]
+
+
+def test_the_first_batch_comes_whole_or_not_at_all(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    sent = batch("x" * 1000)
+    log.append_as_leader(sent, 0, WALL_MS)
+    append(log, "y")
+    result = log.read(0, 10, True, 2)
+    assert result.records is not None
+    assert len(result.records) == len(sent)
+    assert log.read(0, 10, False, 2).records is None
+    exact = log.read(0, len(sent) + 5, False, 2)
+    assert exact.records is not None
+    assert len(exact.records) == len(sent) + 5  # the second batch may be cut
+
+
+def test_any_offset_is_found_at_any_batch_size(tmp_path: Path) -> None:
+    rng = random.Random(7)
+    log = make_log(tmp_path, LogConfig(segment_bytes=30_000, index_interval_bytes=500))
+    expected: list[bytes] = []
+    while len(expected) < 3000:
+        group = [
+            b"%d" % (len(expected) + i) + b"." * rng.randrange(60) for i in range(rng.randint(1, 9))
+        ]
+        append(log, *group)
+        expected += group
+    assert len(log.segments) > 3
+    cold = make_log(tmp_path, log.config)  # knows no positions
+    for offset in rng.sample(range(len(expected)), 500):
+        for reader in (log, cold):
+            data = read_bytes(reader, offset, size=200)
+            record = next(r for r in read_records(data) if r.offset == offset)
+            assert record.value == expected[offset]
+    assert values(read_from(cold, size=7000)) == expected
+
+
+def test_a_slice_goes_to_a_socket_without_passing_through_python(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    append(log, "x" * 5000)
+    records = log.read(0, 1 << 20, True, 1).records
+    assert records is not None
+    left, right = socket.socketpair()
+    with left, right:
+        left.setblocking(False)
+        sent = records.send_to(left.fileno(), 0, 1000)
+        sent += records.send_to(left.fileno(), sent, len(records) - sent)
+        assert sent == len(records)
+        assert right.recv(1 << 16) == records.read()
+        with pytest.raises(BlockingIOError):
+            _send_for_ever(records, left.fileno())
+
+
+def _send_for_ever(records: FileSlice, fd: int) -> None:
+    while True:
+        records.send_to(fd, 0, len(records))
+
+
+def test_where_a_platform_has_no_sendfile_slices_are_read_and_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.files.sendfile", None)
+    log = make_log(tmp_path)
+    append(log, "x" * 5000)
+    records = log.read(0, 1 << 20, True, 1).records
+    assert records is not None
+    left, right = socket.socketpair()
+    with left, right:
+        assert records.send_to(left.fileno(), 100, 1000) == 1000
+        assert right.recv(1 << 16) == records.read(100, 1000)
+
+
+def test_readers_see_only_whole_batches_while_a_writer_appends(tmp_path: Path) -> None:
+    log = make_log(tmp_path, LogConfig(segment_bytes=5000))
+    total = 600
+    problems: list[str] = []
+
+    def read() -> None:
+        seen = 0
+        while seen < total and not problems:
+            end = log.log_end_offset
+            if seen == end:
+                continue
+            data = read_bytes(log, seen, upper=end)
+            for _, header in iterate_headers(data):
+                if header.base_offset != seen or header.last_offset >= end:
+                    problems.append(f"{header} at {seen}, end {end}")
+                seen = header.next_offset
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for number in range(total // 2):
+        append(log, f"{number}", "x" * 40)
+    for reader in readers:
+        reader.join(30)
+    assert problems == []
+
+
+def test_readable_bytes_counts_what_lies_between_two_offsets(tmp_path: Path) -> None:
+    log = make_log(tmp_path, LogConfig(segment_bytes=500))
+    sizes = [append(log, "x" * (10 * number)).size for number in range(12)]
+    assert len(log.segments) > 2
+    for start in range(13):
+        for end in range(start, 13):
+            assert log.readable_bytes(start, end) == sum(sizes[start:end])
+    assert log.readable_bytes(5, 3) == 0
+
+
+def test_index_entries_are_where_kafka_writes_them(tmp_path: Path) -> None:
+    """One for a batch before which more than the interval was written; it ends at the offset."""
+    rng = random.Random(9)
+    log = make_log(tmp_path, LogConfig(index_interval_bytes=1000))
+    times = []
+    for number in range(200):
+        time = WALL_MS + rng.randint(-500, 500)
+        times.append(time)
+        rows = [Record(-1, time, b"k", b"x" * rng.randrange(400)) for _ in range(number % 3 + 1)]
+        log.append_as_leader(build_batch(rows), 0, WALL_MS)
+    segment = log.active_segment
+    offsets, newest = [], []
+    since, best = 0, (-1, 0)
+    for position, header in segment.batches(0):
+        best = max(best, (header.max_timestamp, -header.last_offset))
+        if since > 1000:
+            offsets.append((header.last_offset, position))
+            if not newest or best[0] > newest[-1][0]:
+                newest.append((best[0], -best[1]))
+            since = 0
+        since += header.size
+    assert len(offsets) > 20
+    index, time_index = segment.offset_index, segment.time_index
+    assert [index.entry(slot) for slot in range(index.entries)] == offsets
+    assert [time_index.entry(slot) for slot in range(time_index.entries)] == newest
+    # Recovery writes the same, and the newest time as last entry.
+    recovered = make_log(tmp_path, log.config).active_segment
+    again = recovered.offset_index
+    assert [again.entry(slot) for slot in range(again.entries)] == offsets
+    assert recovered.time_index.last_entry == (max(times), recovered.max_timestamp_offset)
+
+
+# --- time --------------------------------------------------------------------------------------
+
+
+def test_offsets_are_found_by_time_as_a_full_scan_finds_them(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    log = make_log(
+        tmp_path, LogConfig(segment_bytes=4000, index_interval_bytes=200, segment_ms=2**40)
+    )
+    times: list[int] = []
+    while len(times) < 400:
+        stamps = [WALL_MS + rng.randint(-5000, 5000) for _ in range(rng.randint(1, 4))]
+        rows = [Record(-1, stamp, b"k", b"v" * 20) for stamp in stamps]
+        log.append_as_leader(build_batch(rows, codec=rng.choice([0, 1])), 0, WALL_MS)
+        times += stamps
+    for target in [rng.randint(WALL_MS - 5200, WALL_MS + 5200) for _ in range(300)]:
+        expected = next(((t, o) for o, t in enumerate(times) if t >= target), None)
+        found = log.offset_for_timestamp(target)
+        assert (None if found is None else (found.timestamp, found.offset)) == expected
+    newest = log.max_timestamp_offset()
+    assert newest is not None
+    assert (newest.timestamp, newest.offset) == (max(times), times.index(max(times)))
+
+
+def test_a_time_lookup_names_the_leader_epoch_and_skips_deleted_records(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    append(log, "a", "b", epoch=2)
+    append(log, "c", epoch=5)
+    log.update_high_watermark(3)
+    assert log.offset_for_timestamp(WALL_MS) == (WALL_MS, 0, 2)
+    log.increment_log_start_offset(1)
+    assert log.offset_for_timestamp(WALL_MS) == (WALL_MS, 1, 2)
+    log.increment_log_start_offset(2)
+    assert log.offset_for_timestamp(WALL_MS) == (WALL_MS, 2, 5)
+    assert log.offset_for_timestamp(WALL_MS + 1) is None
+
+
+def test_a_log_without_times_has_no_newest_record(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    assert log.max_timestamp_offset() is None
+    append(log, "a", timestamp=-1)
+    assert log.max_timestamp_offset() is None
+
+
+# --- epochs, followers, truncation -------------------------------------------------------------
+
+
+def test_epochs_are_noted_with_the_first_offset_written_in_them(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    append(log, "a", epoch=1)
+    log.assign_epoch_start(3, 1)
+    append(log, "b", epoch=3)
+    append(log, "c", epoch=3)
+    assert log.latest_epoch == 3
+    assert log.end_offset_for_epoch(3) == (3, 3)
+    assert log.end_offset_for_epoch(2) == (1, 1)
+    assert log.end_offset_for_epoch(9) == (-1, -1)
+
+
+def stored(value: str, offset: int, epoch: int) -> bytes:
+    return batch(value, base_offset=offset, leader_epoch=epoch)
+
+
+def test_a_follower_stores_what_its_leader_sent_byte_for_byte(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    sent = stored("a", 0, 1) + stored("b", 1, 1) + stored("c", 4, 2)
+    info = log.append_as_follower(sent + stored("d", 5, 2)[:-3], 2)
+    assert (info.first_offset, info.last_offset, info.size) == (0, 4, len(sent))
+    assert read_bytes(log, 0) == sent
+    assert [tuple(entry) for entry in log.leader_epochs.entries] == [(1, 0), (2, 4)]
+
+
+def test_a_follower_keeps_the_valid_prefix_of_a_bad_response(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    bad = bytearray(stored("b", 1, 1))
+    bad[-1] ^= 1
+    log.append_as_follower(stored("a", 0, 1) + bytes(bad) + stored("c", 2, 1), 1)
+    assert log.log_end_offset == 1
+    for wrong, code in [
+        (bytes(bad), ErrorCode.CORRUPT_MESSAGE),
+        (stored("a", 0, 1), ErrorCode.OFFSET_OUT_OF_RANGE),
+        (stored("b", 1, 2), ErrorCode.FENCED_LEADER_EPOCH),
+        (b"\0" * 100, ErrorCode.CORRUPT_MESSAGE),
+    ]:
+        with pytest.raises(KafkaError) as error:
+            log.append_as_follower(wrong, 1)
+        assert code_of(error) is code
+    assert log.append_as_follower(stored("b", 1, 1)[:50], 1).size == 0
+    assert log.log_end_offset == 1
+
+
+@pytest.mark.parametrize("to", range(12))
+def test_truncation_leaves_exactly_what_was_before(tmp_path: Path, to: int) -> None:
+    log = make_log(tmp_path, LogConfig(segment_bytes=300, index_interval_bytes=50))
+    for number in range(6):
+        append(log, f"{number}a", f"{number}b", epoch=number)
+    log.update_high_watermark(4)
+    assert log.truncate_to(to)
+    end = to - to % 2  # batches are cut whole
+    assert log.log_end_offset == end
+    assert [r.offset for r in read_from(log)] == list(range(end))
+    assert log.high_watermark == min(4, end)
+    assert all(entry.start_offset < end for entry in log.leader_epochs.entries)
+    info = append(log, "new", epoch=9)
+    assert info.first_offset == end
+    assert values(read_from(log))[-1] == b"new"
+    assert not log.truncate_to(99)
+
+
+def test_truncation_forgets_the_producers_of_what_was_cut(tmp_path: Path) -> None:
+    log = make_log(tmp_path, LogConfig(segment_bytes=300))
+    batches = [
+        batch("x" * 20, producer_id=1, producer_epoch=0, base_sequence=number)
+        for number in range(8)
+    ]
+    for sent in batches:
+        log.append_as_leader(sent, 0, WALL_MS)
+    log.truncate_to(5)
+    assert log.append_as_leader(batches[4], 0, WALL_MS).duplicate
+    assert log.append_as_leader(batches[5], 0, WALL_MS).first_offset == 5
+    with pytest.raises(KafkaError) as error:
+        log.append_as_leader(batches[7], 0, WALL_MS)
+    assert code_of(error) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_starting_over_leaves_an_empty_log_at_the_new_offset(tmp_path: Path) -> None:
+    log = make_log(tmp_path, LogConfig(segment_bytes=200))
+    for value in "abcd":
+        append(log, value, epoch=4)
+    log.truncate_fully_and_start_at(100)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (100, 100, 100)
+    assert (log.size, log.latest_epoch, log.flushed_offset) == (0, -1, 100)
+    assert append(log, "x", epoch=5).first_offset == 100
+    reopened = make_log(tmp_path, log.config)
+    assert (reopened.log_start_offset, reopened.log_end_offset) == (100, 101)
+
+
+def test_the_high_watermark_only_rises_and_never_beyond_the_end(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    append(log, "a", "b")
+    assert log.update_high_watermark(2)
+    assert not log.update_high_watermark(1)
+    assert log.high_watermark == 2
+    with pytest.raises(ValueError, match="above log end"):
+        log.update_high_watermark(3)
+
+
+def test_the_log_start_moves_up_to_the_high_watermark(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    append(log, "a", "b", "c", epoch=1)
+    log.update_high_watermark(2)
+    with pytest.raises(KafkaError) as error:
+        log.increment_log_start_offset(3)
+    assert code_of(error) is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert log.increment_log_start_offset(2)
+    assert not log.increment_log_start_offset(1)
+    assert values(read_from(log)) == [b"c"]
+
+
+def test_a_log_needs_to_be_flushed_after_as_many_records_as_configured(tmp_path: Path) -> None:
+    log = make_log(tmp_path, LogConfig(flush_messages=3))
+    assert not append(log, "a", "b").must_flush
+    assert append(log, "c").must_flush
+    log.flush()
+    assert log.flushed_offset == 3
+    assert not append(log, "d").must_flush
