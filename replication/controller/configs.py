@@ -17,6 +17,7 @@ from replication.controller.context import (
     RECORDS_PER_OPERATION_MAX,
     ConfigSchema,
     ControllerResult,
+    repeated,
 )
 from replication.controller.elections import MIN_INSYNC_REPLICAS
 from replication.metadata.image import (
@@ -117,11 +118,12 @@ def _alter(
 ) -> tuple[list[Any], list[tuple[tuple[int, str], KafkaError]]]:
     """Records of all resources that may change, and every resource's outcome in request order."""
     keys = [(resource.resource_type, resource.resource_name) for resource in resources]
+    twice = repeated(keys)
     records: list[Any] = []
     outcomes: list[tuple[tuple[int, str], KafkaError]] = []
     for key, resource in zip(keys, resources, strict=True):
         try:
-            if keys.count(key) > 1:
+            if key in twice:
                 raise _invalid_request("Each resource must appear at most once.")
             _check_resource(image, *key)
             names = [entry.name for entry in resource.configs]

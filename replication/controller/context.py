@@ -7,9 +7,10 @@ the answer of the one pattern.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 RECORDS_PER_OPERATION_MAX = 10_000
 """A user's request may not write more records (Kafka: MAX_RECORDS_PER_USER_OP, rule B-10)."""
@@ -26,6 +27,15 @@ def last_offset(first_offset: int, count: int) -> int:
     """Where the last of `count` records ends up, its transaction's marks included."""
     marks = 2 if count > RECORDS_PER_BATCH_MAX else 0
     return first_offset + count + marks - 1
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def repeated(keys: Iterable[_Key]) -> set[_Key]:
+    """Those that one request names more than once. Work in proportion to what it names: a client
+    chooses how many those are, and everybody's requests wait meanwhile."""
+    return {key for key, count in Counter(keys).items() if count > 1}
 
 
 class ControllerResult(NamedTuple):

@@ -20,6 +20,7 @@ from replication.controller.context import (
     ControllerConfig,
     ControllerContext,
     ControllerResult,
+    repeated,
 )
 from replication.metadata.image import (
     RESOURCE_BROKER,
@@ -75,14 +76,12 @@ def create_topics(
     """Serve CreateTopics. `new_id` gives a fresh topic id (rule 13: ids are never used twice)."""
     creation = _TopicCreation(image, config, schema, context, new_id)
     names = [topic.name for topic in request.topics]
-    repeated = (
-        {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()
-    )
+    twice = repeated(names)
     for topic in request.topics:
-        if topic.name not in repeated:
+        if topic.name not in twice:
             creation.create(topic)
     for name in dict.fromkeys(names):
-        if name in repeated:
+        if name in twice:
             creation.fail(name, KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
     response = CreateTopicsResponse(topics=creation.results)
     return ControllerResult([] if request.validate_only else creation.records, response)
@@ -288,13 +287,13 @@ def delete_topics(
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
     wanted = [(topic.name, topic.topic_id) for topic in request.topics]
     wanted += [(name, ZERO_UUID) for name in request.topic_names]
-    repeated = {key for key in wanted if wanted.count(key) > 1}
+    twice = repeated(wanted)
     records: list[Any] = []
     results: list[DeleteTopicsResponse.Topic] = []
     deleted: set[bytes] = set()
     for name, topic_id in dict.fromkeys(wanted):
         try:
-            if (name, topic_id) in repeated:
+            if (name, topic_id) in twice:
                 what = "id" if name is None else "name"
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
             topic = _topic_to_delete(image, name, topic_id)
@@ -349,14 +348,13 @@ def _topic_to_delete(image: MetadataImage, name: str | None, topic_id: bytes) ->
 
 def create_partitions(image: MetadataImage, request: CreatePartitionsRequest) -> ControllerResult:
     """Serve CreatePartitions; every topic of the request is named in the answer (rule 21)."""
-    names = [topic.name for topic in request.topics]
-    repeated = {name for name in names if names.count(name) > 1}
+    twice = repeated(topic.name for topic in request.topics)
     records: list[Any] = []
     results: list[CreatePartitionsResponse.Topic] = []
     for topic in {t.name: t for t in request.topics}.values():
         error = KafkaError(ErrorCode.NONE, "")
         try:
-            if topic.name in repeated:
+            if topic.name in twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             added = _additional_partitions(image, topic)
             if len(records) + len(added) > RECORDS_PER_OPERATION_MAX:
