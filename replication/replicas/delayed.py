@@ -122,7 +122,8 @@ class DelayedFetch(DelayedOperation):
     Complete when (Kafka's DelayedFetch): a partition is not led here any more (or not here at
     all, for a consumer that may read from followers), its leader epoch
     changed, its log was truncated below the fetch offset, the fetcher diverges, or enough bytes
-    are there. Differs from Kafka in that an offset between the visible bound and the log end
+    are there. One that did not exist when it was read is None among `partitions` and waits with the
+    others. Differs from Kafka in that an offset between the visible bound and the log end
     waits (Kafka answers at once with nothing, and the client asks again in a tight loop).
     """
 
@@ -180,7 +181,7 @@ class DelayedFetch(DelayedOperation):
                 and request.current_leader_epoch == partition.leader_epoch
             ):
                 continue  # at the end of the log: most partitions of a session, at any time
-            size = self._available_bytes(partition, request)
+            size = 0 if partition is None else self._available_bytes(partition, request)
             if size < 0:
                 return self.force_complete()
             available += size
@@ -192,13 +193,16 @@ class DelayedFetch(DelayedOperation):
         """Something happened to one partition: if any byte is enough, only it need be looked at."""
         if self.min_bytes > 1 or position < 0:
             return self.try_complete()
-        size = self._available_bytes(self.partitions[position], self.requests[position])
+        partition = self.partitions[position]
+        if partition is None:
+            return False
+        size = self._available_bytes(partition, self.requests[position])
         return size != 0 and self.force_complete()
 
-    def _available_bytes(self, partition: Partition | None, request: FetchPartition) -> int:
+    def _available_bytes(self, partition: Partition, request: FetchPartition) -> int:
         """How many bytes a read would find; -1 if the fetch must be answered whatever there is."""
-        log = None if partition is None else partition.readable_log(self.leader_only)
-        if partition is None or log is None:
+        log = partition.readable_log(self.leader_only)
+        if log is None:
             return -1
         epoch = request.current_leader_epoch
         if epoch != UNKNOWN_EPOCH and epoch != partition.leader_epoch:
@@ -234,7 +238,7 @@ class DelayedFollowerFetch(DelayedFetch):
     It has no watch keys: its session is told of the partitions and asks `try_complete_of`.
     """
 
-    __slots__ = ("on_followed", "session")
+    __slots__ = ("on_followed", "session", "unknown")
 
     def __init__(
         self,
@@ -245,26 +249,33 @@ class DelayedFollowerFetch(DelayedFetch):
         follower: tuple[int, int],
         session: FollowerSession,
         on_followed: OnFollowed,
+        unknown: frozenset[tuple[str, int]],
     ) -> None:
+        """`unknown` are the partitions that did not exist when they were looked at."""
         super().__init__(
             reader, max_wait_ms, min_bytes, max_bytes, None, follower[0], (), (), _no_answer, True,
             follower[1],
         )  # fmt: skip
         self.session = session
         self.on_followed = on_followed
+        self.unknown = unknown
 
     def try_complete(self) -> bool:
         if not self.session.missed:
             return False  # what was looked at was not enough, and nothing has happened since
         requests = self.session.requests()
-        partition_of = self.reader.partition_of
-        return self._complete_if_enough([partition_of(r.key) for r in requests], requests)
+        partitions = [self.reader.partition_of(request.key) for request in requests]
+        for partition, request in zip(partitions, requests, strict=True):
+            if partition is None and request.key not in self.unknown:
+                return self.force_complete()
+        return self._complete_if_enough(partitions, requests)
 
     def try_complete_of(self, request: FetchPartition) -> bool:
         """Something happened to the partition of this request."""
-        if self.min_bytes > 1:
+        partition = self.reader.partition_of(request.key)
+        if partition is None or self.min_bytes > 1:
             return self.try_complete()
-        size = self._available_bytes(self.reader.partition_of(request.key), request)
+        size = self._available_bytes(partition, request)
         return size != 0 and self.force_complete()
 
     def on_complete(self) -> None:

@@ -105,6 +105,10 @@ class FollowerSession:
 
     # ------------------------------------------------------------------ what the session holds
 
+    @property
+    def partition_count(self) -> int:
+        return len(self._watches)
+
     def changed(self, partition: SessionPartition) -> None:
         """It is new in the session, or its request is another one."""
         with self._lock:

@@ -4,6 +4,10 @@ The reading half of `replica_manager.ReplicaManager`. A fetch reads its partitio
 answered at once if there is enough to say, else it is parked in the fetch purgatory; an append on
 one of its partitions, a moved high watermark or a new role reads again and answers.
 
+What does not exist, as far as metadata says, is told with the rest and hurries nothing: the others
+would be read again and again until the client has heard of the deletion (Kafka's KafkaApis answers
+for such partitions and keeps them from the read). Only a fetch of nothing else is answered at once.
+
 A follower's fetch offset says what it has: it moves the high watermark and the ISR *after* the
 leader's log was read for it (H-4). Its answer then carries the newest high watermark.
 
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 _INCONSISTENT_TOPIC_ID = int(ErrorCode.INCONSISTENT_TOPIC_ID)
+_UNKNOWN_TOPIC_ID = int(ErrorCode.UNKNOWN_TOPIC_ID)
+_UNKNOWN = frozenset((int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), _UNKNOWN_TOPIC_ID))
 
 
 class ReplicaReads:
@@ -81,8 +87,9 @@ class ReplicaReads:
     ) -> DelayedOperation | None:
         """Read the partitions in order; answer now if there is enough to say, else park.
 
-        There is enough when: nobody wants to wait, `min_bytes` were found, or a partition has an
-        error or a diverging epoch. The first partition with data gives at least its first batch,
+        There is enough when: nobody wants to wait, `min_bytes` were found, a partition that exists
+        has an error or a diverging epoch, or none exists. A request without a topic's name is one
+        whose topic id is unknown. The first partition with data gives at least its first batch,
         whatever the limits; the rest share what is left of `max_bytes` (KIP-74).
         `on_complete` gets one result per partition, in order, exactly once, unless the returned
         operation is cancelled. File slices in the results belong to it. `rack` is None for a
@@ -110,7 +117,7 @@ class ReplicaReads:
             news = results = self._read(partitions, found, max_bytes, isolation, leader_only)
             if rack and self._selects_by_rack:
                 self._send_to_rack(rack, partitions, found, results)
-        if max_wait_ms <= 0 or not partitions or _is_answer(news, min_bytes):
+        if max_wait_ms <= 0 or _is_answer(news, len(results), min_bytes):
             on_complete(results)
             return None
         _release(news)
@@ -124,7 +131,8 @@ class ReplicaReads:
 
     def complete_fetch(self, fetch: DelayedFetch) -> None:
         """Read again for a parked fetch, and answer it."""
-        requests, found = fetch.requests, fetch.partitions
+        requests = fetch.requests
+        found = [self._partitions.get(request.key) for request in requests]
         quiet: list[FetchResult | None] | None = None
         if fetch.replica_id >= 0:
             quiet = self._quiet_answers(
@@ -173,13 +181,18 @@ class ReplicaReads:
         requests = [one.request for one in looked]
         found = [partition_of(request.key) for request in requests]
         results, news = self._read_as_follower(requests, found, max_bytes, *follower)
-        if max_wait_ms <= 0 or _is_answer(news, min_bytes):
+        if max_wait_ms <= 0 or _is_answer(news, session.partition_count, min_bytes):
             on_followed(looked, results)
             return None
         session.put_back(looked, results)
         _release(news)
+        unknown = frozenset(
+            request.key
+            for request, result in zip(requests, results, strict=True)
+            if result.error_code
+        )
         operation = DelayedFollowerFetch(
-            self, max_wait_ms, min_bytes, max_bytes, follower, session, on_followed
+            self, max_wait_ms, min_bytes, max_bytes, follower, session, on_followed, unknown
         )
         session.parked = operation
         return None if self.fetch_purgatory.park(operation) else operation
@@ -223,7 +236,7 @@ class ReplicaReads:
                 continue
             request, partition = requests[at], found[at]
             if partition is None:
-                results[at] = FetchResult(int(self.local.absent(request.key).code))
+                results[at] = self._absent(request)
                 continue
             topic_id = request.topic_id
             if topic_id != partition.topic_id and topic_id is not None and topic_id != ZERO_UUID:
@@ -239,6 +252,12 @@ class ReplicaReads:
                 size = result.records.size
                 max_bytes = max_bytes - size if size < max_bytes else 0
         return results
+
+    def _absent(self, request: FetchPartition) -> FetchResult:
+        if not request.topic:
+            return FetchResult(_UNKNOWN_TOPIC_ID, aborted=())
+        code = int(self.local.absent(request.key).code)
+        return FetchResult(code, aborted=() if code in _UNKNOWN else None)
 
     def _read_as_follower(
         self,
@@ -345,6 +364,7 @@ class ReplicaReads:
             replica_id = self._preferred_read_replica(partition, rack, request.fetch_offset)
             if replica_id >= 0:
                 result.preferred_read_replica = replica_id
+                result.aborted = None
                 if result.records is not None:
                     result.records.close()
                     result.records = None
@@ -387,16 +407,18 @@ def _release(results: Sequence[FetchResult]) -> None:
             result.records.close()
 
 
-def _is_answer(results: list[FetchResult], min_bytes: int) -> bool:
-    """Is there enough to answer a fetch now?"""
-    size = 0
-    for result in results:
-        if (
+def _is_answer(news: list[FetchResult], count: int, min_bytes: int) -> bool:
+    """Is there enough to answer a fetch of `count` partitions now? `news`: what is not quiet."""
+    size = unknown = 0
+    for result in news:
+        if result.error_code in _UNKNOWN:
+            unknown += 1
+        elif (
             result.error_code
             or result.diverging_epoch is not None
             or result.preferred_read_replica >= 0
         ):
             return True
-        if result.records is not None:
+        elif result.records is not None:
             size += result.records.size
-    return size >= min_bytes
+    return size >= min_bytes or unknown == count

@@ -54,7 +54,6 @@ _FOLLOWER_READ_FETCH_VERSION = 11
 _REPLICA_STATE_FETCH_VERSION = 15
 _LEADER_HINT_PRODUCE_VERSION = 10
 _LEADER_HINT_FETCH_VERSION = 16
-_ZSTD_FETCH_VERSION = 10
 _STORAGE_ERROR_FETCH_VERSION = 6
 _READ_UNCOMMITTED = 0
 _READ_COMMITTED = 1
@@ -268,8 +267,9 @@ def fetch(ctx: RequestContext, request: FetchRequest) -> FetchResponse | None:
 
     Behaviour: batches are sent whole and as they are stored, at least one if there is any (KIP-74).
                Sessions are complete (KIP-227, server.fetch_session). Followers fetch up to the
-               log's end, and what they ask for says what they have.
-    Versions:  5 log start offset. 7 sessions. 9 leader epoch. 10 zstd. 11 rack: consumers may read
+               log's end, and what they ask for says what they have. Topics and partitions that do
+               not exist are told with the rest and hurry nothing.
+    Versions:  5 log start offset. 7 sessions. 9 leader epoch. 11 rack: consumers may read
                from followers (KIP-392). 12 diverging epoch. 13 topic ids. 15 broker epoch of a
                follower (KIP-903). 16 names the new leader (KIP-951).
     Gaps:      no quotas of clients.
@@ -301,25 +301,15 @@ def fetch(ctx: RequestContext, request: FetchRequest) -> FetchResponse | None:
             )
         )
         return None
-    requests: list[FetchPartition] = context.requests
-    refused: dict[int, FetchResult] = {}
-    if version < TOPIC_ID_VERSION or not context.is_resolved:
-        refused = _refused_fetches(ctx, requests)
-    if refused:
-        requests = [one for at, one in enumerate(requests) if at not in refused]
-    on_complete = partial(_answer_fetch, ctx, context, refused)
-    if not requests:
-        on_complete([])
-        return None
     ctx.park(
         broker.replica_manager.fetch(
             replica_id,
-            0 if refused else request.max_wait_ms,
+            request.max_wait_ms,
             request.min_bytes,
             request.max_bytes,
             request.isolation_level,
-            requests,
-            on_complete,
+            context.requests,
+            partial(_answer_fetch, ctx, context),
             rack=request.rack_id if version >= _FOLLOWER_READ_FETCH_VERSION else None,
             replica_epoch=replica_epoch,
         )
@@ -341,33 +331,7 @@ def _check_isolation_level(level: int) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"isolation level {level}")
 
 
-def _refused_fetches(
-    ctx: RequestContext, requests: Sequence[FetchPartition]
-) -> dict[int, FetchResult]:
-    """Position -> answer, of what is not even read. Empty in the common case."""
-    refused: dict[int, FetchResult] = {}
-    if ctx.api_version >= TOPIC_ID_VERSION:
-        for at, one in enumerate(requests):
-            if not one.topic:
-                refused[at] = FetchResult(int(ErrorCode.UNKNOWN_TOPIC_ID))
-    elif ctx.api_version < _ZSTD_FETCH_VERSION:
-        for at, one in enumerate(requests):
-            if ctx.broker.topic_config(one.topic).compression_type == "zstd":
-                refused[at] = FetchResult(int(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
-    return refused
-
-
-def _answer_fetch(
-    ctx: RequestContext,
-    context: FetchContext,
-    refused: dict[int, FetchResult],
-    results: list[FetchResult],
-) -> None:
-    if refused:
-        read = iter(results)
-        results = [
-            refused[at] if at in refused else next(read) for at in range(len(context.requests))
-        ]
+def _answer_fetch(ctx: RequestContext, context: FetchContext, results: list[FetchResult]) -> None:
     _respond_fetch(ctx, context, results, partial(context.select, results, ctx.received_ms))
 
 

@@ -187,7 +187,6 @@ class FetchContext:
         "_new",
         "_session",
         "follower",
-        "is_resolved",
         "requests",
         "session_id",
     )
@@ -213,8 +212,6 @@ class FetchContext:
         self._cache = cache
         self._follow = follow
         self._new = uses_topic_ids
-        self.is_resolved = session is not None and not session.unresolved
-        """Whether every topic id is known to have a name; False: look."""
 
     def select(
         self, results: Sequence[FetchResult], now_ms: int

@@ -48,9 +48,10 @@ from storage.log.partition_log import PartitionLog
 from storage.open_files import FileSlice
 from tests.replication.controller_support import Cluster, new_topic
 from wire.errors import KafkaError
+from wire.messages.admin import DeleteTopicsRequest
 from wire.messages.data import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
 from wire.messages.quorum import AlterPartitionRequest, AssignReplicasToDirsRequest
-from wire.primitives import TopicPartition
+from wire.primitives import ZERO_UUID, TopicPartition
 from wire.records import Record, build_batch, iterate_headers, read_records
 
 WALL_MS = 1_700_000_000_000
@@ -406,6 +407,14 @@ class SimCluster:
         wanted = {index: list(brokers) for index, brokers in enumerate(assignments)}
         response = self.controller.create_topics(new_topic(name, -1, -1, values, wanted))
         assert response.topics[0].error_code == 0, response
+        self.publish()
+
+    def delete(self, name: str) -> None:
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicsRequest.Topic(name=name, topic_id=ZERO_UUID)], timeout_ms=0
+        )
+        response = self.controller.delete_topics(request)
+        assert response.responses[0].error_code == 0, response
         self.publish()
 
     def registration(self, key: TopicPartition = ORDERS_0) -> PartitionRegistration:

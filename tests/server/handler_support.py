@@ -115,8 +115,9 @@ class FakeReplicaManager:
         self.fetched.append((replica_id, max_wait_ms, isolation, list(partitions)))
         self.fetched_as = replica_epoch, rack
         unknown = FetchResult(int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        unnamed = FetchResult(int(ErrorCode.UNKNOWN_TOPIC_ID))
         on_complete(
-            [self.fetch_results.get((p.topic, p.partition_index), unknown) for p in partitions]
+            [self.fetch_results.get(p.key, unknown) if p.topic else unnamed for p in partitions]
         )
 
     def list_offset(self, tp, timestamp, isolation_level, current_leader_epoch, replica_id):

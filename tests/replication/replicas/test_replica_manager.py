@@ -589,7 +589,6 @@ def test_a_fetch_that_cannot_wait_is_answered_at_once(
     [
         (read_from(1), ErrorCode.OFFSET_OUT_OF_RANGE),
         (read_from(-1), ErrorCode.OFFSET_OUT_OF_RANGE),
-        (read_from(0, 9), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (read_from(0, current_leader_epoch=5), ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
 )
@@ -598,6 +597,48 @@ def test_an_error_in_one_partition_answers_the_whole_fetch_at_once(
 ) -> None:
     answer = single.fetch(read_from(0), request_)
     assert [result.error_code for result in answer.value] == [0, code]
+
+
+UNKNOWN_REQUESTS = [
+    (read_from(0, 9), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (read_from(0, name="deleted"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (FetchPartition("", OTHER_ID, 0, 0), ErrorCode.UNKNOWN_TOPIC_ID),
+]
+
+
+@pytest.mark.parametrize("replica", [-1, 2])
+@pytest.mark.parametrize(("unknown", "code"), UNKNOWN_REQUESTS)
+def test_what_does_not_exist_waits_with_the_quiet_ones(
+    replicated: Broker, unknown: FetchPartition, code: ErrorCode, replica: int
+) -> None:
+    """Answered at once it would be asked again at once, until the client hears of the deletion."""
+    answer = replicated.fetch(unknown, read_from(0), replica=replica)
+    assert answer.is_pending
+    replicated.pass_time(510)
+    assert [result.error_code for result in answer.value] == [code, 0]
+    assert answer.value[0].aborted == (), "as Kafka's error shape has it"
+
+
+@pytest.mark.parametrize(("unknown", "code"), UNKNOWN_REQUESTS)
+def test_records_beside_what_does_not_exist_are_answered_at_once(
+    single: Broker, unknown: FetchPartition, code: ErrorCode
+) -> None:
+    waiting = single.fetch(unknown, read_from(0))
+    single.produce((ORDERS_0, batch(b"a")))
+    for answer in (waiting, single.fetch(read_from(0), unknown)):
+        assert sorted(result.error_code for result in answer.value) == [0, code]
+        assert [values_of(one) for one in answer.value if not one.error_code] == [[b"a"]]
+
+
+def test_a_fetch_of_nothing_that_exists_is_answered_at_once(single: Broker) -> None:
+    answer = single.fetch(*[request for request, _ in UNKNOWN_REQUESTS])
+    assert [result.error_code for result in answer.value] == [code for _, code in UNKNOWN_REQUESTS]
+
+
+def test_a_topic_that_is_deleted_answers_those_who_wait_for_it(single: Broker) -> None:
+    answer = single.fetch(read_from(0), read_from(0, 1))
+    single.publish(deleted={"orders": ORDERS})
+    assert {result.error_code for result in answer.value} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 def test_a_topic_id_of_another_life_is_refused(single: Broker) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ from replication.partition.partition import Partition
 from replication.replicas.replica_manager import ReplicaManagerConfig
 from replication.replicas.replica_reads import RACK_AWARE_SELECTOR
 from storage.config import LONG_MAX
-from tests.replication.cluster_support import ORDERS_0, SimCluster, records
+from tests.replication.cluster_support import ORDERS_0, SimCluster, encoded, records
 from wire.errors import ErrorCode
+from wire.messages.data import FetchRequest, FetchResponse
 from wire.primitives import TopicPartition
 
 
@@ -545,6 +546,89 @@ def test_what_a_fetch_looks_at_does_not_grow_with_the_partitions_in_which_nothin
     assert looks.count("idle") <= 2 * 50, "everything is looked at, but seldom"
     orders.run(2_000)
     assert hw(orders, 1, 2, 3) == [100, 100, 100]
+
+
+@pytest.mark.parametrize(("as_replica", "min_bytes"), [(None, 1), (2, 1), (2, 1000)])
+@pytest.mark.parametrize("deleted_first", [True, False])
+def test_a_deleted_topic_among_quiet_ones_makes_nobody_spin(
+    cluster: SimCluster, as_replica: int | None, min_bytes: int, deleted_first: bool
+) -> None:
+    """In a session the error is told in each answer, but no answer comes for it alone."""
+    for name in ("orders", "doomed"):
+        cluster.create(name, [1, 2])
+    cluster.run(100)
+    cluster.kill(2)  # whoever asks as it is the test
+    cluster.run(100)
+    asker = Asker(cluster, as_replica, min_bytes)
+    ids = {name: topic.topic_id for name, topic in cluster.controller.image.topics_by_name.items()}
+    if deleted_first:
+        cluster.delete("doomed")
+    asker.ask(ids.values())
+    cluster.run(1_000)
+    if not deleted_first:
+        before = len(asker.answers)
+        cluster.delete("doomed")
+        assert cluster.run_until(lambda: len(asker.answers) > before) < 20, "told when it happens"
+    before = len(asker.answers)
+    cluster.run(10_000)
+    answers = asker.answers[before:]
+    assert 15 <= len(answers) <= 25
+    known = ErrorCode.UNKNOWN_TOPIC_ID if deleted_first else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert {codes[ids["doomed"]] for codes in answers} == {known}
+    told = cluster.produce(1, b"a" * 2000, acks=1)
+    assert told[0].error_code == 0
+    before = len(asker.answers)
+    assert cluster.run_until(lambda: len(asker.answers) > before) < 20
+
+
+class Asker:
+    """Fetches from broker 1 in a session, again as soon as it is answered, without moving on."""
+
+    def __init__(self, cluster: SimCluster, as_replica: int | None, min_bytes: int) -> None:
+        self.cluster = cluster
+        self.min_bytes = min_bytes
+        self.replica_state: Any = None
+        if as_replica is not None:
+            self.replica_state = FetchRequest.ReplicaState(
+                replica_id=as_replica, replica_epoch=cluster.epochs[as_replica]
+            )
+        self.session_id, self.epoch = 0, 0
+        self.answers: list[dict[bytes, int]] = []
+        """Topic id -> error code."""
+
+    def ask(self, topic_ids: Iterable[bytes] = ()) -> None:
+        request = FetchRequest(
+            max_wait_ms=500,
+            min_bytes=self.min_bytes,
+            max_bytes=1 << 20,
+            isolation_level=0,
+            session_id=self.session_id,
+            session_epoch=self.epoch,
+            topics=[
+                FetchRequest.Topic(
+                    topic_id=topic_id,
+                    partitions=[
+                        FetchRequest.Topic.Partition(
+                            partition=0, fetch_offset=0, partition_max_bytes=1 << 20
+                        )
+                    ],
+                )
+                for topic_id in topic_ids
+            ],
+        )
+        request.replica_state = self.replica_state or FetchRequest.ReplicaState()
+        data = encoded(request, 17)
+        self.cluster.nodes[1].serve(FetchRequest, data, 17, self._answered)
+
+    def _answered(self, data: bytes) -> None:
+        answer = FetchResponse.decode(data, 17)
+        assert answer.error_code == 0
+        self.session_id = answer.session_id
+        self.epoch += 1
+        self.answers.append(
+            {topic.topic_id: topic.partitions[0].error_code for topic in answer.responses}
+        )
+        self.cluster.events.after(2, self.ask)
 
 
 def test_small_answers_leave_no_partition_behind(tmp_path: Path) -> None:
