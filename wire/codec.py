@@ -12,9 +12,10 @@ appends to a bytearray; records that are large, or that lie in a file, become pa
 
 Hostile input costs no more than it brings: an array's count is refused if that many of the smallest
 possible elements do not fit into the bytes left, and null, negative lengths, tags that do not
-ascend and tag sizes that do not match their content are refused where they stand. Only IndexError,
-struct.error, UnicodeDecodeError and MalformedFrame can come out of a decoder; Message.decode makes
-them one.
+ascend and tag sizes that do not match their content are refused where they stand. The elements of
+all arrays and the tags together may be `left` at most: a byte can become an object of a hundred,
+so who decodes for strangers says how many (TooManyElements). Only IndexError, struct.error,
+UnicodeDecodeError and MalformedFrame can come out of a decoder; Message.decode makes them one.
 
 Budget (`python -m benchmarks.codec`): decode Produce v9 with one partition 3 us, encode its answer
 1.5 us, encode a Fetch v12 answer 2.5 us; compiling one function takes about 0.5 ms.
@@ -27,8 +28,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from wire.errors import MalformedFrame
-from wire.primitives import next_tag, read_uvarint, skip_tags, uvarint
+from wire.errors import MalformedFrame, TooManyElements
+from wire.primitives import next_tag, pass_tags, read_uvarint, uvarint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -52,9 +53,9 @@ _FIXED = {
 _COPIED_RECORDS_BYTES_MAX = 4096
 
 
-def compile_decoder(cls: type[Message], version: int) -> Callable[[bytes, int], Any]:
-    """The function (data, position) -> message for one version."""
-    made: Callable[[bytes, int], Any] = _DecoderWriter(cls, version).compile()
+def compile_decoder(cls: type[Message], version: int) -> Callable[[bytes, int, int], Any]:
+    """The function (data, position, elements at most) -> message for one version."""
+    made: Callable[[bytes, int, int], Any] = _DecoderWriter(cls, version).compile()
     return made
 
 
@@ -96,8 +97,10 @@ def _refuse_length(length: int) -> None:
     raise MalformedFrame(f"length {length} where the protocol allows none")
 
 
-def _refuse_count(count: int, left: int) -> None:
-    raise MalformedFrame(f"{count} elements cannot be in the {left} bytes left")
+def _refuse_count(count: int, size: int, left: int) -> None:
+    if left < 0:
+        raise TooManyElements(f"{-left} elements more than are allowed, in {size} bytes")
+    raise MalformedFrame(f"{count} elements cannot be in the {size} bytes left")
 
 
 def _refuse_tag(tag: int) -> None:
@@ -219,10 +222,10 @@ class _Writer:
 
 
 class _DecoderWriter(_Writer):
-    """Writes `def decode_X_v9(data, p)`; in it `n` is the length just read."""
+    """Writes `def decode_X_v9(data, p, left)`; in it `n` is the length just read."""
 
     direction = "decode"
-    parameters = "data, p"
+    parameters = "data, p, left"
 
     def write(self) -> None:
         self.namespace.update(
@@ -232,7 +235,7 @@ class _DecoderWriter(_Writer):
             refuse_length=_refuse_length,
             refuse_count=_refuse_count,
             next_tag=next_tag,
-            skip_tags=skip_tags,
+            pass_tags=pass_tags,
             refuse_tag=_refuse_tag,
             unpack_from=struct.unpack_from,
             MalformedFrame=MalformedFrame,
@@ -342,7 +345,8 @@ class _DecoderWriter(_Writer):
         if self.flexible:
             self.line("n -= 1")
         claimed = "n" if size == 1 else f"n * {size}"
-        self.line(f"if {claimed} > size - p: refuse_count(n, size - p)")
+        self.line("left -= n")
+        self.line(f"if left < 0 or {claimed} > size - p: refuse_count(n, size - p, left)")
         if kind == "uuid":
             self.line(f"{target} = [data[at:at + 16] for at in range(p, p + 16 * n, 16)]")
             self.line("p += 16 * n")
@@ -385,12 +389,14 @@ class _DecoderWriter(_Writer):
         """Read the tag section; fields that are not in it keep their defaults."""
         self.pending.append(("B", "n"))
         self.flush()
-        if not tagged:
-            self.line("if n: p = skip_tags(data, p - 1)")
-            return
         tag, tag_end = self.fresh("tag"), self.fresh("tag_end")
         with self.block("if n:"):
             self.line("if n > 127: n, p = more(data, p, n)")
+            self.line("left -= n")
+            self.line("if left < 0: refuse_count(n, size - p, left)")
+            if not tagged:
+                self.line("p = pass_tags(data, p, n)")
+                return
             self.line(f"{tag} = -1")
             with self.block("for _ in range(n):"):
                 self.line(f"{tag}, {tag_end}, p = next_tag(data, p, {tag})")

@@ -229,3 +229,7 @@ class KafkaError(Exception):
 
 class MalformedFrame(Exception):
     """Bytes from a peer, or from a file, that are not what the protocol allows there."""
+
+
+class TooManyElements(MalformedFrame):
+    """Well formed as far as it was read, but more work than whoever decodes it allows."""

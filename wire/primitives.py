@@ -16,7 +16,7 @@ from binascii import a2b_base64, b2a_base64
 from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeAlias
 
-from wire.errors import MalformedFrame
+from wire.errors import MalformedFrame, TooManyElements
 
 ZERO_UUID = bytes(16)
 # Kafka's Uuid.METADATA_TOPIC_ID: the id of __cluster_metadata.
@@ -37,6 +37,9 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
 NO_OFFSET = -1
+
+# Tagged fields that a header may have. Kafka 4.3's have none.
+TAGS_MAX = 256
 
 # authorized_operations when they were not asked for.
 UNKNOWN_OPERATIONS = -(2**31)
@@ -115,8 +118,18 @@ def next_tag(data: bytes, pos: int, previous: int) -> tuple[int, int, int]:
 
 
 def skip_tags(data: bytes, pos: int) -> int:
-    """Step over a tag section in which no tag is known; the position behind it (KIP-482)."""
+    """Step over a header's tag section, none of whose tags is known (KIP-482): the position behind.
+
+    TooManyElements for more than TAGS_MAX of them; what each costs here is a Python loop's turn.
+    """
     count, pos = read_uvarint(data, pos)
+    if count > TAGS_MAX:
+        raise TooManyElements(f"{count} tagged fields, {TAGS_MAX} are allowed")
+    return pass_tags(data, pos, count)
+
+
+def pass_tags(data: bytes, pos: int, count: int) -> int:
+    """Step over `count` tags; the position behind them."""
     tag = -1
     for _ in range(count):
         tag, pos, _ = next_tag(data, pos, tag)

@@ -39,7 +39,7 @@ from __future__ import annotations
 from struct import error as struct_error
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
-from wire.errors import MalformedFrame
+from wire.errors import MalformedFrame, TooManyElements
 from wire.primitives import ZERO_UUID, Part
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class _Required:
 
 
 REQUIRED: Any = _Required()
+ANY_NUMBER = 1 << 31
+"""More elements than any message can have: for what comes from our own nodes and files."""
 _ZERO = {"bool": False, "string": "", "bytes": b"", "uuid": ZERO_UUID, "float64": 0.0}
 
 
@@ -385,7 +387,7 @@ class Message(Struct):
     versions: ClassVar[tuple[int, int]]
     flexible: ClassVar[int | None]
     allows_bytes_behind: ClassVar[bool] = False
-    _decoders: ClassVar[dict[int, Callable[[bytes, int], Any]]]
+    _decoders: ClassVar[dict[int, Callable[[bytes, int, int], Any]]]
     _encoders: ClassVar[dict[int, Callable[[Any, bytearray], list[Part]]]]
 
     @classmethod
@@ -394,13 +396,21 @@ class Message(Struct):
         return cls.flexible is not None and version >= cls.flexible
 
     @classmethod
-    def decode(cls, data: bytes, version: int, pos: int = 0) -> Self:
-        """Read the message that fills `data` from `pos` on; MalformedFrame if it is not one."""
+    def decode(
+        cls, data: bytes, version: int, pos: int = 0, elements_max: int = ANY_NUMBER
+    ) -> Self:
+        """Read the message that fills `data` from `pos` on; MalformedFrame if it is not one.
+
+        `elements_max` bounds the elements of all its arrays and its tagged fields together, and
+        with them work and memory: TooManyElements if it has more.
+        """
         decoder = cls._decoders.get(version)
         if decoder is None:
             decoder = cls.decoder(version)
         try:
-            message: Self = decoder(data, pos)
+            message: Self = decoder(data, pos, elements_max)
+        except TooManyElements:
+            raise
         except (IndexError, struct_error, UnicodeDecodeError, MalformedFrame) as error:
             raise MalformedFrame(f"{cls.__name__} v{version}: {error}") from error
         return message
@@ -421,7 +431,7 @@ class Message(Struct):
         return b"".join(self.encode(version))  # type: ignore[arg-type]
 
     @classmethod
-    def decoder(cls, version: int) -> Callable[[bytes, int], Any]:
+    def decoder(cls, version: int) -> Callable[[bytes, int, int], Any]:
         """The generated decode function; MalformedFrame for a version that does not exist."""
         from wire.codec import compile_decoder
 

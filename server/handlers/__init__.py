@@ -104,6 +104,7 @@ class ApiHandler:
         "area",
         "handle",
         "inline",
+        "is_costly",
         "max_version",
         "min_version",
         "name",
@@ -124,6 +125,7 @@ class ApiHandler:
         self.max_version = max_version
         self.inline = inline
         self.handle: Callable[[Any, Any], Response | None] | None = None
+        self.is_costly: Callable[[Any, Any], bool] | None = None
         versions = range(min_version, max_version + 1)
         self.request_flexible = next(
             (v for v in versions if request_header_version(api_key, v) == 2), _NEVER
@@ -144,6 +146,7 @@ class ApiHandler:
         self.request_class = request_class(self.api_key)
         handlers = import_module(f"{__name__}.{self.area}")
         handle: Callable[[Any, Any], Response | None] = getattr(handlers, self.function_name)
+        self.is_costly = getattr(handlers, f"{self.function_name}_is_costly", None)
         self.handle = handle  # last: another thread that sees it set sees the rest set
         return handle
 

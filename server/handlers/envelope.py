@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from server.network.error_responses import error_response
-from server.network.request_channel import RequestContext
+from server.network.request_channel import RequestContext, elements_max
 from server.peers.envelope import read_address, read_principal
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.frame import RequestHeader, encode_response, response_header_version
@@ -75,7 +75,9 @@ def _open(ctx: RequestContext, request: EnvelopeRequest) -> tuple[EnvelopedConte
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
         if api.handle is None:
             api.load()
-        message = api.request_class.decode(frame, header.api_version, header.body_pos)
+        message = api.request_class.decode(
+            frame, header.api_version, header.body_pos, elements_max(len(frame))
+        )
     except MalformedFrame as error:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
     return EnvelopedContext(ctx, api, header, principal, host), message

@@ -2,15 +2,24 @@
 
 What: a Processor gives a frame to `RequestChannel.receive`. The header is decoded, the API and its
 version looked up in the dispatch table, and the request either runs at once on the processor's own
-thread, when its API is marked inline (the caller-runs rule), or it goes into the bounded queue that
-the handler threads take from (Kafka's RequestChannel and KafkaRequestHandler).
+thread, when it is cheap (the caller-runs rule), or it goes into the bounded queue that the handler
+threads take from (Kafka's RequestChannel and KafkaRequestHandler).
 Why: handing a request to another thread costs CPython 20-40 µs and a long tail, running it in place
 costs nothing; but a request that may take long must not hold up the connections of its processor,
 and neither may a queue of such requests: what is inline never queues behind them.
 
+Cheap is what the request turns out to be, not only its API:
+    the API          cannot block (`inline` in the registry)
+    the frame        at most INLINE_FRAME_BYTES
+    its elements     at most INLINE_ELEMENTS, found while decoding: work is done for each
+    its records      need not be opened (the area's `<api>_is_costly`, asked once it is decoded)
+Whatever else is decoded by a handler thread, and there too elements have a bound in proportion to
+the bytes that arrived (`elements_max`): a byte can become an object of a hundred.
+
 Fates of a request (reliability.md N-3, N-4):
     unknown API or version       the connection is closed; ApiVersions is answered with error 35
-    body cannot be decoded       logged once at INFO, the connection is closed
+    body cannot be decoded,      logged once at INFO, the connection is closed
+    has too many elements
     handler returns a response   it is sent
     handler returns None         it answers later, or never (acks=0): `respond`, `no_response`
     handler raises KafkaError    answered with that code, in the shape of its API
@@ -33,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 
 from server.network.channel import read_small_slices
 from server.network.error_responses import error_response
-from wire.errors import ErrorCode, KafkaError, MalformedFrame
+from wire.errors import ErrorCode, KafkaError, MalformedFrame, TooManyElements
 from wire.frame import encode_response
 from wire.primitives import skip_tags
 
@@ -51,6 +60,23 @@ _HEADER = Struct(">4xhhih")  # size, api_key, api_version, correlation_id, lengt
 _API_VERSIONS = 18
 _PRODUCE = 0
 _CLIENT_ID_SHOWN = 256
+
+INLINE_FRAME_BYTES = 1_114_112
+"""The largest frame that runs on a network thread: a batch of max.message.bytes (by default) and
+what stands around it. Its bytes are checked and written without being opened, 1 ms a megabyte;
+handing such a request over took a third of the throughput (200 KB batches, measured)."""
+INLINE_ELEMENTS = 256
+"""The most topics, partitions, names ... of a request that runs on a network thread."""
+_ELEMENTS_FREE = 100_000
+_BYTES_PER_ELEMENT = 32
+
+
+def elements_max(frame_bytes: int) -> int:
+    """How many elements a frame of this size may have: 100,000, and one more for each 32 bytes.
+
+    So what is decoded takes about eight times the memory of what arrived, and 15 MB, at most.
+    """
+    return _ELEMENTS_FREE + frame_bytes // _BYTES_PER_ELEMENT
 
 
 class RequestContext:
@@ -229,7 +255,7 @@ class RequestChannel:
         api = self._apis.get(key)
         if api is None or not api.min_version <= version <= api.max_version:
             return self._receive_unsupported(channel, api, key, version, correlation_id)
-        inline = api.inline
+        inline = api.inline and len(frame) <= INLINE_FRAME_BYTES
         if not inline and self._queue.qsize() >= self._queue_max:
             return False
         pos = 14
@@ -243,10 +269,12 @@ class RequestChannel:
             self._broker,
         )  # fmt: skip
         channel.in_flight = context  # Connection.begin: the processor asked may_start
-        if inline:
-            self.run(context, frame, pos)
-        else:
-            self._hand_over((context, frame, pos))
+        if inline and self.run(context, frame, pos, INLINE_ELEMENTS):
+            return True
+        if inline and self._queue.qsize() >= self._queue_max:
+            channel.in_flight = None
+            return False
+        self._hand_over((context, frame, pos))
         return True
 
     def await_room(self, processor: Processor) -> None:
@@ -287,22 +315,31 @@ class RequestChannel:
 
     # -- running
 
-    def run(self, context: RequestContext, frame: bytes, pos: int) -> None:
-        """Decode, handle, answer, on whatever thread this is."""
+    def run(self, context: RequestContext, frame: bytes, pos: int, elements: int) -> bool:
+        """Decode, handle, answer, on whatever thread this is.
+
+        `elements`: how many it may have; INLINE_ELEMENTS on a network thread. False, with nothing
+        done, if it is too costly for that thread.
+        """
         api = context.api
         request: Request | None = None
         try:
             if context.api_version >= api.request_flexible:
                 pos = pos + 1 if frame[pos] == 0 else skip_tags(frame, pos)
             handle = api.handle or api.load()
-            request = api.request_class.decode(frame, context.api_version, pos)
+            request = api.request_class.decode(frame, context.api_version, pos, elements)
+            is_costly = api.is_costly
+            if is_costly and elements == INLINE_ELEMENTS and is_costly(context, request):
+                return False
             response = handle(context, request)
             if response is not None:
                 context.send(response)
         except (MalformedFrame, IndexError) as error:
             if request is not None:  # not the frame's fault: a handler met this
                 self._failed(context, request, error)
-                return
+                return True
+            if elements == INLINE_ELEMENTS and isinstance(error, TooManyElements):
+                return False
             self.malformed += 1
             logger.info("malformed request %r reason=%s", context, error)
             context.close()
@@ -310,6 +347,7 @@ class RequestChannel:
             self._answer_error(context, request, error.code, error.detail)
         except Exception as error:
             self._failed(context, request, error)
+        return True
 
     def _failed(self, context: RequestContext, request: Request | None, error: Exception) -> None:
         """A fault of ours."""
@@ -353,7 +391,7 @@ class RequestChannel:
             if self._waiting:
                 self._tell_waiting()
             try:
-                self.run(*queued)
+                self.run(*queued, elements_max(len(queued[1])))
             except Exception:
                 logger.exception("request handler failed")
             with self._lock:

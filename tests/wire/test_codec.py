@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wire.codec import compile_decoder, warm
-from wire.errors import MalformedFrame
+from wire.errors import MalformedFrame, TooManyElements
 from wire.messages import all_messages, request_class
 from wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
 from wire.messages.data import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
 from wire.messages.groups import ConsumerGroupHeartbeatResponse
 from wire.messages.groups_records import ConsumerGroupMemberMetadataValue
 from wire.messages.metadata_records import PartitionRecord
-from wire.primitives import uvarint
+from wire.primitives import TAGS_MAX, skip_tags, uvarint
 from wire.schema import Message
 
 if TYPE_CHECKING:
@@ -369,6 +369,43 @@ def test_a_version_that_does_not_exist_is_refused() -> None:
 
 
 # --- hostile bytes ------------------------------------------------------------------------------
+
+
+def test_elements_of_all_arrays_and_tags_together_are_bounded() -> None:
+    """A byte can become an object of a hundred: who decodes for strangers says how many."""
+    topic = FetchRequest.Topic
+    partition = topic.Partition(partition=0, fetch_offset=5, partition_max_bytes=1000)
+    two = topic(topic="t", partitions=[partition, partition])
+    fetch = FetchRequest(max_wait_ms=1, min_bytes=1, isolation_level=0, topics=[two, two])
+    encoded = fetch.encode_bytes(12)
+    assert FetchRequest.decode(encoded, 12, 0, 6) == fetch
+    with pytest.raises(TooManyElements):
+        FetchRequest.decode(encoded, 12, 0, 5)
+    tagged = encoded[:-1] + uvarint(2) + tag(100, b"a") + tag(101, b"b")
+    assert FetchRequest.decode(tagged, 12, 0, 8) == fetch
+    with pytest.raises(TooManyElements):
+        FetchRequest.decode(tagged, 12, 0, 7)
+    assert FetchRequest.decode(tagged, 12) == fetch
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_a_bound_on_elements_bounds_the_memory_of_decoding(version: int) -> None:
+    count = 1 << 20
+    element = b"\0\0" if version == 8 else b"\1\0"
+    head = struct.pack(">i", count) if version == 8 else uvarint(count + 1)
+    tracemalloc.start()
+    with pytest.raises(TooManyElements):
+        MetadataRequest.decode(head + element * count + bytes(4), version, 0, 100_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * 2 * count, "what arrived, and no objects"
+
+
+def test_unknown_tags_of_a_header_are_bounded() -> None:
+    tags = b"".join(tag(number, b"") for number in range(TAGS_MAX + 1))
+    with pytest.raises(TooManyElements):
+        skip_tags(uvarint(TAGS_MAX + 1) + tags, 0)
+    assert skip_tags(uvarint(1) + tags, 0) == 3
 
 
 def mutate(rng: random.Random, data: bytes, other: bytes) -> bytes:

@@ -9,12 +9,18 @@ import pytest
 
 from server.handlers import ADVERTISED_MIN_VERSION, BROKER_APIS, CONTROLLER_APIS
 from server.network.error_responses import error_response
-from server.network.request_channel import RequestChannel
+from server.network.request_channel import (
+    INLINE_ELEMENTS,
+    INLINE_FRAME_BYTES,
+    RequestChannel,
+    elements_max,
+)
 from tests.server import kafka_apis
 from tests.server.handler_support import CLOSED, Asked, FakeBroker, image_of, topic_image
 from tests.server.wire_client import request_bytes
 from wire.errors import ErrorCode
 from wire.messages import admin, data, groups, request_class
+from wire.messages.cluster import MetadataRequest, MetadataResponse
 from wire.messages.groups import HeartbeatRequest, HeartbeatResponse
 from wire.schema import RESPONSES
 
@@ -233,3 +239,107 @@ def test_handler_threads_start_when_needed_and_end_with_the_channel():
     channel.shutdown(10)
     assert not any(thread.is_alive() for thread in channel._threads)
     assert channel.queue_size == 0
+
+
+# -- inline by cost
+
+
+def metadata_frame(names):
+    topics = [MetadataRequest.Topic(name=name) for name in names]
+    return request_bytes(MetadataRequest(topics=topics), 9, 1)
+
+
+@pytest.fixture
+def by_cost():
+    """One connection whose Metadata requests tell on which thread, and of how many topics."""
+    ran = Ran()
+    connection = Asked(FakeBroker(image_of()))
+    api = connection.requests._apis[3]
+    api.load()
+    api.handle = ran
+    connection.ran = ran
+    yield connection
+    connection.requests.shutdown(10)
+
+
+class Ran:
+    def __init__(self):
+        self.done = threading.Event()
+        self.thread = None
+        self.topics = -1
+
+    def __call__(self, ctx, request):
+        self.thread, self.topics = threading.current_thread(), len(request.topics)
+        self.done.set()
+        return MetadataResponse(brokers=[], topics=[])
+
+
+def test_a_small_request_runs_on_the_network_thread(by_cost):
+    by_cost.requests.receive(by_cost.channel, metadata_frame(["t"] * INLINE_ELEMENTS))
+    assert by_cost.ran.thread is threading.current_thread()
+    assert by_cost.ran.topics == INLINE_ELEMENTS
+
+
+@pytest.mark.parametrize(
+    "names", [["t"] * (INLINE_ELEMENTS + 1), ["x" * (INLINE_FRAME_BYTES + 1)]], ids=["many", "big"]
+)
+def test_a_request_that_costs_more_runs_on_a_handler_thread(by_cost, names):
+    """N3: 16 MB of topic names took 2.45 s of the only network thread."""
+    by_cost.requests.receive(by_cost.channel, metadata_frame(names))
+    assert by_cost.ran.done.wait(10)
+    assert by_cost.ran.thread is not threading.current_thread()
+    assert by_cost.ran.topics == len(names)
+    assert by_cost.requests.malformed == 0
+
+
+def test_a_costly_request_waits_while_the_queue_is_full_and_is_not_lost(by_cost):
+    requests, frame = by_cost.requests, metadata_frame(["t"] * (INLINE_ELEMENTS + 1))
+    requests._queue_max = 0
+    assert not requests.receive(by_cost.channel, frame)
+    assert by_cost.channel.in_flight is None
+    requests._queue_max = 1
+    assert requests.receive(by_cost.channel, frame)
+    assert by_cost.ran.done.wait(10)
+
+
+def test_an_area_may_say_that_a_request_is_costly(by_cost):
+    """A Produce whose batches must be opened is handed over before anything of it is done."""
+    asked_for = []
+
+    def is_costly(ctx, request):
+        asked_for.append([topic.name for topic in request.topics])
+        return True
+
+    by_cost.requests._apis[3].is_costly = is_costly
+    by_cost.requests.receive(by_cost.channel, metadata_frame(["t"]))
+    assert by_cost.ran.done.wait(10)
+    assert by_cost.ran.thread is not threading.current_thread()
+    assert asked_for == [["t"]], "asked on the network thread, and only there"
+
+
+def test_a_frame_of_tiny_elements_is_refused_and_the_log_says_why(by_cost, caplog):
+    """N3: 26 to 485 MiB for 16 MB. As many elements as the bytes could be are never made."""
+    caplog.set_level("INFO")
+    body = b"\x80\x80\x80\x04" + b"\x01\x00" * (1 << 22)  # 8 Mi topics without a name
+    head = struct.pack(">hhih", 3, 9, 5, -1) + b"\0"
+    closed = threading.Event()
+    finish = by_cost.processor.complete
+
+    def complete(*args):
+        finish(*args)
+        closed.set()
+
+    by_cost.processor.complete = complete
+    frame = head + body
+    by_cost.requests.receive(by_cost.channel, struct.pack(">i", len(frame)) + frame)
+    assert closed.wait(10)
+    assert list(by_cost.processor.done) == [CLOSED]
+    assert by_cost.requests.malformed == 1
+    assert not by_cost.ran.done.is_set()
+    (said,) = [r.getMessage() for r in caplog.records if "malformed" in r.getMessage()]
+    assert "elements more than are allowed" in said
+
+
+def test_the_bound_of_elements_grows_with_what_arrived():
+    assert elements_max(0) == 100_000, "the largest honest requests have tens of thousands"
+    assert elements_max(32_000_000) == 1_100_000
