@@ -13,6 +13,10 @@ began (reassignments, fencing, shutdowns) stands in the image and goes on.
 Records of one decision are one atomic batch; more than 10,000 (the death of a broker that leads
 many partitions) are batches inside a metadata transaction, which readers see as one too (KIP-868).
 
+What nobody expected ends the process (`faults`): a controller that is dead, on a node that goes on
+leading the quorum, would be asked for ever. Only the decision on a request may fail alone, as it
+changes nothing; Apache Kafka, which replays while it decides, fails over.
+
 Threads: one thread, `controller`, owns image and sessions and only does `while: wait; turn()`;
 answers are given on the loader's thread. Time: what is due by the clock is in `periodic`; a node
 that is alone in its cluster sleeps until a request comes.
@@ -42,6 +46,7 @@ from replication.controller.context import (
     ConfigSchema,
     ControllerConfig,
     ControllerContext,
+    ControllerResult,
 )
 from replication.controller.periodic import PeriodicTasks
 from replication.controller.requests import ActiveState, decide
@@ -56,6 +61,7 @@ from replication.metadata.image import (
 from replication.metadata.loader import MetadataLoader
 from replication.metadata.record_serde import MetadataRecordSerde
 from replication.raft.driver import CommittedBatch, RaftDriver
+from replication.raft.faults import FaultHandler
 from replication.raft.snapshots import SnapshotId
 from storage.config import Clock
 from wire.errors import ErrorCode, KafkaError
@@ -108,6 +114,7 @@ class Controller:
         new_id: Callable[[], bytes],
         registration: ControllerRegistration | None = None,
         bootstrap_records: Sequence[Any] = (),
+        faults: FaultHandler | None = None,
     ) -> None:
         """`new_id` gives random topic ids, `registration` is what this controller is known by."""
         self.config = config
@@ -119,6 +126,7 @@ class Controller:
         self._clock = clock
         self._registration = registration
         self._bootstrap_records = bootstrap_records
+        self._faults = faults or FaultHandler()
         self._wake = threading.Condition()
         # Guarded by _wake:
         self._events: deque[_Submitted | _LeaderChanged] = deque()
@@ -156,7 +164,7 @@ class Controller:
         return self._epoch >= 0
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
+        self._thread = self._faults.thread("controller", self._run)
         self._thread.start()
 
     def shutdown(self) -> None:
@@ -326,7 +334,7 @@ class Controller:
         if work.records:
             try:
                 self._append(work.records)
-            except Exception as error:
+            except KafkaError as error:
                 self._retry_ms = now_ms + _RETRY_MS
                 logger.warning("periodic work failed task=%s error=%s", work.name, error)
                 return False
@@ -377,6 +385,8 @@ class Controller:
         try:
             self._append(records, in_transaction)
         except KafkaError as error:
+            if error.code != ErrorCode.NOT_CONTROLLER:
+                raise  # a leader that cannot write its first records
             logger.warning("activation failed error=%s", error)
 
     def _renounce(self, committed_offset: int) -> None:
@@ -399,12 +409,8 @@ class Controller:
             _complete(event.on_complete, _not_controller())
             return
         answer: Any
-        state = self._state
         try:
-            state.next_offset = self._driver.next_offset(self._epoch)
-            state.now_ms = self._clock.now_ms()
-            state.kraft_version = self._driver.voters.kraft_version
-            result = decide(state, event.request, event.context)
+            result = self._decide(event)
             if result.records:
                 self._append(result.records)
             answer = result.response
@@ -413,14 +419,32 @@ class Controller:
                 _complete(event.on_complete, error)
                 return
             answer = error
-        except Exception as error:
-            # Nothing was replayed or appended: the bug stays with this request.
-            logger.exception("controller request failed request=%s", type(event.request).__name__)
-            answer = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         self._answer(event.on_complete, answer)
 
+    def _decide(self, event: _Submitted) -> ControllerResult:
+        """Raises KafkaError; a bug is UNKNOWN_SERVER_ERROR, since nothing was replayed or
+        appended: it stays with this request.
+        """
+        state = self._state
+        state.next_offset = self._driver.next_offset(self._epoch)
+        state.now_ms = self._clock.now_ms()
+        state.kraft_version = self._driver.voters.kraft_version
+        try:
+            return decide(state, event.request, event.context)
+        except KafkaError:
+            raise
+        except Exception as error:
+            logger.exception("controller request failed request=%s", type(event.request).__name__)
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+
     def _upgrade_kraft_version(self, level: int, validate_only: bool) -> None:
-        self._driver.upgrade_kraft_version(self._epoch, level, validate_only)
+        try:
+            self._driver.upgrade_kraft_version(self._epoch, level, validate_only)
+        except KafkaError:
+            raise
+        except Exception as error:  # asked by a decision, but the quorum's own fault
+            self._faults.fatal("controller", error)
+            raise
 
     def _append(self, records: list[Any], in_transaction: bool = False) -> None:
         """Replay, then append: a record that cannot be replayed must not get into the log."""

@@ -8,9 +8,11 @@ that wait, replays them as one delta and publishes once. Before `start` batches 
 once and nothing is published; `start` publishes the whole image. A snapshot may come at any time,
 to a replica that was left too far behind: its image takes the old one's place, and publishers get
 what is different. A record that contradicts the
-image means that our state cannot be trusted: `on_fatal`. A publisher that raises is logged, and
-the others go on: one topic's bad directory must not stop the rest. A simulator calls `begin`
-instead of `start`, then `turn` when `has_work`.
+image means that our state cannot be trusted, and who waits for a publication waits for ever when
+its callback fails: the process ends (`faults`). A publisher that raises is logged, and
+the others go on: one topic's bad directory must not stop the rest. A snapshot that fails is logged
+too, the log is still there. A simulator calls `begin` instead of `start`, then `turn` when
+`has_work`.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from replication.metadata.image import (
 )
 from replication.metadata.record_serde import MetadataRecordSerde
 from replication.raft.driver import CommittedBatch, RaftDriver
+from replication.raft.faults import FaultHandler
 from replication.raft.snapshots import SnapshotId
 from storage.config import Clock
 
@@ -66,7 +69,7 @@ class MetadataLoader:
         clock: Clock,
         *,
         snapshot_config: SnapshotConfig | None = None,
-        on_fatal: Callable[[BaseException], None] | None = None,
+        faults: FaultHandler | None = None,
         run_in_background: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         """`run_in_background` writes snapshots; by default on a thread of their own."""
@@ -74,7 +77,7 @@ class MetadataLoader:
         self._driver = driver
         self._clock = clock
         self._snapshot_config = snapshot_config or SnapshotConfig()
-        self._on_fatal = on_fatal
+        self._faults = faults or FaultHandler()
         self._run_in_background = run_in_background or self._run_on_thread
         self._publishers: list[MetadataPublisher] = []
         self._on_published: list[Callable[[int], None]] = []
@@ -86,7 +89,7 @@ class MetadataLoader:
         self._installing: list[tuple[Sequence[MetadataPublisher], threading.Event]] = []
         self._is_busy = False
         self._stopping = False
-        self._failed = False
+        self._ended = False
         # Owned by whoever replays:
         self._bytes_since_snapshot = 0
         self._snapshot_ms = clock.now_ms()
@@ -105,7 +108,7 @@ class MetadataLoader:
     def start(self, publishers: Sequence[MetadataPublisher]) -> None:
         """Publish the whole image, then each change. After the driver's start."""
         self.begin(publishers)
-        self._thread = threading.Thread(target=self._run, name="metadata-loader", daemon=True)
+        self._thread = self._faults.thread("metadata-loader", self._run)
         self._thread.start()
 
     def begin(self, publishers: Sequence[MetadataPublisher]) -> None:
@@ -126,7 +129,7 @@ class MetadataLoader:
             self._installing.append((publishers, done))
             self._wake.notify_all()
         while not done.wait(_LOOK_S):
-            if self._stopping or self._failed:
+            if self._ended:
                 return False
         return True
 
@@ -151,7 +154,7 @@ class MetadataLoader:
         """
         with self._wake:
             while self._thread is not None and (self._waiting or self._is_busy):
-                if self._stopping or self._failed:
+                if self._ended:
                     return None
                 self._wake.wait()
         return self.image
@@ -190,24 +193,30 @@ class MetadataLoader:
     # --- replaying and publishing ---------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
+        try:
+            while self._wait_for_work():
+                self.turn()
+        finally:
             with self._wake:
-                self._is_busy = False
+                self._ended = True
                 self._wake.notify_all()
-                while not self.has_work and not self._stopping:
-                    self._wake.wait()
-                if self._stopping:
-                    return
-            if not self.turn():
-                return
+
+    def _wait_for_work(self) -> bool:
+        """False when the loader should end."""
+        with self._wake:
+            self._is_busy = False
+            self._wake.notify_all()
+            while not self.has_work and not self._stopping:
+                self._wake.wait()
+            return not self._stopping
 
     @property
     def has_work(self) -> bool:
         """Is something committed that is not published to everybody."""
         return bool(self._waiting or self._installing)
 
-    def turn(self) -> bool:
-        """Replay and publish what waits; False when the image cannot be trusted any more."""
+    def turn(self) -> None:
+        """Replay and publish what waits. An error says that the image cannot be trusted."""
         with self._wake:
             waiting, self._waiting = self._waiting, []
             installing, self._installing = self._installing, []
@@ -215,16 +224,9 @@ class MetadataLoader:
         for publishers, done in installing:
             self._introduce(publishers)
             done.set()
-        if not waiting:
-            return True
-        try:
-            delta = self._next_delta(waiting)
-        except Exception as error:
-            self._fail(error)
-            return False
-        self._publish(delta, self.image)
-        self._maybe_write_snapshot()
-        return True
+        if waiting:
+            self._publish(self._next_delta(waiting), self.image)
+            self._maybe_write_snapshot()
 
     def _next_delta(self, waiting: Sequence[CommittedBatch | _Snapshot]) -> MetadataDelta:
         """Bring the image up to date; what is different now."""
@@ -282,14 +284,6 @@ class MetadataLoader:
             except Exception:
                 logger.exception("publishing metadata failed offset=%s", image.offset)
 
-    def _fail(self, error: BaseException) -> None:
-        logger.critical("metadata cannot be replayed error=%s", error, exc_info=True)
-        with self._wake:
-            self._failed = True
-            self._wake.notify_all()
-        if self._on_fatal is not None:
-            self._on_fatal(error)
-
     # --- snapshots ------------------------------------------------------------------------------
 
     def _maybe_write_snapshot(self) -> None:
@@ -307,7 +301,7 @@ class MetadataLoader:
         self._run_in_background(lambda: self.write_snapshot(image))
 
     def _run_on_thread(self, job: Callable[[], None]) -> None:
-        self._snapshot_thread = threading.Thread(target=job, name="metadata-snapshot", daemon=True)
+        self._snapshot_thread = self._faults.thread("metadata-snapshot", job)
         self._snapshot_thread.start()
 
     def write_snapshot(self, image: MetadataImage) -> None:
@@ -327,3 +321,5 @@ class MetadataLoader:
             logger.info("wrote snapshot offset=%s epoch=%s", snapshot_id.offset, snapshot_id.epoch)
         except OSError as error:
             logger.error("snapshot failed offset=%s error=%s", snapshot_id.offset, error)
+        except Exception:
+            logger.exception("snapshot failed offset=%s", snapshot_id.offset)

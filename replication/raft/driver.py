@@ -23,8 +23,8 @@ When a write fails: what came before it is committed; it and what waited behind 
 their offsets cannot be kept. The driver resigns, which tells the listeners to throw their
 uncommitted state away, and stands for election in a new epoch after the election timeout. A
 follower that cannot write asks its leader again. A failed fsync, or a vote that cannot be stored
-for another reason than a full disk, is final: `on_fatal` is called and the broker must stop (better
-stopped than wrong).
+for another reason than a full disk, is final, as is every error that nobody expected: the process
+ends (`faults`; better stopped than wrong).
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from replication.raft.batches import (
 )
 from replication.raft.core import RaftCore, Role
 from replication.raft.delivery import Delivery, RaftListener, RecordSerde
+from replication.raft.faults import FaultHandler
 from replication.raft.log import METADATA_TOPIC, RaftLog
 from replication.raft.own_events import (
     NO_LEADER,
@@ -103,7 +104,7 @@ class RaftDriver:
         bootstrap_servers: Sequence[tuple[str, int]] = (),
         can_vote: bool = True,
         random: Random | None = None,
-        on_fatal: Callable[[BaseException], None] | None = None,
+        faults: FaultHandler | None = None,
     ) -> None:
         """`voters`: the static voter set, this node alone by default; a log with voters of its own
         goes before it. `endpoints`: our own controller listeners, as others reach them.
@@ -133,7 +134,7 @@ class RaftDriver:
         """Called on any thread when there is work (for a simulator)."""
         self._clock = clock
         self._serde = serde
-        self._on_fatal = on_fatal
+        self._faults = faults or FaultHandler()
         self._transport = transport
         self._delivery = Delivery(log, serde)
         self._parked: ParkedFetches | None = None
@@ -204,7 +205,7 @@ class RaftDriver:
     def start(self) -> None:
         """`begin`, then start the thread. The transport must be ready."""
         self.begin()
-        self._thread = threading.Thread(target=self._run, name="raft-driver", daemon=True)
+        self._thread = self._faults.thread("raft-driver", self._run)
         self._thread.start()
 
     def shutdown(self, timeout_ms: int | None = None) -> None:
@@ -346,7 +347,7 @@ class RaftDriver:
         try:
             while self._wait_for_work():
                 self.turn()
-        except Exception as error:
+        except BaseException as error:
             self._fail(error)
 
     def _wait_for_work(self) -> bool:
@@ -576,17 +577,16 @@ class RaftDriver:
             self._delivery.tell_leader(self.node_id, self.core.epoch)
 
     def _fail(self, error: BaseException) -> None:
-        logger.critical("the metadata quorum cannot go on error=%s", error, exc_info=True)
         with self._wake:
             self.fatal_error = error
             self._append_epoch = -1
             self._accumulator.clear()
             refused, self._inbox = self._inbox, deque()
+        # First of all: what is told below may be what failed.
+        self._faults.fatal("raft-driver", error)
         self._refuse(refused)
         self._give_up_parked()
         self._delivery.tell_leader(NO_LEADER, self.core.epoch)
-        if self._on_fatal is not None:
-            self._on_fatal(error)
 
 
 __all__ = [

@@ -109,6 +109,7 @@ class ControllerServer(NodePart):
             new_id=new_uuid,
             registration=self.registration,
             bootstrap_records=bootstrap_records(shared.metadata_dir, shared.raft.log, shared.serde),
+            faults=shared.faults,
         )
         shared.stop.then("controller", self.controller.shutdown)
 

@@ -18,6 +18,7 @@ from replication.metadata.image import MetadataImage
 from replication.metadata.loader import MetadataLoader
 from replication.metadata.record_serde import MetadataRecordSerde
 from replication.raft.driver import RaftDriver
+from replication.raft.faults import FaultHandler
 from replication.raft.log import RaftLog
 from replication.replicas.timer import BackgroundScheduler, Timer
 from server.config.kafka_config import ConfigError, KafkaConfig
@@ -68,6 +69,7 @@ class SharedServer:
         self.timer = Timer(self.clock)
         self.scheduler = BackgroundScheduler(self.clock)
         self.serde = MetadataRecordSerde()
+        self.faults = FaultHandler(self.fatal)
         self.incarnation_id = new_uuid()
         self.metadata_dir = Path(config.get_str("metadata.log.dir") or config.log_dirs()[0])
         self.peers: PeerClient | None = None
@@ -143,7 +145,7 @@ class SharedServer:
             self.clock,
             self.serde,
             directory_id=self.directory_id,
-            on_fatal=self.fatal,
+            faults=self.faults,
             **others,
         )
         self.stop.then("raft driver", self.raft.shutdown)
@@ -151,7 +153,7 @@ class SharedServer:
             self.raft,
             self.clock,
             snapshot_config=settings.snapshots(self.config),
-            on_fatal=self.fatal,
+            faults=self.faults,
         )
         self.raft.add_listener(self.loader)
         self.stop.then("metadata loader", self.loader.shutdown)
@@ -203,7 +205,9 @@ class SharedServer:
         self.stop.then("controller channel", self.controller_channel.shutdown)
 
     def fatal(self, error: BaseException) -> None:
-        """End the process now."""
-        logger.critical("the node cannot go on and stops now error=%s", error, exc_info=error)
-        logging.shutdown()
-        os._exit(1)
+        """End the process now, whatever else does not work any more."""
+        try:
+            logger.critical("the node cannot go on and stops now error=%s", error, exc_info=error)
+            logging.shutdown()
+        finally:
+            os._exit(1)

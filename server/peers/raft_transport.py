@@ -52,7 +52,13 @@ class RaftTransport:
         message, version, response_class = request_message(request)
 
         def complete(response: Response | PeerError) -> None:
-            on_answer(self._reply(to, request, response))
+            reply: Reply | None = None
+            try:
+                reply = self._reply(to, request, response)
+            except Exception:
+                # Whoever asked waits for an answer, even if this one makes no sense.
+                logger.exception("answer makes no sense peer=%s request=%r", to, request)
+            on_answer(reply)
 
         self._peers.send(
             to,

@@ -16,6 +16,7 @@ from typing import Any
 
 from replication.metadata.image import MetadataImage
 from replication.raft.driver import RaftConfig, RaftDriver
+from replication.raft.faults import FaultHandler
 from replication.raft.log import RaftLog
 from replication.raft.snapshots import ControlRecord, SnapshotId, write_snapshot
 from replication.raft.voter_set import Endpoint, Voter, VoterSet
@@ -110,7 +111,7 @@ class QuorumNode:
             transport=RaftTransport(self.peers, self.node_id, LISTENER),
             endpoints=(self.endpoint,),
             listener_name=LISTENER,
-            on_fatal=self.fatal.append,
+            faults=FaultHandler(self.fatal.append),
             **options,
         )
         self.raft.add_listener(self.recorder)

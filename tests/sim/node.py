@@ -28,6 +28,7 @@ from replication.metadata.image import (
 from replication.metadata.loader import MetadataLoader, SnapshotConfig
 from replication.metadata.record_serde import MetadataRecordSerde
 from replication.raft.driver import RaftDriver
+from replication.raft.faults import FaultHandler
 from replication.raft.log import RaftLog
 from replication.raft.voter_set import Endpoint as RaftEndpoint
 from replication.raft.voter_set import Voter, VoterSet
@@ -267,14 +268,14 @@ class SimNode:
             bootstrap_servers=[],
             can_vote=self.is_voter,
             random=world.random,
-            on_fatal=self.fatal,
+            faults=FaultHandler(self.fatal),
         )
         self._raft_actor = Actor(self, incarnation, self.raft.turn, lambda: self.raft.deadline_ms)
         self.loader = MetadataLoader(
             self.raft,
             world,
             snapshot_config=SnapshotConfig(options.snapshot_bytes, 3_600_000),
-            on_fatal=self.fatal,
+            faults=FaultHandler(self.fatal),
             run_in_background=lambda job: self.scheduler.schedule_once("snapshot", 1, job),
         )
         self._loader_actor = Actor(self, incarnation, self._turn_loader, lambda: None)
@@ -317,6 +318,7 @@ class SimNode:
             self._schema,
             new_id=lambda: b"\x01" + random.randbytes(15),
             registration=self._registration,
+            faults=FaultHandler(self.fatal),
         )
         self._controller_actor = Actor(
             self, self.incarnation, self._turn_controller, controller.next_due_ms

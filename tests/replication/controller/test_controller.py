@@ -19,6 +19,7 @@ from replication.metadata.image import ControllerRegistration, MetadataDelta, Me
 from replication.metadata.loader import MetadataLoader, MetadataPublisher, SnapshotConfig
 from replication.metadata.record_serde import MetadataRecordSerde
 from replication.raft.driver import RaftDriver
+from replication.raft.faults import FaultHandler
 from replication.raft.log import RaftLog
 from replication.raft.snapshots import SnapshotId
 from storage import files
@@ -37,19 +38,18 @@ class Node:
         serde = MetadataRecordSerde()
         self.clock = clock
         self.fatal: list[BaseException] = []
-        self.driver = RaftDriver(
-            1, RaftLog.open(path, clock), clock, serde, on_fatal=self.fatal.append
-        )
+        faults = FaultHandler(self.fatal.append)
+        self.driver = RaftDriver(1, RaftLog.open(path, clock), clock, serde, faults=faults)
         self.loader = MetadataLoader(
             self.driver, clock, snapshot_config=SnapshotConfig(snapshot_bytes, 1 << 40),
-            on_fatal=self.fatal.append,
+            faults=faults,
         )  # fmt: skip
         self.driver.add_listener(self.loader)
         config = ControllerConfig(node_id=1, cluster_id=CLUSTER_ID)
         registration = ControllerRegistration(1, os.urandom(16), {}, dict(SUPPORTED_FEATURES))
         self.controller = Controller(
             config, self.driver, self.loader, serde, clock, Schema(),
-            new_id=lambda: os.urandom(16), registration=registration,
+            new_id=lambda: os.urandom(16), registration=registration, faults=faults,
         )  # fmt: skip
 
     def start(self, *publishers: MetadataPublisher) -> None:

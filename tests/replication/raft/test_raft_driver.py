@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from replication.raft.faults import FaultHandler
 from replication.raft.log import RaftLog
 from replication.raft.snapshots import SnapshotId
 from storage import files
@@ -150,7 +151,7 @@ def test_a_full_disk_costs_the_leadership_and_only_what_was_not_written(
 
 def test_a_failed_sync_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     died = threading.Event()
-    with running(tmp_path, on_fatal=lambda error: died.set()) as (driver, recorder):
+    with running(tmp_path, faults=FaultHandler(lambda error: died.set())) as (driver, recorder):
 
         def broken(_: int) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -179,7 +180,8 @@ def test_a_power_cut_at_any_step_takes_nothing_that_was_delivered(
         delivered: list[str] = []
         disk.fail_at = disk.operations + step
         try:
-            with running(path, on_fatal=lambda error, died=died: died.set()) as (driver, recorder):
+            faults = FaultHandler(lambda error, died=died: died.set())
+            with running(path, faults=faults) as (driver, recorder):
                 for number in range(6):
                     try:
                         offset = driver.append(driver.leader_epoch, [str(number)])

@@ -273,6 +273,16 @@ def test_no_answer_is_told_as_none() -> None:
     assert peers.sent == [(Peer(2, "two", 9093), "raft-client-1-votes", 2, 2000)]
 
 
+def test_an_answer_that_makes_no_sense_is_none_and_the_driver_goes_on_asking() -> None:
+    answer: VoteResponse = inbound.vote_response(events.VoteReply(NONE, 7), "CONTROLLER")
+    answer.topics = None  # type: ignore[assignment]
+    replies: list[Any] = []
+    RaftTransport(PeersOfTests(answer), 1, "CONTROLLER").send(
+        Peer(2, "two", 9093), VOTE, replies.append, 2000
+    )
+    assert replies == [None]
+
+
 def test_votes_do_not_queue_behind_a_fetch_that_waits() -> None:
     peers = PeersOfTests(PeerError("refused"))
     transport = RaftTransport(peers, 1, "CONTROLLER")
