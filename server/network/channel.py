@@ -57,7 +57,6 @@ class Channel(Connection):
         "peer_host",
         "principal",
         "processor",
-        "reserved_bytes",
         "security_protocol",
         "slice_sent",
         "sock",
@@ -90,7 +89,6 @@ class Channel(Connection):
         self.client_software = ("unknown", "unknown")
         self.interest = READ
         self.ending = False
-        self.reserved_bytes = 0
         self.slice_sent = 0
 
     def __repr__(self) -> str:

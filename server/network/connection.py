@@ -17,8 +17,9 @@ A connection's life:
     broken      `violation` says what the peer did wrong: what came before it is served, then closed
     closed      `closed`; answers that come later are dropped
 
-Memory: a frame holds what has arrived, never what was announced. At most one read (READ_BYTES) is
-taken while a request is in flight. The outbox holds the answers of one burst of pipelined requests,
+Memory: a frame holds what has arrived, never what was announced; what a large one holds is charged
+to the pool by the shell (`charged_bytes`). At most one read (READ_BYTES) is taken while a request
+is in flight. The outbox holds the answers of one burst of pipelined requests,
 bounded by the processor; record data in it are file slices, not bytes.
 
 Duties of the caller: one thread only (the processor's); `begin` only when `may_start`; call
@@ -46,6 +47,7 @@ FRAME_BYTES_MIN = 10
 
 _SMALL_CHUNK_BYTES = 2_048
 _FRAME_BYTES_PER_MS_MIN = 16
+_HURRIED_BYTES_PER_MS_MIN = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,10 @@ class ConnectionLimits:
     idle_ms: connections.max.idle.ms; closed after so long without a byte either way.
     frame_ms: a started frame must be complete after this, plus 1 s for each 16 KB of it that
         arrived, so that a slow line can send a large batch and a slowloris cannot (N-15).
+    hurried_frame_ms: the same for a large frame while half-sent frames use up the memory for all,
+        plus 1 s for each MB, waiting for memory included: who holds it must use it.
+    silent_ms: the frame that goes on although no memory is left must not pause longer while
+        others wait.
     send_stall_ms: an answer held in memory must make progress in this time (N-8).
     send_stall_bytes: unsent answers below this, and record data (they are in files), may wait as
         long as an idle connection: a consumer that processes for minutes is not an attacker.
@@ -64,6 +70,8 @@ class ConnectionLimits:
     frame_bytes_max: int = 104_857_600
     idle_ms: int = 600_000
     frame_ms: int = 30_000
+    hurried_frame_ms: int = 10_000
+    silent_ms: int = 1_000
     send_stall_ms: int = 60_000
     send_stall_bytes: int = 65_536
 
@@ -75,6 +83,9 @@ class Connection:
         "_chunks",
         "_chunks_bytes",
         "_frame_bytes",
+        "awaits_memory",
+        "charged_bytes",
+        "charged_ms",
         "closed",
         "frame_started_ms",
         "frames",
@@ -105,6 +116,12 @@ class Connection:
         """When the frame under way was first noticed incomplete; -1 if none is."""
         self.send_stalled_ms = -1
         """Since when the socket takes no more of the outbox; -1 if it does."""
+        self.awaits_memory = False
+        """The pool said no: nothing is read before it says that there is room."""
+        self.charged_bytes = 0
+        """What the pool was charged for the large frame, under way or in flight."""
+        self.charged_ms = 0
+        """When it was first charged."""
         self._chunks: list[bytes | bytearray] = []
         self._chunks_bytes = 0
         self._frame_bytes = 0
@@ -178,11 +195,19 @@ class Connection:
         self.frame_started_ms = -1
 
     @property
-    def large_frame_bytes(self) -> int:
-        """Size of the frame under way if it is larger than one read, else 0 (for the pool, N-9)."""
-        if self._chunks and self._frame_bytes > READ_BYTES:
-            return self._frame_bytes
-        return 0
+    def is_receiving_large(self) -> bool:
+        """Whether the frame under way is larger than one read: its memory comes from the pool."""
+        return bool(self._chunks) and self._frame_bytes > READ_BYTES
+
+    @property
+    def frame_bytes_arrived(self) -> int:
+        """What has arrived of the frame under way."""
+        return self._chunks_bytes if self._chunks else 0
+
+    @property
+    def holds_half_sent(self) -> bool:
+        """Whether what the pool was charged for is a frame that has not arrived whole."""
+        return self.charged_bytes > 0 and bool(self._chunks)
 
     def read_bytes(self) -> int:
         """How many bytes to ask of the socket: never past the end of a large frame."""
@@ -232,9 +257,16 @@ class Connection:
 
     # -- deadlines
 
-    def expired(self, now_ms: int) -> str | None:
-        """Why the connection must be closed now, or None."""
+    def expired(self, now_ms: int, is_memory_short: bool = False) -> str | None:
+        """Why the connection must be closed now, or None.
+
+        `is_memory_short`: half-sent frames use up queued.max.request.bytes.
+        """
         limits = self.limits
+        if is_memory_short and self.holds_half_sent:
+            allowed = limits.hurried_frame_ms + self.charged_bytes // _HURRIED_BYTES_PER_MS_MIN
+            if now_ms - self.charged_ms > allowed:
+                return "frame was not completed in time while queued.max.request.bytes was used up"
         if self.frame_started_ms >= 0 and self.reading:
             allowed = limits.frame_ms + self._chunks_bytes // _FRAME_BYTES_PER_MS_MIN
             if now_ms - self.frame_started_ms > allowed:
@@ -248,6 +280,10 @@ class Connection:
         elif self.reading and self._is_idle(now_ms):
             return "idle"
         return None
+
+    def is_silent(self, now_ms: int) -> bool:
+        """Whether its half-sent frame makes no progress just now."""
+        return self.holds_half_sent and now_ms - self.last_active_ms > self.limits.silent_ms
 
     def _is_idle(self, now_ms: int) -> bool:
         return self.in_flight is None and now_ms - self.last_active_ms > self.limits.idle_ms

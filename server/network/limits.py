@@ -7,7 +7,6 @@ operations and never while anything else is called.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -98,38 +97,68 @@ class ConnectionQuotas:
 
 
 class MemoryPool:
-    """What large requests may hold from arrival to answer (queued.max.request.bytes, N-9).
+    """What large requests hold from the arrival of their bytes to the answer (N-9).
 
-    As Kafka's SimpleMemoryPool: a request is let in while anything at all is left, whatever its own
-    size, so the sum may exceed the pool by one request per processor but none can be stuck.
-    `size` -1 means no bound.
+    `size` is queued.max.request.bytes, -1 for no bound. Only what arrived is charged: Kafka's
+    SimpleMemoryPool charges what a frame claims to be, and a few idle sockets that claimed much
+    keep everybody else out.
+
+    While anything is left, whoever has bytes to read may read on. When nothing is left one frame
+    may go on all the same, to its end and until it is answered; the others are read when there is
+    room again or when it is their turn to be that one, first come first. So the sum exceeds the
+    pool by one frame and one read of each processor, and nobody is stuck for ever: the processor
+    ends the one that goes on if it falls silent while others wait (`blocker`), and half-sent frames
+    that take long while they use up the pool (`Connection.expired`).
+
+    A holder is a connection; it has one large frame at a time.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._lock = threading.Lock()
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._overdrawn: object | None = None
+        self._waiting: dict[object, Callable[[], None]] = {}
         self.available = size
 
-    def reserve(self, count: int, when_room: Callable[[], None]) -> bool:
-        """Take `count` bytes; if nothing is left, False, and `when_room` is called once later."""
+    @property
+    def is_exhausted(self) -> bool:
+        return self._size >= 0 and self.available <= 0
+
+    @property
+    def blocker(self) -> object | None:
+        """The one that goes on although nothing is left, if others wait for it."""
+        return self._overdrawn if self._waiting else None
+
+    def charge(self, count: int) -> None:
+        """`count` bytes of a large frame arrived."""
+        with self._lock:
+            self.available -= count
+
+    def may_read(self, holder: object, when_room: Callable[[], None]) -> bool:
+        """Whether `holder` may read more; if not, `when_room` is called once, to ask again."""
         if self._size < 0:
             return True
         with self._lock:
-            if self.available > 0:
-                self.available -= count
-                return True
-            self._waiting.append(when_room)
-            return False
+            if self.available <= 0 and self._overdrawn is not holder:
+                if self._overdrawn is not None:
+                    self._waiting[holder] = when_room
+                    return False
+                self._overdrawn = holder
+            return True
 
-    def release(self, count: int) -> None:
-        """Give back what `reserve` took; wakes those who wait, who must try again."""
-        if self._size < 0:
-            return
+    def release(self, holder: object, count: int) -> None:
+        """The frame of `holder` was answered, or given up: give back what was charged for it."""
         with self._lock:
             self.available += count
-            woken = list(self._waiting) if self.available > 0 else []
-            if woken:
+            self._waiting.pop(holder, None)
+            if self._overdrawn is holder:
+                self._overdrawn = None
+            woken = []
+            if self.available > 0:
+                woken = list(self._waiting.values())
                 self._waiting.clear()
+            elif self._overdrawn is None and self._waiting:
+                self._overdrawn = next(iter(self._waiting))
+                woken = [self._waiting.pop(self._overdrawn)]
         for when_room in woken:
             when_room()

@@ -257,6 +257,9 @@ class Processor:
             self._peer_left_while_muted(channel)
 
     def _read(self, channel: Channel) -> None:
+        is_large = channel.is_receiving_large
+        if is_large and not self._may_read(channel):
+            return
         try:
             data = channel.sock.recv(channel.read_bytes())
         except (BlockingIOError, InterruptedError):
@@ -269,12 +272,38 @@ class Processor:
             return
         self.bytes_in += len(data)
         channel.receive(data, self.now_ms)
+        if is_large:
+            self._charge(channel, len(data))
         if channel.in_flight is None:
             self._serve(channel)
         else:
             # Read ahead once, to notice a peer that leaves; the rest stays in the kernel.
             channel.mute()
             self._settle(channel)
+
+    def _may_read(self, channel: Channel) -> bool:
+        """Whether more of a large frame may be read now; else it waits for memory (N-9)."""
+        if not channel.charged_bytes:
+            channel.charged_ms = self.now_ms
+            self._charge(channel, channel.frame_bytes_arrived)
+        if self._memory.may_read(channel, lambda: self._command(lambda: self._has_room(channel))):
+            return True
+        channel.awaits_memory = True
+        channel.mute()
+        self._settle(channel)
+        return False
+
+    def _charge(self, channel: Channel, count: int) -> None:
+        channel.charged_bytes += count
+        self._memory.charge(count)
+
+    def _has_room(self, channel: Channel) -> None:
+        channel.awaits_memory = False
+        self._resume(channel)
+
+    def _give_memory_back(self, channel: Channel) -> None:
+        count, channel.charged_bytes = channel.charged_bytes, 0
+        self._memory.release(channel, count)
 
     def _peer_left(self, channel: Channel) -> None:
         """End of stream: run what was received before it (acks=0 batches count), then close."""
@@ -335,9 +364,8 @@ class Processor:
         elif not channel.answer(request, parts):
             release_slices(parts)
             return
-        if channel.reserved_bytes:
-            self._memory.release(channel.reserved_bytes)
-            channel.reserved_bytes = 0
+        if channel.charged_bytes:
+            self._give_memory_back(channel)
         if request.throttle_ms > 0:
             channel.throttled_until_ms = self.now_ms + request.throttle_ms
             heapq.heappush(
@@ -382,16 +410,15 @@ class Processor:
         return not channel.frames and (channel.ending or channel.violation is not None)
 
     def _update_reading(self, channel: Channel) -> None:
-        """Read on, unless requests wait already or the pool has no room for a large frame (N-9)."""
-        if channel.frames or channel.ending or channel.throttled_until_ms > self.now_ms:
+        """Read on, unless requests wait already, or the rest of a large one for memory."""
+        if (
+            channel.frames
+            or channel.ending
+            or channel.awaits_memory
+            or channel.throttled_until_ms > self.now_ms
+        ):
             channel.mute()
             return
-        wanted = channel.large_frame_bytes
-        if wanted and not channel.reserved_bytes:
-            if not self._memory.reserve(wanted, lambda: self.resume(channel)):
-                channel.mute()
-                return
-            channel.reserved_bytes = wanted
         if not channel.reading:
             channel.unmute(self.now_ms)
 
@@ -452,9 +479,8 @@ class Processor:
         self._set_interest(channel, 0)
         channel.sock.close()
         self._quotas.release(channel.peer_host)
-        if channel.reserved_bytes:
-            self._memory.release(channel.reserved_bytes)
-            channel.reserved_bytes = 0
+        if channel.charged_bytes:
+            self._give_memory_back(channel)
         release_slices(channel.outbox)
         channel.outbox = []
         channel.frames.clear()
@@ -465,12 +491,21 @@ class Processor:
     def _sweep(self) -> None:
         """Close connections that ran out of time."""
         self._next_sweep_ms = self.now_ms + SWEEP_MS
+        is_memory_short = self._memory.is_exhausted and self._holds_mostly_half_sent()
         for channel in list(self.channels.values()):
-            reason = channel.expired(self.now_ms)
+            reason = channel.expired(self.now_ms, is_memory_short)
+            if channel is self._memory.blocker and channel.is_silent(self.now_ms):
+                reason = "frame paused while others waited for queued.max.request.bytes"
             if reason is not None:
                 logger.info("closing connection=%r reason=%s", channel, reason)
                 self.connections_expired += 1
                 self._close(channel)
+
+    def _holds_mostly_half_sent(self) -> bool:
+        """Whether frames that are not complete hold more memory than requests that are."""
+        charged = [channel for channel in self.channels.values() if channel.charged_bytes]
+        half_sent = sum(channel.charged_bytes for channel in charged if channel.holds_half_sent)
+        return half_sent * 2 > sum(channel.charged_bytes for channel in charged)
 
     def _drain(self) -> None:
         self._draining = True

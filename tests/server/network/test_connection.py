@@ -59,7 +59,7 @@ def test_a_hostile_size_breaks_the_connection_and_holds_no_memory(size):
     assert subject.violation
     subject.receive(b"x" * 1000, 0)
     assert len(subject.frames) == 1
-    assert subject.large_frame_bytes == 0
+    assert subject.frame_bytes_arrived == 0
 
 
 def test_a_frame_of_exactly_the_limit_is_taken():
@@ -78,16 +78,34 @@ def test_http_and_tls_are_not_mistaken_for_frames(hello):
     assert subject.violation
 
 
-def test_a_large_frame_is_announced_and_read_no_further_than_its_end():
+def test_a_large_frame_is_noticed_and_read_no_further_than_its_end():
     subject = connection()
     whole = frame(bytes(150_000))
     assert subject.read_bytes() == READ_BYTES
     subject.receive(whole[:1000], 0)
-    assert subject.large_frame_bytes == len(whole)
+    assert subject.is_receiving_large
+    assert subject.frame_bytes_arrived == 1000, "what was announced counts for nothing"
     assert subject.read_bytes() == len(whole) - 1000
     subject.receive(whole[1000:], 0)
-    assert subject.large_frame_bytes == 0
+    assert not subject.is_receiving_large
+    assert subject.frame_bytes_arrived == 0
     assert subject.frames.popleft() == whole
+
+
+def test_a_half_sent_frame_is_hurried_while_memory_is_short():
+    subject = connection(ConnectionLimits(frame_ms=30_000, hurried_frame_ms=10_000))
+    subject.receive(frame(bytes(5_000_000))[:2_000_000], 0)
+    subject.charged_bytes, subject.charged_ms = 2_000_000, 0
+    subject.mute()  # it waits for memory: that is no excuse, others wait for what it holds
+    assert subject.expired(12_000, is_memory_short=True) is None
+    assert subject.expired(12_001) is None
+    assert "queued.max.request.bytes" in subject.expired(12_001, is_memory_short=True)
+
+
+def test_a_request_that_arrived_whole_is_not_hurried():
+    subject = connection()
+    subject.charged_bytes = 100_000
+    assert subject.expired(9_000_000, is_memory_short=True) in (None, "idle")
 
 
 def test_one_read_never_asks_for_more_than_its_bound_whatever_was_announced():

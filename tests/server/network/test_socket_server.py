@@ -623,39 +623,6 @@ def test_inline_requests_overtake_slow_ones_of_other_connections_but_not_of_thei
         assert client.read(HEARTBEAT, 4)[1].error_code == 2
 
 
-def test_the_memory_pool_makes_large_requests_take_turns():
-    """N-9: all of them are served in the end."""
-    with running(queued_max_request_bytes=300_000) as (server, handlers):
-        clients = [WireClient(server.port, timeout=30) for _ in range(16)]
-        body = os.urandom(500_000)
-        senders = [
-            threading.Thread(target=client.send, args=(produce(body), 9)) for client in clients
-        ]
-        for sender in senders:
-            sender.start()
-        for client in clients:
-            client.read(PRODUCE, 9)
-            client.close()
-        for sender in senders:
-            sender.join()
-        assert len(handlers.produced) == 16
-        assert server.memory.available == 300_000
-
-
-def test_a_large_request_cut_off_gives_its_memory_back():
-    with running(queued_max_request_bytes=300_000) as (server, _):
-        cut = WireClient(server.port)
-        cut.sock.sendall(request_bytes(produce(bytes(500_000)), 9, 1)[:200_000])
-        wait_until(lambda: server.memory.available < 0)
-        with WireClient(server.port) as waiting:
-            sender = threading.Thread(target=waiting.send, args=(produce(bytes(400_000)), 9))
-            sender.start()
-            cut.close()
-            waiting.read(PRODUCE, 9)
-            sender.join()
-        wait_until(lambda: server.memory.available == 300_000)
-
-
 def test_a_throttled_client_is_answered_at_once_and_then_waits(served):
     """KIP-219."""
     server, _ = served
