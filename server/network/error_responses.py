@@ -3,15 +3,19 @@
 Why generic: APIs fail in three ways (one top-level code; a code for each topic, group or resource;
 a code for each partition), and clients need every topic and partition they asked about in the
 answer (protocol.md rule 21). So the response is built by walking its schema: every `error_code`
-gets the code, arrays that hold one are filled from the request's array they answer, keys are
-copied, everything else is Kafka's "unknown" value.
+gets the code, arrays that hold one are filled from the request's array they answer, what names an
+element is copied, and everything else is Kafka's "unknown" value: a result that happens to be
+called like a field of the request (`high_watermark`) is no result.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wire.schema import RESPONSES, Field, Request, Response, Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Which array of the request an array of the response answers, where the names differ.
 _ANSWERS: dict[str, tuple[str, ...]] = {
@@ -23,14 +27,22 @@ _ANSWERS: dict[str, tuple[str, ...]] = {
     "replica_election_results": ("topic_partitions",),
     "partition_result": ("partitions",),
 }
-# Other names of the same key, request or response.
-_SAME: tuple[frozenset[str], ...] = (
+# What names an element (or the fetch session): the only values of a request that an error repeats.
+# Where request and response call the same differently, the group has both.
+_KEYS: tuple[frozenset[str], ...] = (
     frozenset({"name", "topic", "topic_name"}),
+    frozenset({"topic_id"}),
     frozenset({"partition_index", "partition", "index", "partition_id"}),
+    frozenset({"resource_name"}),
+    frozenset({"resource_type"}),
+    frozenset({"group_id"}),
+    frozenset({"key"}),
+    frozenset({"id"}),
+    frozenset({"session_id"}),
 )
-_KEYS_OF_SCALARS = frozenset(
-    {"name", "topic", "group_id", "key", "partition_index", "partition", "partition_id"}
-)
+_SAME_KEY = {name: same for same in _KEYS for name in same}
+# Keys of the members that leave a group; elsewhere Kafka forgets them (JoinGroup).
+_MEMBER_KEYS = frozenset({"member_id", "group_instance_id"})
 # What "unknown" is where Kafka's fresh object says 0.
 _UNKNOWN_MINUS_ONE = frozenset(
     {
@@ -92,13 +104,15 @@ def _answered(name: str, source: Any) -> list[Any]:
 
 
 def _copied(field: Field, source: Any) -> Any:
-    """The request's value of the same name; else "unknown"."""
+    """The request's value of a key; else "unknown"."""
     if not isinstance(source, Struct):
-        return source if field.name in _KEYS_OF_SCALARS else _unknown(field)
-    names = next((same for same in _SAME if field.name in same), frozenset({field.name}))
-    for name in (field.name, *sorted(names)):
+        return source if field.name in _SAME_KEY else _unknown(field)
+    names: Iterable[str] = _SAME_KEY.get(field.name, ())
+    if field.name in _MEMBER_KEYS and not isinstance(source, Request):
+        names = (field.name,)
+    for name in names:
         value = getattr(source, name, None)
-        if isinstance(value, (str, int)) or (isinstance(value, bytes) and field.kind == "uuid"):
+        if value is not None:
             return value
     return _unknown(field)
 

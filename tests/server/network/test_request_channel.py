@@ -112,6 +112,61 @@ def test_every_api_can_say_an_error_in_every_version(key):
         assert set(codes) <= {0, ErrorCode.POLICY_VIOLATION}
 
 
+ECHOED = {
+    "name", "topic", "topic_name", "topic_id", "partition_index", "partition", "index",
+    "partition_id", "resource_name", "resource_type", "group_id", "key", "id", "session_id",
+}  # fmt: skip
+"""What Kafka's getErrorResponse repeats: names and ids of what failed."""
+
+
+def marked(struct, marks):
+    """An object of `struct` whose every value occurs nowhere else."""
+    values = {}
+    for field in struct.schema:
+        kind = field.kind.removeprefix("[]")
+        if kind == "struct":
+            value = marked(field.struct, marks)
+        elif kind in ("bool", "records"):
+            value = kind == "bool" or b"y"
+        else:
+            number = len(marks)
+            value = {
+                "string": f"mark {number}", "bytes": b"mark %d" % number, "int8": 20 + number,
+                "uuid": b"mark" + number.to_bytes(12, "big"), "int64": 2**63 - 1 - number,
+                "float64": 1.5 + number, "int32": 2**31 - 1 - number,
+            }.get(kind, 2**15 - 1 - number)  # fmt: skip
+            marks[value] = field.name
+        values[field.name] = [value] if field.kind.startswith("[]") else value
+    return struct(**values)
+
+
+def echoes(answer, marks, path=""):
+    """Fields of an answer that hold a value of the request: (path, its name there)."""
+    for field in type(answer).schema:
+        items = getattr(answer, field.name)
+        for item in items if isinstance(items, list) else [items]:
+            if field.struct is not None and item is not None:
+                yield from echoes(item, marks, f"{path}.{field.name}")
+            elif item not in (True, False, None) and item in marks:
+                yield f"{path}.{field.name}", marks[item]
+
+
+@pytest.mark.parametrize("key", sorted({**BROKER_APIS, **CONTROLLER_APIS}))
+def test_an_error_repeats_nothing_of_the_request_but_names_and_ids(key):
+    """A Fetch answered the high watermark that a follower claimed to know, 2^63 - 1."""
+    api = {**CONTROLLER_APIS, **BROKER_APIS}[key]
+    api.load()
+    marks = {}
+    request = marked(api.request_class, marks)
+    for version in range(api.min_version, api.max_version + 1):
+        answer = error_response(request, version, ErrorCode.POLICY_VIOLATION, "because")
+        answer.encode(version)
+        for path, name in echoes(answer, marks):
+            if path in (".members.member_id", ".members.group_instance_id"):
+                continue  # LeaveGroup: who did not leave
+            assert path.rpartition(".")[2] in ECHOED, (path, name)
+
+
 def test_an_error_names_every_partition_that_was_asked_for():
     request = filled(data.ProduceRequest, 9)
     request.topic_data[1].name = "other"
