@@ -7,9 +7,14 @@ one without partitions is ended. Kafka: ReplicaFetcherManager, ReplicaFetcherThr
 A partition has at most one fetcher: giving it to another takes it from the one before. What the
 old one still has in flight is refused by the partition, because the leader epoch is another.
 
-Threads: metadata's thread calls `follow` and `unfollow`, anybody reads. A `FetcherThread` blocks in
-its leader's answers; ending it closes the connection. Lock: `_lock` guards the maps; runners are
-started and ended without it.
+How: whoever changed a partition says so (`update`), and what is to be done is read from the
+partition when its turn comes: its leader, epoch and log of that moment. So it does not matter in
+which order threads tell of their changes; the last look sees the last state.
+
+Threads: any may call `update`. What is told goes through an inbox, and one thread at a time, the
+owner, works it off: it alone decides, starts and ends fetchers. `_owner` is held meanwhile, and
+only `shutdown` waits for it. A `FetcherThread` blocks in its leader's answers; ending it closes the
+connection. Fetchers in turn take what they are given through an inbox of their own.
 """
 
 from __future__ import annotations
@@ -17,11 +22,13 @@ from __future__ import annotations
 import logging
 import threading
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from replication.following.fetch_state import FollowedPartition
 from replication.following.fetcher import FetcherConfig, LeaderEndpoint, ReplicaFetcher
+from replication.partition.partition_reads import NO_LEADER
 
 if TYPE_CHECKING:
     from replication.following.replication_quota import ReplicationQuota
@@ -158,6 +165,10 @@ class _Running(NamedTuple):
     address: Endpoint
 
 
+Slot = tuple[int, int]
+"""(leader's broker id, fetcher number)."""
+
+
 class ReplicaFetcherManager:
     """See the module."""
 
@@ -170,125 +181,140 @@ class ReplicaFetcherManager:
         clock: Clock,
         run: RunFetcher,
         *,
+        address_of: Callable[[int], Endpoint | None],
         quota: ReplicationQuota,
         on_progress: Callable[[Partition], object],
     ) -> None:
+        """`address_of` says where a broker is reached now, None if nobody knows."""
+        self.fetchers: tuple[ReplicaFetcher, ...] = ()
+        """Those that run, for who describes them; replaced whole."""
         self._config = config
         self._fetcher_count = fetcher_count
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._clock = clock
         self._run = run
+        self._address_of = address_of
         self._quota = quota
         self._on_progress = on_progress
-        self._lock = threading.Lock()
-        self._running: dict[tuple[int, int], _Running] = {}
-        self._fetched_by: dict[TopicPartition, tuple[tuple[int, int], Partition]] = {}
-        self._changed: set[tuple[int, int]] = set()
+        self._inbox: deque[tuple[Partition, ...]] = deque()
+        self._owner = threading.Lock()
+        # The owner's:
+        self._running: dict[Slot, _Running] = {}
+        self._fetched_by: dict[TopicPartition, tuple[Slot, Partition]] = {}
+        self._told: dict[Slot, None] = {}
         self._is_stopped = False
 
-    def follow(self, partition: Partition, leader: int, address: Endpoint, epoch: int) -> None:
-        """Fetch a partition from `leader`, at this address, under this leader epoch.
+    def update(self, partitions: Iterable[Partition]) -> None:
+        """Something about these changed: fetch each as it is now, or no more.
 
-        Takes effect at the fetcher's next request; `wake` once everything is told.
+        A change may still be under way on another thread when this returns.
         """
-        key = partition.topic_partition
-        slot = (leader, self._number(key))
-        with self._lock:
+        self._inbox.append(tuple(partitions))
+        # Who finds an owner at work leaves it to them; who was owner looks once more.
+        while self._inbox and self._owner.acquire(blocking=False):
+            try:
+                self._work_off_inbox()
+            finally:
+                self._owner.release()
+
+    def shutdown(self) -> None:
+        """End every fetcher; nothing is followed any more."""
+        with self._owner:
+            self._is_stopped = True
+            self._inbox.clear()
+            self._fetched_by.clear()
+            self._end_idle()
+
+    # ------------------------------------------------------------------ the owner
+
+    def _work_off_inbox(self) -> None:
+        while self._inbox:
+            partitions = self._inbox.popleft()
             if self._is_stopped:
-                return
-            before = self._fetched_by.get(key)
-            running = self._running.get(slot)
-            moved = running is not None and running.address != address
-        if before is not None and (before[0] != slot or before[1] is not partition):
-            self._take_away(key)
-        if moved:
-            self._move(slot, address)
-        running = self._runner_of(slot, address)
-        with self._lock:
-            self._fetched_by[key] = slot, partition
-        running.fetcher.add_partitions([FollowedPartition(partition, epoch)])
-        with self._lock:
-            self._changed.add(slot)
+                continue
+            for partition in partitions:
+                self._look_at(partition)
+            self._end_idle()
+            told, self._told = self._told, {}
+            for slot in told:
+                running = self._running.get(slot)
+                if running is not None:
+                    running.runner.wake()
 
-    def wake(self) -> None:
-        """Let the fetchers that were told something look at it now."""
-        with self._lock:
-            changed = [self._running[slot] for slot in self._changed if slot in self._running]
-            self._changed.clear()
-        for running in changed:
-            running.runner.wake()
-
-    def unfollow(self, keys: Iterable[TopicPartition]) -> None:
-        """Fetch these no more; unknown ones are ignored."""
-        for key in keys:
+    def _look_at(self, partition: Partition) -> None:
+        key = partition.topic_partition
+        slot, followed = self._fetched_by.get(key, (None, None))
+        address = self._leader_address(partition)
+        if address is None:
+            if followed is partition:
+                self._take_away(key)
+            return
+        wanted = partition.leader_id, self._number(key)
+        if followed is not None and (slot != wanted or followed is not partition):
             self._take_away(key)
-        self._end_idle()
+        running = self._running.get(wanted)
+        if running is None or running.address != address:
+            running = self._start(wanted, address)
+        self._fetched_by[key] = wanted, partition
+        running.fetcher.add_partitions([FollowedPartition(partition, partition.leader_epoch)])
+        self._told[wanted] = None
+
+    def _leader_address(self, partition: Partition) -> Endpoint | None:
+        """Where the partition is to be fetched from; None if it is not to be fetched."""
+        leader_id = partition.leader_id
+        if leader_id in (NO_LEADER, self._node_id) or partition.log is None:
+            return None
+        address = self._address_of(leader_id)
+        if address is None:
+            logger.warning(
+                "leader has no address yet partition=%s-%s leader=%s",
+                *partition.topic_partition, leader_id,
+            )  # fmt: skip
+        return address
 
     def _take_away(self, key: TopicPartition) -> None:
-        with self._lock:
-            slot, partition = self._fetched_by.pop(key, (None, None))
-            running = None if slot is None else self._running.get(slot)
-        if running is not None and partition is not None:
-            running.fetcher.remove_partitions([(partition.topic_id, key[1])])
+        slot, partition = self._fetched_by.pop(key)
+        self._running[slot].fetcher.remove_partitions([(partition.topic_id, key[1])])
 
-    def _move(self, slot: tuple[int, int], address: Endpoint) -> None:
-        """The leader has another address: end its fetcher, give its partitions to a new one."""
-        with self._lock:
-            old = self._running.pop(slot)
-            partitions = [p for where, p in self._fetched_by.values() if where == slot]
-        logger.info("leader moved leader=%s from=%s:%s", slot[0], old.address[0], old.address[1])
-        old.runner.shutdown()
-        new = self._runner_of(slot, address)
-        new.fetcher.add_partitions(FollowedPartition(p, p.leader_epoch) for p in partitions)
-
-    def _runner_of(self, slot: tuple[int, int], address: Endpoint) -> _Running:
-        running = self._running.get(slot)
-        if running is None:
-            fetcher = ReplicaFetcher(
-                self._config,
-                slot[0],
-                self._node_id,
-                self._broker_epoch,
-                self._clock,
-                quota=self._quota,
-                on_progress=self._on_progress,
-                number=slot[1],
-            )
-            running = _Running(fetcher, self._run(fetcher, address), address)
-            with self._lock:
-                self._running[slot] = running
-            logger.info(
-                "fetching from leader=%s address=%s:%s", slot[0], address.host, address.port
-            )
+    def _start(self, slot: Slot, address: Endpoint) -> _Running:
+        """Fetch from a leader, in place of the fetcher of another address if there is one."""
+        old = self._running.pop(slot, None)
+        if old is not None:
+            logger.info("leader moved leader=%s from=%s:%s", slot[0], *old.address[:2])
+            old.runner.shutdown()
+        fetcher = ReplicaFetcher(
+            self._config,
+            slot[0],
+            self._node_id,
+            self._broker_epoch,
+            self._clock,
+            quota=self._quota,
+            on_progress=self._on_progress,
+            number=slot[1],
+        )
+        fetcher.add_partitions(
+            FollowedPartition(partition, partition.leader_epoch)
+            for where, partition in self._fetched_by.values()
+            if where == slot
+        )
+        running = self._running[slot] = _Running(fetcher, self._run(fetcher, address), address)
+        self._publish()
+        logger.info("fetching from leader=%s address=%s:%s", slot[0], address.host, address.port)
         return running
 
     def _end_idle(self) -> None:
-        with self._lock:
-            used = {slot for slot, _ in self._fetched_by.values()}
-            idle = [self._running.pop(slot) for slot in list(self._running) if slot not in used]
+        used = {slot for slot, _ in self._fetched_by.values()}
+        idle = [self._running.pop(slot) for slot in list(self._running) if slot not in used]
         for running in idle:
             running.runner.shutdown()
+        self._publish()
+
+    def _publish(self) -> None:
+        self.fetchers = tuple(running.fetcher for running in self._running.values())
 
     def _number(self, key: TopicPartition) -> int:
         """Which of a leader's fetchers; the same for a partition as long as there are as many."""
         if self._fetcher_count == 1:
             return 0
         return (zlib.crc32(key[0].encode()) + key[1]) % self._fetcher_count
-
-    def shutdown(self) -> None:
-        """End every fetcher; nothing is followed any more."""
-        with self._lock:
-            self._is_stopped = True
-            ending = list(self._running.values())
-            self._running.clear()
-            self._fetched_by.clear()
-        for running in ending:
-            running.runner.shutdown()
-
-    # ------------------------------------------------------------------ describing
-
-    @property
-    def fetchers(self) -> list[ReplicaFetcher]:
-        with self._lock:
-            return [running.fetcher for running in self._running.values()]

@@ -7,8 +7,8 @@ the reports of directories, the replication quotas, and the timer that looks for
 A partition is followed while metadata names another broker as its leader and says where that broker
 is reached; when the leader's address becomes known or changes later, following starts then.
 
-Lock: none of its own. Calls come from metadata's thread one after another, and from the storage
-scheduler when a directory fails.
+Lock: none of its own. Calls come from metadata's thread, from the disk worker of a replica that
+moved, and from whoever notices that a directory failed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from replication.replicas.assignments import AssignmentsManager
 
 if TYPE_CHECKING:
     from replication.metadata.image import MetadataImage
+    from replication.metadata.registrations import Endpoint
     from replication.partition.partition import Partition
     from replication.replicas.local_replicas import LocalReplicas
     from replication.replicas.replica_manager import ClusterLinks, ReplicaManagerConfig
     from replication.replicas.timer import Timer
     from storage.config import Clock
-    from wire.primitives import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +43,16 @@ class ClusterReplication:
         links: ClusterLinks,
         config: ReplicaManagerConfig,
         local: LocalReplicas,
+        metadata: Callable[[], MetadataImage],
         node_id: int,
         clock: Clock,
         timer: Timer,
         *,
         on_progress: Callable[[Partition], object],
     ) -> None:
+        self._listener_name = links.listener_name
+        self._local = local
+        self._metadata = metadata
         windows = config.replication_quota_window_num
         self.leader_quota = ReplicationQuota(clock, window_count=windows)
         self.follower_quota = ReplicationQuota(clock, window_count=windows)
@@ -69,48 +73,27 @@ class ClusterReplication:
             links.broker_epoch,
             clock,
             links.run_fetcher,
+            address_of=self._address_of,
             quota=self.follower_quota,
             on_progress=on_progress,
         )
-        self._listener_name = links.listener_name
-        self._local = local
         self._isr_expiration = links.scheduler.schedule(
             "isr-expiration", max(config.replica_lag_time_max_ms // 2, 1), self._shrink_isrs
         )
 
-    def roles_changed(
-        self,
-        image: MetadataImage,
-        followed: Iterable[Partition],
-        not_followed: Iterable[TopicPartition],
-        moved_brokers: Iterable[int],
+    def partitions_changed(
+        self, partitions: Iterable[Partition], moved_brokers: Iterable[int] = ()
     ) -> None:
-        """Metadata changed: follow these, follow those no more, look where these brokers are."""
-        self.fetchers.unfollow(not_followed)
-        again = [p for p in self._local.partitions.values() if p.leader_id in set(moved_brokers)]
-        for partition in {id(p): p for p in (*followed, *again)}.values():
-            self._follow(partition, image)
-        self.fetchers.wake()
+        """These have another role, leader or log, or none; these brokers may be elsewhere."""
+        moved = frozenset(moved_brokers)
+        changed = list(partitions)
+        if moved:
+            changed += [p for p in self._local.partitions.values() if p.leader_id in moved]
+        self.fetchers.update(changed)
 
-    def _follow(self, partition: Partition, image: MetadataImage) -> None:
-        leader_id, leader_epoch = partition.leader_id, partition.leader_epoch
-        if leader_id < 0 or partition.is_leader or partition.log is None:
-            return
-        leader = image.brokers.get(leader_id)
-        address = None if leader is None else leader.endpoints.get(self._listener_name)
-        if address is None:
-            logger.warning(
-                "leader has no address yet partition=%s-%s leader=%s listener=%s",
-                *partition.topic_partition, leader_id, self._listener_name,
-            )  # fmt: skip
-            self.fetchers.unfollow([partition.topic_partition])
-            return
-        self.fetchers.follow(partition, leader_id, address, leader_epoch)
-
-    def log_replaced(self, partition: Partition, image: MetadataImage) -> None:
-        """A partition's log is another one now: its fetcher must look at that."""
-        self._follow(partition, image)
-        self.fetchers.wake()
+    def _address_of(self, broker_id: int) -> Endpoint | None:
+        broker = self._metadata().brokers.get(broker_id)
+        return None if broker is None else broker.endpoints.get(self._listener_name)
 
     def _shrink_isrs(self) -> None:
         for partition in list(self._local.partitions.values()):

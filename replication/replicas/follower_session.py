@@ -70,9 +70,6 @@ class _Watch:
     def try_complete_at(self, position: int) -> bool:
         return self.session.touched(self.partition)
 
-    def cancel(self) -> bool:
-        return False
-
 
 class FollowerSession:
     """See the module."""

@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from replication.partition.partition import Partition
-from replication.partition.partition_reads import NO_LEADER
 from replication.partition.requests import IsrChange, LogDirInfo, ReplicaLogInfo
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
@@ -63,13 +62,11 @@ LeadershipHook = Callable[[TopicPartition, int | None], object]
 class _Changes:
     """What one delta did, to be told when no lock is held."""
 
-    __slots__ = ("followed", "leadership", "misplaced", "not_followed", "partitions")
+    __slots__ = ("leadership", "misplaced", "partitions")
 
     def __init__(self) -> None:
         self.partitions: list[Partition] = []
         self.leadership: list[tuple[TopicPartition, int | None]] = []
-        self.followed: list[Partition] = []
-        self.not_followed: list[TopicPartition] = []
         self.misplaced: list[tuple[Partition, bytes]] = []
         """Replicas in another directory than metadata says, with the id of theirs."""
 
@@ -174,7 +171,7 @@ class LocalReplicas:
             if self._is_loaded and not self.log_manager.offline_dirs:
                 self.log_manager.future_logs.delete_unclaimed()
         self._tell(changes)
-        self._tell_cluster(changes, image, delta.changed_brokers)
+        self._tell_cluster(changes, delta.changed_brokers)
         changed = [name for kind, name in delta.changed_configs if kind == _RESOURCE_TOPIC]
         if changed:
             self.reload_topic_configs(changed)
@@ -200,9 +197,7 @@ class LocalReplicas:
                 except Exception:
                     logger.exception("leadership hook failed partition=%s-%s", *key)
 
-    def _tell_cluster(
-        self, changes: _Changes, image: MetadataImage, changed_brokers: Iterable[int] = ()
-    ) -> None:
+    def _tell_cluster(self, changes: _Changes, changed_brokers: Iterable[int] = ()) -> None:
         """Start and stop fetching; nothing of it is loaded before there is somebody to fetch from.
 
         After the leadership hooks: a coordinator that resigns must not wait for a fetcher.
@@ -213,7 +208,7 @@ class LocalReplicas:
         if cluster is None:
             return
         self._has_cluster = True
-        cluster.roles_changed(image, changes.followed, changes.not_followed, changed_brokers)
+        cluster.partitions_changed(changes.partitions, changed_brokers)
         for partition, directory_id in changes.misplaced:
             cluster.assignments.report(
                 partition.topic_id, partition.topic_partition[1], directory_id
@@ -299,28 +294,22 @@ class LocalReplicas:
         self.partitions[key] = partition
         changes.partitions.append(partition)
         self._resume_move(partition)
-        self._note_cluster(partition, log, registration, changes)
+        self._note_misplaced(partition, log, registration, changes)
         if partition.is_leader:
             if is_new:
                 changes.leadership.append((key, partition.leader_epoch))
         elif was_leader or is_new:
             changes.leadership.append((key, None))
 
-    def _note_cluster(
+    def _note_misplaced(
         self,
         partition: Partition,
         log: PartitionLog,
         registration: PartitionRegistration,
         changes: _Changes,
     ) -> None:
-        """What other nodes have to do with it: whom it follows, where it must be said to be."""
-        if self._cluster is None:
-            return
-        if registration.leader in (self._node_id, NO_LEADER):
-            changes.not_followed.append(partition.topic_partition)
-        else:
-            changes.followed.append(partition)
-        if len(self.log_manager.log_dirs) > 1:
+        """Where it must be said to be, if that is not where the controller thinks it is."""
+        if self._cluster is not None and len(self.log_manager.log_dirs) > 1:
             manager = self.log_manager
             actual = manager.directory_id(log.directory.parent)
             said = registration.directory(self._node_id)
@@ -405,7 +394,6 @@ class LocalReplicas:
         self.retired_bytes_in += partition.bytes_in
         self.retired_bytes_out += partition.bytes_out
         changes.partitions.append(partition)
-        changes.not_followed.append(partition.topic_partition)
         changes.leadership.append((partition.topic_partition, None))
 
     def _set_offline(
@@ -431,7 +419,7 @@ class LocalReplicas:
                     key = partition.topic_partition
                     self._set_offline(key, partition.topic_id, partition, changes, error)
         self._tell(changes)
-        self._tell_cluster(changes, self._metadata())
+        self._tell_cluster(changes)
 
     # ------------------------------------------------------------------ configs
 

@@ -48,8 +48,6 @@ class Watcher(Protocol):
     def try_complete_at(self, position: int) -> bool:
         """What the key at `position` stands for has changed; with no lock held."""
 
-    def cancel(self) -> bool: ...
-
 
 class DelayedOperation:
     """One parked request. Subclasses define `try_complete` and `on_complete`.
@@ -128,11 +126,11 @@ class DelayedOperation:
 class Purgatory:
     """Operations of one kind, by watch key.
 
-    Lock: `_lock` guards the watch lists; nothing else is taken and nothing is called under it.
-    `watchers` may be read by hot paths as `if key in purgatory.watchers`.
+    Lock: `_lock` guards the operations and watch lists; nothing else is taken and nothing is called
+    under it. `watchers` may be read by hot paths as `if key in purgatory.watchers`.
     """
 
-    __slots__ = ("_lock", "_timer", "delayed", "name", "watchers")
+    __slots__ = ("_is_shut_down", "_lock", "_operations", "_timer", "name", "watchers")
 
     def __init__(self, name: str, timer: Timer) -> None:
         self.name = name
@@ -140,8 +138,13 @@ class Purgatory:
         self._lock = threading.Lock()
         self.watchers: dict[Hashable, dict[Watcher, int]] = {}
         """By key, the operations and the key's position among theirs (-1: given twice)."""
-        self.delayed = 0
+        self._operations: set[DelayedOperation] = set()
+        self._is_shut_down = False
+
+    @property
+    def delayed(self) -> int:
         """How many operations wait (Kafka's NumDelayedOperations)."""
+        return len(self._operations)
 
     @property
     def watched(self) -> int:
@@ -159,28 +162,29 @@ class Purgatory:
         """
         watch_keys = tuple(keys)
         assert watch_keys, "nothing could ever complete an operation without a watch key"
+        return self._watch(operation, watch_keys)
+
+    def park(self, operation: DelayedOperation) -> bool:
+        """`try_complete_else_watch` without keys: who parks it sees that it is tried again."""
+        return self._watch(operation, ())
+
+    def _watch(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> bool:
         with self._lock:
-            operation._watched_by(self, watch_keys)
+            is_late = self._is_shut_down
+            operation._watched_by(self, keys)
             watchers = self.watchers
-            for position, key in enumerate(watch_keys):
+            for position, key in enumerate(keys):
                 operations = watchers.get(key)
                 if operations is None:
                     watchers[key] = {operation: position}
                 else:
                     operations[operation] = -1 if operation in operations else position
-            self.delayed += 1
+            self._operations.add(operation)
         if operation.is_completed:  # cancelled by another thread before it was on the lists
-            self.unwatch(operation, watch_keys)
+            self.unwatch(operation, keys)
+        elif is_late:
+            operation.cancel()
         elif not operation.try_complete() and not operation.is_completed:
-            operation._set_deadline(self._timer.add(operation.delay_ms, operation.expire))
-        return operation.is_completed
-
-    def park(self, operation: DelayedOperation) -> bool:
-        """`try_complete_else_watch` without keys: who parks it sees that it is tried again."""
-        operation._watched_by(self, ())
-        with self._lock:
-            self.delayed += 1
-        if not operation.try_complete() and not operation.is_completed:
             operation._set_deadline(self._timer.add(operation.delay_ms, operation.expire))
         return operation.is_completed
 
@@ -205,18 +209,16 @@ class Purgatory:
         return completed
 
     def unwatch(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> None:
-        """Take a completed operation off its watch lists; again is harmless if it has any."""
-        found = 0 if keys else 1
+        """Take a completed operation off its watch lists; again is harmless."""
         with self._lock:
+            self._operations.discard(operation)
             watchers = self.watchers
             for key in keys:
                 operations = watchers.get(key)
                 if operations is not None and operation in operations:
-                    found = 1
                     del operations[operation]
                     if not operations:
                         del watchers[key]
-            self.delayed -= found
 
     def watch(self, watcher: Watcher, key: Hashable) -> None:
         """Tell it of `key`, as its first one, until `stop_watching`; it has no deadline."""
@@ -232,8 +234,9 @@ class Purgatory:
                     del self.watchers[key]
 
     def shutdown(self) -> None:
-        """Cancel every operation; connections are gone or about to be closed."""
+        """Cancel every operation, those that come later too: their connections end."""
         with self._lock:
-            operations = {op for watched in self.watchers.values() for op in watched}
+            self._is_shut_down = True
+            operations = tuple(self._operations)
         for operation in operations:
             operation.cancel()

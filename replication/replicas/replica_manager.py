@@ -419,6 +419,7 @@ class ReplicaManager(ReplicaReads):
                         self._links(),
                         self.config,
                         self.local,
+                        self._metadata,
                         self._node_id,
                         self._clock,
                         self._timer,
@@ -499,7 +500,7 @@ class ReplicaManager(ReplicaReads):
     def _replica_moved(self, partition: Partition) -> None:
         """It has another log now: fetch into that, and look at what waits for an fsync."""
         if self._cluster is not None:
-            self._cluster.log_replaced(partition, self._metadata())
+            self._cluster.partitions_changed([partition])
         partition.request_flush()
         self._partition_changed(partition)
 

@@ -12,13 +12,9 @@ import pytest
 
 from replication.following.fetch_state import FetchPhase, FollowedPartition
 from replication.following.fetcher import FetcherConfig, ReplicaFetcher
-from replication.following.fetcher_manager import (
-    FetcherRunner,
-    FetcherThread,
-    ReplicaFetcherManager,
-)
+from replication.following.fetcher_manager import FetcherThread
 from replication.following.replication_quota import ReplicationQuota
-from replication.metadata.image import EMPTY_IMAGE, Endpoint, PartitionRegistration
+from replication.metadata.image import EMPTY_IMAGE, PartitionRegistration
 from replication.partition.partition import Partition
 from replication.partition.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from storage import files
@@ -601,93 +597,4 @@ def test_a_new_partition_does_not_wait_for_a_fetch_without_news(tmp_path: Path) 
     assert leader.is_waiting.is_set(), "not again so soon"
     assert len(leader.asked) == 2
     thread.shutdown()
-    follower.close()
-
-
-class Runner:
-    def __init__(self, address: Endpoint) -> None:
-        self.address = address
-        self.is_running = True
-
-    def wake(self) -> None: ...
-
-    def shutdown(self) -> None:
-        self.is_running = False
-
-
-class Fetchers:
-    """A fetcher manager whose runners do nothing but remember their address."""
-
-    def __init__(self, count: int = 1) -> None:
-        self.runners: list[Runner] = []
-        clock = Clock()
-        self.manager = ReplicaFetcherManager(
-            FetcherConfig(), count, NODE, lambda: 71, clock, self._run,
-            quota=ReplicationQuota(clock), on_progress=lambda partition: None,
-        )  # fmt: skip
-
-    def _run(self, fetcher: ReplicaFetcher, address: Endpoint) -> FetcherRunner:
-        runner = Runner(address)
-        self.runners.append(runner)
-        return runner
-
-    @property
-    def running(self) -> list[Endpoint]:
-        return [runner.address for runner in self.runners if runner.is_running]
-
-
-HERE, THERE = Endpoint("a", 1, 0), Endpoint("b", 2, 0)
-
-
-def test_one_fetcher_serves_all_partitions_of_a_leader(tmp_path: Path) -> None:
-    follower, fetchers = Follower(tmp_path, count=3), Fetchers()
-    for partition in follower.partitions:
-        fetchers.manager.follow(partition, LEADER, HERE, EPOCH)
-    assert fetchers.running == [HERE]
-    (fetcher,) = fetchers.manager.fetchers
-    request = fetcher.next_request()
-    assert isinstance(request, FetchRequest)
-    assert len(where(request)) == 3
-    fetchers.manager.unfollow([p.topic_partition for p in follower.partitions])
-    assert fetchers.running == []
-    follower.close()
-
-
-def test_a_partition_moves_to_the_fetcher_of_its_new_leader(tmp_path: Path) -> None:
-    follower, fetchers = Follower(tmp_path, count=2), Fetchers()
-    one, other = follower.partitions
-    fetchers.manager.follow(one, LEADER, HERE, EPOCH)
-    fetchers.manager.follow(other, LEADER, HERE, EPOCH)
-    fetchers.manager.follow(other, 3, THERE, EPOCH + 1)
-    assert fetchers.running == [HERE, THERE]
-    counts = {}
-    for fetcher in fetchers.manager.fetchers:
-        fetcher.next_request()
-        counts[fetcher.leader_id] = fetcher.partition_count
-    assert counts == {LEADER: 1, 3: 1}
-    follower.close()
-
-
-def test_a_leader_with_a_new_address_is_fetched_from_there(tmp_path: Path) -> None:
-    follower, fetchers = Follower(tmp_path, count=2), Fetchers()
-    for partition in follower.partitions:
-        fetchers.manager.follow(partition, LEADER, HERE, EPOCH)
-    fetchers.manager.follow(follower.partitions[0], LEADER, THERE, EPOCH)
-    assert fetchers.running == [THERE]
-    (fetcher,) = fetchers.manager.fetchers
-    request = fetcher.next_request()
-    assert isinstance(request, FetchRequest)
-    assert len(where(request)) == 2
-    follower.close()
-
-
-def test_partitions_are_spread_over_num_replica_fetchers(tmp_path: Path) -> None:
-    follower, fetchers = Follower(tmp_path, count=8), Fetchers(count=2)
-    for partition in follower.partitions:
-        fetchers.manager.follow(partition, LEADER, HERE, EPOCH)
-    assert len(fetchers.running) == 2
-    fetchers.manager.shutdown()
-    assert fetchers.running == []
-    fetchers.manager.follow(follower.partitions[0], LEADER, HERE, EPOCH)
-    assert fetchers.running == [], "nothing is followed after the end"
     follower.close()

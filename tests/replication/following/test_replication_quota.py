@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from replication.following import replication_quota
 from replication.following.replication_quota import ReplicationQuota, is_throttled
+from tests.replication.interleaving import interleavings
 
 
 class Clock:
@@ -44,6 +48,27 @@ def test_over_time_a_replica_gets_what_the_limit_allows() -> None:
             quota.record(3_000)
             copied += 3_000
     assert copied / 60 == pytest.approx(10_000, rel=0.1)
+
+
+def test_fetchers_of_several_leaders_share_a_quota() -> None:
+    quotas: list[ReplicationQuota] = []
+
+    def make() -> tuple[Callable[[], object], Callable[[], object]]:
+        clock = Clock()
+        quota = ReplicationQuota(clock, 1000, window_count=2)
+        quota.record(100)
+        clock.ms += 5_000
+        quotas.append(quota)
+
+        def other() -> None:
+            quota.is_exceeded()
+            clock.ms += 1_000
+            quota.record(4_000)
+
+        return quota.is_exceeded, other
+
+    for _ in interleavings(replication_quota, make, waits=lambda: quotas[-1]._lock.locked()):
+        assert quotas[-1].is_exceeded(), "what the other one copied counts"
 
 
 def test_without_a_limit_nothing_is_held_back() -> None:

@@ -203,6 +203,20 @@ def test_shutdown_cancels_everything(purgatory: Purgatory, timer: Timer) -> None
     assert purgatory.watched == purgatory.delayed == len(timer) == 0
 
 
+def test_shutdown_cancels_what_has_no_keys_and_what_comes_too_late(
+    purgatory: Purgatory, timer: Timer
+) -> None:
+    """A follower's fetch in a session has no keys, and requests may still be under way."""
+    parked, late, late_without_keys = (Waits(lambda: False) for _ in range(3))
+    purgatory.park(parked)
+    purgatory.shutdown()
+    assert parked.is_completed
+    assert purgatory.try_complete_else_watch(late, ["a"])
+    assert purgatory.park(late_without_keys)
+    assert [one.completed for one in (parked, late, late_without_keys)] == [0, 0, 0]
+    assert purgatory.watched == purgatory.delayed == len(timer) == 0
+
+
 def test_ten_thousand_long_polls_dropped_at_once_leave_nothing(
     purgatory: Purgatory, timer: Timer
 ) -> None:

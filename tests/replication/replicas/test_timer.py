@@ -6,7 +6,7 @@ import logging
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replication.replicas.timer import SLACK_MS_MAX, BackgroundScheduler, Timer, TimerQueue
@@ -24,6 +24,7 @@ class ManualClock:
         return 1_700_000_000_000 + self.ms
 
 
+@settings(deadline=None)
 @given(delays=st.lists(st.integers(0, 100_000), max_size=60), step=st.integers(1, 40_000))
 def test_every_task_runs_once_never_early_and_at_most_the_slack_late(
     delays: list[int], step: int
