@@ -11,25 +11,22 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from storage import files
 from storage.config import Clock, Scheduler, SystemClock
+from storage.dir_checkpoints import DirCheckpoints
 from storage.open_files import OpenFileCache
 from wire.errors import ErrorCode, KafkaError
-
-if TYPE_CHECKING:
-    from storage.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
 
-def _ignore_log(log: PartitionLog) -> None:
-    """Nobody keeps checkpoints for this log."""
+def _nobody_notes_it() -> None:
+    """No checkpoints are kept of these logs."""
 
 
-def _ignore_truncation(log: PartitionLog, offset: int) -> None:
-    """Nobody cleans this log."""
+def _no_room() -> bool:
+    return False
 
 
 @dataclass(slots=True)
@@ -43,15 +40,19 @@ class LogEnvironment:
     """Runs deferred work (flush after a roll, unlinking); None: it is done at once, or left."""
     on_failure: Callable[[Path, OSError], None] | None = None
     """Called once; by the scheduler's thread if there is one, since who saw the error has locks."""
-    on_recovery_point_lowered: Callable[[PartitionLog], None] = _ignore_log
-    """Called before a truncation below the recovery point touches the file (S-6)."""
-    on_truncation: Callable[[PartitionLog, int], None] = _ignore_truncation
-    """Called before any truncation, with the offset, under the log's lock (the cleaner's wish)."""
-    on_log_start_moved: Callable[[PartitionLog], None] = _ignore_log
+    on_log_start_moved: Callable[[], object] = _nobody_notes_it
+    """Called when a log start moved, with no lock held; it should be noted before long."""
     is_writable: bool = True
     """False if appends are refused: offline, or the disk is full and its reserve is in use."""
     is_offline: bool = False
     failure: OSError | None = None
+    make_room: Callable[[], bool] = _no_room
+    """Frees some space of a full disk for checkpoints; False if there is none to free (S-16)."""
+    checkpoints: DirCheckpoints = field(init=False)
+    """Told before a truncation touches a file (S-6); without effect until it has read its files."""
+
+    def __post_init__(self) -> None:
+        self.checkpoints = DirCheckpoints(self.log_dir, self.make_room)
 
     def fail(self, error: OSError) -> None:
         """Take the directory offline for good; only the first error is reported."""

@@ -348,10 +348,7 @@ class LocalReplicas:
             logger.warning("log of another topic id is stray partition=%s-%s", *key)
             manager.mark_stray(key)
         directory = self._assigned_directory(key, registration)
-        log = manager.get_or_create(key, topic_id, self._topic_config(key.topic), directory)
-        checkpointed = manager.high_watermark(key)
-        log.update_high_watermark(min(max(checkpointed, log.log_start_offset), log.log_end_offset))
-        return log
+        return manager.get_or_create(key, topic_id, self._topic_config(key.topic), directory)
 
     def _assigned_directory(self, key: Key, registration: PartitionRegistration) -> Path | None:
         """The directory the controller knows the replica in, else the one it was asked to be in;

@@ -290,13 +290,6 @@ class LogDirMoves:
         if not self._change_over(move):
             return _WAIT_MS
         self._on_moved(move.partition)
-        manager = self._manager
-        for write in (
-            manager.checkpoint_high_watermarks,
-            manager.checkpoint_recovery_points,
-            manager.checkpoint_log_start_offsets,
-        ):
-            write()
         return None
 
     def _tell_controller(self, move: _Move) -> None:

@@ -13,15 +13,15 @@ cleaned whatever its ratio.
 
 A cleaning is not stopped for a truncation, a deletion or retention: those take the log's lock and
 go ahead, and the cleaning finds out, at the latest before it swaps a segment, and gives up (Kafka:
-abortAndPauseCleaning, which makes them wait). The noted offset goes back with a truncation, or
-tombstones written after it would be taken for cleaned ones and let older values come back.
+abortAndPauseCleaning, which makes them wait). The noted offset goes back with a truncation
+(`storage.dir_checkpoints`), or tombstones written after it would be taken for cleaned ones and let
+older values come back.
 
 A log whose cleaning fails for its contents (a checksum, a batch that cannot be read) is left alone
 until the next start and logged once. A disk that fails takes its directory offline as ever.
 
-Locks: `_lock` guards the noted offsets and is a leaf: taken with a log's lock held, never the other
-way round. Duties of the owner: `load` before appends begin, `log_truncated` and `log_removed` when
-that happens, `start` and `shutdown`.
+Duties of the owner: the directories' checkpoints are read before `start`; `log_removed` when that
+happens; `shutdown`.
 
 Gaps: one thread, whatever `log.cleaner.threads` says; batches are compressed with their codec's
 default level.
@@ -33,9 +33,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-from storage.checkpoint import CLEANER_OFFSET_CHECKPOINT, CorruptCheckpoint, OffsetCheckpoint
+from storage.checkpoint import CLEANER_OFFSET_CHECKPOINT
 from storage.cleaning.log_cleaning import CleanerStats, Cleaning, Pace
 from storage.cleaning.offset_map import OffsetMap
 from storage.config import Clock
@@ -103,23 +102,11 @@ class LogCleaner:
         self._logs = logs
         self._clock = clock
         self._pace = Pace(clock, self.config.log_cleaner_io_max_bytes_per_second, self._wait)
-        self._checkpoints = _CleanerCheckpoints()
         self._wake = threading.Event()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
 
     # -- life ------------------------------------------------------------------------------------
-
-    def load(self) -> None:
-        """Read the checkpoints; forget what recovery cut off before anybody appends again."""
-        for log in self._logs():
-            try:
-                offset = self._checkpoints.get(log)
-            except OSError as error:
-                log.environment.storage_error(error, "cleaner checkpoint")
-                continue
-            if offset is not None and offset > log.log_end_offset:
-                self._checkpoints.remove(log)
 
     def start(self) -> None:
         """Begin cleaning, first after one backoff; does nothing if the cleaner is not enabled."""
@@ -154,17 +141,9 @@ class LogCleaner:
     def _wait(self, seconds: float) -> None:
         self._wake.wait(min(seconds, threading.TIMEOUT_MAX))
 
-    # -- what happens to logs --------------------------------------------------------------------
-
-    def log_truncated(self, log: PartitionLog, offset: int) -> None:
-        """A log is about to be cut off at `offset`: what comes there later is dirty. OSError is
-        the directory's."""
-        self._checkpoints.lower(log, offset)
-
-    def log_removed(self, log: PartitionLog) -> None:
-        """A log was closed and goes away; another of its name starts dirty."""
-        self.uncleanable.discard(log.topic_partition)
-        self._checkpoints.remove(log)
+    def log_removed(self, key: TopicPartition) -> None:
+        """A log is gone; another of its name may be cleaned."""
+        self.uncleanable.discard(key)
 
     # -- choice ----------------------------------------------------------------------------------
 
@@ -201,7 +180,9 @@ class LogCleaner:
 
     def cleanable_part(self, log: PartitionLog) -> CleanableLog:
         """What of a log is clean, can be cleaned, and must wait."""
-        first_dirty = self._checkpoints.get(log)
+        first_dirty = log.environment.checkpoints.get(
+            CLEANER_OFFSET_CHECKPOINT, log.topic_partition
+        )
         start = log.log_start_offset
         if first_dirty is None or not start <= first_dirty <= log.log_end_offset:
             first_dirty = start
@@ -284,7 +265,7 @@ class LogCleaner:
             is_stopping=lambda: self._is_stopping,
         )
         end_offset = cleaning.run()
-        self._checkpoints.raise_to(log, end_offset, cleaning.truncations)
+        log.environment.checkpoints.note_cleaned(log, end_offset, cleaning.truncations)
         stats = self.last_stats = cleaning.stats
         stats.elapsed_ms = self._clock.now_ms() - started_ms
         self.cleanings += 1
@@ -315,56 +296,3 @@ def _is_overdue(log: PartitionLog, dirty: Iterable[LogSegment], wall_ms: int) ->
     if lag_ms >= wall_ms:
         return False
     return any(0 < segment.first_timestamp < wall_ms - lag_ms for segment in dirty)
-
-
-class _CleanerCheckpoints:
-    """The first dirty offset of each cleaned log, in memory and in one file per log directory."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._dirs: dict[Path, dict[TopicPartition, int]] = {}
-
-    def get(self, log: PartitionLog) -> int | None:
-        with self._lock:
-            return self._offsets(log).get(log.topic_partition)
-
-    def raise_to(self, log: PartitionLog, offset: int, truncations: int) -> None:
-        """Note a finished cleaning, unless the log was truncated since it began, or is closed."""
-        with self._lock:
-            if log.truncations == truncations and not log.is_closed:
-                self._offsets(log)[log.topic_partition] = offset
-                self._write(log)
-
-    def lower(self, log: PartitionLog, offset: int) -> None:
-        with self._lock:
-            offsets = self._offsets(log)
-            if offsets.get(log.topic_partition, -1) > offset:
-                offsets[log.topic_partition] = offset
-                self._write(log)
-
-    def remove(self, log: PartitionLog) -> None:
-        with self._lock:
-            if self._offsets(log).pop(log.topic_partition, None) is not None:
-                self._write(log)
-
-    def _offsets(self, log: PartitionLog) -> dict[TopicPartition, int]:
-        directory = log.directory.parent
-        offsets = self._dirs.get(directory)
-        if offsets is None:
-            try:
-                offsets = OffsetCheckpoint(directory / CLEANER_OFFSET_CHECKPOINT).read()
-            except CorruptCheckpoint as error:
-                # As good as none: logs are cleaned once more from their start.
-                logger.warning("ignoring corrupt checkpoint reason=%s", error)
-                offsets = {}
-            self._dirs[directory] = offsets
-        return offsets
-
-    def _write(self, log: PartitionLog) -> None:
-        directory = log.directory.parent
-        if log.is_offline:
-            return
-        try:
-            OffsetCheckpoint(directory / CLEANER_OFFSET_CHECKPOINT).write(self._dirs[directory])
-        except OSError as error:
-            log.environment.storage_error(error, "cleaner checkpoint")

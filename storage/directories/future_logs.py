@@ -118,6 +118,9 @@ class FutureLogs:
         with manager.creation_lock, current.lock, future.lock:
             future.take_over(current)
             try:
+                # Before the name: a start in between drops what is noted of no log there, but would
+                # bring deleted records back if nothing were noted of this one.
+                manager.note(future)
                 files.replace(future.directory, path)
                 files.sync_directory(path.parent)
             except OSError as error:

@@ -1,19 +1,17 @@
 """One log directory at work: its checkpoint files, its reserve of disk space, what is in it.
 
-Checkpoints are whole or absent (`storage.checkpoint`). When the disk is full they still must be
-written, or a restart would recover far too much; so each directory holds a few MiB back and
-releases them for this (S-16). From then on appends are refused, or they would eat the reserve up;
-reads go on. As soon as there is room the reserve is taken back and appends are served again.
-
-Lock: one per directory around writing a checkpoint file; a leaf.
+What is noted of its logs has one owner (`storage.dir_checkpoints`). When the disk is full that
+still must be written, or a restart would recover far too much; so each directory holds a few MiB
+back and releases them for this (S-16). From then on appends are refused, or they would eat the
+reserve up; reads go on. As soon as there is room the reserve is taken back and appends are served
+again.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,9 +21,8 @@ from storage.checkpoint import (
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     CleanShutdownFile,
-    CorruptCheckpoint,
-    OffsetCheckpoint,
 )
+from storage.config import Clock, Scheduler
 from storage.directories.log_dirs import (
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
@@ -36,6 +33,7 @@ from storage.directories.log_dirs import (
 )
 from storage.environment import LogEnvironment
 from storage.log.partition_log import PartitionLog
+from storage.open_files import OpenFileCache
 from wire.primitives import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -43,46 +41,56 @@ logger = logging.getLogger(__name__)
 RESERVE_FILE = ".reserve"
 RESERVE_BYTES = 4 * 1024 * 1024
 
-Offsets = dict[TopicPartition, int]
+
+def _noteworthy_start(log: PartitionLog) -> int | None:
+    """A log start that its files do not tell."""
+    start = log.log_start_offset
+    return start if start > log.segments.items[0].base_offset else None
+
+
+_SAID: dict[str, Callable[[PartitionLog], int | None]] = {
+    RECOVERY_POINT_CHECKPOINT: lambda log: log.flushed_offset,
+    LOG_START_OFFSET_CHECKPOINT: _noteworthy_start,
+    HIGH_WATERMARK_CHECKPOINT: lambda log: log.high_watermark,
+}
+"""What a log says of itself for each checkpoint."""
 
 
 class LogDir:
     """A directory of `log.dirs`; made and owned by the log manager."""
 
-    def __init__(self, path: Path, directory_id: bytes, environment: LogEnvironment) -> None:
+    def __init__(
+        self,
+        path: Path,
+        directory_id: bytes,
+        *,
+        clock: Clock,
+        open_files: OpenFileCache,
+        scheduler: Scheduler | None,
+        on_failure: Callable[[Path, OSError], None],
+        on_log_start_moved: Callable[[LogDir], object],
+    ) -> None:
         self.path = path
         self.directory_id = directory_id
-        self.environment = environment
+        self.environment = LogEnvironment(
+            path,
+            clock=clock,
+            open_files=open_files,
+            scheduler=scheduler,
+            on_failure=on_failure,
+            on_log_start_moved=lambda: on_log_start_moved(self),
+            make_room=self.release_reserve,
+        )
+        self.checkpoints = self.environment.checkpoints
         self.clean_shutdown = CleanShutdownFile(path)
-        self.recorded_recovery_points: Offsets = {}
-        """What the checkpoint file says now."""
         self.failed_partitions: set[TopicPartition] = set()
         """Partitions whose log could not be opened; while there are any, no stop here is clean."""
         self._reserve = Reserve(path)
-        self._recovery_points = OffsetCheckpoint(path / RECOVERY_POINT_CHECKPOINT)
-        self._log_starts = OffsetCheckpoint(path / LOG_START_OFFSET_CHECKPOINT)
-        self._high_watermarks = OffsetCheckpoint(path / HIGH_WATERMARK_CHECKPOINT)
-        self._lock = threading.Lock()
 
     @property
     def is_online(self) -> bool:
         """False once a disk error took the directory offline."""
         return not self.environment.is_offline
-
-    def read_checkpoints(self) -> tuple[Offsets, Offsets, Offsets]:
-        """Recovery points, log starts, high watermarks. Raises OSError.
-
-        A file that cannot be understood is as good as none: more is recovered than need be.
-        """
-        read: list[Offsets] = []
-        for checkpoint in (self._recovery_points, self._log_starts, self._high_watermarks):
-            try:
-                read.append(checkpoint.read())
-            except CorruptCheckpoint as error:
-                logger.warning("ignoring corrupt checkpoint reason=%s", error)
-                read.append({})
-        self.recorded_recovery_points = read[0]
-        return read[0], read[1], read[2]
 
     def find_partitions(self) -> tuple[list[tuple[TopicPartition, Path]], list[Path]]:
         """(partition directories in name order, directories of deleted partitions).
@@ -128,46 +136,43 @@ class LogDir:
 
     def checkpoint_recovery_points(self, logs: Iterable[PartitionLog]) -> None:
         """Write below which offsets everything is on disk."""
-        points = {log.topic_partition: log.flushed_offset for log in logs}
-        if self._write(self._recovery_points, points):
-            self.recorded_recovery_points = points
+        self._checkpoint(RECOVERY_POINT_CHECKPOINT, logs)
 
     def checkpoint_log_starts(self, logs: Iterable[PartitionLog]) -> None:
         """Write the log starts that lie above their first segment's."""
-        starts = {
-            log.topic_partition: log.log_start_offset
-            for log in logs
-            if log.log_start_offset > log.segments.items[0].base_offset
-        }
-        self._write(self._log_starts, starts)
+        self._checkpoint(LOG_START_OFFSET_CHECKPOINT, logs)
 
     def checkpoint_high_watermarks(self, logs: Iterable[PartitionLog]) -> None:
         """Write every log's high watermark (H-10)."""
-        self._write(
-            self._high_watermarks, {log.topic_partition: log.high_watermark for log in logs}
-        )
+        self._checkpoint(HIGH_WATERMARK_CHECKPOINT, logs)
+
+    def _checkpoint(self, kind: str, logs: Iterable[PartitionLog]) -> None:
+        self._try(lambda: self.checkpoints.note(kind, logs, _SAID[kind]), f"checkpoint {kind}")
+
+    def note(self, log: PartitionLog) -> None:
+        """Write down all that a log says of itself. Raises OSError."""
+        for kind, offset_of in _SAID.items():
+            self.checkpoints.note(kind, [log], offset_of)
+
+    def trim_checkpoints(self, ends: Mapping[TopicPartition, int]) -> None:
+        """The logs here are open and end so; see `DirCheckpoints.trim`."""
+        self._try(lambda: self.checkpoints.trim(ends), "checkpoints")
+
+    def write_checkpoints(self) -> None:
+        """Bring the checkpoint files up to date after logs were forgotten."""
+        self._try(self.checkpoints.write, "checkpoints")
 
     def write_clean_marker(self, broker_epoch: int) -> None:
         """Say that everything here is flushed and closed; the last thing at shutdown (S-7)."""
-        try:
-            self.clean_shutdown.write(broker_epoch)
-        except OSError as error:
-            self.environment.storage_error(error, "clean shutdown marker")
+        self._try(lambda: self.clean_shutdown.write(broker_epoch), "clean shutdown file")
 
-    def _write(self, checkpoint: OffsetCheckpoint, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Write a file, on a full disk with the help of the reserve; True if it is written."""
-        with self._lock:
+    def _try(self, write: Callable[[], object], what: str) -> None:
+        """What cannot be written now is tried again, unless the disk failed."""
+        if self.is_online:
             try:
-                try:
-                    checkpoint.write(offsets)
-                except OSError as error:
-                    if not files.is_disk_full(error) or not self.release_reserve():
-                        raise
-                    checkpoint.write(offsets)
+                write()
             except OSError as error:
-                self.environment.storage_error(error, f"checkpoint {checkpoint.path.name}")
-                return False
-        return True
+                self.environment.storage_error(error, what)
 
     def release_reserve(self) -> bool:
         """Give the reserve to who must write; appends are refused from now on. False if used up."""

@@ -30,8 +30,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from storage import files
+from storage.checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+)
 from storage.cleaning.cleaner import CleanerConfig, LogCleaner
 from storage.config import LONG_MAX, Clock, LogConfig, ScheduledTask, Scheduler
 from storage.directories.flusher import FlushCallback, Flusher
@@ -43,7 +49,6 @@ from storage.directories.log_dirs import (
     partition_dir_name,
     renamed_dir_name,
 )
-from storage.environment import LogEnvironment
 from storage.log.partition_log import PartitionLog
 from storage.open_files import OpenFileCache, descriptor_budget
 from storage.recovery import open_log
@@ -102,24 +107,21 @@ class LogManager:
         self._lock = threading.Lock()
         self.creation_lock = threading.Lock()
         self._logs: dict[TopicPartition, PartitionLog] = {}
-        self._checkpointed_high_watermarks: dict[TopicPartition, int] = {}
         self._tasks: list[ScheduledTask] = []
         self.cleaner = LogCleaner(self.all_logs, clock, cleaner_config)
         self.future_logs = FutureLogs(self)
         self._dirs = {path: self._make_dir(path, uuid) for path, uuid in dirs.items()}
 
     def _make_dir(self, path: Path, directory_id: bytes) -> LogDir:
-        environment = LogEnvironment(
+        return LogDir(
             path,
+            directory_id,
             clock=self._clock,
             open_files=self._open_files,
             scheduler=self._scheduler,
             on_failure=self._dir_failed,
-            on_recovery_point_lowered=self._recovery_point_lowered,
-            on_truncation=self.cleaner.log_truncated,
             on_log_start_moved=self._log_start_moved,
         )
-        return LogDir(path, directory_id, environment)
 
     # -- start -----------------------------------------------------------------------------------
 
@@ -135,7 +137,6 @@ class LogManager:
             except OSError as error:
                 log_dir.environment.fail(error)
                 epochs.append(-1)
-        self.cleaner.load()
         if epochs and not self.offline_dirs and len(set(epochs)) == 1:
             self.previous_broker_epoch = epochs[0]
 
@@ -145,30 +146,26 @@ class LogManager:
         epoch = log_dir.clean_shutdown.read_broker_epoch() if is_clean else -1
         log_dir.clean_shutdown.delete()
         log_dir.restore_reserve()
-        recovery_points, log_starts, high_watermarks = log_dir.read_checkpoints()
-        self._checkpointed_high_watermarks.update(high_watermarks)
-        count = 0
+        log_dir.checkpoints.read()
         for key, path in log_dir.find_futures():
             logger.info("replica was on its way here partition=%s path=%s", key, path)
             self.future_logs.found[key] = path
-        for key, path in self._partitions_in(log_dir):
+        partitions, deleted = log_dir.find_partitions()
+        for path in deleted:
+            self.later(0, partial(remove_tree, path))
+        ends = dict.fromkeys((key for key, _ in partitions), LONG_MAX)
+        count = 0
+        for key, path in self._not_elsewhere(partitions):
             try:
-                log = open_log(
-                    path,
-                    key,
-                    configs(key.topic),
-                    log_dir.environment,
-                    recovery_point=recovery_points.get(key, 0),
-                    log_start_offset=log_starts.get(key, 0),
-                    had_clean_shutdown=is_clean,
-                )
+                log = _open_log(log_dir, key, configs(key.topic), had_clean_shutdown=is_clean)
             except (KafkaError, ValueError, CorruptSegment) as error:
                 logger.error("cannot open log path=%s error=%s", path, error)
                 log_dir.failed_partitions.add(key)
                 continue
-            log.update_high_watermark(min(high_watermarks.get(key, 0), log.log_end_offset))
+            ends[key] = log.log_end_offset
             self._logs[key] = log
             count += 1
+        log_dir.trim_checkpoints(ends)
         logger.info(
             "loaded logs log_dir=%s count=%s clean=%s ms=%s",
             log_dir.path,
@@ -178,11 +175,9 @@ class LogManager:
         )
         return epoch
 
-    def _partitions_in(self, log_dir: LogDir) -> Iterator[tuple[TopicPartition, Path]]:
-        """The partition directories to load; starts removing those that were deleted."""
-        partitions, deleted = log_dir.find_partitions()
-        for path in deleted:
-            self.later(0, partial(remove_tree, path))
+    def _not_elsewhere(
+        self, partitions: Iterable[tuple[TopicPartition, Path]]
+    ) -> Iterator[tuple[TopicPartition, Path]]:
         for key, path in partitions:
             used = self._logs.get(key)
             if used is None:
@@ -280,13 +275,10 @@ class LogManager:
         log_dir = self._choose_dir(directory)
         log_dir.environment.check_writable()
         try:
-            # A recovery point of an earlier partition of this name must not outlive it: a crash
-            # would then skip checking what this one has not flushed.
-            if log_dir.recorded_recovery_points.get(topic_partition):
-                log_dir.checkpoint_recovery_points(self._logs_in(log_dir))
-            log = open_log(
-                log_dir.path / name, topic_partition, config, log_dir.environment, topic_id=topic_id
-            )
+            if not (log_dir.path / name).exists():
+                log_dir.checkpoints.forget(topic_partition)
+                log_dir.checkpoints.write()
+            log = _open_log(log_dir, topic_partition, config, topic_id=topic_id)
         except OSError as error:
             raise log_dir.environment.storage_error(error, f"creation of {name}") from error
         except ValueError as error:
@@ -333,6 +325,10 @@ class LogManager:
         with self._lock:
             self._logs[log.topic_partition] = log
 
+    def note(self, log: PartitionLog) -> None:
+        """Write down now what there is to say of a log. For `future_logs` only. Raises OSError."""
+        self._dirs[log.directory.parent].note(log)
+
     def discard(self, log: PartitionLog) -> None:
         """Delete a log that another has replaced; never raises. For `future_logs` only."""
         try:
@@ -358,14 +354,12 @@ class LogManager:
         with self.creation_lock:
             with self._lock:
                 log = self._logs.pop(topic_partition, None)
-                self._checkpointed_high_watermarks.pop(topic_partition, None)
             if log is not None:
                 self._close_and_rename(log, suffix)
             return log
 
     def _close_and_rename(self, log: PartitionLog, suffix: str) -> None:
         log.close()
-        self.cleaner.log_removed(log)
         name = renamed_dir_name(log.topic_partition, os.urandom(16), suffix)
         path = log.directory.with_name(name)
         try:
@@ -374,6 +368,14 @@ class LogManager:
         except OSError as error:
             raise log.environment.storage_error(error, f"renaming {log.directory}") from error
         log.change_directory(path)
+        self._forget(log)
+
+    def _forget(self, log: PartitionLog) -> None:
+        """A log is gone from its name; nothing that was noted of it may reach another."""
+        log_dir = self._dirs[log.directory.parent]
+        log_dir.checkpoints.forget(log.topic_partition)
+        self.later(0, log_dir.write_checkpoints)
+        self.cleaner.log_removed(log.topic_partition)
 
     def update_topic_config(self, topic: str, config: LogConfig) -> None:
         """Give all logs of a topic another config."""
@@ -384,10 +386,6 @@ class LogManager:
     def flush_async(self, log: PartitionLog, callback: FlushCallback) -> None:
         """Sync a log soon, many waiters with one sync; then `callback(None or KafkaError)`."""
         self._flusher.flush_async(log, callback)
-
-    def high_watermark(self, topic_partition: TopicPartition) -> int:
-        """What the last run checkpointed, 0 if it knew none (H-10)."""
-        return self._checkpointed_high_watermarks.get(topic_partition, 0)
 
     # -- directories -----------------------------------------------------------------------------
 
@@ -471,16 +469,9 @@ class LogManager:
             log_dir.restore_reserve()
             log_dir.checkpoint_high_watermarks(self._logs_in(log_dir))
 
-    def _recovery_point_lowered(self, log: PartitionLog) -> None:
-        """A log is about to be truncated below what is recorded as flushed (S-6)."""
-        log_dir = self._dirs[log.directory.parent]
-        if log_dir.recorded_recovery_points.get(log.topic_partition, 0) > log.flushed_offset:
-            log_dir.checkpoint_recovery_points(self._logs_in(log_dir))
-
-    def _log_start_moved(self, log: PartitionLog) -> None:
+    def _log_start_moved(self, log_dir: LogDir) -> None:
         """Delete-records must survive a crash that comes before the next periodic checkpoint."""
-        if log.log_start_offset > log.segments.items[0].base_offset:
-            self.later(0, self.checkpoint_log_start_offsets)
+        self.later(0, lambda: log_dir.checkpoint_log_starts(self._logs_in(log_dir)))
 
     def _online_dirs(self) -> list[LogDir]:
         return [log_dir for log_dir in self._dirs.values() if log_dir.is_online]
@@ -504,31 +495,49 @@ class LogManager:
         self.cleaner.shutdown()
         self._flusher.shutdown()
         self.future_logs.close()
-        clean: list[LogDir] = []
         for log_dir in self._online_dirs():
-            if _close_all(self._logs_in(log_dir)) and not log_dir.failed_partitions:
-                clean.append(log_dir)
-        self.checkpoint_recovery_points()
-        self.checkpoint_log_start_offsets()
-        self.checkpoint_high_watermarks()
-        for log_dir in clean:
-            if log_dir.is_online:
+            logs = self._logs_in(log_dir)
+            is_clean = _for_all(logs, "flushing", PartitionLog.flush)
+            log_dir.checkpoint_recovery_points(logs)
+            log_dir.checkpoint_log_starts(logs)
+            log_dir.checkpoint_high_watermarks(logs)
+            is_clean &= _for_all(logs, "closing", PartitionLog.close)
+            if is_clean and log_dir.is_online and not log_dir.failed_partitions:
                 log_dir.write_clean_marker(broker_epoch)
         with self._lock:
             self._logs.clear()
 
 
-def _close_all(logs: Iterable[PartitionLog]) -> bool:
-    """Flush and close; False if one of them could not be."""
-    is_clean = True
+def _open_log(
+    log_dir: LogDir, key: TopicPartition, config: LogConfig, **options: Any
+) -> PartitionLog:
+    """Open or make the log of this name with what is noted of it; raises what `open_log` raises."""
+    noted = partial(log_dir.checkpoints.get, key=key)
+    log = open_log(
+        log_dir.path / partition_dir_name(key),
+        key,
+        config,
+        log_dir.environment,
+        recovery_point=noted(RECOVERY_POINT_CHECKPOINT) or 0,
+        log_start_offset=noted(LOG_START_OFFSET_CHECKPOINT) or 0,
+        **options,
+    )
+    log.update_high_watermark(min(noted(HIGH_WATERMARK_CHECKPOINT) or 0, log.log_end_offset))
+    return log
+
+
+def _for_all(
+    logs: Iterable[PartitionLog], doing: str, job: Callable[[PartitionLog], object]
+) -> bool:
+    """Do it to each; False if one of them failed."""
+    has_failed = False
     for log in logs:
         try:
-            log.flush()
-            log.close()
+            job(log)
         except KafkaError as error:
-            logger.error("closing failed partition=%s error=%s", log.topic_partition, error)
-            is_clean = False
-    return is_clean
+            logger.error("%s failed partition=%s error=%s", doing, log.topic_partition, error)
+            has_failed = True
+    return not has_failed
 
 
 def _try(log: PartitionLog, job: Callable[[PartitionLog], object]) -> int:

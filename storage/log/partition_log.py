@@ -389,7 +389,7 @@ class PartitionLog(LogReader):
             if offset <= self.log_start_offset:
                 return False
             self._raise_log_start(offset)
-        self.environment.on_log_start_moved(self)
+        self.environment.on_log_start_moved()
         return True
 
     def _raise_log_start(self, offset: int) -> None:
@@ -420,7 +420,7 @@ class PartitionLog(LogReader):
                 self._remove_segments(gone)
             except OSError as error:
                 raise self._storage_error(error, "retention") from error
-        self.environment.on_log_start_moved(self)
+        self.environment.on_log_start_moved()
         logger.info(
             "deleted old segments partition=%s count=%s log_start_offset=%s",
             self.topic_partition,
@@ -517,10 +517,8 @@ class PartitionLog(LogReader):
 
     def _lower_flushed_offset(self, offset: int) -> None:
         self.truncations += 1
-        self.environment.on_truncation(self, offset)
-        if offset < self.flushed_offset:
-            self.flushed_offset = offset
-            self.environment.on_recovery_point_lowered(self)
+        self.flushed_offset = min(self.flushed_offset, offset)
+        self.environment.checkpoints.lower(self.topic_partition, offset)
 
     def _after_truncation(self, offset: int, active: LogSegment) -> None:
         self.end = LogEnd(offset, active, active.size)

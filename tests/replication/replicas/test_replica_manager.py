@@ -90,7 +90,6 @@ class Logs:
         self.refusal: KafkaError | None = None
         self.strays: list[TopicPartition] = []
         self.deleted: list[TopicPartition] = []
-        self.high_watermarks: dict[TopicPartition, int] = {}
         self.waiting: list[tuple[PartitionLog, Callable[..., object]]] = []
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._environment = LogEnvironment(root, clock=clock)
@@ -118,9 +117,6 @@ class Logs:
 
     def all_logs(self) -> list[PartitionLog]:
         return list(self.logs.values())
-
-    def high_watermark(self, key: TopicPartition) -> int:
-        return self.high_watermarks.get(key, 0)
 
     def directory_by_id(self, directory_id: bytes) -> Path | None:
         return None
@@ -892,22 +888,10 @@ def test_the_high_watermark_starts_at_its_checkpoint_and_nothing_is_cut(broker: 
     for value in (b"a", b"b", b"c"):
         log.append_as_leader(batch(value), 0, WALL_MS)
     broker.logs.logs[ORDERS_0] = log
-    broker.logs.high_watermarks[ORDERS_0] = 2
+    log.update_high_watermark(2)  # as the log manager does when it opens a log
     broker.publish(topic("orders", ORDERS, led(1, isr=(1, 2), replicas=(1, 2))))
     assert values_of(broker.fetch(read_from(0)).value[0]) == [b"a", b"b"]
     assert log.log_end_offset == 3
-
-
-@pytest.mark.parametrize("checkpoint", [0, 99])
-def test_a_wrong_high_watermark_checkpoint_stays_within_the_log(
-    broker: Broker, checkpoint: int
-) -> None:
-    log = broker.logs.open(ORDERS_0, ORDERS, LogConfig())
-    log.append_as_leader(batch(b"a"), 0, WALL_MS)
-    broker.logs.logs[ORDERS_0] = log
-    broker.logs.high_watermarks[ORDERS_0] = checkpoint
-    broker.publish(topic("orders", ORDERS, led(1, isr=(1, 2), replicas=(1, 2))))
-    assert log.high_watermark == min(checkpoint, 1)
 
 
 def test_a_changed_topic_config_reaches_the_log(single: Broker) -> None:

@@ -56,11 +56,10 @@ class Cleaned:
     def open(self, **options: object) -> None:
         """Open the log, for the first time or after `log.close` or a crash."""
         self.cleaner = LogCleaner(lambda: [self.log], self.clock, self.cleaner_config)
-        environment = LogEnvironment(
-            self.root, clock=self.clock, on_truncation=self.cleaner.log_truncated
-        )
+        environment = LogEnvironment(self.root, clock=self.clock)
+        environment.checkpoints.read()
         self.log: PartitionLog = make_log(self.root, self.config, environment, **options)
-        self.cleaner.load()
+        environment.checkpoints.trim({self.log.topic_partition: self.log.log_end_offset})
 
     def append(self, *pairs: tuple[bytes | None, bytes | None], **options: object) -> int:
         """Append one batch of (key, value); the offset of its first record."""

@@ -656,7 +656,7 @@ def test_what_recovery_cut_off_is_dirty_again(tmp_path: Path) -> None:
     data = first.read_bytes()
     first.write_bytes(data[:-1])
     one.open()
-    assert checkpoint(tmp_path) == "0\n0\n"
+    assert checkpoint(tmp_path) == "0\n1\norders 0 1\n"
     one.append((b"a", None))
     for _ in range(4):
         one.append((b"z", b"1"))

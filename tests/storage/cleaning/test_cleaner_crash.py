@@ -169,11 +169,10 @@ def open_again(root: Path) -> tuple[PartitionLog, LogCleaner]:
     clock = ManualClock()
     clock.ms = 20
     environment = LogEnvironment(root, clock=clock)
+    environment.checkpoints.read()
     log = make_log(root, CONFIG, environment)
     log.update_high_watermark(log.log_end_offset)
-    cleaner = LogCleaner(lambda: [log], clock)
-    cleaner.load()
-    return log, cleaner
+    return log, LogCleaner(lambda: [log], clock)
 
 
 def check(root: Path, known: dict[bytes, bytes], before: list[Record], what: str) -> None:

@@ -89,8 +89,9 @@ def test_a_topic_created_again_is_dirty_from_its_start(tmp_path: Path, start: St
     fill(node.log(), b"1", b"2", b"3")
     assert node.manager.cleaner.clean_filthiest()
     node.manager.delete(TABLE)
+    again = node.log()
     assert checkpoint(tmp_path) == "0\n0\n"
-    fill(node.log(), b"1", b"2", b"3", b"4")
+    fill(again, b"1", b"2", b"3", b"4")
     assert node.manager.cleaner.clean_filthiest()
     assert [r.value for r in records(node.log())] == [b"4"]
 
