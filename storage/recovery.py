@@ -245,6 +245,7 @@ class _Recovery:
         end_offset = self._find_end(log_start_offset, epochs)
         log_start_offset = max(log_start_offset, self._segments.items[0].base_offset)
         epochs.truncate_from_end(end_offset)
+        epochs.sync()
         epochs.truncate_from_start(log_start_offset)
         producer_state.remove_stray_snapshots([s.base_offset for s in self._segments])
         self._replay(producer_state, log_start_offset, end_offset)
@@ -314,7 +315,8 @@ class _Recovery:
             for segment in self._segments:
                 for _, header in self._with_valid_indexes(segment, lambda s: list(s.batches(0))):
                     _note_epoch(found, header)
-            epochs.assign_all(found)
+            for entry in found:
+                epochs.assign(*entry)
             return epochs
 
     def _with_valid_indexes(self, segment: LogSegment, look: Callable[[LogSegment], T]) -> T:
@@ -368,7 +370,9 @@ class _Recovery:
                 self._drop(unflushed[number:], "they follow what was cut off")
                 break
         epochs.truncate_from_end(unflushed[0].base_offset + 1)
-        epochs.assign_all([entry for entry in found if entry.epoch > epochs.latest_epoch])
+        for entry in found:
+            if entry.epoch > epochs.latest_epoch:
+                epochs.assign(*entry)
 
     def _follows(
         self, segment: LogSegment, following: LogSegment, producer_state: ProducerStateManager
@@ -408,7 +412,7 @@ class _Recovery:
             if end_offset >= log_start_offset:
                 return end_offset
             self._drop(self._segments.items, f"the log starts at {log_start_offset}")
-            epochs.clear_and_flush()
+            epochs.clear()
         segment = self._make_segment(log_start_offset)
         segment.create()
         self._segments.add(segment)

@@ -143,7 +143,7 @@ class PartitionReads:
             or log is None
             or follower.quiet_request is not request
             or follower.broker_epoch != replica_epoch
-            or log.end.offset != request.fetch_offset
+            or log.log_end_offset != request.fetch_offset
             or replica_id not in self.isr_state.isr
         ):
             return None
@@ -188,7 +188,7 @@ class PartitionReads:
         """
         if (
             fetch.last_fetched_epoch == log.leader_epochs.latest_epoch
-            and result.log_start_offset <= fetch.fetch_offset <= log.end.offset
+            and result.log_start_offset <= fetch.fetch_offset <= log.log_end_offset
         ):
             return False  # the latest epoch ends where the log does: nearly always
         epoch, end_offset = log.end_offset_for_epoch(fetch.last_fetched_epoch)

@@ -177,7 +177,7 @@ class DelayedFetch(DelayedOperation):
             if (
                 partition is not None
                 and (log := partition.leader_log) is not None
-                and log.end.offset == request.fetch_offset
+                and log.log_end_offset == request.fetch_offset
                 and request.current_leader_epoch == partition.leader_epoch
             ):
                 continue  # at the end of the log: most partitions of a session, at any time

@@ -391,7 +391,7 @@ class ReplicaReads:
 
 def _end_offset(partition: Partition | None) -> int:
     log = None if partition is None else partition.log
-    return -1 if log is None else log.end.offset
+    return -1 if log is None else log.log_end_offset
 
 
 def _refused(result: FetchResult, code: ErrorCode) -> FetchResult:

@@ -3,7 +3,7 @@
 A follower gets many batches in one Fetch response. They lie back to back and stay as they are, so a
 run of them is written with one system call; indexes, leader epochs and producer state are brought
 forward batch by batch, from the headers alone. A run ends where the segment must roll or a leader
-epoch begins, since that must be on disk before its first batch is (E-3).
+epoch begins.
 
 Each run is written whole or not at all; when a later one fails, the runs before it stay.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from storage import files
 from storage.log.producer_replay import note_batch, read_marker
-from storage.log.results import LogAppendInfo, LogEnd
+from storage.log.results import LogAppendInfo
 from storage.segments.segment import RELATIVE_OFFSET_MAX, Batch
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def write_given(
     Raises OSError, and KafkaError for a batch larger than a segment.
     """
     if not batches:
-        end = log.end.offset
+        end = log.log_end_offset
         return LogAppendInfo(end, end - 1, -1, -1, log.log_start_offset, -1, 0)
     wall_ms = log.environment.clock.wall_ms()
     view = memoryview(records)
@@ -45,15 +45,16 @@ def write_given(
         _write_run(log, segment, view, batches[start:stop], wall_ms)
         start = stop
     last = batches[-1]
+    end = log.log_end_offset
     return LogAppendInfo(
         batches[0][1].base_offset,
-        log.end.offset - 1,
+        end - 1,
         max(header.max_timestamp for _, header in batches),
         -1,
         log.log_start_offset,
         last[1].leader_epoch,
         last[0] + last[1].size - batches[0][0],
-        log.end.offset - log.flushed_offset >= log.config.flush_messages,
+        end - log.flushed_offset >= log.config.flush_messages,
     )
 
 
@@ -99,4 +100,4 @@ def _write_run(
             marker = read_marker(header, view[at : at + header.size]) if header.is_control else None
             note_batch(producer_state, segment, header, header.base_offset, wall_ms, marker)
     producer_state.map_end_offset = last.next_offset
-    log.end = LogEnd(last.next_offset, segment, segment.size)
+    log.publish_end(last.next_offset, segment)

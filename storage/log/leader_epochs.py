@@ -7,15 +7,18 @@ answers from here, and the asker cuts what the other never had. Kafka: LeaderEpo
 Entries ascend strictly in epoch and in start offset. They are one immutable tuple that is replaced
 as a whole, so readers need no lock; writers hold the log's lock.
 
-Durability: what is assigned, and what is cut off from the end, is on disk before the call returns.
-An epoch that was used must survive, or followers ask for an epoch that no one knows (E-3); one that
-was cut off must not come back, for records of an older epoch may be written where it began. What is
-cut off at the start is cut again when the log is loaded (S-8).
+Durability: changes are made in memory, and `sync` writes them, without the log's lock. An epoch
+that was used must survive, or followers ask for an epoch that no one knows (E-3); one that was cut
+off must not come back, for records of an older epoch may be written where it began. So the log
+calls `sync` before it acknowledges what it wrote in a new epoch, before it appends after a
+truncation, and before its recovery point passes an epoch's first batch: until then recovery finds
+the epoch in the batches. What is cut off at the start is cut again when the log is loaded (S-8).
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_EPOCH_OFFSET = -1
+_UNSETTLED = -2
 
 
 class EpochEntry(NamedTuple):
@@ -42,24 +46,37 @@ class LeaderEpochCache:
     `LeaderEpochCache.empty` and assigns what the log's batches say.
     """
 
-    __slots__ = ("_entries", "latest_epoch", "path")
+    __slots__ = (
+        "_entries",
+        "_file_lock",
+        "_lock",
+        "_on_disk",
+        "latest_epoch",
+        "path",
+        "settled_epoch",
+    )
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, ignore_file: bool = False) -> None:
         self.path = path
         self._entries: tuple[EpochEntry, ...] = ()
+        self._on_disk: tuple[EpochEntry, ...] | None = None
+        self._file_lock = threading.Lock()
+        # A leaf: keeps `settled_epoch` true to the two tuples.
+        self._lock = threading.Lock()
         self.latest_epoch = UNDEFINED_EPOCH
-        """Largest epoch known, -1 for none: compared with every appended batch, so an attribute."""
-        for epoch, start_offset in read_leader_epochs(path):
-            self._add(EpochEntry(epoch, start_offset))
+        """Largest epoch known, -1 for none."""
+        self.settled_epoch = UNDEFINED_EPOCH
+        """`latest_epoch` if the file says all that is known here, else -2: compared with every
+        append's epoch, so an attribute."""
+        if not ignore_file:
+            for epoch, start_offset in read_leader_epochs(path):
+                self.assign(epoch, start_offset)
+            self._settle(self._entries)
 
     @classmethod
     def empty(cls, path: Path) -> LeaderEpochCache:
         """A cache that ignores the file until it writes it."""
-        cache = cls.__new__(cls)
-        cache.path = path
-        cache._entries = ()
-        cache.latest_epoch = UNDEFINED_EPOCH
-        return cache
+        return cls(path, ignore_file=True)
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
@@ -73,35 +90,20 @@ class LeaderEpochCache:
         return entries[0] if entries else None
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` begins at `start_offset`; on disk when this returns.
+        """Note that `epoch` begins at `start_offset`.
 
         The same epoch again is ignored unless it begins earlier. Entries that contradict the new
         one (an epoch or start not below it) are dropped: the newer word is the leader's. Raises
-        ValueError for negative numbers and OSError.
+        ValueError for negative numbers.
         """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"epoch {epoch} at offset {start_offset}")
-        if self._add(EpochEntry(epoch, start_offset)):
-            self._write()
-
-    def assign_all(self, entries: list[EpochEntry]) -> None:
-        """`assign` many with one write, for recovery. Raises OSError."""
-        added = [self._add(entry) for entry in entries]
-        if any(added):
-            self._write()
-
-    def copy_from(self, other: LeaderEpochCache) -> None:
-        """Have exactly `other`'s epochs, those without a record included (KAFKA-15608); on disk
-        when this returns. Raises OSError."""
-        self._replace(other.entries)
-        self._write()
-
-    def _add(self, entry: EpochEntry) -> bool:
+        entry = EpochEntry(epoch, start_offset)
         entries = self._entries
         if entries:
             latest = entries[-1]
             if entry.epoch == latest.epoch and entry.start_offset >= latest.start_offset:
-                return False
+                return
         keep = len(entries)
         while keep and (
             entries[keep - 1].epoch >= entry.epoch
@@ -118,7 +120,10 @@ class LeaderEpochCache:
                 dropped,
             )
         self._replace((*entries[:keep], entry))
-        return True
+
+    def copy_from(self, other: LeaderEpochCache) -> None:
+        """Have exactly `other`'s epochs, those without a record included (KAFKA-15608)."""
+        self._replace(other.entries)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(epoch, end offset, exclusive) for a replica or consumer that last saw `epoch` (E-4).
@@ -137,34 +142,50 @@ class LeaderEpochCache:
         return (entries[slot - 1].epoch, next_start) if slot else (epoch, next_start)
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """The log now ends at `end_offset`: forget epochs that begin there or later; on disk when
-        this returns. Raises OSError."""
-        entries = self._entries
-        keep = bisect_left(entries, end_offset, key=_start_offset)
-        if end_offset >= 0 and keep < len(entries):
-            self._replace(entries[:keep])
-            self._write()
+        """The log now ends at `end_offset`: forget epochs that begin there or later."""
+        keep = bisect_left(self._entries, end_offset, key=_start_offset)
+        if end_offset >= 0 and keep < len(self._entries):
+            self._replace(self._entries[:keep])
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """The log now starts at `start_offset`: forget older epochs; its own starts there."""
+        """The log now starts at `start_offset`: forget older epochs; its own starts there. The file
+        may keep them."""
         entries = self._entries
         drop = bisect_right(entries, start_offset, key=_start_offset)
         if drop:
             first = EpochEntry(entries[drop - 1].epoch, start_offset)
             if first != entries[drop - 1] or drop > 1:
+                was_settled = self.settled_epoch != _UNSETTLED
                 self._replace((first, *entries[drop:]))
+                if was_settled:
+                    self._settle(self._entries)
 
-    def clear_and_flush(self) -> None:
-        """Forget everything, on disk too. Raises OSError."""
+    def clear(self) -> None:
+        """Forget everything."""
         self._replace(())
-        self._write()
+
+    def sync(self) -> None:
+        """Have on disk what is known now; one write at a time, none if nothing changed.
+
+        Takes no lock of the log. Raises OSError: what is known is then tried again by the next.
+        """
+        with self._file_lock:
+            entries = self._entries
+            if entries is not self._on_disk:
+                write_leader_epochs(self.path, entries)
+                self._settle(entries)
 
     def _replace(self, entries: tuple[EpochEntry, ...]) -> None:
-        self._entries = entries
-        self.latest_epoch = entries[-1].epoch if entries else UNDEFINED_EPOCH
+        with self._lock:
+            self._entries = entries
+            self.latest_epoch = entries[-1].epoch if entries else UNDEFINED_EPOCH
+            self.settled_epoch = _UNSETTLED
 
-    def _write(self) -> None:
-        write_leader_epochs(self.path, self._entries)
+    def _settle(self, on_disk: tuple[EpochEntry, ...]) -> None:
+        with self._lock:
+            self._on_disk = on_disk
+            if on_disk is self._entries:
+                self.settled_epoch = self.latest_epoch
 
 
 def _epoch(entry: EpochEntry) -> int:

@@ -1,9 +1,9 @@
 """The reading half of a partition log: offsets to slices of files, timestamps to offsets.
 
-Nothing here takes the log's lock. A read sees the log's end as one object (`LogEnd`) that the
-writer replaces as a whole once the bytes are in the file, and the segments as a tuple that never
-changes in place. Retention may rename or unlink a file under a reader: who has it open reads on,
-who has not looks at the segments again (S-15).
+Nothing here takes the log's lock. A read sees where the log begins and ends as one `LogView` that
+the writer replaces as a whole once the bytes are in the file, and the segments as a tuple that
+never changes in place. Retention may rename or unlink a file under a reader: who has it open reads
+on, who has not looks at the segments again (S-15).
 
 Indexes are hints: when one proves wrong it is rebuilt from the log file and the read starts over
 (S-10). That, and only that, takes the lock.
@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 
 from storage.environment import LogEnvironment
 from storage.log.leader_epochs import LeaderEpochCache
-from storage.log.results import LogEnd, ReadResult
+from storage.log.results import LogView, ReadResult
 from storage.segments.index import AbortedTxn, CorruptIndexError
 from storage.segments.log_segments import LogSegments
 from storage.segments.segment import Batch, CorruptSegment, IndexMismatch, LogSegment
@@ -48,22 +48,35 @@ class LogReader:
         topic_partition: TopicPartition,
         environment: LogEnvironment,
         segments: LogSegments,
-        log_start_offset: int,
-        end: LogEnd,
+        view: LogView,
         leader_epochs: LeaderEpochCache,
     ) -> None:
         self.topic_partition = topic_partition
         self.environment = environment
         self.lock = threading.RLock()
         self.segments = segments
-        self.log_start_offset = log_start_offset
-        self.end = end
+        self.view = view
         self.leader_epochs = leader_epochs
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that may be read."""
+        return self.view.log_start_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """First offset a read_committed reader may not see yet (V-2)."""
+        return self.view.last_stable_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is replicated, as far as this replica knows."""
+        return self.view.high_watermark
 
     @property
     def log_end_offset(self) -> int:
         """The offset the next record gets."""
-        return self.end.offset
+        return self.view.end_offset
 
     @property
     def size(self) -> int:
@@ -86,11 +99,11 @@ class LogReader:
         at or above `offset` yet. Raises KafkaError OFFSET_OUT_OF_RANGE outside of [start, end].
         Budget: 3 us at the end of the log, 10 us with an index lookup (benchmarks/log.py).
         """
-        end = self.end
-        if offset < self.log_start_offset or offset > end.offset:
+        view = self.view
+        if offset < view.log_start_offset or offset > view.end_offset:
             raise self._out_of_range(offset)
-        if offset >= upper_offset or offset == end.offset:
-            return ReadResult(None, offset, end.segment.base_offset, end.position)
+        if offset >= upper_offset or offset == view.end_offset:
+            return ReadResult(None, offset, view.segment.base_offset, view.position)
         return self.with_valid_indexes(
             lambda: self._read(offset, max_bytes, min_one, upper_offset, include_aborted), offset
         )
@@ -122,8 +135,8 @@ class LogReader:
     def _read(
         self, offset: int, max_bytes: int, min_one: bool, upper_offset: int, aborted: bool
     ) -> ReadResult:
-        end = self.end
-        segment = end.segment
+        view = self.view
+        segment = view.segment
         position = None
         if offset >= segment.base_offset:
             position = segment.position_of(offset)
@@ -137,8 +150,8 @@ class LogReader:
                 if position is not None:
                     break  # else a gap at the segment's end: the next batch is in the next one
         if position is None:
-            return ReadResult(None, offset, end.segment.base_offset, end.position)
-        limit = self._limit(end, segment, upper_offset)
+            return ReadResult(None, offset, view.segment.base_offset, view.position)
+        limit = self._limit(view, segment, upper_offset)
         size = limit - position
         if size > max_bytes:
             first = segment.batch_size_at(position)
@@ -151,13 +164,13 @@ class LogReader:
             result.aborted = self._aborted_of_read(segment, result, upper_offset)
         return result
 
-    def _limit(self, end: LogEnd, segment: LogSegment, upper_offset: int) -> int:
+    def _limit(self, view: LogView, segment: LogSegment, upper_offset: int) -> int:
         """Position in `segment` at which a read has to stop: its end, or the upper offset."""
-        if segment is end.segment:
-            if upper_offset >= end.offset:
-                return end.position
+        if segment is view.segment:
+            if upper_offset >= view.end_offset:
+                return view.position
             limit = segment.position_of(upper_offset)
-            return end.position if limit is None else min(limit, end.position)
+            return view.position if limit is None else min(limit, view.position)
         higher = self.segments.higher(segment.base_offset)
         if higher is not None and upper_offset >= higher.base_offset:
             return segment.size
@@ -166,8 +179,8 @@ class LogReader:
 
     def readable_bytes(self, from_offset: int, upto_offset: int) -> int:
         """About how many bytes lie between two offsets; cheap for offsets near the log's end."""
-        end = self.end
-        upto_offset = min(upto_offset, end.offset)
+        view = self.view
+        upto_offset = min(upto_offset, view.end_offset)
         if from_offset >= upto_offset:
             return 0
         first = self.segments.floor(from_offset)
@@ -175,19 +188,20 @@ class LogReader:
             return self.size
         try:
             start = first.position_of(from_offset)
-            stop = self._limit(end, first, upto_offset)
+            stop = self._limit(view, first, upto_offset)
             total = stop - (first.size if start is None else start)
             for segment in self.segments.from_floor(from_offset)[1:]:
                 if segment.base_offset < upto_offset:
-                    total += self._limit(end, segment, upto_offset)
+                    total += self._limit(view, segment, upto_offset)
         except (IndexMismatch, CorruptSegment, OSError):
-            return end.position  # an estimate may be wrong; the read that follows may not
+            return view.position  # an estimate may be wrong; the read that follows may not
         return max(total, 0)
 
     def _out_of_range(self, offset: int) -> KafkaError:
+        view = self.view
         return KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} is outside of [{self.log_start_offset}, {self.end.offset}]",
+            f"offset {offset} is outside of [{view.log_start_offset}, {view.end_offset}]",
         )
 
     def _rebuild_indexes(self, segment: LogSegment, reason: Exception) -> None:
@@ -200,7 +214,7 @@ class LogReader:
         )
         with self.lock:
             try:
-                segment.rebuild_indexes(is_active=segment is self.end.segment)
+                segment.rebuild_indexes(is_active=segment is self.view.segment)
             except CorruptSegment as error:
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "corrupt log segment") from error
             except OSError as error:
@@ -261,14 +275,14 @@ class LogReader:
         upto = segment.upper_bound_offset(result.position, result.records.size)
         if upto is None:
             higher = self.segments.higher(segment.base_offset)
-            upto = self.end.offset if higher is None else higher.base_offset
+            upto = self.view.end_offset if higher is None else higher.base_offset
         return self.aborted_transactions(result.fetch_offset, min(upto, upper_offset))
 
     # -- by epoch --------------------------------------------------------------------------------
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the largest epoch not above `epoch`; (-1, -1) if unknown (E-4)."""
-        return self.leader_epochs.end_offset_for(epoch, self.end.offset)
+        return self.leader_epochs.end_offset_for(epoch, self.view.end_offset)
 
 
 def _first_record(

@@ -55,7 +55,7 @@ class LogSync:
                 log.environment.check_online()
                 if log.is_closed:
                     return
-                end_offset = log.end.offset
+                end_offset = log.log_end_offset
                 truncations = log.truncations
                 started_ms = log.environment.clock.now_ms()
                 sealed, self._sealed = self._sealed, []
@@ -64,6 +64,8 @@ class LogSync:
                 if end_offset > log.flushed_offset:
                     unflushed = log.segments.from_floor(log.flushed_offset)
             try:
+                # Below the recovery point no batch is read again to find its epoch (E-3).
+                log.leader_epochs.sync()
                 _sync(log, sealed, unflushed, is_dirty)
             except OSError as error:
                 if isinstance(error, FileNotFoundError) and _is_gone(log):

@@ -1,9 +1,9 @@
 """The log of one partition: segments in a row, appended to at the end, read anywhere.
 
 An append checks the batch (header and CRC, producer state), stamps offset and leader epoch into its
-first 16 bytes and writes it with one system call at a position we track ourselves. The log end
-offset, the indexes and the producer state move only after the whole write returned (S-3, P-7). What
-fails is undone: the file is cut back, and if that fails too, the directory goes offline (S-2).
+first 16 bytes and writes it with one system call at a position we track ourselves. The indexes, the
+producer state and last the view move only after the whole write returned (S-3, P-7). What fails is
+undone: the file is cut back, and if that fails too, the directory goes offline (S-2).
 
 A read translates the offset to a position and returns a slice of the file, never beyond the upper
 offset the caller may show: the high watermark, the last stable offset or the end.
@@ -12,9 +12,10 @@ Durability: an append is in the page cache when it returns. `flush` syncs; `flus
 recovery point) is the offset below which everything is on disk. `LogAppendInfo.must_flush` tells
 the caller that `flush.messages` asks to wait for it before answering. A failed sync is final (S-4).
 
-Locks: `lock` guards everything that changes the log. Reads take none: they see the log's end as one
-object that is replaced as a whole after the bytes are there, and the segments as a tuple that never
-changes. No lock that an append needs is held across fsync. Lock order: partition, then log.
+Locks: `lock` guards everything that changes the log. Reads take none: what the log shows is one
+immutable `LogView`, which a change makes last, after everything it speaks of is there (or, when
+something is taken away, before it goes), and the segments are a tuple that never changes. No lock
+that an append needs is held across fsync, but in truncations. Lock order: partition, then log.
 
 Duties of the caller: 1. only the leader's epoch appends as leader; 2. `update_high_watermark` only
 with what is replicated; 3. truncating below the high watermark is the caller's decision and the
@@ -22,8 +23,9 @@ caller's log line; 4. what an append returned with `must_flush` is acknowledged 
 `flushed_offset` is above its last offset.
 
 Who does what: checks before a write `storage.log.append`; one segment's files
-`storage.segments.segment`; what may be deleted `storage.log.retention`; reading
-`storage.log.log_reader`; opening after a crash `storage.recovery`.
+`storage.segments.segment`; what may be deleted `storage.log.retention`; cutting off
+`storage.log.truncation`; reading `storage.log.log_reader`; opening after a crash
+`storage.recovery`.
 """
 
 from __future__ import annotations
@@ -40,16 +42,17 @@ from storage.log.follower_append import write_given
 from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.log_reader import LogReader
 from storage.log.log_sync import LogSync
-from storage.log.producer_replay import note_batch, read_marker, replay_producer_state
+from storage.log.producer_replay import note_batch, read_marker
 from storage.log.producer_state import (
     AppendOrigin,
     BatchMetadata,
     ProducerStateEntry,
     ProducerStateManager,
 )
-from storage.log.results import LogAppendInfo, LogEnd, ReadResult
+from storage.log.results import LogAppendInfo, LogView, ReadResult, new_view
+from storage.log.truncation import Cut, FilesBehind, plan_cut, plan_new_start
 from storage.segments.log_segments import LogSegments, make_segment
-from storage.segments.segment import DELETED_SUFFIX, LogSegment
+from storage.segments.segment import LogSegment
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
 from wire.record_batch import patch_for_log
@@ -81,40 +84,38 @@ class PartitionLog(LogReader):
             topic_partition,
             environment,
             segments,
-            log_start_offset,
-            LogEnd(log_end_offset, segments.active, segments.active.size),
+            LogView(
+                log_start_offset,
+                log_start_offset,
+                log_start_offset,
+                log_end_offset,
+                segments.active,
+                segments.active.size,
+            ),
             leader_epochs,
         )
         self.topic_id = topic_id
         self.directory = directory
         self.config = config
-        self.high_watermark = log_start_offset
         self.flushed_offset = flushed_offset
         self.producer_state = producer_state
         self.is_closed = False
         self.sync = LogSync(environment.clock.now_ms())
         self.truncations = 0
         """How often something was cut off; who works without the lock sees by it that it was."""
+        self._files_behind = FilesBehind()
 
     # -- state -----------------------------------------------------------------------------------
 
     @property
     def active_segment(self) -> LogSegment:
         """The segment appended to."""
-        return self.end.segment
+        return self.view.segment
 
     @property
     def latest_epoch(self) -> int:
         """The newest leader epoch that wrote here, -1 in a fresh log."""
         return self.leader_epochs.latest_epoch
-
-    @property
-    def last_stable_offset(self) -> int:
-        """First offset a read_committed reader may not see yet (V-2)."""
-        unstable = self.producer_state.first_unstable_offset
-        if unstable is None or unstable >= self.high_watermark:
-            return self.high_watermark
-        return max(unstable, self.log_start_offset)
 
     @property
     def is_offline(self) -> bool:
@@ -134,13 +135,42 @@ class PartitionLog(LogReader):
         Raises ValueError above the log end: nobody may promise what is not there.
         """
         with self.lock:
-            if offset <= self.high_watermark:
+            start, _, high_watermark, end_offset, segment, position = self.view
+            if offset <= high_watermark:
                 return False
-            if offset > self.end.offset:
-                raise ValueError(f"high watermark {offset} is above log end {self.end.offset}")
-            self.high_watermark = offset
-            self.producer_state.on_high_watermark_updated(offset)
+            if offset > end_offset:
+                raise ValueError(f"high watermark {offset} is above log end {end_offset}")
+            stable = self.producer_state.on_high_watermark_updated(offset)
+            stable = offset if stable is None else max(min(stable, offset), start)
+            self.view = new_view(LogView, (start, stable, offset, end_offset, segment, position))
             return True
+
+    def publish_end(self, end_offset: int, segment: LogSegment) -> None:
+        """The log reaches up to `end_offset` now, where `segment` ends; the last act of an append.
+
+        The last stable offset stays: a transaction begins, and its marker lies, above the high
+        watermark.
+        """
+        start, stable, high_watermark = self.view[:3]
+        self.view = new_view(
+            LogView, (start, stable, high_watermark, end_offset, segment, segment.size)
+        )
+
+    def _publish(
+        self,
+        log_start_offset: int,
+        high_watermark: int,
+        end_offset: int,
+        segment: LogSegment,
+        position: int,
+    ) -> None:
+        """Show these from now on; the last stable offset follows from the producers."""
+        assert log_start_offset <= high_watermark <= end_offset, "offsets of a log out of order"
+        stable = self.producer_state.first_unstable_offset
+        if stable is None:
+            stable = high_watermark
+        stable = max(min(stable, high_watermark), log_start_offset)
+        self.view = LogView(log_start_offset, stable, high_watermark, end_offset, segment, position)
 
     # -- append ----------------------------------------------------------------------------------
 
@@ -161,8 +191,11 @@ class PartitionLog(LogReader):
         (benchmarks/log.py).
         """
         batch = prepare_batch(records, self.config, wall_ms, origin, request_version)
+        if leader_epoch > self.leader_epochs.settled_epoch:
+            # On disk before the first append of the epoch, and without the lock.
+            self.assign_epoch_start(leader_epoch, None)
         with self.lock:
-            if self.is_closed or not self.environment.is_writable:
+            if self.is_closed or self._files_behind.is_any or not self.environment.is_writable:
                 self._check_writable()
             try:
                 return self._append(batch, leader_epoch, wall_ms, origin)
@@ -173,7 +206,7 @@ class PartitionLog(LogReader):
         self, batch: PreparedBatch, leader_epoch: int, wall_ms: int, origin: AppendOrigin
     ) -> LogAppendInfo:
         header, records, log_append_time_ms = batch
-        first_offset = self.end.offset
+        first_offset = self.view.end_offset
         last_offset = first_offset + header.last_offset_delta
         marker = None
         if header.producer_id >= 0:
@@ -185,8 +218,6 @@ class PartitionLog(LogReader):
         segment = self.segment_for(
             header.size, first_offset, last_offset, header.max_timestamp, wall_ms
         )
-        if leader_epoch > self.leader_epochs.latest_epoch:
-            self.leader_epochs.assign(leader_epoch, first_offset)
         segment.append(
             (patch_for_log(records, first_offset, leader_epoch), memoryview(records)[16:]),
             header.size,
@@ -195,16 +226,19 @@ class PartitionLog(LogReader):
             header.max_timestamp,
         )
         end_offset = last_offset + 1
-        self.end = LogEnd(end_offset, segment, segment.size)
         if header.producer_id >= 0:
             note_batch(self.producer_state, segment, header, first_offset, wall_ms, marker)
         self.producer_state.map_end_offset = end_offset
+        start, stable, high_watermark = self.view[:3]
+        self.view = new_view(
+            LogView, (start, stable, high_watermark, end_offset, segment, segment.size)
+        )
         return LogAppendInfo(
             first_offset,
             last_offset,
             header.max_timestamp,
             log_append_time_ms,
-            self.log_start_offset,
+            start,
             leader_epoch,
             header.size,
             end_offset - self.flushed_offset >= self.config.flush_messages,
@@ -215,7 +249,7 @@ class PartitionLog(LogReader):
     ) -> LogSegment:
         """The active segment, or a new one if this append must not go there (S-11)."""
         config = self.config
-        segment = self.end.segment
+        segment = self.view.segment
         if size > config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -231,7 +265,7 @@ class PartitionLog(LogReader):
         """The answer to a batch that is here already: what it got the first time (P-1)."""
         must_flush = (
             original.last_offset >= self.flushed_offset
-            and self.end.offset - self.flushed_offset >= self.config.flush_messages
+            and self.view.end_offset - self.flushed_offset >= self.config.flush_messages
         )
         return LogAppendInfo(
             original.first_offset,
@@ -257,29 +291,43 @@ class PartitionLog(LogReader):
         """
         with self.lock:
             self._check_writable()
-            batches = check_follower_batches(records, self.end.offset, leader_epoch)
+            batches = check_follower_batches(records, self.view.end_offset, leader_epoch)
             try:
-                return write_given(self, records, batches)
+                info = write_given(self, records, batches)
             except OSError as error:
                 raise self._storage_error(error, "append") from error
+        # The next fetch acknowledges these: epochs that began in them must be on disk by then.
+        self._sync_epochs()
+        return info
 
-    def assign_epoch_start(self, epoch: int, offset: int) -> None:
-        """Note that a leader epoch begins at `offset`; durable on return (E-3)."""
+    def assign_epoch_start(self, epoch: int, offset: int | None) -> None:
+        """Note that a leader epoch begins at `offset`, None: at the log's end; on disk on return
+        (E-3). Raises KafkaError KAFKA_STORAGE_ERROR."""
         with self.lock:
-            self.environment.check_online()
-            try:
-                self.leader_epochs.assign(epoch, offset)
-            except OSError as error:
-                raise self._storage_error(error, "leader epoch checkpoint") from error
+            self._check_online()
+            self.leader_epochs.assign(epoch, self.view.end_offset if offset is None else offset)
+        self._sync_epochs()
+
+    def _sync_epochs(self) -> None:
+        """Have the leader epochs on disk; without the log's lock, since it syncs."""
+        epochs = self.leader_epochs
+        if epochs.settled_epoch == epochs.latest_epoch:
+            return
+        try:
+            epochs.sync()
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and self.is_closed:
+                return  # deleted meanwhile
+            raise self._storage_error(error, "leader epoch checkpoint") from error
 
     # -- roll ------------------------------------------------------------------------------------
 
     def roll(self) -> LogSegment:
         """Start a new segment now; an empty active segment is kept."""
         with self.lock:
-            self.environment.check_online()
+            self._check_online()
             try:
-                return self._roll(self.end.offset)
+                return self._roll(self.view.end_offset)
             except OSError as error:
                 raise self._storage_error(error, "roll") from error
 
@@ -288,7 +336,7 @@ class PartitionLog(LogReader):
 
         All or nothing: when descriptors or disk run out, the old segment stays active (S-17).
         """
-        active = self.end.segment
+        active = self.view.segment
         if active.size == 0 and active.base_offset >= base_offset:
             return active
         segment = make_segment(self.directory, base_offset, self.config, self.environment)
@@ -302,7 +350,7 @@ class PartitionLog(LogReader):
         self.segments.add(segment)
         self.sync.note_sealed([active])
         self.sync.note_directory_changed()
-        self.end = LogEnd(self.end.offset, segment, 0)
+        self.publish_end(self.view.end_offset, segment)
         if self.environment.scheduler is not None:
             self.environment.scheduler.schedule_once("flush-log", 0, self.flush)
         return segment
@@ -340,15 +388,13 @@ class PartitionLog(LogReader):
         What does not follow from the batches is copied: config, high watermark, log start, and the
         leader epochs. Raises KafkaError.
         """
-        assert self.end.offset == current.end.offset, "the copy is not complete"
+        assert self.log_end_offset == current.log_end_offset, "the copy is not complete"
         self.update_config(current.config)
         self.update_high_watermark(current.high_watermark)
         if current.log_start_offset > self.log_start_offset:
             self._raise_log_start(current.log_start_offset)
-        try:
-            self.leader_epochs.copy_from(current.leader_epochs)
-        except OSError as error:
-            raise self._storage_error(error, "leader epoch checkpoint") from error
+        self.leader_epochs.copy_from(current.leader_epochs)
+        self._sync_epochs()
 
     def close(self) -> None:
         """Finish the indexes and let all files go; durable only if `flush` came before.
@@ -361,11 +407,14 @@ class PartitionLog(LogReader):
             self.is_closed = True
             try:
                 if not self.environment.is_offline:
+                    self._finish_files()
+                    self.leader_epochs.sync()
                     self.producer_state.take_snapshot()
-                    self.end.segment.become_inactive()
+                    active = self.view.segment
+                    active.become_inactive()
                     if self.config.preallocate:
-                        self.end.segment.trim_preallocated()
-                    self.end.segment.flush()
+                        active.trim_preallocated()
+                    active.flush()
             except OSError as error:
                 raise self._storage_error(error, "close") from error
             finally:
@@ -380,25 +429,24 @@ class PartitionLog(LogReader):
         True if it moved. Raises KafkaError OFFSET_OUT_OF_RANGE above the high watermark.
         """
         with self.lock:
-            self.environment.check_online()
-            if offset > self.high_watermark:
+            self._check_online()
+            view = self.view
+            if offset > view.high_watermark:
                 raise KafkaError(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"offset {offset} is above the high watermark {self.high_watermark}",
+                    f"offset {offset} is above the high watermark {view.high_watermark}",
                 )
-            if offset <= self.log_start_offset:
+            if offset <= view.log_start_offset:
                 return False
             self._raise_log_start(offset)
         self.environment.on_log_start_moved()
         return True
 
     def _raise_log_start(self, offset: int) -> None:
-        self.log_start_offset = offset
-        try:
-            self.leader_epochs.truncate_from_start(offset)
-        except OSError as error:
-            raise self._storage_error(error, "leader epoch checkpoint") from error
+        self.leader_epochs.truncate_from_start(offset)
         self.producer_state.on_log_start_moved(offset)
+        view = self.view
+        self._publish(offset, view.high_watermark, view.end_offset, view.segment, view.position)
 
     def delete_old_segments(self, wall_ms: int) -> int:
         """Delete segments that retention by time or size, or the log start, gives up (S-15).
@@ -406,18 +454,20 @@ class PartitionLog(LogReader):
         Returns how many. Never one that reaches the high watermark.
         """
         with self.lock:
-            self.environment.check_online()
+            self._check_online()
             gone = self.with_valid_indexes(lambda: retention.deletable_segments(self, wall_ms))
             if not gone:
                 return 0
             try:
-                if gone[-1] is self.end.segment:
-                    self._roll(self.end.offset)
+                if gone[-1] is self.view.segment:
+                    self._roll(self.view.end_offset)
                 next_base = self.segments.higher(gone[-1].base_offset)
                 assert next_base is not None, "the new active segment stays"
                 if next_base.base_offset > self.log_start_offset:
                     self._raise_log_start(next_base.base_offset)
-                self._remove_segments(gone)
+                self.segments.remove(gone)
+                self._files_behind.note_removed(gone)
+                self._finish_files()
             except OSError as error:
                 raise self._storage_error(error, "retention") from error
         self.environment.on_log_start_moved()
@@ -429,107 +479,75 @@ class PartitionLog(LogReader):
         )
         return len(gone)
 
-    def _remove_segments(self, gone: list[LogSegment]) -> None:
-        """Out of the map, renamed to `.deleted`, unlinked after file.delete.delay.ms."""
-        self.segments.remove(gone)
-        self._rename_deleted(gone)
-        self._unlink_later(gone)
-
-    def _rename_deleted(self, gone: list[LogSegment]) -> None:
-        for segment in gone:
-            segment.is_deleted = True
-            segment.rename_suffix(DELETED_SUFFIX)
-            self.producer_state.delete_snapshot(segment.base_offset)
-
-    def _unlink_later(self, gone: list[LogSegment]) -> None:
-        def unlink() -> None:
-            for segment in gone:
-                segment.delete()
-
-        scheduler = self.environment.scheduler
-        if scheduler is None:
-            unlink()
-        else:
-            scheduler.schedule_once("delete-segments", self.config.file_delete_delay_ms, unlink)
-
     def truncate_to(self, offset: int) -> bool:
         """Cut off every batch that reaches `offset` or beyond; True if there was any.
 
         The log then ends at `offset`, or below it if that was in the middle of a batch.
-        The flushed offset goes back, on disk too, before the first byte does (S-6).
+        The flushed offset goes back, on disk too, before the first byte does (S-6). Raises
+        KafkaError KAFKA_STORAGE_ERROR: the log is as it was, or it is cut and takes no append
+        before its files are (`storage.log.truncation`).
         """
         with self.lock:
-            self.environment.check_online()
-            try:
-                if offset >= self.end.offset:
-                    self.leader_epochs.truncate_from_end(offset)
-                    return False
-                self.with_valid_indexes(lambda: self._truncate_to(offset))
-            except OSError as error:
-                raise self._storage_error(error, "truncation") from error
-            return True
-
-    def _truncate_to(self, offset: int) -> None:
-        if offset < self.segments.items[0].base_offset:
-            self._start_over(offset)
-            return
-        self._lower_flushed_offset(offset)
-        gone = [segment for segment in self.segments if segment.base_offset > offset]
-        self._remove_segments(gone)
-        if gone:
-            # Or a power loss brings them back, to follow what is appended from here on.
-            files.sync_directory(self.directory)
-        active = self.segments.active
-        offset = active.truncate_to(offset)
-        self._after_truncation(offset, active)
-        replay_producer_state(
-            self.producer_state,
-            self.segments,
-            self.log_start_offset,
-            offset,
-            self.environment.clock.wall_ms(),
-        )
+            self._check_online()
+            is_shorter = offset < self.view.end_offset
+            if is_shorter:
+                self._cut(self.with_valid_indexes(lambda: plan_cut(self, offset)))
+            else:
+                self.leader_epochs.truncate_from_end(offset)
+        self._sync_epochs()
+        return is_shorter
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Throw all records away and begin anew at `offset` (a follower left behind, E-10)."""
+        """Throw all records away and begin anew at `offset` (a follower left behind, E-10); errors
+        as in `truncate_to`."""
         with self.lock:
-            self.environment.check_online()
-            try:
-                self._start_over(offset)
-            except OSError as error:
-                raise self._storage_error(error, "truncation") from error
+            self._check_online()
+            self._cut(self.with_valid_indexes(lambda: plan_new_start(self, offset)))
 
-    def _start_over(self, offset: int) -> None:
-        self._lower_flushed_offset(min(offset, self.flushed_offset))
-        gone = list(self.segments)
-        self._rename_deleted(gone)  # the new segment may have the name of an old one
-        segment = make_segment(self.directory, offset, self.config, self.environment)
-        segment.create()
-        self.segments.reset([segment])
-        files.sync_directory(self.directory)
-        self._unlink_later(gone)
-        self._after_truncation(offset, segment)
-        self.log_start_offset = offset
-        self.high_watermark = offset
-        self.flushed_offset = offset
-        self.leader_epochs.clear_and_flush()
-        self.producer_state.truncate_fully_and_start_at(offset)
+    def _cut(self, cut: Cut) -> None:
+        """Install what was planned, then bring the files to it."""
+        active = cut.kept[-1]
+        try:
+            self._lower_flushed_offset(min(cut.end_offset, self.flushed_offset))
+            if cut.is_new_start and active not in self.segments:
+                active.create()
+        except OSError as error:
+            raise self._storage_error(error, "truncation") from error
+        gone = [segment for segment in self.segments if segment not in cut.kept]
+        active.cut(cut.position)
+        self.producer_state = cut.producer_state
+        if cut.is_new_start:
+            self.leader_epochs.clear()
+        self.leader_epochs.truncate_from_end(cut.end_offset)
+        self._publish(
+            cut.log_start_offset, cut.high_watermark, cut.end_offset, active, cut.position
+        )
+        if cut.is_new_start:
+            self.flushed_offset = cut.end_offset
+        self.segments.reset(cut.kept)
+        self._files_behind.note_cut(active, gone)
+        self._finish_files()
 
     def _lower_flushed_offset(self, offset: int) -> None:
         self.truncations += 1
         self.flushed_offset = min(self.flushed_offset, offset)
         self.environment.checkpoints.lower(self.topic_partition, offset)
 
-    def _after_truncation(self, offset: int, active: LogSegment) -> None:
-        self.end = LogEnd(offset, active, active.size)
-        self.leader_epochs.truncate_from_end(offset)
-        self.log_start_offset = min(self.log_start_offset, offset)
-        self.high_watermark = min(self.high_watermark, offset)
+    def _finish_files(self) -> None:
+        """Bring the files to what the log says, if they are not. Raises KafkaError."""
+        if self._files_behind.is_any:
+            self.with_valid_indexes(lambda: self._files_behind.finish(self))
+
+    def _check_online(self) -> None:
+        """Before a change: the directory is online, and the last change reached the files."""
+        self.environment.check_online()
+        self._finish_files()
 
     def _check_writable(self) -> None:
         self.environment.check_writable()
         if self.is_closed:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is closed")
+        self._finish_files()
 
     def _storage_error(self, error: OSError, doing: str) -> KafkaError:
         return self.environment.storage_error(error, f"{doing} of {self.topic_partition}")

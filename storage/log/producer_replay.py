@@ -7,14 +7,20 @@ being rebuilt; a plain replay finds them there already.
 
 from __future__ import annotations
 
+import errno
+from typing import TYPE_CHECKING
+
 from storage import files
 from storage.log.producer_state import ProducerStateManager
-from storage.segments.index import AbortedTxn
+from storage.segments.index import AbortedTxn, CorruptIndexError
 from storage.segments.log_segments import LogSegments
 from storage.segments.segment import LogSegment
 from wire.control_records import EndTxnMarker, parse_end_txn_marker
 from wire.record_batch import BatchHeader
 from wire.records import read_records
+
+if TYPE_CHECKING:
+    from storage.log.partition_log import PartitionLog
 
 
 def read_marker(header: BatchHeader, batch: files.Buffer) -> EndTxnMarker | None:
@@ -55,6 +61,10 @@ def note_batch(
         )
         try:
             segment.txn_index.append(aborted)
+        except CorruptIndexError as error:
+            failure = OSError(errno.EIO, str(error))
+            failure.is_final = True  # type: ignore[attr-defined]
+            raise failure from error
         except OSError as error:
             error.is_final = True  # type: ignore[attr-defined]
             raise
@@ -99,6 +109,26 @@ def replay_producer_state(
     Raises IndexMismatch, CorruptSegment and OSError.
     """
     producer_state.truncate_and_reload(log_start_offset, end_offset, wall_ms)
+    _replay(producer_state, segments, end_offset, wall_ms)
+
+
+def replayed_state(
+    log: PartitionLog, log_start_offset: int, end_offset: int
+) -> ProducerStateManager:
+    """What the state would be if the log ended at `end_offset`; nothing is changed.
+
+    Errors as in `replay_producer_state`.
+    """
+    wall_ms = log.environment.clock.wall_ms()
+    state = log.producer_state.without_producers()
+    state.load_newest_snapshot(log_start_offset, end_offset, wall_ms)
+    _replay(state, log.segments, end_offset, wall_ms)
+    return state
+
+
+def _replay(
+    producer_state: ProducerStateManager, segments: LogSegments, end_offset: int, wall_ms: int
+) -> None:
     for segment in segments.from_floor(producer_state.map_end_offset):
         start = producer_state.map_end_offset
         if start >= end_offset or segment.base_offset >= end_offset:

@@ -314,10 +314,12 @@ class ProducerStateManager:
         del self._ongoing[completed.first_offset]
         self._unreplicated[completed.first_offset] = completed.last_offset
 
-    def on_high_watermark_updated(self, high_watermark: int) -> None:
-        """Transactions whose markers are below it are decided for good."""
+    def on_high_watermark_updated(self, high_watermark: int) -> int | None:
+        """Transactions whose markers are below it are decided for good; the first unstable offset
+        after that."""
         if self._unreplicated:
             self._forget_replicated(high_watermark)
+        return self.first_unstable_offset if self._ongoing or self._unreplicated else None
 
     def _forget_replicated(self, offset: int) -> None:
         self._unreplicated = {
@@ -371,6 +373,18 @@ class ProducerStateManager:
 
     # --- truncation ----------------------------------------------------------------------------
 
+    def without_producers(self) -> ProducerStateManager:
+        """Another one over the same snapshots that knows no producer: to be filled, and put in this
+        one's place when that worked. Raises OSError."""
+        state = ProducerStateManager(
+            self.topic_partition,
+            self.directory,
+            expiration_ms=self.expiration_ms,
+            requires_verification=self.requires_verification,
+        )
+        state._unsynced = self._unsynced
+        return state
+
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, wall_ms: int) -> None:
         """Make the state that of a log from `log_start_offset` to at most `log_end_offset` (P-5).
 
@@ -378,22 +392,21 @@ class ProducerStateManager:
         that of the newest readable snapshot: the caller replays the log from `map_end_offset`.
         Corrupt ones are deleted on the way (P-4). Raises OSError.
         """
-        for offset in list(self._snapshots):
-            if offset > log_end_offset or offset <= log_start_offset:
-                self.delete_snapshot(offset)
+        self.delete_snapshots_outside(log_start_offset, log_end_offset)
         if self.map_end_offset == log_end_offset:
             self.on_log_start_moved(log_start_offset)
             return
-        self._clear()
-        self._load_newest_snapshot(log_start_offset, wall_ms)
+        self._producers.clear()
+        self._verifications.clear()
+        self._ongoing.clear()
+        self._unreplicated.clear()
+        self.load_newest_snapshot(log_start_offset, log_end_offset, wall_ms)
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Forget everything and delete all snapshots; the log begins anew. Raises OSError."""
-        self._clear()
-        for snapshot in list(self._snapshots):
-            self.delete_snapshot(snapshot)
-        self.last_snapshot_offset = 0
-        self.map_end_offset = offset
+    def delete_snapshots_outside(self, log_start_offset: int, log_end_offset: int) -> None:
+        """Remove snapshots of a state that no log between these offsets has. Raises OSError."""
+        for offset in list(self._snapshots):
+            if offset > log_end_offset or offset <= log_start_offset:
+                self.delete_snapshot(offset)
 
     def on_log_start_moved(self, log_start_offset: int) -> None:
         """Records at the start were deleted. Producers stay known: they may still write (P-5)."""
@@ -402,18 +415,7 @@ class ProducerStateManager:
         self.map_end_offset = max(self.map_end_offset, log_start_offset)
         self.last_snapshot_offset = self._snapshots[-1] if self._snapshots else log_start_offset
 
-    def _clear(self) -> None:
-        self._producers.clear()
-        self._verifications.clear()
-        self._ongoing.clear()
-        self._unreplicated.clear()
-
     # --- snapshots -----------------------------------------------------------------------------
-
-    @property
-    def snapshot_offsets(self) -> list[int]:
-        """Offsets of the snapshots on disk, ascending."""
-        return list(self._snapshots)
 
     def take_snapshot(self) -> Path | None:
         """Write the state at `map_end_offset` unless that was done; not synced. Raises OSError.
@@ -460,9 +462,13 @@ class ProducerStateManager:
         for offset in strays:
             self.delete_snapshot(offset)
 
-    def _load_newest_snapshot(self, log_start_offset: int, wall_ms: int) -> None:
-        while self._snapshots:
-            offset = self._snapshots[-1]
+    def load_newest_snapshot(
+        self, log_start_offset: int, log_end_offset: int, wall_ms: int
+    ) -> None:
+        """Know what the newest readable snapshot between these offsets says; the rest is to be
+        replayed from `map_end_offset` on. Corrupt ones are deleted (P-4). Raises OSError."""
+        usable = [at for at in self._snapshots if log_start_offset < at <= log_end_offset]
+        for offset in reversed(usable):
             path = self.snapshot_path(offset)
             try:
                 entries = read_snapshot(path)

@@ -488,24 +488,27 @@ class LogSegment:
 
     # -- changing --------------------------------------------------------------------------------
 
-    def truncate_to(self, offset: int) -> int:
-        """Remove all batches that hold `offset` or higher ones; returns where the rest ends: there,
-        or at the start of the batch around it, since batches are cut whole."""
-        found = self.search(offset)
-        self.offset_index.truncate_to(offset)
-        self.time_index.truncate_to(offset)
-        self.txn_index.truncate_to(offset)
+    def cut(self, position: int) -> None:
+        """End at `position`, a batch's start, in memory: nothing behind it is found any more.
+
+        Cannot fail; `finish_cut` must follow before anything is appended.
+        """
+        self.size = position
         self._recent, self._older = {}, {}
-        if found is not None:
-            position, header = found
-            files.ftruncate(self.handle().fd, position)
-            self.size = position
-            offset = min(offset, header.base_offset)
-        if self.size == 0:
+        if position == 0:
             self._first_timestamp = None
         self.bytes_since_index, self.is_index_full = 0, False
+
+    def finish_cut(self, end_offset: int) -> None:
+        """Cut indexes and file to what `cut` left, which ends at `end_offset`; may be repeated.
+
+        Raises OSError, IndexMismatch, CorruptSegment.
+        """
+        self.offset_index.truncate_to(end_offset)
+        self.time_index.truncate_to(end_offset)
+        self.txn_index.truncate_to(end_offset)
+        files.ftruncate(self.handle().fd, self.size)
         self._max_timestamp, self._max_timestamp_offset = self._read_max_timestamp()
-        return offset
 
     def cut_to_size(self, size: int) -> None:
         """Shorten the log file; the indexes are the caller's business (recovery rebuilds them)."""

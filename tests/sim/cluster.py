@@ -278,7 +278,8 @@ class SimCluster:
                     for b in registration.replicas
                 ]
                 ends = {
-                    None if log is None else (log.end.offset, log.high_watermark) for log in logs
+                    None if log is None else (log.log_end_offset, log.high_watermark)
+                    for log in logs
                 }
                 if len(ends) != 1 or None in ends:
                     return False

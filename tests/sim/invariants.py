@@ -190,7 +190,7 @@ class Invariants:
                     self._check_replica(node, partition, log)
 
     def _check_replica(self, node: SimNode, partition: Partition, log: PartitionLog) -> None:
-        watermark, end = log.high_watermark, log.end.offset
+        watermark, end = log.high_watermark, log.log_end_offset
         key = (partition.topic_id, partition.topic_partition[1])
         own = (node.node_id, *key)
         if not log.log_start_offset <= log.last_stable_offset <= watermark <= end:
@@ -262,12 +262,12 @@ class Invariants:
                 and log is not None
                 and broker.broker_epoch == partition.followers[broker_id].broker_epoch
                 and not self.is_tainted(broker_id)
-                and log.end.offset < exposed.end
+                and log.log_end_offset < exposed.end
             ):
                 raise self.broken(
                     "JoinsWithAll (H-6)",
                     f"{partition}: {broker_id} is to join {sorted(state.isr)}, its log ends at "
-                    f"{log.end.offset}, shown is {exposed.end}",
+                    f"{log.log_end_offset}, shown is {exposed.end}",
                 )
 
     def expose(self, key: TopicPartition, log: PartitionLog, end: int) -> None:
@@ -307,11 +307,11 @@ class Invariants:
             log = node.log(key)
             if log is None or self._is_other(key, log):
                 continue  # it has not read of this partition yet, or of its end
-            if log.end.offset < exposed.end:
+            if log.log_end_offset < exposed.end:
                 raise self.broken(
                     "StrongIsr",
                     f"{key.topic}-{key[1]}: {broker_id} of ISR {registration.isr} ELR "
-                    f"{registration.elr} ends at {log.end.offset}, shown is {exposed.end}",
+                    f"{registration.elr} ends at {log.log_end_offset}, shown is {exposed.end}",
                 )
         exposed.isr_checked = (registration, exposed.end)
 

@@ -232,7 +232,7 @@ class Parts:
 
     def end(self, node_id: int) -> int:
         log = self._log(node_id)
-        return -1 if log is None else log.end.offset
+        return -1 if log is None else log.log_end_offset
 
     def watermark(self, node_id: int) -> int:
         log = self._log(node_id)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 
 import pytest
 
-from storage.checkpoint import CorruptCheckpoint, read_leader_epochs
+from storage.checkpoint import CorruptCheckpoint, read_leader_epochs, write_leader_epochs
+from storage.log import leader_epochs
 from storage.log.leader_epochs import EpochEntry, LeaderEpochCache
+from tests.storage.log_support import FaultyDisk
 
 UNDEFINED = (-1, -1)
 
@@ -39,8 +42,11 @@ def test_nothing_is_known_at_first(cache: LeaderEpochCache) -> None:
     assert cache.end_offset_for(-1, 100) == UNDEFINED
 
 
-def test_an_epoch_is_on_disk_when_assign_returns(cache: LeaderEpochCache, path: Path) -> None:
+def test_an_epoch_is_on_disk_when_sync_returns(cache: LeaderEpochCache, path: Path) -> None:
     fill(cache, (2, 6), (3, 8))
+    assert cache.settled_epoch < cache.latest_epoch == 3
+    cache.sync()
+    assert cache.settled_epoch == 3
     assert read_leader_epochs(path) == [(2, 6), (3, 8)]
     assert LeaderEpochCache(path).entries == (EpochEntry(2, 6), EpochEntry(3, 8))
 
@@ -57,10 +63,40 @@ def test_the_same_epoch_again_is_ignored_unless_it_begins_earlier(
 def test_an_assignment_that_changes_nothing_writes_nothing(
     cache: LeaderEpochCache, path: Path
 ) -> None:
-    fill(cache, (2, 6))
+    fill(cache, (2, 6)).sync()
     path.unlink()
-    fill(cache, (2, 6), (2, 9))
+    fill(cache, (2, 6), (2, 9)).sync()
     assert not path.exists()
+
+
+def test_what_changes_while_it_is_written_is_not_called_settled(
+    cache: LeaderEpochCache, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(path: Path, entries: tuple[EpochEntry, ...]) -> None:
+        write_leader_epochs(path, entries)
+        fill(cache, (3, 8))
+
+    fill(cache, (2, 6))
+    with monkeypatch.context() as patch:
+        patch.setattr(leader_epochs, "write_leader_epochs", write)
+        cache.sync()
+    assert cache.settled_epoch < 2
+    cache.sync()
+    assert cache.settled_epoch == 3
+    assert read_leader_epochs(path) == [(2, 6), (3, 8)]
+
+
+def test_a_failed_write_is_tried_again(
+    cache: LeaderEpochCache, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cache, (2, 6))
+    disk = FaultyDisk(monkeypatch)
+    disk.fail("fsync", errno.ENOSPC)
+    with pytest.raises(OSError):
+        cache.sync()
+    assert cache.settled_epoch < 2
+    cache.sync()
+    assert read_leader_epochs(path) == [(2, 6)]
 
 
 def test_negative_epochs_and_offsets_are_refused(cache: LeaderEpochCache) -> None:
@@ -140,7 +176,7 @@ def test_random_histories_agree_with_the_rules_read_literally(path: Path) -> Non
         epoch = offset = 0
         for _ in range(rng.randrange(6)):
             epoch += rng.randrange(1, 4)
-            cache.assign_all([EpochEntry(epoch, offset)])
+            cache.assign(epoch, offset)
             offset += rng.randrange(4)
         starts = dict(cache.entries)
         for asked in range(-1, epoch + 3):
@@ -176,6 +212,7 @@ def test_truncation_from_the_end_forgets_epochs_that_begin_there_or_later(
 ) -> None:
     fill(cache, (2, 6), (3, 8), (4, 11))
     cache.truncate_from_end(end_offset)
+    cache.sync()
     assert list(cache.entries) == expected
     assert cache.latest_epoch == (expected[-1][0] if expected else -1)
     assert read_leader_epochs(path) == expected
@@ -205,9 +242,11 @@ def test_truncation_from_the_start_keeps_the_epoch_it_lies_in(
 def test_truncation_that_forgets_nothing_writes_nothing(
     cache: LeaderEpochCache, path: Path
 ) -> None:
-    fill(cache, (2, 6), (3, 8))
+    fill(cache, (2, 6), (3, 8)).sync()
     path.unlink()
     cache.truncate_from_end(9)
+    cache.truncate_from_start(7)
+    cache.sync()
     assert not path.exists()
 
 
@@ -218,8 +257,9 @@ def test_truncating_nothing_is_harmless(cache: LeaderEpochCache) -> None:
 
 
 def test_clearing_reaches_the_disk(cache: LeaderEpochCache, path: Path) -> None:
-    fill(cache, (2, 6))
-    cache.clear_and_flush()
+    fill(cache, (2, 6)).sync()
+    cache.clear()
+    cache.sync()
     assert read_leader_epochs(path) == []
     assert cache.latest_epoch == -1
 
@@ -232,7 +272,7 @@ def test_a_corrupt_file_is_reported_and_can_be_started_over(path: Path) -> None:
     with pytest.raises(CorruptCheckpoint):
         LeaderEpochCache(path)
     cache = LeaderEpochCache.empty(path)
-    cache.assign_all([EpochEntry(1, 0), EpochEntry(2, 5)])
+    fill(cache, (1, 0), (2, 5)).sync()
     assert LeaderEpochCache(path).entries == ((1, 0), (2, 5))
 
 

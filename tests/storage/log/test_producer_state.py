@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from storage.log.producer_snapshot import CorruptSnapshot, read_snapshot, write_snapshot
+from storage.log.producer_snapshot import (
+    CorruptSnapshot,
+    list_snapshots,
+    read_snapshot,
+    write_snapshot,
+)
 from storage.log.producer_state import (
     AppendOrigin,
     BatchMetadata,
@@ -262,9 +267,13 @@ def test_every_short_history_agrees_with_a_model(tmp_path: Path) -> None:
             assert result == expected, run
 
 
+def snapshots(state: ProducerStateManager) -> list[int]:
+    return list_snapshots(state.directory)
+
+
 def log_again(log: Log) -> None:
-    """Empty it (listing a directory 4096 times would be slow)."""
-    log.state.truncate_fully_and_start_at(0)
+    """Empty it."""
+    log.state = log.state.without_producers()
     log.end = 0
     log.history = []
 
@@ -503,7 +512,7 @@ def test_no_second_snapshot_at_the_same_offset(log: Log) -> None:
     log.append(0)
     assert log.state.take_snapshot() is not None
     assert log.state.take_snapshot() is None
-    assert log.state.snapshot_offsets == [1]
+    assert snapshots(log.state) == [1]
 
 
 def restarted(log: Log) -> Log:
@@ -613,7 +622,7 @@ def test_a_corrupt_snapshot_is_deleted_and_the_older_one_used(log: Log) -> None:
     log.append(2)
     again = restarted(log)
     assert not newest.exists()
-    assert again.state.snapshot_offsets == [1]
+    assert snapshots(again.state) == [1]
     assert again.append(2) == "duplicate at 2"
 
 
@@ -636,7 +645,7 @@ def test_an_empty_snapshot_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000009.snapshot"
     write_snapshot(path, [])
     assert read_snapshot(path) == []
-    assert ProducerStateManager(TopicPartition("t", 0), tmp_path).snapshot_offsets == [9]
+    assert snapshots(ProducerStateManager(TopicPartition("t", 0), tmp_path)) == [9]
 
 
 # --- truncation and retention ------------------------------------------------------------------
@@ -658,7 +667,7 @@ def test_truncation_forgets_what_was_cut_and_accepts_it_again(log: Log) -> None:
         if sequence in (1, 4):
             log.state.take_snapshot()
     truncated(log, 3)
-    assert log.state.snapshot_offsets == [2]
+    assert snapshots(log.state) == [2]
     refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, log.append, 4)
     assert log.append(2) == "duplicate at 2"
     assert log.append(3) == 3
@@ -687,12 +696,11 @@ def test_truncating_to_the_end_keeps_everything(log: Log) -> None:
 def test_starting_over_forgets_everything_on_disk_too(log: Log) -> None:
     log.append(0, txn=True)
     log.state.take_snapshot()
-    log.state.truncate_fully_and_start_at(50)
-    assert log.state.map_end_offset == 50
-    assert log.state.snapshot_offsets == []
-    assert list(log.state.directory.iterdir()) == []
-    assert log.state.first_unstable_offset is None
-    assert log.state.active_producers() == []
+    anew = log.state.without_producers()
+    assert anew.first_unstable_offset is None
+    assert anew.active_producers() == []
+    anew.delete_snapshots_outside(50, 50)
+    assert list(anew.directory.iterdir()) == []
 
 
 def test_a_moved_log_start_keeps_live_producers(log: Log) -> None:
@@ -712,11 +720,11 @@ def test_snapshots_without_segments_are_removed_but_not_the_one_of_the_shutdown(
     (tmp_path / "x.snapshot").touch()
     state = ProducerStateManager(TopicPartition("t", 0), tmp_path)
     state.remove_stray_snapshots([0, 2, 5])
-    assert state.snapshot_offsets == [2, 5, 13]
+    assert snapshots(state) == [2, 5, 13]
     state.remove_stray_snapshots([0, 2, 5, 20])
-    assert state.snapshot_offsets == [2, 5]
+    assert snapshots(state) == [2, 5]
     state.delete_snapshot(2)
-    assert state.snapshot_offsets == [5]
+    assert snapshots(state) == [5]
     state.delete_snapshot(5)
     state.delete_snapshot(5)
     assert [path.name for path in tmp_path.iterdir()] == ["x.snapshot"]
