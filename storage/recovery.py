@@ -10,7 +10,9 @@ Steps of `open_log`:
 2. Segments are found by their `.log` files; an index without a log goes.
 3. After an unclean stop every segment from the recovery point on is read in full and checked; at
    the first invalid byte the rest is cut off and later segments are deleted. Elsewhere only a
-   segment whose indexes are missing or broken is read.
+   segment whose indexes are missing or broken is read, for a broken transaction index with all
+   from the newest producer snapshot before it. That no transaction index is there is no sign of
+   harm: most segments never had one.
 4. Leader epochs and producer state are cut to what is there; producer state is loaded from the
    newest usable snapshot and replayed from the batches after it (P-4).
 
@@ -231,6 +233,8 @@ class _Recovery:
         self._segments = LogSegments()
         self._wall_ms = environment.clock.wall_ms()
         self._broken: list[LogSegment] = []
+        self._without_aborted: list[LogSegment] = []
+        """Segments whose transaction index must be made anew."""
         self._rebuilt: list[LogSegment] = []
 
     def run(
@@ -244,6 +248,7 @@ class _Recovery:
             self._recover(recovery_point, log_start_offset, producer_state, epochs)
         end_offset = self._find_end(log_start_offset, epochs)
         log_start_offset = max(log_start_offset, self._segments.items[0].base_offset)
+        self._rebuild_txn_indexes(producer_state, log_start_offset)
         epochs.truncate_from_end(end_offset)
         epochs.sync()
         epochs.truncate_from_start(log_start_offset)
@@ -278,6 +283,27 @@ class _Recovery:
                 self._repair(error.segment)
         raise OSError(errno.EIO, f"indexes of {self._directory} do not fit their logs")
 
+    def _rebuild_txn_indexes(
+        self, producer_state: ProducerStateManager, log_start_offset: int
+    ) -> None:
+        """Which transactions were aborted, from the batches; the log files are not changed."""
+        broken = self._without_aborted
+        if not broken:
+            return
+        self._replay(producer_state, log_start_offset, broken[0].base_offset)
+        for segment in self._segments.from_floor(broken[0].base_offset):
+            is_broken = segment in broken
+            if is_broken:
+                segment.txn_index.truncate()
+            for position, header in segment.batches(0):
+                apply_batch(
+                    producer_state, segment, position, header, self._wall_ms,
+                    index_aborted=is_broken,
+                )  # fmt: skip
+            if segment is broken[-1]:
+                break
+        self._rebuilt += broken
+
     def _make_segment(self, base_offset: int) -> LogSegment:
         return make_segment(self._directory, base_offset, self._config, self._environment)
 
@@ -303,6 +329,7 @@ class _Recovery:
                 level = logging.WARNING if self._is_clean else logging.DEBUG
                 logger.log(level, "rebuilding indexes path=%s reason=%s", segment.path, problem)
                 self._broken.append(segment)
+                self._without_aborted.append(segment)
 
     def _load_epochs(self) -> LeaderEpochCache:
         path = self._directory / LEADER_EPOCH_CHECKPOINT
@@ -364,6 +391,8 @@ class _Recovery:
             done += segment.size
             removed = recover_segment(segment, producer_state, found, self._wall_ms)
             self._rebuilt.append(segment)
+            if segment in self._without_aborted:
+                self._without_aborted.remove(segment)
             if number < len(unflushed) and (
                 removed or not self._follows(segment, unflushed[number], producer_state)
             ):
@@ -398,12 +427,15 @@ class _Recovery:
         )
         self._segments.remove(segments)
         for segment in segments:
+            for noted in (self._broken, self._without_aborted, self._rebuilt):
+                if segment in noted:
+                    noted.remove(segment)
             segment.delete()
 
     def _find_end(self, log_start_offset: int, epochs: LeaderEpochCache) -> int:
         """The log end offset; makes sure that there is an active segment with sound indexes."""
         for segment in self._broken:
-            if segment not in self._rebuilt and segment in self._segments.items:
+            if segment not in self._rebuilt:
                 self._repair(segment)
         if len(self._segments):
             end_offset = self._with_valid_indexes(
@@ -438,7 +470,8 @@ def _index_problem(segment: LogSegment, names: set[str]) -> str | None:
             size = os.stat(index.path).st_size
             if size % index.ENTRY_BYTES:
                 return f"{index.path.name} has {size} bytes"
-        segment.txn_index.sanity_check()
+        if segment.txn_index.path.name in names:
+            segment.txn_index.sanity_check()
     except CorruptIndexError as error:
         return str(error)
     return None

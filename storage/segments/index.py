@@ -510,10 +510,16 @@ class TransactionIndex:
         self._aborted = []
 
     def sanity_check(self) -> None:
-        """Raise CorruptIndexError for a broken file or a marker before the segment."""
+        """Raise CorruptIndexError for a broken file, one cut within an entry, or entries that no
+        segment has: a marker follows its records, and the markers of a segment ascend from its
+        base. The file must be there."""
+        next_offset = self.start_offset
         for txn in self.aborted:
-            if txn.last_offset < self.start_offset:
-                raise CorruptIndexError(f"{self.path}: {txn} ends before {self.start_offset}")
+            if not next_offset <= txn.last_offset > txn.first_offset:
+                raise CorruptIndexError(f"{self.path}: {txn} is empty or before {next_offset}")
+            next_offset = txn.last_offset + 1
+        if self.path.stat().st_size != len(self.aborted) * _ABORTED_TXN.size:
+            raise CorruptIndexError(f"{self.path} ends within an entry")
 
     def flush(self) -> None:
         """fsync, if there is a file."""

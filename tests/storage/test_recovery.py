@@ -471,9 +471,9 @@ def test_a_bad_producer_snapshot_is_replaced_by_replaying_the_log(
     assert all(reopened.append_as_leader(data, 0, WALL_MS).duplicate for data in sent[4:])
 
 
-@pytest.mark.parametrize("is_index_lost", [True, False])
-def test_aborted_transactions_are_known_after_a_crash(tmp_path: Path, is_index_lost: bool) -> None:
-    log = make_log(tmp_path / "a", SMALL)
+def with_aborted_transactions(root: Path) -> PartitionLog:
+    """Nine transactions, six of them aborted, in several segments, and one that goes on."""
+    log = make_log(root, SMALL)
     for producer_id, kind in enumerate(
         [ControlRecordType.ABORT, ControlRecordType.COMMIT, ControlRecordType.ABORT] * 3
     ):
@@ -491,8 +491,14 @@ def test_aborted_transactions_are_known_after_a_crash(tmp_path: Path, is_index_l
         log.append_as_leader(marker, 0, WALL_MS, AppendOrigin.COORDINATOR)
     open_one = batch("o", producer_id=99, producer_epoch=0, base_sequence=0, is_transactional=True)
     log.append_as_leader(open_one, 0, WALL_MS)
+    assert len(log.aborted_transactions(0, 100)) == 6
+    return log
+
+
+@pytest.mark.parametrize("is_index_lost", [True, False])
+def test_aborted_transactions_are_known_after_a_crash(tmp_path: Path, is_index_lost: bool) -> None:
+    log = with_aborted_transactions(tmp_path / "a")
     expected = log.aborted_transactions(0, 100)
-    assert len(expected) == 6
     root = crash(tmp_path / "a", tmp_path / "b")
     if is_index_lost:
         for path in (root / "orders-0").glob("*.txnindex"):
@@ -501,6 +507,56 @@ def test_aborted_transactions_are_known_after_a_crash(tmp_path: Path, is_index_l
     assert recovered.aborted_transactions(0, 100) == expected
     recovered.update_high_watermark(recovered.log_end_offset)
     assert recovered.last_stable_offset == recovered.log_end_offset - 1
+
+
+def _other_version(path: Path, _rng: random.Random) -> None:
+    path.write_bytes(b"\x00\x01" + path.read_bytes()[2:])
+
+
+def _cut_short(path: Path, _rng: random.Random) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _all_indexes_missing(path: Path, _rng: random.Random) -> None:
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        path.with_suffix(suffix).unlink()
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize(
+    "damage", [_random_bytes, _zeros, _other_version, _cut_short, _all_indexes_missing]
+)
+def test_a_damaged_index_of_a_sealed_segment_hides_no_aborted_transaction(
+    tmp_path: Path, damage: Damage, is_clean: bool
+) -> None:
+    """Or read_committed readers fail at every start, or see what was aborted (V-3)."""
+    log = with_aborted_transactions(tmp_path)
+    expected = log.aborted_transactions(0, 100)
+    end_offset, stable_at = log.log_end_offset, log.log_end_offset - 1
+    log.flush()
+    log.close()
+    paths = sorted(log.directory.glob("*.txnindex"))
+    assert len(paths) > 3
+    for path in (paths[0], paths[2]):
+        damage(path, random.Random(1))
+    for _ in range(2):
+        again = make_log(tmp_path, SMALL, had_clean_shutdown=is_clean, recovery_point=end_offset)
+        assert again.log_end_offset == end_offset
+        assert again.aborted_transactions(0, 100) == expected
+        again.update_high_watermark(end_offset)
+        assert again.last_stable_offset == stable_at
+        again.flush()
+        again.close()
+
+
+def test_a_log_that_recovery_emptied_can_be_flushed(tmp_path: Path) -> None:
+    """L2: what recovery deleted is not waiting for its sync, whose failure would be final."""
+    write_some(tmp_path, 12)
+    recovered = make_log(tmp_path, SMALL, log_start_offset=100)
+    assert recovered.log_start_offset == recovered.log_end_offset == 100
+    recovered.flush()
+    assert not recovered.is_offline
+    assert append(recovered, "next").first_offset == 100
 
 
 @pytest.mark.parametrize("damage", [_random_bytes, _zeros, _missing])
