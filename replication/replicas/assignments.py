@@ -5,10 +5,10 @@ replicas went with it. A broker with one directory is known to have them all the
 what the log manager chose is reported when metadata says otherwise ("unassigned", or the directory
 the replica was in before). Kafka: AssignmentsManager.
 
-Transitions of a report: wanted --> sent --NONE--> known
+Transitions of a report: wanted --> sent --NONE--> forgotten: metadata says it from now on
                           '<-- in 500 ms --another error, or no answer--'
-A newer wish for the same replica replaces an older one. Metadata repeats what it says until it
-knows, so a replica that is known already is not reported twice.
+A newer wish for the same replica replaces an older one. What is reported once more before metadata
+says it does no harm.
 
 Lock: `_lock` guards the maps; nothing is called under it. One request in flight, at most
 `ASSIGNMENTS_MAX` replicas in it.
@@ -51,7 +51,6 @@ class AssignmentsManager:
         self._timer = timer
         self._lock = threading.Lock()
         self._wanted: dict[Replica, bytes] = {}
-        self._known: dict[Replica, bytes] = {}
         self._on_known: dict[Replica, Callable[[], object]] = {}
         self._is_busy = False
         self._is_stopped = False
@@ -75,22 +74,18 @@ class AssignmentsManager:
         """
         replica = (topic_id, partition_index)
         with self._lock:
-            is_known = replica not in self._wanted and self._known.get(replica) == directory_id
-            if not is_known:
-                self._wanted[replica] = directory_id
-                self._on_known.pop(replica, None)
-                if on_known is not None:
-                    self._on_known[replica] = on_known
-        if not is_known:
-            self._send()
-        elif on_known is not None:
-            on_known()
+            self._wanted[replica] = directory_id
+            self._on_known.pop(replica, None)
+            if on_known is not None:
+                self._on_known[replica] = on_known
+        self._send()
 
     def shutdown(self) -> None:
         """Report nothing more."""
         with self._lock:
             self._is_stopped = True
             self._wanted.clear()
+            self._on_known.clear()
 
     def _send(self) -> None:
         with self._lock:
@@ -120,7 +115,6 @@ class AssignmentsManager:
             for replica, directory_id in done.items():
                 if self._wanted.get(replica) == directory_id:
                     del self._wanted[replica]
-                    self._known[replica] = directory_id
                     if replica in self._on_known:
                         callbacks.append(self._on_known.pop(replica))
         for callback in callbacks:

@@ -112,8 +112,8 @@ class LocalReplicas:
         self._cluster = cluster
         self._has_cluster = False
         self.state_lock = threading.Lock()
-        self.preferred_dirs: dict[Key, Path] = {}
-        """Where a replica that is not here yet was asked to be put."""
+        self.preferred_dirs: dict[tuple[bytes, int], Path] = {}
+        """Where a replica (topic id, partition index) that is not here yet was asked to be put."""
         self._moves = moves
         self._offline: dict[Key, bytes] = {}
         self._is_loaded = False
@@ -251,6 +251,9 @@ class LocalReplicas:
         for key, topic_id in list(self._offline.items()):
             if topic_id in ids:
                 del self._offline[key]
+        for replica in list(self.preferred_dirs):
+            if replica[0] in ids:
+                del self.preferred_dirs[replica]
 
     def _apply_topic(self, topic: TopicImage, changes: _Changes) -> None:
         for index, registration in topic.partitions.items():
@@ -347,19 +350,22 @@ class LocalReplicas:
         if existing is not None and existing.topic_id != topic_id:
             logger.warning("log of another topic id is stray partition=%s-%s", *key)
             manager.mark_stray(key)
-        directory = self._assigned_directory(key, registration)
+        directory = self._assigned_directory(key, topic_id, registration)
         return manager.get_or_create(key, topic_id, self._topic_config(key.topic), directory)
 
-    def _assigned_directory(self, key: Key, registration: PartitionRegistration) -> Path | None:
+    def _assigned_directory(
+        self, key: Key, topic_id: bytes, registration: PartitionRegistration
+    ) -> Path | None:
         """The directory the controller knows the replica in, else the one it was asked to be in;
         None lets the log manager choose.
 
         Raises KAFKA_STORAGE_ERROR if that directory may be one that is offline: a new, empty
         replica elsewhere would pretend that the data never existed (B-7).
         """
+        preferred = self.preferred_dirs.pop((topic_id, key[1]), None)
         directory_id = registration.directory(self._node_id)
         if int.from_bytes(directory_id, "big") < _RESERVED_DIRECTORY_IDS:
-            return self.preferred_dirs.pop(key, None)
+            return preferred
         manager = self.log_manager
         directory = manager.directory_by_id(directory_id)
         if directory is None and manager.offline_dirs:

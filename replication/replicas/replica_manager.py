@@ -56,6 +56,7 @@ from replication.replicas.local_replicas import Key, LocalReplicas
 from replication.replicas.purgatory import DelayedOperation, Purgatory
 from replication.replicas.replica_reads import ReplicaReads
 from storage.config import LONG_MAX
+from storage.directories.log_dirs import FUTURE_SUFFIX, NAME_MAX
 from storage.log.partition_log import AppendOrigin
 from wire.errors import ErrorCode, KafkaError
 
@@ -92,6 +93,7 @@ __all__ = [
     "ReplicaManagerConfig",
 ]
 
+_UNIQUE_LENGTH = 32  # of a future log's directory name: a uuid in hex
 _INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 
 
@@ -450,8 +452,12 @@ class ReplicaManager(ReplicaReads):
         """Have the replica in this log directory of ours; it is moved while it serves (KIP-113).
 
         Raises KafkaError: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR (that directory or the replica's
-        is offline), REPLICA_NOT_AVAILABLE (not on this node; should it come, it comes there).
+        is offline), INVALID_TOPIC_EXCEPTION (the name leaves no room for a future log's). If it is
+        not on this node, REPLICA_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION if there is no such
+        partition; should it come while there is that topic, it comes there.
         """
+        if len(f"{tp[0]}-{tp[1]}.") + _UNIQUE_LENGTH + len(FUTURE_SUFFIX) > NAME_MAX:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the topic name is too long")
         manager = self.local.log_manager
         directory = next((d for d in manager.log_dirs if str(d.absolute()) == path), None)
         if directory is None:
@@ -460,10 +466,12 @@ class ReplicaManager(ReplicaReads):
         partition = self._partitions.get(tp)
         if partition is None:
             error = self.local.absent(tp)
-            if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
-                raise error
-            self.local.preferred_dirs[tp] = directory
-            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{tp[0]}-{tp[1]} is not here")
+            topic = self._metadata().topics_by_name.get(tp[0])
+            if topic is not None and error.code != ErrorCode.KAFKA_STORAGE_ERROR:
+                self.local.preferred_dirs[topic.topic_id, tp[1]] = directory
+            if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, error.detail)
+            raise error
         moves = self._log_dir_moves(True)
         if moves is None:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "this node cannot move replicas")

@@ -16,9 +16,11 @@ unknown, so that it is told again once it is well.
 
 States of a session: open at epoch 1 -> E -> E+1 ... (2^31-1 -> 1) -> closed by its client, because
 it became empty, or evicted. A full cache evicts the session that was used least recently if that is
-over two minutes ago; else the smallest one older than two minutes, if the new one is larger
-(Kafka's FetchSessionCache). Sessions outlive their connection, as in Kafka: clients go on with
-them on the next one.
+over two minutes ago; else the least one of those it may, if the new one is more (Kafka's
+FetchSessionCacheShard): followers' sessions are more than consumers', then size counts, as of their
+last use. Who is used since more than two minutes may be evicted, and a consumer's session by a
+follower's at any time; a consumer never evicts a follower that is there. Sessions outlive their
+connection, as in Kafka: clients go on with them on the next one.
 
 Ids: 13 and later name topics by id, earlier versions by name; a session cannot change between the
 two (106). The answer goes to the partitions in the order of the session, in which partitions that
@@ -99,18 +101,26 @@ class FetchSession:
         "created_ms",
         "epoch",
         "follower",
+        "is_privileged",
         "last_used_ms",
         "listing",
         "lock",
         "partitions",
         "session_id",
+        "size",
         "unresolved",
         "uses_topic_ids",
     )
 
-    def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
+    def __init__(
+        self, session_id: int, uses_topic_ids: bool, is_privileged: bool, size: int, now_ms: int
+    ) -> None:
+        """`is_privileged`: a follower's. `size` is in partitions."""
         self.session_id = session_id
         self.uses_topic_ids = uses_topic_ids
+        self.is_privileged = is_privileged
+        self.size = size
+        """How many partitions it had when it was last used."""
         self.epoch = next_epoch(INITIAL_EPOCH)
         """The epoch the next request must have."""
         self.partitions: dict[SessionKey, CachedPartition] = {}
@@ -230,7 +240,9 @@ class FetchContext:
             return selected
         pairs = list(zip(self.requests, results, strict=True))
         if self._cache is not None:
-            session = self._cache.open(self._new, len(self.requests), now_ms)
+            session = self._cache.open(
+                self._new, self._follow is not None, len(self.requests), now_ms
+            )
             if session is not None:
                 if self._follow is not None:
                     session.follower = self._follow()
@@ -291,7 +303,8 @@ class FetchSessionCache:
     @property
     def partition_count(self) -> int:
         """Partitions held by all sessions."""
-        return sum(len(session.partitions) for session in list(self._sessions.values()))
+        with self._lock:
+            return sum(session.size for session in self._sessions.values())
 
     def context(
         self,
@@ -357,16 +370,19 @@ class FetchSessionCache:
 
     def _touch(self, session: FetchSession, now_ms: int) -> None:
         session.last_used_ms = now_ms
+        session.size = len(session.partitions)
         with self._lock:
             if session.session_id in self._sessions:
                 self._sessions.move_to_end(session.session_id)
 
-    def open(self, uses_topic_ids: bool, size: int, now_ms: int) -> FetchSession | None:
+    def open(
+        self, uses_topic_ids: bool, is_privileged: bool, size: int, now_ms: int
+    ) -> FetchSession | None:
         """A new session for `size` partitions, or None if none may be evicted for it."""
         with self._lock:
-            if len(self._sessions) >= self._slots and not self._evict(size, now_ms):
+            if len(self._sessions) >= self._slots and not self._evict(is_privileged, size, now_ms):
                 return None
-            session = FetchSession(self._new_id(), uses_topic_ids, now_ms)
+            session = FetchSession(self._new_id(), uses_topic_ids, is_privileged, size, now_ms)
             self._sessions[session.session_id] = session
             return session
 
@@ -376,21 +392,22 @@ class FetchSessionCache:
         if session is not None and session.follower is not None:
             session.follower.close()
 
-    def _evict(self, size: int, now_ms: int) -> bool:
+    def _evict(self, is_privileged: bool, size: int, now_ms: int) -> bool:
         """Make room for a session of `size` partitions, if that is fair."""
         if not self._sessions:
             return False
         stale = next(iter(self._sessions.values()))
         if now_ms - stale.last_used_ms <= self._eviction_ms:
-            old = [
+            evictable = [
                 session
                 for session in self._sessions.values()
-                if now_ms - session.created_ms > self._eviction_ms
+                if session.last_used_ms - session.created_ms > self._eviction_ms
+                or (is_privileged and not session.is_privileged)
             ]
-            if not old:
+            if not evictable:
                 return False
-            stale = min(old, key=lambda session: (len(session.partitions), session.session_id))
-            if len(stale.partitions) >= size:
+            stale = min(evictable, key=_worth)
+            if (is_privileged, size) <= _worth(stale)[:2]:
                 return False
         del self._sessions[stale.session_id]
         if stale.follower is not None:
@@ -403,6 +420,10 @@ class FetchSessionCache:
             session_id = int.from_bytes(os.urandom(4), "big") & _EPOCH_MAX
             if session_id != NO_SESSION and session_id not in self._sessions:
                 return session_id
+
+
+def _worth(session: FetchSession) -> tuple[bool, int, int]:
+    return session.is_privileged, session.size, session.session_id
 
 
 def next_epoch(epoch: int) -> int:

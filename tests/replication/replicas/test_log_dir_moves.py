@@ -528,7 +528,9 @@ def test_a_failed_source_leaves_the_copy_for_the_next_start(node: Node) -> None:
     ("key", "directory", "code"),
     [
         (ORDERS_0, "c", ErrorCode.LOG_DIR_NOT_FOUND),
-        (("orders", 5), "b", ErrorCode.REPLICA_NOT_AVAILABLE),
+        (("orders", 5), "b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (("nowhere", 0), "b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (("x" * 217, 0), "b", ErrorCode.INVALID_TOPIC_EXCEPTION),
     ],
 )
 def test_what_cannot_be_moved_is_refused(
@@ -548,6 +550,14 @@ def test_a_replica_that_comes_later_comes_to_the_directory_asked_for(node: Node)
     both = (registration(directory=unassigned),) * 2
     node.apply(registration(), *both)
     assert node.described() == [("a", False, 0)] * 3
+
+
+def test_where_replicas_of_a_deleted_topic_were_asked_for_is_forgotten(node: Node) -> None:
+    """A topic created again under its name is another one, and nobody asked for that."""
+    with pytest.raises(KafkaError):
+        node.manager.alter_replica_log_dir(("orders", 1), str(node.a))
+    node.apply()
+    assert node.manager.local.preferred_dirs == {}
 
 
 def test_a_waiting_fsync_is_waited_for(tmp_path: Path) -> None:

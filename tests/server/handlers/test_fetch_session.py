@@ -226,6 +226,62 @@ def test_a_smaller_old_session_gives_way_to_a_larger_one_although_it_is_used(cac
     assert min(sizes, key=sizes.get) not in cache._sessions
 
 
+def as_follower(cache, size, now_ms=0):
+    """A follower opens a session; its id."""
+    request = fetch(topics={ID_A: dict.fromkeys(range(size), 0)})
+    context = cache.context(request, 13, now_ms, resolve, follow=lambda: None)
+    context.select([result()] * size, now_ms)
+    return context.session_id
+
+
+def use(cache, session_id, epoch, now_ms, version=13):
+    context = cache.context(fetch(session_id, epoch), version, now_ms, resolve)
+    context.select([result() for _ in context.requests], now_ms)
+
+
+def test_a_consumer_never_evicts_a_follower_that_is_there(cache):
+    """KIP-227: replication must not pay for what consumers do, however large or old."""
+    followers = [as_follower(cache, 1) for _ in range(4)]
+    now = EVICTION_MS + 5
+    for session_id in followers:
+        use(cache, session_id, 1, now)
+    assert opened(cache, {"a": dict.fromkeys(range(50), 0)}, now_ms=now) == 0
+    assert list(cache._sessions) == followers
+    gone = 2 * EVICTION_MS + 6
+    assert opened(cache, {"a": {0: 0}}, now_ms=gone) > 0, "none of them is there any more"
+
+
+def test_a_follower_evicts_a_consumer_however_new_and_large(cache):
+    old = as_follower(cache, 1)
+    consumers = [opened(cache, {"a": dict.fromkeys(range(n), 0)}) for n in (30, 20, 40)]
+    assert as_follower(cache, 2) > 0
+    assert consumers[1] not in cache._sessions, "the smallest of them"
+    assert as_follower(cache, 2) > 0
+    assert as_follower(cache, 2) > 0
+    assert old in cache._sessions
+    assert as_follower(cache, 2) == 0, "followers of the last two minutes stay"
+    assert cache.evictions == 3
+
+
+def test_a_follower_evicts_a_smaller_one_that_is_old(cache):
+    small = as_follower(cache, 1)
+    large = [as_follower(cache, 5) for _ in range(3)]
+    now = EVICTION_MS + 5
+    for session_id in (small, *large):
+        use(cache, session_id, 1, now)
+    assert as_follower(cache, 1, now) == 0, "not larger than the smallest"
+    assert as_follower(cache, 2, now) > 0
+    assert small not in cache._sessions
+
+
+def test_how_long_a_session_is_there_counts_until_its_last_use(cache):
+    """Kafka decides it when a session is used: an old one that was used once is not evictable
+    before it is stale."""
+    for _ in range(4):
+        opened(cache, {"a": {0: 0}}, now_ms=100)
+    assert opened(cache, {"a": {0: 0, 1: 0}}, now_ms=100 + EVICTION_MS) == 0
+
+
 def test_5000_sessions_stay_within_the_slots():
     """N-12."""
     cache = FetchSessionCache(1000)
