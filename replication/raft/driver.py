@@ -446,7 +446,7 @@ class RaftDriver:
             self._append_control(change)
         if ready.begin_snapshot is not None:
             logger.info("downloading snapshot=%s", ready.begin_snapshot.file_name)
-            self.log.begin_snapshot(ready.begin_snapshot)
+            self.log.give_up_download()
         for send in ready.send:
             self._send(send)
         if on_reply is not None:

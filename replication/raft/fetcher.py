@@ -183,10 +183,18 @@ class Fetcher:
         if not made_progress:
             self._ready_ms = now_ms + ASK_INTERVAL_MS
 
-    def snapshot_grew(self, position: int | None) -> None:
-        """The unfinished snapshot's size; None when there is none any more."""
+    def snapshot_grew(self, position: int | None, now_ms: int) -> None:
+        """The unfinished snapshot's size; None when its piece could not be used: on a full disk the
+        next one will hardly do better at once.
+        """
         self.in_hand = False
         if position is None:
             self._snapshot_id = None
+            self._ready_ms = now_ms + ASK_INTERVAL_MS
         else:
             self._snapshot_position = position
+
+    def snapshot_loaded(self) -> None:
+        """There is nothing to download any more."""
+        self.in_hand = False
+        self._snapshot_id = None

@@ -64,12 +64,17 @@ class Follower:
             voters = self._log.finish_snapshot(snapshot_id)
         except CorruptSnapshot as error:
             logger.error("downloaded snapshot is not usable error=%s", error)
-            self._step(SnapshotPart(None))
+            self._begin_anew()
         except OSError as error:
             if not files.is_disk_full(error):
                 raise
             logger.error("no room for a snapshot error=%s", error)
-            self._step(SnapshotPart(None))
+            self._begin_anew()
         else:
             logger.info("restarting the log at snapshot=%s", snapshot_id.file_name)
             self._step(SnapshotLoaded(self._log.position, voters))
+
+    def _begin_anew(self) -> None:
+        """Not with what is there: on a full disk it only takes the room of others."""
+        self._log.give_up_download()
+        self._step(SnapshotPart(None))

@@ -37,6 +37,7 @@ from replication.raft.snapshots import (
     SUFFIX,
     CorruptSnapshot,
     SnapshotContent,
+    discard,
     list_snapshots,
     read_snapshot,
     remove_leftovers,
@@ -353,13 +354,15 @@ class RaftLog:
         stem = snapshot_id.file_name.removesuffix(SUFFIX)
         return self.directory / f"{stem}.fetched{PART_SUFFIX}"
 
-    def begin_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """An empty unfinished file, which the pieces of a download go into. Raises OSError."""
-        files.close(files.open_or_relieve(self._part_path(snapshot_id), files.CREATE | os.O_TRUNC))
+    def give_up_download(self) -> None:
+        """What was downloaded of a snapshot so far is not wanted, or cannot go on."""
+        for path in self.directory.glob(f"*.fetched{PART_SUFFIX}"):
+            discard(path)
 
     def append_to_snapshot(self, snapshot_id: SnapshotId, position: int, data: bytes) -> int:
-        """Write a piece; returns the unfinished file's size. Raises OSError."""
-        fd = files.open_or_relieve(self._part_path(snapshot_id), os.O_RDWR)
+        """Write a piece of a download; returns the unfinished file's size. Raises OSError."""
+        flags = files.CREATE if position == 0 else files.READ_WRITE
+        fd = files.open_or_relieve(self._part_path(snapshot_id), flags)
         try:
             files.write_fully(fd, [data], len(data), position)
         finally:

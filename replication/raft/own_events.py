@@ -160,7 +160,7 @@ class Ready:
     accept: FetchReply | None = None
     """Records and high watermark from the leader; answer with `Fetched`."""
     begin_snapshot: SnapshotId | None = None
-    """Prepare an empty unfinished file; parts follow."""
+    """Forget what an earlier download left; parts follow."""
     accept_snapshot: FetchSnapshotReply | None = None
     """A part of it; answer with `SnapshotPart`, or `SnapshotLoaded` when it was the last."""
     append: list[LeaderChange | AppendVoters] = field(default_factory=list)

@@ -72,13 +72,13 @@ def on_fetched(core: RaftCore, event: Fetched, ready: Ready, now_ms: int) -> Non
     core.follow_high_watermark(event.high_watermark, ready)
 
 
-def on_snapshot_part(core: RaftCore, event: SnapshotPart, _ready: Ready, _now_ms: int) -> None:
-    core.fetcher.snapshot_grew(event.position)
+def on_snapshot_part(core: RaftCore, event: SnapshotPart, _ready: Ready, now_ms: int) -> None:
+    core.fetcher.snapshot_grew(event.position, now_ms)
 
 
 def on_snapshot_loaded(core: RaftCore, event: SnapshotLoaded, ready: Ready, now_ms: int) -> None:
     was_voter = core.is_voter
-    core.fetcher.snapshot_grew(None)
+    core.fetcher.snapshot_loaded()
     core.log = event.log
     core.history.restart(event.log.end_offset, event.voters)
     core.voter_or_observer(was_voter, now_ms)

@@ -5,11 +5,13 @@ start at 0 and whose leader epoch is that of the last record contained. The firs
 control record SnapshotHeader (with the quorum's kraft version and voters when they are dynamic),
 the last one SnapshotFooter: a file without footer is no snapshot. Why: the log below a snapshot
 may be deleted, and loading is shorter. How (K-9): written as `.checkpoint.part`, fsynced, renamed,
-the directory fsynced. What a crash leaves is a `.part`, deleted at the next start.
+the directory fsynced. What a failure leaves is deleted at once, what a crash leaves at the next
+start.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -72,20 +74,38 @@ def write_snapshot(
     controls: Sequence[ControlRecord],
     values: Iterable[bytes],
 ) -> None:
-    """Write a snapshot so that it is there completely, durably, or not at all. Raises OSError."""
+    """Write a snapshot so that it is there completely, durably, or not at all: what a failure
+    leaves is removed at once, since the next attempt has another name. Raises OSError.
+    """
     final = directory / snapshot_id.file_name
     part = directory / (snapshot_id.file_name + ".part")
-    fd = files.open_or_relieve(part, files.CREATE | os.O_TRUNC)
+    batches = _batches(snapshot_id.epoch, timestamp, wall_ms, controls, values)
+    try:
+        _write(part, batches)
+        files.replace(part, final)
+    except BaseException:
+        discard(part)
+        raise
+    files.sync_directory(directory)
+
+
+def _write(path: Path, batches: Iterable[bytes]) -> None:
+    """Write a whole file and sync it."""
+    fd = files.open_or_relieve(path, files.CREATE | os.O_TRUNC)
     try:
         position = 0
-        for batch in _batches(snapshot_id.epoch, timestamp, wall_ms, controls, values):
+        for batch in batches:
             files.write_fully(fd, [batch], len(batch), position)
             position += len(batch)
         files.fsync(fd)
     finally:
         files.close(fd)
-    files.replace(part, final)
-    files.sync_directory(directory)
+
+
+def discard(path: Path) -> None:
+    """Delete what became of an unfinished file, if that is possible; the next start tries again."""
+    with contextlib.suppress(OSError):
+        files.unlink(path)
 
 
 def _batches(

@@ -88,7 +88,9 @@ class ClusterReplication:
         moved = frozenset(moved_brokers)
         changed = list(partitions)
         if moved:
-            changed += [p for p in self._local.partitions.values() if p.leader_id in moved]
+            with self._local.state_lock:  # another thread may take a failed directory's away
+                known = list(self._local.partitions.values())
+            changed += [partition for partition in known if partition.leader_id in moved]
         self.fetchers.update(changed)
 
     def _address_of(self, broker_id: int) -> Endpoint | None:

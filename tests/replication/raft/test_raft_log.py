@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from replication.raft.snapshots import (
     write_snapshot,
 )
 from replication.raft.voter_set import ReplicaKey
+from storage import files
 from tests.replication.raft_support import Disk, ManualClock
 from wire.control_records import ControlRecordType
 from wire.messages.raft_records import KRaftVersionRecord, VotersRecord
@@ -171,6 +174,38 @@ def test_a_crash_at_any_step_leaves_no_snapshot_or_a_whole_one(
         outcomes.add((finished, found is not None))
         again.close()
     assert outcomes >= {(False, False), (True, True)}
+
+
+@pytest.mark.parametrize("operation", ["pwritev", "fsync", "replace"])
+def test_a_snapshot_that_fails_leaves_nothing_on_the_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    log = filled(tmp_path, 3)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(files, operation, full)
+        with pytest.raises(OSError, match="No space"):
+            log.write_snapshot(SnapshotId(3, 1), 5, [b"a"] * 3000)
+    assert not [name for name in os.listdir(folder(tmp_path)) if ".checkpoint" in name]
+    log.write_snapshot(SnapshotId(3, 1), 5, [b"a"])
+    assert list_snapshots(folder(tmp_path)) == [SnapshotId(3, 1)]
+
+
+def test_a_snapshot_of_records_that_cannot_be_written_leaves_nothing_either(
+    tmp_path: Path,
+) -> None:
+    log = filled(tmp_path, 3)
+
+    def values() -> Iterator[bytes]:
+        yield b"a"
+        raise ValueError("no such record")
+
+    with pytest.raises(ValueError, match="no such record"):
+        log.write_snapshot(SnapshotId(3, 1), 5, values())
+    assert not [name for name in os.listdir(folder(tmp_path)) if ".checkpoint" in name]
 
 
 def test_a_snapshot_without_its_footer_or_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:

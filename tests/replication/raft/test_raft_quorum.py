@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from replication.raft.events import (
     Fetch,
     FetchReply,
     FetchSnapshot,
+    RaftConfig,
     RemoveVoter,
     UpdateVoter,
     Vote,
@@ -181,8 +184,6 @@ def test_who_was_left_behind_gets_the_snapshot_and_what_followed(
     tmp_path: Path, piece: int
 ) -> None:
     """K-9: downloaded piece by piece, the log begins anew at its end."""
-    from replication.raft.events import RaftConfig
-
     quorum = Quorum(tmp_path, config=RaftConfig(fetch_max_bytes=piece))
     quorum.append("a")
     quorum.run_until(lambda: quorum.all_have("a"))
@@ -249,6 +250,40 @@ def test_a_damaged_download_is_thrown_away_and_made_again(
     quorum.run_until(lambda: quorum.all_have("a", "b"))
     assert times > 1
     assert not [p for p in (late.path / "__cluster_metadata-0").iterdir() if p.suffix == ".part"]
+
+
+@pytest.mark.parametrize("room_for", [0, 1])
+def test_a_download_that_fills_the_disk_gives_the_room_back_and_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room_for: int
+) -> None:
+    """`room_for` so many pieces; without any, not even for the file's name."""
+    quorum = Quorum(tmp_path, config=RaftConfig(fetch_max_bytes=100))
+    quorum.append("a")
+    quorum.run_until(lambda: quorum.all_have("a"))
+    late = quorum.followers()[0]
+    late.stop()
+    quorum.append("b")
+    quorum.run(100)
+    _snapshot(quorum.elect())
+    late.start()
+    directory = late.path / "__cluster_metadata-0"
+    real, opened, refused = files.open_file, 0, 0
+
+    def full(path: Any, *rest: Any) -> Any:
+        nonlocal opened, refused
+        if Path(path).parent == directory and str(path).endswith(".part"):
+            opened += 1
+            if opened > room_for:
+                refused += 1
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(path, *rest)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(files, "open_file", full)
+        quorum.run_until(lambda: refused > 0)
+        assert not list(directory.glob("*.part"))
+    quorum.run_until(lambda: quorum.all_have("a", "b"))
+    assert not list(directory.glob("*.part"))
 
 
 def test_snapshot_requests_outside_of_what_there_is_are_refused(tmp_path: Path) -> None:
