@@ -26,6 +26,7 @@ from replication.metadata.image import (
     RESOURCE_TOPIC,
     MetadataImage,
 )
+from replication.metadata.topic_names import check_topic_name
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import (
     AlterConfigsRequest,
@@ -49,6 +50,10 @@ RESOURCE_TYPES = {
 }
 
 
+VALUE_LENGTH_MAX = (1 << 15) - 1
+"""Where APPEND stops: a ConfigRecord holds no longer value."""
+
+
 class ConfigOperation(IntEnum):
     SET = 0
     DELETE = 1
@@ -66,10 +71,7 @@ def incremental_alter_configs(
 
     def changes(resource: IncrementalAlterConfigsRequest.Resource) -> dict[str, str | None]:
         current = image.config(resource.resource_type, resource.resource_name)
-        return {
-            entry.name: _operate(resource.resource_type, current.get(entry.name), entry, schema)
-            for entry in resource.configs
-        }
+        return _changes(current, resource, schema)
 
     records, outcomes = _alter(image, request.resources, changes, schema)
     response = IncrementalAlterConfigsResponse(
@@ -125,10 +127,8 @@ def _alter(
         try:
             if key in twice:
                 raise _invalid_request("Each resource must appear at most once.")
-            _check_resource(image, *key)
-            names = [entry.name for entry in resource.configs]
-            if len(set(names)) < len(names):
-                raise _invalid_request("Error due to duplicate config keys")
+            _check_name(*key)
+            _check_keys(resource)
             added = _records(image, key, changes(resource), schema)
             if len(records) + len(added) > RECORDS_PER_OPERATION_MAX:
                 raise KafkaError(
@@ -141,24 +141,60 @@ def _alter(
     return records, outcomes
 
 
-def _check_resource(image: MetadataImage, resource_type: int, name: str) -> None:
+def _check_keys(resource: Any) -> None:
+    if repeated(entry.name for entry in resource.configs):
+        raise _invalid_request("Error due to duplicate config keys")
+
+
+def _check_name(resource_type: int, name: str) -> None:
+    """Can there be such a resource?"""
     if resource_type not in RESOURCE_TYPES:
         raise _invalid_request(f"Unknown resource type {resource_type}")
-    if resource_type == RESOURCE_TOPIC:
-        if not name:
-            raise _invalid_request("Default topic resources are not allowed.")
-        if name not in image.topics_by_name:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
-            )
-    elif resource_type == RESOURCE_BROKER:
+    if resource_type == RESOURCE_BROKER:
         if name and not name.isdecimal():
             raise _invalid_request(f"Node id must be an integer, but it is: {name}")
-        if name and int(name) not in image.brokers:
-            raise _invalid_request(f"Unexpected broker id: no broker {name} is registered")
     elif not name:
         kind = RESOURCE_TYPES[resource_type]
         raise _invalid_request(f"Default {kind} resources are not allowed.")
+    elif resource_type == RESOURCE_TOPIC:
+        check_topic_name(name)
+
+
+def _check_existence(image: MetadataImage, resource_type: int, name: str) -> None:
+    """Asked last, as in Kafka: what is wrong with the values is told of absent resources too."""
+    if resource_type == RESOURCE_TOPIC and name not in image.topics_by_name:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+        )
+    if resource_type == RESOURCE_BROKER and name and int(name) not in image.brokers:
+        raise _invalid_request(f"Unexpected broker id: no broker {name} is registered")
+
+
+def values_after(
+    image: MetadataImage, resource: IncrementalAlterConfigsRequest.Resource, schema: ConfigSchema
+) -> dict[str, str]:
+    """All dynamic values the resource would have. Raises KafkaError for operations that are none:
+    INVALID_REQUEST, or INVALID_CONFIG for APPEND and SUBTRACT on what is no list.
+    """
+    _check_keys(resource)
+    current = image.config(resource.resource_type, resource.resource_name)
+    return _changed(current, _changes(current, resource, schema))
+
+
+def _changed(current: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    values = {**current, **changes}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _changes(
+    current: Mapping[str, str],
+    resource: IncrementalAlterConfigsRequest.Resource,
+    schema: ConfigSchema,
+) -> dict[str, str | None]:
+    return {
+        entry.name: _operate(resource.resource_type, current.get(entry.name), entry, schema)
+        for entry in resource.configs
+    }
 
 
 def _operate(
@@ -182,12 +218,15 @@ def _operate(
             f"Can't {operation.name} to key {entry.name} because its type is not LIST.",
         )
     base = schema.default_value(resource_type, entry.name) if current is None else current
-    items = [item for item in (base or "").split(",") if item]
+    before, given = _items(base or ""), _items(value)
     if operation is ConfigOperation.APPEND:
-        items += [item for item in value.split(",") if item not in items]
-    else:
-        items = [item for item in items if item not in value.split(",")]
-    return ",".join(items)
+        return ",".join(dict.fromkeys((*before, *given)))
+    return ",".join(item for item in before if item not in given)
+
+
+def _items(text: str) -> dict[str, None]:
+    """The items of a list, without blanks around them and each once, in their order."""
+    return dict.fromkeys(item for item in map(str.strip, text.split(",")) if item)
 
 
 def _records(
@@ -197,13 +236,14 @@ def _records(
     schema: ConfigSchema,
 ) -> list[Any]:
     current = image.config(*key)
-    values = dict(current)
     for name, value in changes.items():
-        if value is None:
-            values.pop(name, None)
-        else:
-            values[name] = value
-    schema.validate(*key, values, frozenset(changes))
+        if value is not None and len(value) > VALUE_LENGTH_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"config {name}: a value of {len(value)} is longer than {VALUE_LENGTH_MAX}",
+            )
+    schema.validate(*key, _changed(current, changes))
+    _check_existence(image, *key)
     _check_min_insync_replicas(image, key, changes)
     records: list[Any] = [
         ConfigRecord(resource_type=key[0], resource_name=key[1], name=name, value=value)

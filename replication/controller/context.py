@@ -72,25 +72,18 @@ class EffectiveConfig(NamedTuple):
 class ConfigSchema(Protocol):
     """What the controller asks about configuration keys."""
 
-    def validate(
-        self,
-        resource_type: int,
-        resource_name: str,
-        values: Mapping[str, str],
-        changed: frozenset[str],
-    ) -> None:
-        """Check all dynamic values of a resource as they would be; `changed` names the altered
-        keys.
+    def validate(self, resource_type: int, resource_name: str, values: Mapping[str, str]) -> None:
+        """Check all dynamic values of a resource as they would be.
 
-        Raises KafkaError: INVALID_CONFIG for a bad value or unknown key, INVALID_REQUEST for a key
-        that may not be altered (read-only) or a resource that is none.
+        Raises KafkaError: INVALID_CONFIG for a bad value or unknown key, INVALID_REQUEST for what
+        a broker cannot be given, or a resource that is none.
         """
 
     def is_list(self, resource_type: int, name: str) -> bool:
         """May APPEND and SUBTRACT be used on this key."""
 
     def default_value(self, resource_type: int, name: str) -> str | None:
-        """The value without any dynamic config of the resource itself, for APPEND and SUBTRACT."""
+        """The value of a list without any dynamic config of the resource itself."""
 
     def topic_configs(
         self,

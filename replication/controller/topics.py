@@ -2,10 +2,10 @@
 
 Each topic of a request succeeds or fails alone; the records of all that succeed are one atomic
 batch. Order of checks and codes as Apache Kafka's controller: duplicate names in one request
-(INVALID_REQUEST), illegal names and names that differ from another only in '.' and '_'
-(INVALID_TOPIC_EXCEPTION, because metrics turn one into the other), existing names, configs, then
-counts or assignments. The records of a topic are TopicRecord, its ConfigRecords, its
-PartitionRecords.
+(INVALID_REQUEST), illegal names (INVALID_TOPIC_EXCEPTION), existing names, names that differ from
+an existing one only in '.' and '_' (INVALID_TOPIC_EXCEPTION, because metrics turn one into the
+other; two of one request are not compared), configs, then counts or assignments. The records of a
+topic are TopicRecord, its ConfigRecords, its PartitionRecords.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from replication.metadata.image import (
     PartitionRegistration,
     TopicImage,
 )
+from replication.metadata.topic_names import CLUSTER_METADATA_TOPIC, check_topic_name
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import (
     CreatePartitionsRequest,
@@ -41,28 +42,8 @@ from wire.messages.admin import (
 from wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from wire.primitives import ZERO_UUID, uuid_to_text
 
-TOPIC_NAME_LENGTH_MAX = 249
-_LEGAL_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
-_CLUSTER_METADATA = "__cluster_metadata"
 _VERSION_WITH_CONFIGS = 5
-
-
-def check_topic_name(name: str) -> None:
-    """Raise KafkaError INVALID_TOPIC_EXCEPTION unless `name` is a legal topic name."""
-    if not name:
-        reason = "the empty string is not allowed"
-    elif name in (".", ".."):
-        reason = "'.' or '..' is not allowed"
-    elif len(name) > TOPIC_NAME_LENGTH_MAX:
-        reason = f"the length of '{name}' is longer than the max allowed length 249"
-    elif not _LEGAL_CHARACTERS.issuperset(name):
-        reason = (
-            f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' "
-            "and '-'"
-        )
-    else:
-        return
-    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
+_NOTHING = (None, ZERO_UUID)
 
 
 def create_topics(
@@ -129,7 +110,7 @@ class _TopicCreation:
         )
 
     def _check_name(self, name: str) -> None:
-        if name == _CLUSTER_METADATA:
+        if name == CLUSTER_METADATA_TOPIC:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited."
             )
@@ -137,8 +118,8 @@ class _TopicCreation:
         if name in self._image.topics_by_name:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         if "." in name or "_" in name:
-            other = self._collisions().setdefault(name.replace(".", "_"), name)
-            if other != name:
+            other = self._collisions().get(name.replace(".", "_"))
+            if other is not None:
                 raise KafkaError(
                     ErrorCode.INVALID_TOPIC_EXCEPTION,
                     f"Topic '{name}' collides with existing topic: {other}",
@@ -163,7 +144,7 @@ class _TopicCreation:
             )
         values = {entry.name: entry.value for entry in topic.configs if entry.value is not None}
         if values:
-            self._schema.validate(RESOURCE_TOPIC, topic.name, values, frozenset(values))
+            self._schema.validate(RESOURCE_TOPIC, topic.name, values)
         return values
 
     def _partitions(self, topic: CreateTopicsRequest.Topic) -> Sequence[PartitionRegistration]:
@@ -280,49 +261,64 @@ def delete_topics(
     config: ControllerConfig,
     context: ControllerContext,
 ) -> ControllerResult:
-    """Serve DeleteTopics, by name (every version) and by id (version 6 on)."""
+    """Serve DeleteTopics, by name (every version) and by id (version 6 on).
+
+    Who is named twice, by name, by id, or by both, is not deleted.
+    """
     if not config.delete_topic_enable:
         if 0 <= context.api_version < 3:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Topic deletion is disabled.")
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
     wanted = [(topic.name, topic.topic_id) for topic in request.topics]
     wanted += [(name, ZERO_UUID) for name in request.topic_names]
-    twice = repeated(wanted)
-    records: list[Any] = []
-    results: list[DeleteTopicsResponse.Topic] = []
-    deleted: set[bytes] = set()
-    for name, topic_id in dict.fromkeys(wanted):
+    twice = repeated(wanted) - {_NOTHING}
+    found: dict[tuple[str | None, bytes], TopicImage | KafkaError] = {}
+    for name, topic_id in wanted:
         try:
             if (name, topic_id) in twice:
                 what = "id" if name is None else "name"
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
-            topic = _topic_to_delete(image, name, topic_id)
-            if topic.topic_id in deleted:
-                raise KafkaError(
-                    ErrorCode.INVALID_REQUEST,
-                    "The provided topic name maps to an ID that was already supplied.",
-                )
-            if len(records) == RECORDS_PER_OPERATION_MAX:
-                raise _too_many_records()
-            deleted.add(topic.topic_id)
-            records.append(RemoveTopicRecord(topic_id=topic.topic_id))
-            results.append(
-                DeleteTopicsResponse.Topic(name=topic.name, topic_id=topic.topic_id, error_code=0)
-            )
+            found[name, topic_id] = _topic_to_delete(image, name, topic_id)
         except KafkaError as error:
-            results.append(
-                DeleteTopicsResponse.Topic(
-                    name=name,
-                    topic_id=topic_id,
-                    error_code=error.code,
-                    error_message=error.detail or None,
-                )
+            found[name, topic_id] = error
+    topics = [topic for topic in found.values() if isinstance(topic, TopicImage)]
+    by_both = repeated(topic.topic_id for topic in topics) | {topic_id for _, topic_id in twice}
+    results: dict[tuple[str | None, bytes], DeleteTopicsResponse.Topic] = {}
+    records: list[Any] = []
+    for key, topic in found.items():
+        if isinstance(topic, KafkaError):
+            results[key] = _not_deleted(*key, topic)
+        elif topic.topic_id in by_both:
+            results[topic.name, topic.topic_id] = _not_deleted(
+                topic.name, topic.topic_id, _already_supplied()
             )
-    return ControllerResult(records, DeleteTopicsResponse(responses=results))
+        elif len(records) == RECORDS_PER_OPERATION_MAX:
+            results[key] = _not_deleted(topic.name, topic.topic_id, _too_many_records())
+        else:
+            records.append(RemoveTopicRecord(topic_id=topic.topic_id))
+            results[key] = DeleteTopicsResponse.Topic(
+                name=topic.name, topic_id=topic.topic_id, error_code=0
+            )
+    return ControllerResult(records, DeleteTopicsResponse(responses=list(results.values())))
+
+
+def _not_deleted(
+    name: str | None, topic_id: bytes, error: KafkaError
+) -> DeleteTopicsResponse.Topic:
+    return DeleteTopicsResponse.Topic(
+        name=name, topic_id=topic_id, error_code=error.code, error_message=error.detail or None
+    )
+
+
+def _already_supplied() -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_REQUEST,
+        "The provided topic name maps to an ID that was already supplied.",
+    )
 
 
 def _topic_to_delete(image: MetadataImage, name: str | None, topic_id: bytes) -> TopicImage:
-    if name is None and topic_id == ZERO_UUID:
+    if (name, topic_id) == _NOTHING:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
     if name is not None and topic_id != ZERO_UUID:
         raise KafkaError(

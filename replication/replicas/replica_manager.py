@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from replication.metadata.topic_names import INTERNAL_TOPICS
 from replication.partition.requests import (
     CONSUMER_REPLICA_ID,
     DEBUGGING_REPLICA_ID,
@@ -94,7 +95,6 @@ __all__ = [
 ]
 
 _UNIQUE_LENGTH = 32  # of a future log's directory name: a uuid in hex
-_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +358,7 @@ class ReplicaManager(ReplicaReads):
         pending: dict[Any, DeleteStatus] = {}
         for key, offset in offsets.items():
             try:
-                if key[0] in _INTERNAL_TOPICS:
+                if key[0] in INTERNAL_TOPICS:
                     raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{key[0]} is internal")
                 partition = self.partition(key)
                 requested_offset, low_watermark = partition.delete_records(offset)

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from storage.config import LogConfig
-from wire.errors import ErrorCode, KafkaError
 
 Value = bool | int | float | str | list[str] | None
 
@@ -64,7 +64,10 @@ _MINUTES_MS = 60_000
 _HOURS_MS = 3_600_000
 _RANGE = re.compile(r"\[(-?[\d.]+)?(?:,?\.\.\.)(?:,(-?[\d.]+))?\](?: or (-?\d+))?$")
 _THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
-_CHOICE = re.compile(r"(\(case insensitive\) )?\[([A-Za-z_0-9, :]+)\]$")
+_CHOICE = re.compile(r"(\(case insensitive\) )?\[([A-Za-z_0-9, :.]+)\]$")
+_BY_DURATION = re.compile(
+    r"by_duration:P(?=\d|T\d)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d{0,9})?S)?)?", re.IGNORECASE
+)
 
 
 class ConfigError(ValueError):
@@ -150,11 +153,43 @@ def parse_value(definition: ConfigDef, text: str) -> Value:
         except ValueError:
             raise ConfigError(definition.name, text, "expected a number") from None
     elif type_ == "LIST":
-        value = [item.strip() for item in text.split(",") if item.strip()]
+        value = _parse_list(definition, text)
     else:
         value = text
     _check_valid(definition, text, value)
     return value
+
+
+def _parse_list(definition: ConfigDef, text: str) -> list[str]:
+    """Items without blanks. An empty one is a mistake where only some are allowed (Kafka:
+    ValidList)."""
+    items = [item.strip() for item in text.split(",")] if text else []
+    valid = definition.valid or ""
+    if "" in items and (valid == "no empty items" or _CHOICE.match(valid)):
+        raise ConfigError(definition.name, text, "expected no empty item between commas")
+    return list(filter(None, items))
+
+
+def value_text(value: Value) -> str | None:
+    """A typed value as configs are described (Kafka: ConfigDef.convertToString); what a list holds
+    twice is said once.
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return _java_double(value)
+    if isinstance(value, list):
+        return ",".join(dict.fromkeys(value))
+    return None if value is None else str(value)
+
+
+def _java_double(value: float) -> str:
+    """Double.toString: an exponent below 1e-3 and from 1e7 on."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    digits, _, exponent = f"{Decimal(repr(value)):E}".partition("E")
+    whole, _, fraction = digits.partition(".")
+    return f"{whole}.{fraction.rstrip('0') or '0'}E{int(exponent)}"
 
 
 def _parse_int(definition: ConfigDef, text: str, bits: int) -> int:
@@ -217,16 +252,15 @@ def _check_choice(definition: ConfigDef, text: str, value: Value, choice: re.Mat
     fold = choice.group(1) is not None
     allowed = [item.strip() for item in choice.group(2).split(",")]
     given = value if isinstance(value, list) else [str(value)]
-    wanted = {item.lower() for item in allowed} if fold else set(allowed)
+    wanted = {item.lower() if fold else item for item in allowed if ":" not in item}
     for item in given:
-        if (item.lower() if fold else item) not in wanted and not any(
-            option.startswith("by_duration") and item.startswith("by_duration:")
-            for option in allowed
-        ):
+        is_duration = "by_duration:" in choice.group(2) and _BY_DURATION.fullmatch(item)
+        if (item.lower() if fold else item) not in wanted and not is_duration:
             raise ConfigError(definition.name, text, f"expected one of {', '.join(allowed)}")
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What to say of a key that nobody knows: the one that was probably meant."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, list(known), n=1, cutoff=0.6)
@@ -246,12 +280,22 @@ def load_properties(path: Path) -> dict[str, str]:
         raise ConfigError(str(path), None, f"is not a properties file: {error}") from None
 
 
+class _State(NamedTuple):
+    """What a configuration is made of at one moment, and what was parsed of just that."""
+
+    broker: Mapping[str, str]
+    default: Mapping[str, str]
+    parsed: dict[str, Value]
+
+
 class KafkaConfig:
     """One node's configuration, static values and dynamic ones.
 
-    `listeners` of a changed value are called with the set of changed keys after `update_dynamic`.
-    Owner: the metadata publisher's thread writes, everybody reads; a read sees either the old or
-    the new mapping, never half of one.
+    `listeners` of a changed value are called with the set of changed keys after `update_dynamic`;
+    `checks` say whether the keys fit together (ConfigError), as at start: the node brings them.
+    Owner: the metadata publisher's thread writes, everybody reads. An update replaces the whole
+    state, and a reader takes the state once: a value and what is remembered of it never come from
+    two of them.
     """
 
     def __init__(self, static: Mapping[str, str] | None = None) -> None:
@@ -261,20 +305,29 @@ class KafkaConfig:
             given.setdefault("node.id", given["broker.id"])
         known = catalogue().broker
         for name in given:
-            if name not in known and _without_listener_prefix(name) not in known:
-                raise ConfigError(name, given[name], _nearest(name, known))
+            if name not in known and without_listener_prefix(name) not in known:
+                raise ConfigError(name, given[name], nearest(name, known))
         self._defaults = DEFAULTS if "process.roles" in given else {**DEFAULTS, **PROFILE}
         self.static: Mapping[str, str] = given
-        self.dynamic_broker: Mapping[str, str] = {}
-        self.dynamic_default: Mapping[str, str] = {}
-        self._parsed: dict[str, Value] = {}
+        self._state = _State({}, {}, {})
         self.listeners: list[Callable[[set[str]], None]] = []
+        self.checks: list[Callable[[KafkaConfig], object]] = []
         for name in given:
             if name in known:
                 parse_value(known[name], given[name])
         for name, definition in known.items():
             if definition.required and self.text(name) is None:
                 raise ConfigError(name, None, "must be set where process.roles is set")
+
+    @property
+    def dynamic_broker(self) -> Mapping[str, str]:
+        """This broker's own dynamic values, keys that Kafka does not know among them."""
+        return self._state.broker
+
+    @property
+    def dynamic_default(self) -> Mapping[str, str]:
+        """The cluster-wide dynamic values."""
+        return self._state.default
 
     def default(self, name: str) -> str | None:
         """The default of `name` as text: ours, where it differs, else Kafka's."""
@@ -283,22 +336,27 @@ class KafkaConfig:
 
     def text(self, name: str) -> str | None:
         """The effective value of a broker key as text; None when it has none."""
-        for layer in (self.dynamic_broker, self.dynamic_default, self.static):
+        return self._text(self._state, name)
+
+    def _text(self, state: _State, name: str) -> str | None:
+        for layer in (state.broker, state.default, self.static):
             if name in layer:
                 return layer[name]
         return self.default(name)
 
     def is_set(self, name: str) -> bool:
         """Whether somebody gave this key a value (as against its default)."""
-        return name in self.static or name in self.dynamic_default or name in self.dynamic_broker
+        state = self._state
+        return name in self.static or name in state.default or name in state.broker
 
     def get(self, name: str) -> Value:
         """The effective typed value of a broker key."""
-        if name in self._parsed:
-            return self._parsed[name]
-        text = self.text(name)
+        state = self._state
+        if name in state.parsed:
+            return state.parsed[name]
+        text = self._text(state, name)
         value = None if text is None else parse_value(catalogue().broker[name], text)
-        self._parsed[name] = value
+        state.parsed[name] = value
         return value
 
     def get_int(self, name: str) -> int:
@@ -321,14 +379,27 @@ class KafkaConfig:
         """Take new dynamic values (this broker's and the cluster-wide ones); returns the keys whose
         value changed.
         """
-        names = {*self.dynamic_broker, *self.dynamic_default, *broker, *default}
-        before = {name: self.text(name) for name in names if name in catalogue().broker}
-        self.dynamic_broker, self.dynamic_default = dict(broker), dict(default)
-        changed = {name for name, text in before.items() if self.text(name) != text}
-        self._parsed = {}
+        before = self._state
+        after = self._state = _State(dict(broker), dict(default), {})
+        names = {*before.broker, *before.default, *broker, *default} & catalogue().broker.keys()
+        changed = {name for name in names if self._text(before, name) != self._text(after, name)}
         for listener in self.listeners if changed else ():
             listener(changed)
         return changed
+
+    def with_dynamic(self, broker: Mapping[str, str], default: Mapping[str, str]) -> KafkaConfig:
+        """The configuration this node would have with other dynamic values; checked by its `checks`
+        and of the right types. Raises ConfigError.
+        """
+        other = KafkaConfig(self.static)
+        other.update_dynamic(broker, default)
+        known = catalogue().broker
+        for name, text in (*default.items(), *broker.items()):
+            if name in known:
+                parse_value(known[name], text)
+        for check in self.checks:
+            check(other)
+        return other
 
     def log_dirs(self) -> list[Path]:
         """`log.dirs`, else `log.dir`; each path as given. Raises ConfigError if they name none."""
@@ -360,7 +431,7 @@ class KafkaConfig:
             if text is None:
                 text = self.topic_default(name)
             if text is not None:
-                values[name] = text
+                values[name] = text.strip()
         if "internal.segment.bytes" in values:
             values["segment.bytes"] = values["internal.segment.bytes"]
         return LogConfig.from_values(values)
@@ -373,68 +444,8 @@ def unit_ms(name: str) -> int:
     return _HOURS_MS if name.endswith(".hours") else 1
 
 
-def _without_listener_prefix(name: str) -> str:
+def without_listener_prefix(name: str) -> str:
     """`listener.name.<listener>.<key>` configures `<key>` for one listener."""
     if not name.startswith("listener.name."):
         return name
     return name.removeprefix("listener.name.").partition(".")[2]
-
-
-# What a topic may ask that this broker cannot give is refused, not taken and ignored.
-_REFUSED_TOPIC_VALUES: Mapping[str, tuple[str, str]] = {
-    "remote.storage.enable": ("true", "tiered storage is not served; remove the key"),
-}
-
-
-def validate_topic_config(values: Mapping[str, str]) -> None:
-    """Check a topic's overrides. Raises KafkaError(INVALID_CONFIG) with the key, the value and what
-    was expected.
-    """
-    _validate(values, catalogue().topic, "topic")
-    for name, (refused, why) in _REFUSED_TOPIC_VALUES.items():
-        if values.get(name, "").lower() == refused:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"config {name} = {refused!r}: {why}")
-    low, high = values.get("min.compaction.lag.ms"), values.get("max.compaction.lag.ms")
-    if low is not None and high is not None and int(low) > int(high):
-        raise KafkaError(
-            ErrorCode.INVALID_CONFIG,
-            f"config min.compaction.lag.ms = {low!r}: expected at most max.compaction.lag.ms"
-            f" ({high})",
-        )
-
-
-def validate_broker_config(values: Mapping[str, str]) -> None:
-    """Check dynamic broker values: known, well-typed, not read-only. Raises
-    KafkaError(INVALID_CONFIG).
-    """
-    known = catalogue().broker
-    for name, text in values.items():
-        definition = known.get(_without_listener_prefix(name))
-        if definition is not None and definition.update_mode == "read-only":
-            raise KafkaError(
-                ErrorCode.INVALID_CONFIG,
-                f"config {name} = {text!r}: read-only, can only be set in server.properties",
-            )
-    _validate(values, known, "broker")
-
-
-def validate_group_config(values: Mapping[str, str]) -> None:
-    """Check a group's overrides. Raises KafkaError(INVALID_CONFIG)."""
-    _validate(values, catalogue().group, "group")
-
-
-def validate_client_metrics_config(values: Mapping[str, str]) -> None:
-    """Check a client-metrics subscription. Raises KafkaError(INVALID_CONFIG)."""
-    _validate(values, catalogue().client_metrics, "client-metrics")
-
-
-def _validate(values: Mapping[str, str], known: Mapping[str, ConfigDef], kind: str) -> None:
-    for name, text in values.items():
-        definition = known.get(name) or known.get(_without_listener_prefix(name))
-        if definition is None:
-            detail = f"config {name}: {_nearest(name, known)} ({kind})"
-            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
-        try:
-            parse_value(definition, text)
-        except ConfigError as error:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None

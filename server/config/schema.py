@@ -12,15 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import dropwhile
 from pathlib import Path
 from typing import NamedTuple
 
 from replication.controller.context import EffectiveConfig
 from server.config.kafka_config import (
     ConfigDef,
+    ConfigError,
     KafkaConfig,
     catalogue,
+    parse_value,
     unit_ms,
+    value_text,
+)
+from server.config.validation import (
     validate_broker_config,
     validate_client_metrics_config,
     validate_group_config,
@@ -99,46 +105,36 @@ def describe_topic(config: KafkaConfig, overrides: Mapping[str, str]) -> list[Co
     for name, definition in catalogue().topic.items():
         if definition.internal and name not in overrides:
             continue
-        synonyms = [Synonym(name, overrides[name], TOPIC_CONFIG)] if name in overrides else []
-        for key in definition.synonyms:
-            synonyms += _broker_synonyms(config, key)
-        # Kafka names the synonyms of another unit only where somebody set them.
-        synonyms = [s for s in synonyms if s.source != DEFAULT_CONFIG or unit_ms(s.name) == 1]
-        if synonyms:
-            value, source = synonyms[0].value, synonyms[0].source
-            if unit_ms(synonyms[0].name) != 1:
-                value = config.topic_default(name)
-        else:
-            value, source = config.topic_default(name), DEFAULT_CONFIG
-        entries.append(_entry(definition, value, source, synonyms, read_only=False))
+        value = _text(definition, overrides.get(name, config.topic_default(name)))
+        synonyms = [Synonym(name, value, TOPIC_CONFIG)] if name in overrides else []
+        synonyms += _broker_synonyms(config, *definition.synonyms)
+        entries.append(_entry(definition, value, synonyms))
     return entries
 
 
 def describe_broker(config: KafkaConfig) -> list[ConfigEntry]:
-    """Every config of this broker."""
+    """Every config of this broker, those of a plugin's that were set dynamically too."""
     entries = []
     for name, definition in catalogue().broker.items():
         if definition.internal and not config.is_set(name):
             continue
-        synonyms = _broker_synonyms(config, name)
-        source = synonyms[0].source if synonyms else DEFAULT_CONFIG
-        read_only = definition.update_mode == "read-only"
-        entries.append(_entry(definition, config.text(name), source, synonyms, read_only=read_only))
-    return entries
+        synonyms = _broker_synonyms(config, *_alternatives(name), of=name)
+        entries.append(_entry(definition, _text(definition, config.text(name)), synonyms))
+    custom = {**config.dynamic_default, **config.dynamic_broker}.keys() - catalogue().broker.keys()
+    return entries + [
+        _entry(_custom(name), None, _broker_synonyms(config, name)) for name in sorted(custom)
+    ]
 
 
 def describe_cluster_default(config: KafkaConfig) -> list[ConfigEntry]:
     """The cluster-wide dynamic broker configs (resource BROKER with an empty name): those set."""
     return [
         _entry(
-            catalogue().broker[name],
+            catalogue().broker.get(name) or _custom(name),
             value,
-            DYNAMIC_DEFAULT_BROKER_CONFIG,
             [Synonym(name, value, DYNAMIC_DEFAULT_BROKER_CONFIG)],
-            read_only=False,
         )
         for name, value in config.dynamic_default.items()
-        if name in catalogue().broker
     ]
 
 
@@ -146,56 +142,87 @@ def describe_group(config: KafkaConfig, overrides: Mapping[str, str]) -> list[Co
     """Every config of a group with these overrides."""
     entries = []
     for name, definition in catalogue().group.items():
-        synonyms = [Synonym(name, overrides[name], GROUP_CONFIG)] if name in overrides else []
-        for key in definition.synonyms:
-            synonyms += _broker_synonyms(config, key)
-        value = synonyms[0].value if synonyms else definition.default
-        source = synonyms[0].source if synonyms else DEFAULT_CONFIG
-        entries.append(_entry(definition, value, source, synonyms, read_only=False))
+        below = _broker_synonyms(config, *definition.synonyms) or [
+            Synonym(name, definition.default, DEFAULT_CONFIG)
+        ]
+        value = _text(definition, overrides.get(name, below[0].value))
+        synonyms = [Synonym(name, value, GROUP_CONFIG)] if name in overrides else []
+        entries.append(_entry(definition, value, synonyms + below))
     return entries
 
 
 def describe_client_metrics(overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """Every config of a client-metrics subscription."""
-    return [
-        _entry(
-            definition,
-            overrides.get(name, definition.default),
-            CLIENT_METRICS_CONFIG if name in overrides else DEFAULT_CONFIG,
-            (),
-            read_only=False,
-        )
-        for name, definition in catalogue().client_metrics.items()
-    ]
+    entries = []
+    for name, definition in catalogue().client_metrics.items():
+        value = _text(definition, overrides.get(name, definition.default))
+        synonyms = [Synonym(name, value, CLIENT_METRICS_CONFIG)] if name in overrides else []
+        entries.append(_entry(definition, value, synonyms))
+    return entries
 
 
-def _entry(
-    definition: ConfigDef,
-    value: str | None,
-    source: int,
-    synonyms: Sequence[Synonym],
-    *,
-    read_only: bool,
-) -> ConfigEntry:
+def _entry(definition: ConfigDef, value: str | None, synonyms: Sequence[Synonym]) -> ConfigEntry:
+    """The source is that of the first synonym: whoever gave the value."""
     if definition.sensitive:
         value, synonyms = None, [s._replace(value=None) for s in synonyms]
-    kind = CONFIG_TYPES.get(definition.type, 0)
     return ConfigEntry(
-        definition.name, value, read_only, source, definition.sensitive, synonyms, kind
+        definition.name,
+        value,
+        definition.update_mode == "read-only",
+        synonyms[0].source if synonyms else DEFAULT_CONFIG,
+        definition.sensitive,
+        synonyms,
+        CONFIG_TYPES.get(definition.type, 0),
     )
 
 
-def _broker_synonyms(config: KafkaConfig, name: str) -> list[Synonym]:
-    layers = (
+def _text(definition: ConfigDef, text: str | None) -> str | None:
+    """A value as it is understood, not as it was typed: `True` is `true`, ` 5 ` is `5`. What an
+    older release has let in, and cannot be understood, is told as it is.
+    """
+    try:
+        return None if text is None else value_text(parse_value(definition, text))
+    except ConfigError:
+        return text
+
+
+def _custom(name: str) -> ConfigDef:
+    """A key that Kafka does not know: its value may be a secret."""
+    return ConfigDef(name, "", None, None, "", "read-only", (), False, True, False)
+
+
+@cache
+def _alternatives(name: str) -> tuple[str, ...]:
+    """The broker keys that stand for the same as this one, in other units (Kafka:
+    brokerConfigSynonyms). `log.flush.interval.ms` has its default from the scheduler's.
+    """
+    for definition in catalogue().topic.values():
+        keys = definition.synonyms
+        if name in keys and len(keys) > 1 and (name == keys[0] or unit_ms(keys[1]) != 1):
+            return keys
+    return (name,)
+
+
+def _broker_synonyms(config: KafkaConfig, *names: str, of: str | None = None) -> list[Synonym]:
+    """Where the broker key `of` (without it: the first of `names`) has its value from, then what
+    would count without it: by layer, within a layer by name. What stands above the key itself is
+    left out (Kafka: configSynonyms).
+    """
+    known = catalogue().broker
+    defaults = {name: config.default(name) for name in names if name in known}
+    layers: tuple[tuple[Mapping[str, str | None], int], ...] = (
         (config.dynamic_broker, DYNAMIC_BROKER_CONFIG),
         (config.dynamic_default, DYNAMIC_DEFAULT_BROKER_CONFIG),
         (config.static, STATIC_BROKER_CONFIG),
+        (defaults, DEFAULT_CONFIG),
     )
-    found = [Synonym(name, layer[name], source) for layer, source in layers if name in layer]
-    default = config.default(name)
-    if default is not None:
-        found.append(Synonym(name, default, DEFAULT_CONFIG))
-    return found
+    found = [
+        Synonym(name, layer[name], source)
+        for layer, source in layers
+        for name in names
+        if layer.get(name) is not None
+    ]
+    return list(dropwhile(lambda synonym: synonym.name != (of or names[0]), found))
 
 
 class ConfigSchema:
@@ -204,23 +231,15 @@ class ConfigSchema:
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
 
-    def validate(
-        self,
-        resource_type: int,
-        resource_name: str,
-        values: Mapping[str, str],
-        changed: frozenset[str],
-    ) -> None:
+    def validate(self, resource_type: int, resource_name: str, values: Mapping[str, str]) -> None:
         """Check a resource's dynamic values; see the protocol for the errors."""
         if resource_type == TOPIC:
             validate_topic_config(values)
         elif resource_type == BROKER:
-            self._validate_broker(resource_name, values, changed)
+            validate_broker_config(values, per_broker=bool(resource_name))
         elif resource_type == GROUP:
-            _require_name(resource_name, "group")
-            validate_group_config(values)
+            validate_group_config(self._config, values)
         elif resource_type == CLIENT_METRICS:
-            _require_name(resource_name, "client-metrics subscription")
             validate_client_metrics_config(values)
         else:
             raise KafkaError(
@@ -228,18 +247,15 @@ class ConfigSchema:
             )
 
     def is_list(self, resource_type: int, name: str) -> bool:
-        """Whether APPEND and SUBTRACT make sense for this key."""
-        definition = _definitions(resource_type).get(name)
-        return definition is not None and definition.type == "LIST"
+        """Whether APPEND and SUBTRACT make sense for this key: of topics and brokers only."""
+        known = {TOPIC: catalogue().topic, BROKER: catalogue().broker}.get(resource_type, {})
+        return name in known and known[name].type == "LIST"
 
     def default_value(self, resource_type: int, name: str) -> str | None:
-        """The value without any dynamic config of the resource itself."""
+        """The value without any dynamic config of the resource itself, of a key that is a list."""
         if resource_type == TOPIC:
-            return self._config.topic_default(name) if name in catalogue().topic else None
-        definition = _definitions(resource_type).get(name)
-        if resource_type == BROKER and definition is not None:
-            return self._config.static.get(name, self._config.default(name))
-        return None if definition is None else definition.default
+            return self._config.topic_default(name)
+        return self._config.static.get(name, self._config.default(name))
 
     def topic_configs(
         self,
@@ -254,38 +270,6 @@ class ConfigSchema:
             EffectiveConfig(e.name, e.value, e.read_only, e.source, e.is_sensitive)
             for e in describe_topic(config, overrides)
         ]
-
-    def _validate_broker(
-        self, resource_name: str, values: Mapping[str, str], changed: frozenset[str]
-    ) -> None:
-        if resource_name and not resource_name.isdigit():
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"broker resource {resource_name!r}: expected a broker id or an empty name",
-            )
-        validate_broker_config(values)
-        known = catalogue().broker
-        for name in changed:
-            definition = known.get(name)
-            if not resource_name and definition and definition.update_mode == "per-broker":
-                raise KafkaError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"config {name}: can only be set for one broker, not cluster-wide",
-                )
-
-
-def _require_name(name: str, what: str) -> None:
-    if not name:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"the name of a {what} must not be empty")
-
-
-def _definitions(resource_type: int) -> Mapping[str, ConfigDef]:
-    return {
-        TOPIC: catalogue().topic,
-        BROKER: catalogue().broker,
-        GROUP: catalogue().group,
-        CLIENT_METRICS: catalogue().client_metrics,
-    }.get(resource_type, {})
 
 
 def selected(entries: Iterable[ConfigEntry], names: Sequence[str] | None) -> list[ConfigEntry]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
+from replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from server.coordinator.group_config import GroupConfig
 from server.coordinator.group_messages import Client, LeavingMember
 from server.coordinator.group_shard import GroupShard
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from server.coordinator.deadlines import Moment
 
 T = TypeVar("T")
-
-GROUP_METADATA_TOPIC = "__consumer_offsets"
 
 
 class GroupCoordinator:

@@ -7,12 +7,13 @@ applied it. The others read the metadata image, the configuration or the log dir
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
-from server.config import schema as schema
+from replication.metadata.topic_names import absent_topic_error
+from server.config import schema
 from server.config.kafka_config import KafkaConfig
 from server.config.schema import ConfigEntry
+from server.handlers import config_admin
 from server.handlers.controller import pass_on
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import (
@@ -29,7 +30,6 @@ from wire.messages.admin import (
     DescribeLogDirsResponse,
     ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
     ListPartitionReassignmentsRequest,
@@ -39,10 +39,6 @@ from wire.messages.admin import (
 
 if TYPE_CHECKING:
     from server.network.request_channel import RequestContext
-
-_LEVELS = {"FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 5}
-_LEVEL_NAMES = {number: name for name, number in _LEVELS.items()}
-_ROOT_LOGGER = "root"
 
 
 # ---- passed on to the controller
@@ -136,66 +132,29 @@ def update_features(ctx: RequestContext, request: UpdateFeaturesRequest) -> None
 # ---- configs
 
 
-def alter_configs(ctx: RequestContext, request: AlterConfigsRequest) -> None:
+def alter_configs(
+    ctx: RequestContext, request: AlterConfigsRequest
+) -> config_admin.Response | None:
     """Replace all dynamic configs of resources.
 
-    Behaviour: resources fail alone; values that can be obeyed are obeyed when this is answered.
+    Behaviour: resources fail alone; values that can be obeyed are obeyed when this is answered. A
+               broker's values are checked, as at its start, by that broker, which must be asked.
     Versions:  all alike; Java clients of 4.0 and later only send IncrementalAlterConfigs.
     Gaps:      alter.config.policy.class.name is not served.
     """
-    pass_on(ctx, request)
+    return config_admin.alter(ctx, request)
 
 
 def incremental_alter_configs(
     ctx: RequestContext, request: IncrementalAlterConfigsRequest
-) -> IncrementalAlterConfigsResponse | None:
+) -> config_admin.Response | None:
     """Set, delete, append to or subtract from single configs.
 
     Behaviour: as AlterConfigs. Log levels (BROKER_LOGGER) change in this process and are not kept.
     Versions:  all alike.
     Gaps:      alter.config.policy.class.name is not served.
     """
-    loggers = [r for r in request.resources if r.resource_type == schema.BROKER_LOGGER]
-    if not loggers:
-        pass_on(ctx, request)
-        return None
-    if len(loggers) != len(request.resources):
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, "log levels cannot be changed together with other configs"
-        )
-    results = []
-    for resource in loggers:
-        code, message = _alter_loggers(ctx, resource, request.validate_only)
-        results.append(
-            IncrementalAlterConfigsResponse.Resource(
-                error_code=code,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-        )
-    return IncrementalAlterConfigsResponse(responses=results)
-
-
-def _alter_loggers(
-    ctx: RequestContext, resource: IncrementalAlterConfigsRequest.Resource, validate_only: bool
-) -> tuple[int, str | None]:
-    if resource.resource_name != str(ctx.broker.node_id):
-        return ErrorCode.INVALID_REQUEST, f"expected broker id {ctx.broker.node_id}"
-    changes: list[tuple[str, int]] = []
-    for config in resource.configs:
-        if config.config_operation == 1:  # DELETE: back to what the root logger says
-            changes.append((config.name, logging.NOTSET))
-        elif config.config_operation == 0 and (config.value or "").upper() in _LEVELS:
-            changes.append((config.name, _LEVELS[(config.value or "").upper()]))
-        else:
-            return ErrorCode.INVALID_CONFIG, f"{config.name}: expected one of {', '.join(_LEVELS)}"
-        if config.name != _ROOT_LOGGER and config.name not in logging.Logger.manager.loggerDict:
-            return ErrorCode.INVALID_CONFIG, f"there is no logger {config.name!r}"
-    if not validate_only:
-        for name, level in changes:
-            logging.getLogger(None if name == _ROOT_LOGGER else name).setLevel(level)
-    return ErrorCode.NONE, None
+    return config_admin.incremental_alter(ctx, request)
 
 
 def describe_configs(
@@ -210,7 +169,7 @@ def describe_configs(
     documentation = schema.documentation() if request.include_documentation else {}
     results = []
     for resource in request.resources:
-        code, message = int(ErrorCode.NONE), None
+        code, message = int(ErrorCode.NONE), ""
         entries: list[ConfigEntry] = []
         try:
             entries = _describe(ctx, resource.resource_type, resource.resource_name)
@@ -236,37 +195,25 @@ def _describe(ctx: RequestContext, resource_type: int, name: str) -> list[Config
     image = ctx.broker.metadata
     if resource_type == schema.TOPIC:
         if image.topic(name) is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+            raise absent_topic_error(name)
         return schema.describe_topic(config, image.config(resource_type, name))
-    if resource_type in (schema.BROKER, schema.BROKER_LOGGER):
-        if name != str(ctx.broker.node_id) and (name or resource_type != schema.BROKER):
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"unexpected broker id {name!r}: expected {ctx.broker.node_id} or an empty name",
-            )
-        if resource_type == schema.BROKER_LOGGER:
-            return _describe_loggers()
-        return schema.describe_broker(config) if name else schema.describe_cluster_default(config)
-    if resource_type == schema.GROUP:
+    if resource_type == schema.BROKER:
         if not name:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "the name of a group must not be empty")
-        return schema.describe_group(config, image.config(resource_type, name))
-    if resource_type == schema.CLIENT_METRICS:
-        return schema.describe_client_metrics(image.config(resource_type, name))
-    raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown resource type {resource_type}")
-
-
-def _describe_loggers() -> list[ConfigEntry]:
-    names = [_ROOT_LOGGER, *sorted(logging.Logger.manager.loggerDict)]
-    entries = []
-    for name in names:
-        level = logging.getLogger(None if name == _ROOT_LOGGER else name).getEffectiveLevel()
-        value = _LEVEL_NAMES.get(level, "INFO")
-        source = schema.DYNAMIC_BROKER_LOGGER_CONFIG
-        entries.append(
-            ConfigEntry(name, value, False, source, False, (), schema.CONFIG_TYPES["STRING"])
-        )
-    return entries
+            return schema.describe_cluster_default(config)
+        config_admin.check_own_id(ctx, name)
+        return schema.describe_broker(config)
+    if resource_type == schema.BROKER_LOGGER:
+        config_admin.check_own_id(ctx, name)
+        return config_admin.describe_loggers()
+    if resource_type not in (schema.GROUP, schema.CLIENT_METRICS):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown resource type {resource_type}")
+    if not name:
+        what = "group" if resource_type == schema.GROUP else "client-metrics subscription"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"the name of a {what} must not be empty")
+    overrides = image.config(resource_type, name)
+    if resource_type == schema.GROUP:
+        return schema.describe_group(config, overrides)
+    return schema.describe_client_metrics(overrides)
 
 
 def _described(

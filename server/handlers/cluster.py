@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from replication.controller.bootstrap import SERVED_FEATURES, SUPPORTED_FEATURES
 from replication.controller.context import ControllerContext
-from replication.controller.topics import check_topic_name
 from replication.metadata.image import NO_LEADER
+from replication.metadata.topic_names import INTERNAL_TOPICS, absent_topic_error
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.cluster import (
     ApiVersionsRequest,
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from server.handlers import ApiHandler
     from server.network.request_channel import RequestContext
     from wire.messages.admin import CreateTopicsResponse
-
-INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 
 # Bits by AclOperation's number; which operations a resource has: AclEntry.supportedOperations.
 _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
@@ -164,7 +162,7 @@ def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse 
     topics = request.topics
     version = ctx.api_version
     if topics is None or (version == 0 and not topics):
-        return _metadata_response(ctx, request, sorted(ctx.broker.metadata.topics_by_name), {})
+        return _metadata_response(ctx, request, sorted(ctx.broker.metadata.topics_by_name))
     if version < 12 and any(t.name is None or t.topic_id != ZERO_UUID for t in topics):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"topic ids are not supported in version {version}"
@@ -174,29 +172,21 @@ def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse 
         return _metadata_by_id(ctx, request, ids)
     names = list(dict.fromkeys(t.name or "" for t in topics))
     image: MetadataImage = ctx.broker.metadata
-    missing = {name: _missing(name) for name in names if name not in image.topics_by_name}
     creatable = [
         name
-        for name, code in missing.items()
-        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name not in INTERNAL_TOPICS
+        for name in names
+        if name not in image.topics_by_name
+        and name not in INTERNAL_TOPICS
+        and absent_topic_error(name).code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     ]
     if (
         creatable
         and request.allow_auto_topic_creation
         and ctx.broker.config.get("auto.create.topics.enable")
     ):
-        _create_then_answer(ctx, creatable, _metadata_response(ctx, request, names, missing))
+        _create_then_answer(ctx, creatable, _metadata_response(ctx, request, names))
         return None
-    return _metadata_response(ctx, request, names, missing)
-
-
-def _missing(name: str) -> int:
-    """The error of a topic that is not there."""
-    try:
-        check_topic_name(name)
-    except KafkaError as error:
-        return int(error.code)
-    return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return _metadata_response(ctx, request, names)
 
 
 def _create_then_answer(ctx: RequestContext, names: list[str], response: MetadataResponse) -> None:
@@ -237,7 +227,7 @@ def _metadata_by_id(
     image: MetadataImage = ctx.broker.metadata
     found = [image.topics_by_id.get(topic_id) for topic_id in ids]
     response = _metadata_response(
-        ctx, request, [topic.name for topic in found if topic is not None], {}
+        ctx, request, [topic.name for topic in found if topic is not None]
     )
     response.topics += [
         MetadataResponse.Topic(
@@ -250,17 +240,17 @@ def _metadata_by_id(
 
 
 def _metadata_response(
-    ctx: RequestContext, request: MetadataRequest, names: Iterable[str], missing: dict[str, int]
+    ctx: RequestContext, request: MetadataRequest, names: Iterable[str]
 ) -> MetadataResponse:
     image: MetadataImage = ctx.broker.metadata
-    operations = ALL_TOPIC_OPERATIONS if request.include_topic_authorized_operations else None
+    asks_operations = request.include_topic_authorized_operations
+    operations = ALL_TOPIC_OPERATIONS if asks_operations else UNKNOWN_OPERATIONS
     reachable = _reachable_brokers(ctx)
     topics = []
     for name in names:
         topic = image.topics_by_name.get(name)
         if topic is None:
-            code = missing.get(name, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-            topics.append(_absent_topic(name, code))
+            topics.append(_absent_topic(name, operations))
         else:
             topics.append(_metadata_topic(ctx, topic, reachable, operations))
     cluster_operations = request.include_cluster_authorized_operations
@@ -300,9 +290,13 @@ def _controller_id(ctx: RequestContext, image: MetadataImage) -> int:
     return alive[0].broker_id if alive else -1
 
 
-def _absent_topic(name: str, code: int) -> MetadataResponse.Topic:
+def _absent_topic(name: str, operations: int) -> MetadataResponse.Topic:
     return MetadataResponse.Topic(
-        error_code=code, name=name, is_internal=name in INTERNAL_TOPICS, partitions=[]
+        error_code=absent_topic_error(name).code,
+        name=name,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[],
+        topic_authorized_operations=operations,
     )
 
 
@@ -310,7 +304,7 @@ def _metadata_topic(
     ctx: RequestContext,
     topic: TopicImage,
     reachable: Mapping[int, tuple[str, int]],
-    operations: int | None,
+    operations: int,
 ) -> MetadataResponse.Topic:
     image: MetadataImage = ctx.broker.metadata
     # Old clients take LEADER_NOT_AVAILABLE for "ask again", and LISTENER_NOT_FOUND for a failure.
@@ -335,7 +329,7 @@ def _metadata_topic(
             )
             for index, partition in sorted(topic.partitions.items())
         ],
-        topic_authorized_operations=UNKNOWN_OPERATIONS if operations is None else operations,
+        topic_authorized_operations=operations,
     )
 
 
@@ -377,7 +371,7 @@ def describe_cluster(
     """
     served = _CONTROLLER_ENDPOINTS if ctx.broker.role == "controller" else _BROKER_ENDPOINTS
     if request.endpoint_type != served:
-        return _wrong_endpoint(ctx, request.endpoint_type, served)
+        return _wrong_endpoint(ctx.api_version, request.endpoint_type, served)
     if served == _CONTROLLER_ENDPOINTS:
         nodes = _controllers(ctx)
         controller_id = ctx.broker.raft.leader_id
@@ -426,9 +420,7 @@ def _controllers(ctx: RequestContext) -> list[DescribeClusterResponse.Broker]:
     ]
 
 
-def _wrong_endpoint(
-    ctx: RequestContext, endpoint_type: int, served: int
-) -> DescribeClusterResponse:
+def _wrong_endpoint(api_version: int, endpoint_type: int, served: int) -> DescribeClusterResponse:
     names = {_BROKER_ENDPOINTS: "brokers", _CONTROLLER_ENDPOINTS: "controllers"}
     if endpoint_type in names:
         code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
@@ -436,14 +428,10 @@ def _wrong_endpoint(
     else:
         code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
         message = f"unsupported endpoint type {endpoint_type}"
-    if ctx.api_version == 0:
+    if api_version == 0:
         code = ErrorCode.INVALID_REQUEST  # version 0 knows neither code
     return DescribeClusterResponse(
-        error_code=code,
-        error_message=message,
-        endpoint_type=endpoint_type,
-        cluster_id=ctx.broker.cluster_id,
-        brokers=[],
+        error_code=code, error_message=message, cluster_id="", brokers=[]
     )
 
 
@@ -464,7 +452,13 @@ def describe_topic_partitions(
     if cursor is not None and cursor.partition_index < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor's partition index is negative")
     image: MetadataImage = ctx.broker.metadata
-    names = sorted({topic.name for topic in request.topics} or image.topics_by_name)
+    asked = {topic.name for topic in request.topics}
+    if cursor is not None and asked and cursor.topic_name not in asked:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"the cursor's topic {cursor.topic_name!r} is none of those asked for",
+        )
+    names = sorted(asked or image.topics_by_name)
     if cursor is not None:
         names = names[bisect_left(names, cursor.topic_name) :]
     limit = min(
@@ -495,7 +489,7 @@ class _Page:
         """Add a topic's partitions from index `first`; False when the page is full."""
         topic = self._image.topics_by_name.get(name)
         if topic is None:
-            self.topics.append(self._topic(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, ()))
+            self.topics.append(self._topic(name, absent_topic_error(name).code, None, ()))
             return True
         indexes = [index for index in sorted(topic.partitions) if index >= first]
         if not self._left and indexes:
@@ -525,9 +519,7 @@ class _Page:
             partitions=[
                 self._partition(index, topic.partitions[index]) for index in indexes if topic
             ],
-            topic_authorized_operations=UNKNOWN_OPERATIONS
-            if topic is None
-            else ALL_TOPIC_OPERATIONS,
+            topic_authorized_operations=ALL_TOPIC_OPERATIONS,
         )
 
     def _partition(self, index: int, partition: PartitionRegistration) -> Any:

@@ -44,15 +44,16 @@ def pass_on(
         else:
             ctx.respond_error(request, response.code, response.detail)
 
-    ctx.broker.controller.submit(
-        request,
-        answer,
-        context=ControllerContext(
-            principal=ctx.principal,
-            api_version=ctx.api_version,
-            client_id=ctx.client_id,
-            client_host=ctx.peer_host,
-        ),
+    ctx.broker.controller.submit(request, answer, context=controller_context(ctx))
+
+
+def controller_context(ctx: RequestContext) -> ControllerContext:
+    """Who asks, for the controller."""
+    return ControllerContext(
+        principal=ctx.principal,
+        api_version=ctx.api_version,
+        client_id=ctx.client_id,
+        client_host=ctx.peer_host,
     )
 
 

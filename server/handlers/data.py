@@ -16,6 +16,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from replication.metadata.topic_names import INTERNAL_TOPICS
 from replication.partition.requests import (
     CONSUMER_REPLICA_ID,
     DEBUGGING_REPLICA_ID,
@@ -24,7 +25,6 @@ from replication.partition.requests import (
     FetchPartition,
     FetchResult,
 )
-from server.handlers.cluster import INTERNAL_TOPICS
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.data import (
     DeleteRecordsRequest,

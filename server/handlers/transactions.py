@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from replication.controller.context import ControllerContext
+from replication.metadata.topic_names import absent_topic_error
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.transactions import (
     DescribeProducersRequest,
@@ -178,7 +179,9 @@ def _described(
     make = DescribeProducersResponse.Topic.Partition
     try:
         producers = ctx.broker.replica_manager.active_producers((name, index))
-    except KafkaError as error:
+    except KafkaError as failed:
+        is_there = failed.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        error = failed if is_there else absent_topic_error(name)
         return make(
             partition_index=index,
             error_code=error.code,

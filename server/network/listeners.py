@@ -138,8 +138,10 @@ def _check_ports(config: KafkaConfig, opened: Sequence[Listener]) -> None:
 
 def _check_protocol(config: KafkaConfig, name: str, is_controller: bool) -> None:
     """Refuse a listener whose protocol is not served."""
-    pairs = config.get_str(_PROTOCOL_MAP).split(",")
-    mapped = dict(pair.strip().upper().split(":", 1) for pair in pairs if ":" in pair)
+    pairs = [pair.strip().upper() for pair in config.get_str(_PROTOCOL_MAP).split(",")]
+    if any(pair and ":" not in pair for pair in pairs):
+        raise ConfigError(_PROTOCOL_MAP, config.text(_PROTOCOL_MAP), "expected NAME:PROTOCOL pairs")
+    mapped = dict(pair.split(":", 1) for pair in pairs if pair)
     protocol = mapped.get(name, name)
     if protocol not in _PROTOCOLS:
         if is_controller and name not in mapped:

@@ -24,7 +24,7 @@ from server.handlers import BROKER_APIS
 from server.handlers.fetch_session import FetchSessionCache
 from server.network.listeners import own_host_name
 from server.network.socket_server import SocketServer
-from server.node import settings
+from server.node import config_check, settings
 from server.node.broker_lifecycle import BrokerLifecycle
 from server.node.node_part import NodePart
 from server.node.shared_server import SharedServer
@@ -143,6 +143,7 @@ class BrokerServer(NodePart):
             links=None if self.is_alone else self._links,
             own_links=self._links,
         )
+        self.config.checks.append(config_check.check)
         self._apply_dynamic_configs()
         self.log_manager.startup(self.topic_config)
         self.shared.stop.then("logs", self._shutdown_logs)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from replication.raft.own_events import RaftConfig
 from server.config.kafka_config import ConfigError, KafkaConfig, catalogue, parse_value
+from server.config.validation import check_groups
 from server.network.listeners import read_listeners
 from server.node import quorum_config, settings
 from server.node.quorum_config import QuorumConfig
@@ -29,6 +30,7 @@ _REQUEST = "socket.request.max.bytes"
 _CONNECTIONS = "max.connections.per.ip"
 _DEDUPE = "log.cleaner.dedupe.buffer.size"
 _METADATA_DIR = "metadata.log.dir"
+_CORDONED = "cordoned.log.dirs"
 _DEDUPE_BYTES_MIN = 1 << 20
 
 # Beyond what the catalogue says of one key.
@@ -39,6 +41,7 @@ _AT_LEAST: Mapping[str, int] = {
     "controller.quorum.election.timeout.ms": 1,
     "default.replication.factor": 1,
     "group.min.session.timeout.ms": 1,
+    "log.cleaner.threads": 1,
     "offset.metadata.max.bytes": 0,
     "replica.fetch.min.bytes": 0,
     "replica.fetch.wait.max.ms": 0,
@@ -74,6 +77,7 @@ def check(config: KafkaConfig) -> QuorumConfig:
     _check_dirs(config)
     _check_connections(config)
     _check_logs(config)
+    check_groups(config, {})
     return quorum
 
 
@@ -96,6 +100,9 @@ def _check_dirs(config: KafkaConfig) -> None:
     for path, known in zip(dirs, real, strict=True):
         if real.count(known) > 1:
             raise ConfigError(key, config.text(key), f"names {path} twice")
+    for path in map(Path, config.get_list(_CORDONED)):
+        if path not in dirs:
+            raise ConfigError(_CORDONED, config.text(_CORDONED), f"{path} is not in {key}")
     metadata_dir = config.get_str(_METADATA_DIR)
     if metadata_dir and Path(metadata_dir) not in dirs and os.path.realpath(metadata_dir) in real:
         raise ConfigError(
@@ -121,7 +128,7 @@ def _check_connections(config: KafkaConfig) -> None:
 
 
 def _check_logs(config: KafkaConfig) -> None:
-    threads = max(config.get_int("log.cleaner.threads"), 1)
+    threads = config.get_int("log.cleaner.threads")
     if config.get_int(_DEDUPE) // threads <= _DEDUPE_BYTES_MIN:
         raise ConfigError(
             _DEDUPE,
@@ -131,6 +138,11 @@ def _check_logs(config: KafkaConfig) -> None:
     for key in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         if config.is_set(key) and config.get_int(key) == 0:
             raise ConfigError(key, "0", "expected at least 1, or -1 for ever")
+    for unit in ("ms", "bytes"):
+        key, local = f"local.retention.{unit}", config.get_int(f"log.local.retention.{unit}")
+        whole = int(config.topic_default(f"retention.{unit}") or -1)
+        if whole != -1 and local != -2 and not 0 <= local <= whole:
+            raise ConfigError(f"log.{key}", str(local), f"expected at most {whole}, or -2 for it")
     for name, definition in catalogue().topic.items():
         key = next((key for key in definition.synonyms if config.is_set(key)), "")
         text = config.topic_default(name) if key else None

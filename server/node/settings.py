@@ -192,7 +192,16 @@ def notes(config: KafkaConfig) -> list[str]:
 def apply_dynamic(
     config: KafkaConfig, own: Mapping[str, str], default: Mapping[str, str]
 ) -> set[str]:
-    """Take the node's dynamic values and the cluster-wide ones; returns the changed keys."""
+    """Take the node's dynamic values and the cluster-wide ones; returns the changed keys.
+
+    Values that this node could not start with (another broker took them, or an older release) are
+    not taken: the node goes on with those it has, and says so.
+    """
+    try:
+        config.with_dynamic(own, default)
+    except ConfigError as error:
+        logger.error("dynamic configs could not be applied error=%s", error)
+        return set()
     changed = config.update_dynamic(own, default)
     if changed:
         logger.info("configs changed keys=%s", ",".join(sorted(changed)))

@@ -63,16 +63,10 @@ class Schema:
         ("retention.ms", "cleanup.policy", "min.insync.replicas", "unclean.leader.election.enable")
     )
 
-    def validate(
-        self,
-        resource_type: int,
-        resource_name: str,
-        values: Mapping[str, str],
-        changed: frozenset[str],
-    ) -> None:
-        if "broker.id" in changed:
+    def validate(self, resource_type: int, resource_name: str, values: Mapping[str, str]) -> None:
+        if "broker.id" in values:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Cannot update these configs dynamically")
-        for name in changed:
+        for name in values:
             if name not in self.known:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
         if not values.get("retention.ms", "0").lstrip("-").isdecimal():

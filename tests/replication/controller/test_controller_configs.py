@@ -67,6 +67,33 @@ def test_append_starts_from_the_default_and_adds_nothing_twice(one: Cluster) -> 
     assert one.image.config(TOPIC, "orders")["cleanup.policy"] == "compact"
 
 
+def test_lists_are_trimmed_and_hold_nothing_twice(one: Cluster) -> None:
+    def policy(operation: int, value: str) -> str:
+        one.incremental_alter(ops(TOPIC, "orders", ("cleanup.policy", operation, value)))
+        return one.image.config(TOPIC, "orders")["cleanup.policy"]
+
+    assert policy(APPEND, " compact , compact,") == "delete,compact"
+    assert policy(APPEND, "compact") == "delete,compact"
+    assert policy(SUBTRACT, " delete") == "compact"
+    assert policy(SET, "compact, delete,compact") == "compact, delete,compact", "as it was given"
+    assert policy(SUBTRACT, "compact") == "delete"
+
+
+def test_append_ends_where_a_record_would_be_too_long(one: Cluster) -> None:
+    grown = ops(TOPIC, "orders", ("cleanup.policy", SET, "x" * 32_767))
+    assert codes(one.incremental_alter(grown)) == [0]
+    longer = ops(TOPIC, "orders", ("cleanup.policy", APPEND, "y"))
+    assert codes(one.incremental_alter(longer)) == [ErrorCode.INVALID_CONFIG]
+
+
+def test_illegal_names_and_wrong_values_are_told_before_a_topic_is_looked_for(one: Cluster) -> None:
+    invalid = ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert codes(one.incremental_alter(ops(TOPIC, "a/b", ("retention.ms", SET, "1")))) == [invalid]
+    assert codes(one.alter(values(TOPIC, "a/b", retention_ms="1"))) == [invalid]
+    wrong = ops(TOPIC, "absent", ("retention.ms", SET, "soon"))
+    assert codes(one.incremental_alter(wrong)) == [ErrorCode.INVALID_CONFIG]
+
+
 def test_append_to_what_is_no_list_is_refused(one: Cluster) -> None:
     (entry,) = one.incremental_alter(ops(TOPIC, "orders", ("retention.ms", APPEND, "1"))).responses
     assert entry.error_code == ErrorCode.INVALID_CONFIG

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replication.controller.topics import check_topic_name
+from replication.metadata.topic_names import check_topic_name
 from tests.replication.controller_support import Cluster, errors_of, new_topic
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import CreatePartitionsRequest, DeleteTopicsRequest
@@ -163,7 +163,7 @@ def test_names_that_differ_in_dot_and_underscore_collide(one: Cluster) -> None:
         ("my.topic", ErrorCode.TOPIC_ALREADY_EXISTS),
     ]
     both = one.create_topics(new_topic("x.y", 1, 1), new_topic("x_y", 1, 1))
-    assert errors_of(both) == [("x.y", 0), ("x_y", ErrorCode.INVALID_TOPIC_EXCEPTION)]
+    assert errors_of(both) == [("x.y", 0), ("x_y", 0)], "Kafka looks at existing topics only"
 
 
 def test_topics_of_one_request_fail_alone(one: Cluster) -> None:
@@ -267,6 +267,24 @@ def test_older_versions_name_topics_in_another_field(one: Cluster) -> None:
     ]
 
 
+@pytest.mark.parametrize("by_name_first", [True, False])
+def test_a_topic_named_by_both_name_and_id_is_answered_once_and_stays(
+    one: Cluster, by_name_first: bool
+) -> None:
+    one.create("a")
+    a = one.image.topics_by_name["a"].topic_id
+    both = [("a", ZERO_UUID), (None, a)]
+    request = DeleteTopicsRequest(
+        topics=[
+            DeleteTopicsRequest.Topic(name=name, topic_id=topic_id)
+            for name, topic_id in (both if by_name_first else both[::-1])
+        ],
+        timeout_ms=1000,
+    )
+    assert errors_of(one.delete_topics(request)) == [("a", ErrorCode.INVALID_REQUEST)]
+    assert "a" in one.image.topics_by_name
+
+
 def test_deletions_that_cannot_be_are_named_one_by_one(one: Cluster) -> None:
     one.create("a")
     one.create("b")
@@ -283,10 +301,10 @@ def test_deletions_that_cannot_be_are_named_one_by_one(one: Cluster) -> None:
     )  # fmt: skip
     assert errors_of(one.delete_topics(request)) == [
         ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (None, ErrorCode.UNKNOWN_TOPIC_ID),
-        (None, ErrorCode.INVALID_REQUEST), ("b", ErrorCode.INVALID_REQUEST), ("a", 0),
         (None, ErrorCode.INVALID_REQUEST), ("b", ErrorCode.INVALID_REQUEST),
+        ("a", ErrorCode.INVALID_REQUEST), ("b", ErrorCode.INVALID_REQUEST),
     ]  # fmt: skip
-    assert list(one.image.topics_by_name) == ["b"]
+    assert list(one.image.topics_by_name) == ["a", "b"]
 
 
 def test_deletion_may_be_switched_off() -> None:

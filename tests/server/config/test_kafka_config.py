@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from server.config import kafka_config
 from server.config.kafka_config import (
     PROFILE,
+    ConfigDef,
     ConfigError,
     KafkaConfig,
+    Value,
     catalogue,
     load_properties,
     parse_value,
-    validate_broker_config,
-    validate_group_config,
-    validate_topic_config,
+    value_text,
 )
-from wire.errors import ErrorCode, KafkaError
 
 
 def test_every_default_of_the_catalogue_is_valid_by_its_own_rule() -> None:
@@ -118,48 +118,50 @@ def test_log_dirs_that_name_no_directory_are_not_the_default(text: str) -> None:
         KafkaConfig({"log.dirs": text}).log_dirs()
 
 
+def test_a_value_and_what_is_remembered_of_it_come_from_one_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An update comes when a reader has found the text, and has not yet remembered its value."""
+    config = KafkaConfig()
+    config.update_dynamic({"message.max.bytes": "1000"}, {})
+    really = kafka_config.parse_value
+
+    def update_meanwhile(definition: ConfigDef, text: str) -> Value:
+        monkeypatch.setattr(kafka_config, "parse_value", really)
+        config.update_dynamic({"message.max.bytes": "2000"}, {})
+        return really(definition, text)
+
+    monkeypatch.setattr(kafka_config, "parse_value", update_meanwhile)
+    assert config.get("message.max.bytes") == 1000, "what was true when it was asked"
+    assert config.get("message.max.bytes") == 2000
+
+
+def test_a_configuration_that_could_be_is_checked_and_changes_nothing() -> None:
+    config = KafkaConfig({"message.max.bytes": "1000"})
+    asked: list[Value] = []
+    config.checks.append(lambda other: asked.append(other.get("message.max.bytes")))
+    other = config.with_dynamic({"message.max.bytes": "2000", "my.own.key": "x"}, {})
+    assert (other.get("message.max.bytes"), config.get("message.max.bytes")) == (2000, 1000)
+    assert asked == [2000]
+    with pytest.raises(ConfigError, match="whole number"):
+        config.with_dynamic({}, {"message.max.bytes": "many"})
+
+
 @pytest.mark.parametrize(
-    ("values", "expected"),
+    ("name", "text", "shown"),
     [
-        ({"retention.mss": "1"}, "did you mean retention.ms?"),
-        ({"retention.ms": "-2"}, "at least -1"),
-        ({"cleanup.policy": "compress"}, "compact, delete"),
-        ({"remote.storage.enable": "true"}, "tiered storage is not served"),
-        *(
-            ({f"{side}.replication.throttled.replicas": value}, "partition:broker pairs")
-            for side in ("leader", "follower")
-            for value in ("0", "0:1,x:2", "0:1,*", "0:-1", "0:1:2", "0=1", "[0:1]", "all")
-        ),
-        ({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, "at most"),
+        ("log.preallocate", "TRUE", "true"),
+        ("num.io.threads", " +9 ", "9"),
+        ("log.cleanup.policy", "delete, compact,delete", "delete,compact"),
+        ("log.cleaner.min.cleanable.ratio", "0.50", "0.5"),
+        ("log.cleaner.io.max.bytes.per.second", "12345678.5", "1.23456785E7"),
+        ("log.cleaner.io.max.bytes.per.second", "1.7976931348623157E308", "1.7976931348623157E308"),
+        ("log.cleaner.io.max.bytes.per.second", "10000000", "1.0E7"),
+        ("compression.type", " gzip ", "gzip"),
     ],
 )
-def test_topic_overrides_are_refused_with_invalid_config(
-    values: dict[str, str], expected: str
-) -> None:
-    with pytest.raises(KafkaError) as caught:
-        validate_topic_config(values)
-    assert caught.value.code == ErrorCode.INVALID_CONFIG
-    assert expected in caught.value.detail
-
-
-@pytest.mark.parametrize("value", ["", "*", " * ", "0:1", "0:1, 12:345"])
-def test_throttled_replicas_are_a_star_or_pairs(value: str) -> None:
-    validate_topic_config(
-        {f"{side}.replication.throttled.replicas": value for side in ("leader", "follower")}
-    )
-
-
-def test_read_only_broker_keys_cannot_be_changed_dynamically() -> None:
-    validate_broker_config({"log.retention.ms": "1000"})
-    with pytest.raises(KafkaError) as caught:
-        validate_broker_config({"num.partitions": "4"})
-    assert "read-only" in caught.value.detail
-
-
-def test_group_overrides_are_checked() -> None:
-    validate_group_config({"consumer.session.timeout.ms": "50000"})
-    with pytest.raises(KafkaError):
-        validate_group_config({"consumer.session.timeout.ms": "-1"})
+def test_a_value_is_told_as_kafka_tells_it(name: str, text: str, shown: str) -> None:
+    assert value_text(parse_value(catalogue().broker[name], text)) == shown
 
 
 def test_a_properties_file_is_read_as_java_does(tmp_path: Path) -> None:

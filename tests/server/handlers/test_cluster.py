@@ -166,13 +166,15 @@ def test_null_and_empty_topics_mean_all_or_none_by_version():
 
 def test_authorized_operations_are_all_there_are_when_asked_for():
     request = metadata(
-        ["t"],
+        ["t", "absent", "a/b"],
+        allow_auto_topic_creation=False,
         include_cluster_authorized_operations=True,
         include_topic_authorized_operations=True,
     )
     answer = connected(topic_image("t")).ask(request, 10)
     assert answer.cluster_authorized_operations == ALL_CLUSTER_OPERATIONS == 8096
-    assert answer.topics[0].topic_authorized_operations == ALL_TOPIC_OPERATIONS == 3576
+    assert {t.topic_authorized_operations for t in answer.topics} == {ALL_TOPIC_OPERATIONS}
+    assert ALL_TOPIC_OPERATIONS == 3576
 
 
 def test_metadata_by_topic_id():
@@ -358,6 +360,7 @@ def test_describe_cluster_refuses_other_endpoints(kind, code):
     answer = connected().ask(request, 1)
     assert (answer.error_code, answer.brokers) == (code, [])
     assert answer.error_message
+    assert (answer.endpoint_type, answer.cluster_id) == (1, ""), "nothing but the error, as Kafka"
 
 
 def test_describe_cluster_on_a_controller_listener_names_the_controllers():
@@ -406,7 +409,8 @@ def test_topics_are_described_by_name_in_order_and_unknown_ones_named():
     assert shape(answer) == [("a", 0, [0]), ("b", 0, [0, 1]), ("x", 3, [])]
     assert answer.next_cursor is None
     assert answer.topics[1].topic_id == TOPIC_ID
-    assert answer.topics[1].topic_authorized_operations == ALL_TOPIC_OPERATIONS
+    assert {t.topic_authorized_operations for t in answer.topics} == {ALL_TOPIC_OPERATIONS}
+    assert shape(asked.ask(described(["a/b", ""]), 0)) == [("", 17, []), ("a/b", 17, [])]
     assert shape(asked.ask(described(), 0)) == [("a", 0, [0]), ("b", 0, [0, 1])]
 
 
@@ -433,6 +437,13 @@ def test_paging_visits_each_partition_once(limit, by):
 def test_a_cursor_at_a_deleted_topic_goes_on_with_the_next():
     asked = connected(topic_image("a"), topic_image("c", topic_id=OTHER_ID))
     assert shape(asked.ask(described(cursor=("b", 7)), 0)) == [("c", 0, [0])]
+
+
+@pytest.mark.parametrize(("topic", "code"), [("b", None), ("x", 3), ("c", 42)])
+def test_a_cursor_is_at_one_of_the_topics_asked_for(topic, code):
+    asked = connected(topic_image("a"), topic_image("b", topic_id=OTHER_ID))
+    answer = asked.ask(described(["b", "x"], cursor=(topic, 0)), 0)
+    assert {t.error_code for t in answer.topics} == ({0, 3} if code is None else {code})
 
 
 def test_a_negative_cursor_is_refused_and_a_limit_below_one_is_one():

@@ -126,9 +126,14 @@ def test_active_producers_are_described(asked):
     entry.last_timestamp = 1234
     asked.broker.replica_manager.producers["t", 0] = [entry]
     request = DescribeProducersRequest(
-        topics=[DescribeProducersRequest.Topic(name="t", partition_indexes=[0, 5])]
+        topics=[
+            DescribeProducersRequest.Topic(name="t", partition_indexes=[0, 5]),
+            DescribeProducersRequest.Topic(name="a/b", partition_indexes=[0]),
+        ]
     )
-    found, missing = asked.ask(request, 0).topics[0].partitions
+    described, impossible = asked.ask(request, 0).topics
+    assert impossible.partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    found, missing = described.partitions
     (producer,) = found.active_producers
     assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (33, 2, -1)
     assert (producer.last_timestamp, producer.current_txn_start_offset) == (1234, -1)
