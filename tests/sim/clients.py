@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _TIMEOUT_MS = 1_500
 _IN_FLIGHT = 5
 _REFUSALS = 40
+_MAX_WAIT_MS = 200
+_DELETED = b"a deleted topic!"
 _NONE, _DUPLICATE = 0, int(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 
 
@@ -205,7 +207,8 @@ class Consumer:
     """Reads one partition from its start, and again; nothing it has read may change.
 
     It reads from followers too, as one with a rack does (KIP-392); one that ends before its
-    position sends it back to the leader.
+    position sends it back to the leader. Its fetches name a deleted topic besides, of which it
+    never hears: it must not be answered sooner for that, or it would spin.
     """
 
     def __init__(self, cluster: SimCluster, key: TopicPartition) -> None:
@@ -216,6 +219,8 @@ class Consumer:
         self._epoch = -1
         self._topic_id = b""
         self._asked = self._leader = -1
+        self._waited_ms = 0
+        """How long its fetch was at the broker."""
         self.is_over = False
         self._poll()
 
@@ -238,13 +243,13 @@ class Consumer:
         if self._world.chance(0.3):
             self._asked = self._world.random.choice(registration.isr)
         request = FetchRequest(
-            max_wait_ms=200,
+            max_wait_ms=_MAX_WAIT_MS,
             min_bytes=1,
             max_bytes=1 << 16,
             isolation_level=self._world.between(0, 1),
             topics=[
                 FetchRequest.Topic(
-                    topic_id=self._topic_id,
+                    topic_id=topic_id,
                     partitions=[
                         FetchRequest.Topic.Partition(
                             partition=self._key[1],
@@ -254,13 +259,24 @@ class Consumer:
                         )
                     ],
                 )
+                for topic_id in (self._topic_id, _DELETED)
             ],
         )
         data = b"".join(request.encode(13))
+
+        def serve(node: SimNode, reply: Reply) -> None:
+            came_ms = self._world.ms
+
+            def respond(out: bytes | None) -> None:
+                self._waited_ms = self._world.ms - came_ms
+                reply(out)
+
+            serve_data(node, FetchRequest, data, 13, respond)
+
         self._cluster.network.call(
             None,
             self._asked,
-            lambda node, reply: serve_data(node, FetchRequest, data, 13, reply),
+            serve,
             self._answered,
             _TIMEOUT_MS,
             needs_broker=True,
@@ -278,6 +294,8 @@ class Consumer:
             raise InvariantBroken(
                 f"NoConsumerBeyondTheLog: {self._key} at {self._position} is out of range"
             )
+        if not answer.error_code and not answer.records and self._waited_ms < _MAX_WAIT_MS:
+            raise InvariantBroken(f"NothingHurries: {self._key} after {self._waited_ms} ms")
         if answer.error_code or not answer.records:
             return
         exposed = self._cluster.check.exposed.get((self._topic_id, self._key[1]))

@@ -14,6 +14,7 @@
     JoinsWithAll              who is proposed for the ISR has that, when it is proposed (H-6)
     SameBelowHW               no offset below a HW has two contents, on any replica, for any reader
     ReadBelowHW               a consumer is given nothing that is not committed (V-1)
+    NothingHurries            a fetch without news is not answered before its time is over
     OffsetNeverGoesBack       a group's committed offset (section G)
 
 `Exposed` is the log that somebody may have seen: it grows with the high watermark of whoever thinks

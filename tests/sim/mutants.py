@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from replication.controller import cluster as controller_cluster
+from replication.following.fetcher_manager import ReplicaFetcherManager
 from replication.partition import isr as isr_rules
 from replication.partition.isr import IsrState, IsrUpdate, ReplicaState
 from replication.partition.partition import Partition
@@ -29,6 +30,7 @@ from replication.raft.driver import RaftDriver
 from replication.raft.events import ElectionState
 from replication.raft.leader_state import LeaderState, committed_offset
 from replication.raft.log import RaftLog
+from replication.replicas import replica_reads
 from server.coordinator.shard import Shard
 from storage.log import follower_append, log_sync
 from tests.sim.cluster import Options
@@ -243,6 +245,24 @@ def _followers_serve_to_their_end() -> AbstractContextManager[Any]:
     return patch.object(PartitionReads, "read_records", read_records)
 
 
+def _answer_for_the_unknown() -> AbstractContextManager[Any]:
+    return patch.object(replica_reads, "_UNKNOWN", frozenset())
+
+
+def _end_a_fetcher_in_use() -> AbstractContextManager[Any]:
+    """As when another thread had found it idle just before the partition came to it."""
+    real = ReplicaFetcherManager._look_at
+
+    def look_at(self: ReplicaFetcherManager, partition: Any) -> None:
+        real(self, partition)
+        slots = [slot for slot, _ in self._fetched_by.values()]
+        slot, _ = self._fetched_by.get(partition.topic_partition, (None, None))
+        if slot is not None and slots.count(slot) == 1:
+            self._running[slot].runner.shutdown()
+
+    return patch.object(ReplicaFetcherManager, "_look_at", look_at)
+
+
 _HASTY = {
     "config": {
         "controller.quorum.election.timeout.ms": "120",
@@ -284,6 +304,9 @@ MUTANTS = (
            60, {}),
     Mutant("a follower serves consumers to its log's end", _followers_serve_to_their_end, "network",
            60, {}),
+    Mutant("a deleted topic answers a fetch of quiet ones", _answer_for_the_unknown, "topics", 5,
+           {}),
+    Mutant("a partition comes to a fetcher that ends", _end_a_fetcher_in_use, "rolling", 5, {}),
 )  # fmt: skip
 
 
