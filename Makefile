@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help run test lint compat compat-cluster chaos compat-spark compat-pipeline sim sim-mutants bench bench-quick bench-micro clean
+.PHONY: help run test lint compat compat-cluster chaos compat-spark compat-pipeline fuzz sim sim-mutants bench bench-quick bench-micro clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -36,6 +36,10 @@ compat-spark: $(VENV)/.spark  ## Spark's Kafka source and sink against a real br
 
 compat-pipeline: $(VENV)/.spark  ## our Spark pipeline against real brokers (PIPELINE_KILL_ROUNDS=20: the long form)
 	$(BIN)/python -m pytest compat_tests/pipeline $(ARGS)
+
+N ?= 100000
+fuzz: $(VENV)/.test  ## wild requests to every listener, honest clients beside them: N=1000000 SEED=17
+	$(BIN)/python -m compat_tests.fuzz --requests $(N) --seed $(or $(SEED),1) $(ARGS)
 
 SEEDS ?= 300
 sim: $(VENV)/.test  ## whole clusters in virtual time: SEEDS=10000, or one: SEED=17 (its story)
