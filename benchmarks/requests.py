@@ -22,8 +22,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from server.handlers import ApiHandler
 from server.network import channel
+from server.network.api import Api, Cost
 from server.network.listeners import Listener
 from server.network.socket_server import SocketServer, SocketServerConfig, keep_freed_memory
 from tests.server.handler_support import Asked, FakeBroker, image_of, topic_image
@@ -84,10 +84,11 @@ def _take(connection: Any, request: Any, parts: Any) -> None:
 
 
 def _serving(inline: bool, **config: Any) -> SocketServer:
-    api = ApiHandler(12, "Heartbeat", "groups", 0, 4, inline)
+    cost = Cost.SMALL if inline else Cost.BLOCKS
+    api = Api(12, "Heartbeat", "server.handlers.groups", (0, 4), cost=cost)
     api.load()
     api.handle = lambda ctx, request: HeartbeatResponse(error_code=0)
-    produce = ApiHandler(0, "Produce", "data", 3, 13, inline)
+    produce = Api(0, "Produce", "server.handlers.data", (3, 13), cost=cost)
     produce.load()
     produce.handle = lambda ctx, request: ctx.no_response()
     server = SocketServer(SocketServerConfig(**config), LOOPBACK, None, {12: api, 0: produce})

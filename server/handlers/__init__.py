@@ -1,4 +1,4 @@
-"""The dispatch tables: every API served on each kind of listener, and where its handler is.
+"""The registry of APIs: every API served, on which listeners, and where its handler is.
 
 `BROKER_APIS` are for clients and other brokers, `CONTROLLER_APIS` for the listeners of
 controller.listener.names: brokers, other voters, and tools with --bootstrap-controller (KIP-919).
@@ -10,8 +10,9 @@ Nearly always the area is also the file of wire/messages that declares the reque
     def produce(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | None
 
 A handler returns the response, or None when it answers later through `ctx`; it may raise KafkaError
-to answer everything it was asked with one code. `inline` says that it cannot block, nor take more
-than about a millisecond: it may run on a network thread.
+to answer everything it was asked with one code. Where the cost of a request lies in what it holds
+and not in its size (records that must be opened), `<function>_is_costly(ctx, request)` beside the
+handler says so, and it runs on a handler thread.
 
 Areas are imported at first use: a broker that nobody asks for its log directories never loads that
 code, and starts sooner.
@@ -22,149 +23,94 @@ and streams groups) is neither served nor advertised; see README's ledger.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from server.network.api import Api, Cost, Operation, Resource
 
-from wire.frame import request_header_version, response_header_version
-from wire.messages import request_class
+_SMALL, _BLOCKS = Cost.SMALL, Cost.BLOCKS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from wire.schema import Request, Response
-
-_NEVER = 1 << 15
-
-# (api_key, name, area, lowest version, highest version, inline, listeners); ranges and listeners
-# ("b" broker, "c" controller) are Kafka 4.3's. Two rows where the two have different handlers.
-_TABLE: tuple[tuple[int, str, str, int, int, bool, str], ...] = (
-    (0, "Produce", "data", 3, 13, True, "b"),
-    (1, "Fetch", "data", 4, 18, True, "b"),
-    (1, "Fetch", "quorum", 4, 18, True, "c"),
-    (2, "ListOffsets", "data", 1, 11, True, "b"),
-    (3, "Metadata", "cluster", 0, 13, True, "b"),
-    (8, "OffsetCommit", "groups", 2, 10, True, "b"),
-    (9, "OffsetFetch", "groups", 1, 10, True, "b"),
-    (10, "FindCoordinator", "groups", 0, 6, True, "b"),
-    (11, "JoinGroup", "groups", 0, 9, True, "b"),
-    (12, "Heartbeat", "groups", 0, 4, True, "b"),
-    (13, "LeaveGroup", "groups", 0, 5, True, "b"),
-    (14, "SyncGroup", "groups", 0, 5, True, "b"),
-    (15, "DescribeGroups", "groups", 0, 6, False, "b"),
-    (16, "ListGroups", "groups", 0, 5, False, "b"),
-    (18, "ApiVersions", "cluster", 0, 4, True, "bc"),
-    (19, "CreateTopics", "admin", 2, 7, False, "bc"),
-    (20, "DeleteTopics", "admin", 1, 6, False, "bc"),
-    (21, "DeleteRecords", "data", 0, 2, False, "b"),
-    (22, "InitProducerId", "transactions", 0, 5, True, "b"),
-    (23, "OffsetForLeaderEpoch", "data", 2, 4, True, "b"),
-    (32, "DescribeConfigs", "admin", 1, 4, False, "bc"),
-    (33, "AlterConfigs", "admin", 0, 2, False, "bc"),
-    (34, "AlterReplicaLogDirs", "admin", 1, 2, False, "b"),
-    (35, "DescribeLogDirs", "admin", 1, 5, False, "b"),
-    (37, "CreatePartitions", "admin", 0, 3, False, "bc"),
-    (42, "DeleteGroups", "groups", 0, 2, False, "b"),
-    (43, "ElectLeaders", "admin", 0, 2, False, "bc"),
-    (44, "IncrementalAlterConfigs", "admin", 0, 1, False, "bc"),
-    (45, "AlterPartitionReassignments", "admin", 0, 1, False, "bc"),
-    (46, "ListPartitionReassignments", "admin", 0, 0, False, "bc"),
-    (47, "OffsetDelete", "groups", 0, 0, False, "b"),
-    (52, "Vote", "quorum", 0, 2, True, "c"),
-    (53, "BeginQuorumEpoch", "quorum", 0, 1, True, "c"),
-    (54, "EndQuorumEpoch", "quorum", 0, 1, True, "c"),
-    (55, "DescribeQuorum", "quorum", 0, 2, False, "bc"),
-    (56, "AlterPartition", "controller", 2, 3, True, "c"),
-    (57, "UpdateFeatures", "admin", 0, 2, False, "bc"),
-    (58, "Envelope", "envelope", 0, 0, False, "c"),
-    (59, "FetchSnapshot", "quorum", 0, 1, True, "c"),
-    (60, "DescribeCluster", "cluster", 0, 2, True, "bc"),
-    (61, "DescribeProducers", "transactions", 0, 0, False, "b"),
-    (62, "BrokerRegistration", "controller", 0, 4, True, "c"),
-    (63, "BrokerHeartbeat", "controller", 0, 2, True, "c"),
-    (64, "UnregisterBroker", "admin", 0, 0, False, "bc"),
-    (67, "AllocateProducerIds", "controller", 0, 0, True, "c"),
-    (70, "ControllerRegistration", "controller", 0, 0, True, "c"),
-    (73, "AssignReplicasToDirs", "controller", 0, 0, True, "c"),
-    (74, "ListConfigResources", "admin", 0, 1, False, "b"),
-    (75, "DescribeTopicPartitions", "cluster", 0, 0, False, "b"),
-    (80, "AddRaftVoter", "quorum", 0, 1, True, "bc"),
-    (81, "RemoveRaftVoter", "quorum", 0, 0, True, "bc"),
-    (82, "UpdateRaftVoter", "quorum", 0, 0, True, "c"),
+# (api_key, name, area, lowest version, highest version, cost, listeners, operation and resource).
+# Versions and listeners are Kafka 4.3's: "b" brokers', "c" controllers', "f" a broker may pass it
+# on to the controller. Two rows where the two have different handlers.
+_TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
+    (0, "Produce", "data", 3, 13, _SMALL, "b", "WRITE TOPIC"),
+    (1, "Fetch", "data", 4, 18, _SMALL, "b", "READ TOPIC"),
+    (1, "Fetch", "quorum", 4, 18, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
+    (2, "ListOffsets", "data", 1, 11, _SMALL, "b", "DESCRIBE TOPIC"),
+    (3, "Metadata", "cluster", 0, 13, _SMALL, "b", "DESCRIBE TOPIC"),
+    (8, "OffsetCommit", "groups", 2, 10, _SMALL, "b", "READ GROUP"),
+    (9, "OffsetFetch", "groups", 1, 10, _SMALL, "b", "DESCRIBE GROUP"),
+    (10, "FindCoordinator", "groups", 0, 6, _SMALL, "b", "DESCRIBE GROUP"),
+    (11, "JoinGroup", "groups", 0, 9, _SMALL, "b", "READ GROUP"),
+    (12, "Heartbeat", "groups", 0, 4, _SMALL, "b", "READ GROUP"),
+    (13, "LeaveGroup", "groups", 0, 5, _SMALL, "b", "READ GROUP"),
+    (14, "SyncGroup", "groups", 0, 5, _SMALL, "b", "READ GROUP"),
+    (15, "DescribeGroups", "groups", 0, 6, _BLOCKS, "b", "DESCRIBE GROUP"),
+    (16, "ListGroups", "groups", 0, 5, _BLOCKS, "b", "DESCRIBE CLUSTER"),
+    (18, "ApiVersions", "cluster", 0, 4, _SMALL, "bc", ""),
+    (19, "CreateTopics", "admin", 2, 7, _BLOCKS, "bcf", "CREATE CLUSTER"),
+    (20, "DeleteTopics", "admin", 1, 6, _BLOCKS, "bcf", "DELETE TOPIC"),
+    (21, "DeleteRecords", "data", 0, 2, _BLOCKS, "b", "DELETE TOPIC"),
+    (22, "InitProducerId", "transactions", 0, 5, _SMALL, "b", "IDEMPOTENT_WRITE CLUSTER"),
+    (23, "OffsetForLeaderEpoch", "data", 2, 4, _SMALL, "b", "DESCRIBE TOPIC"),
+    (32, "DescribeConfigs", "admin", 1, 4, _BLOCKS, "bc", "DESCRIBE_CONFIGS CLUSTER"),
+    (33, "AlterConfigs", "admin", 0, 2, _BLOCKS, "bcf", "ALTER_CONFIGS CLUSTER"),
+    (34, "AlterReplicaLogDirs", "admin", 1, 2, _BLOCKS, "b", "ALTER CLUSTER"),
+    (35, "DescribeLogDirs", "admin", 1, 5, _BLOCKS, "b", "DESCRIBE CLUSTER"),
+    (37, "CreatePartitions", "admin", 0, 3, _BLOCKS, "bcf", "ALTER TOPIC"),
+    (42, "DeleteGroups", "groups", 0, 2, _BLOCKS, "b", "DELETE GROUP"),
+    (43, "ElectLeaders", "admin", 0, 2, _BLOCKS, "bcf", "ALTER CLUSTER"),
+    (44, "IncrementalAlterConfigs", "admin", 0, 1, _BLOCKS, "bcf", "ALTER_CONFIGS CLUSTER"),
+    (45, "AlterPartitionReassignments", "admin", 0, 1, _BLOCKS, "bcf", "ALTER CLUSTER"),
+    (46, "ListPartitionReassignments", "admin", 0, 0, _BLOCKS, "bcf", "DESCRIBE CLUSTER"),
+    (47, "OffsetDelete", "groups", 0, 0, _BLOCKS, "b", "DELETE GROUP"),
+    (52, "Vote", "quorum", 0, 2, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
+    (53, "BeginQuorumEpoch", "quorum", 0, 1, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
+    (54, "EndQuorumEpoch", "quorum", 0, 1, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
+    (55, "DescribeQuorum", "quorum", 0, 2, _BLOCKS, "bcf", "DESCRIBE CLUSTER"),
+    (56, "AlterPartition", "controller", 2, 3, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
+    (57, "UpdateFeatures", "admin", 0, 2, _BLOCKS, "bcf", "ALTER CLUSTER"),
+    (58, "Envelope", "envelope", 0, 0, _BLOCKS, "c", "CLUSTER_ACTION CLUSTER"),
+    (59, "FetchSnapshot", "quorum", 0, 1, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
+    (60, "DescribeCluster", "cluster", 0, 2, _SMALL, "bc", "DESCRIBE CLUSTER"),
+    (61, "DescribeProducers", "transactions", 0, 0, _BLOCKS, "b", "READ TOPIC"),
+    (62, "BrokerRegistration", "controller", 0, 4, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
+    (63, "BrokerHeartbeat", "controller", 0, 2, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
+    (64, "UnregisterBroker", "admin", 0, 0, _BLOCKS, "bcf", "ALTER CLUSTER"),
+    (67, "AllocateProducerIds", "controller", 0, 0, _SMALL, "cf", "CLUSTER_ACTION CLUSTER"),
+    (70, "ControllerRegistration", "controller", 0, 0, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
+    (73, "AssignReplicasToDirs", "controller", 0, 0, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
+    (74, "ListConfigResources", "admin", 0, 1, _BLOCKS, "b", "DESCRIBE_CONFIGS CLUSTER"),
+    (75, "DescribeTopicPartitions", "cluster", 0, 0, _BLOCKS, "b", "DESCRIBE TOPIC"),
+    (80, "AddRaftVoter", "quorum", 0, 1, _SMALL, "bcf", "ALTER CLUSTER"),
+    (81, "RemoveRaftVoter", "quorum", 0, 0, _SMALL, "bcf", "ALTER CLUSTER"),
+    (82, "UpdateRaftVoter", "quorum", 0, 0, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
 )
 
 # KAFKA-18659: some librdkafka releases take a broker without Produce v0 to lack compression.
-ADVERTISED_MIN_VERSION = {0: 0}
+_ADVERTISED_FROM = {0: 0}
 
 
-class ApiHandler:
-    """One served API. `handle` is None until `load` imported its area."""
-
-    __slots__ = (
-        "api_key",
-        "area",
-        "handle",
-        "inline",
-        "is_costly",
-        "max_version",
-        "min_version",
-        "name",
-        "request_class",
-        "request_flexible",
-        "response_flexible",
+def _api(
+    key: int, name: str, area: str, low: int, high: int, cost: Cost, listeners: str, may: str
+) -> Api:
+    operation, _, resource = may.partition(" ")
+    return Api(
+        key,
+        name,
+        f"{__name__}.{area}",
+        (low, high),
+        listeners,
+        cost,
+        (Operation[operation], Resource[resource]) if may else None,
+        is_forwardable="f" in listeners,
+        advertised_from=_ADVERTISED_FROM.get(key),
     )
 
-    request_class: type[Request]
 
-    def __init__(
-        self, api_key: int, name: str, area: str, min_version: int, max_version: int, inline: bool
-    ) -> None:
-        self.api_key = api_key
-        self.name = name
-        self.area = area
-        self.min_version = min_version
-        self.max_version = max_version
-        self.inline = inline
-        self.handle: Callable[[Any, Any], Response | None] | None = None
-        self.is_costly: Callable[[Any, Any], bool] | None = None
-        versions = range(min_version, max_version + 1)
-        self.request_flexible = next(
-            (v for v in versions if request_header_version(api_key, v) == 2), _NEVER
-        )
-        """First version with tagged fields in the request header."""
-        self.response_flexible = next(
-            (v for v in versions if response_header_version(api_key, v) == 1), _NEVER
-        )
-        """First version with tagged fields in the response header."""
-
-    @property
-    def function_name(self) -> str:
-        """The handler's name: the API's in snake_case."""
-        return "".join(f"_{c.lower()}" if c.isupper() else c for c in self.name).lstrip("_")
-
-    def load(self) -> Callable[[Any, Any], Response | None]:
-        """Import the API's messages and handlers."""
-        self.request_class = request_class(self.api_key)
-        handlers = import_module(f"{__name__}.{self.area}")
-        handle: Callable[[Any, Any], Response | None] = getattr(handlers, self.function_name)
-        self.is_costly = getattr(handlers, f"{self.function_name}_is_costly", None)
-        self.handle = handle  # last: another thread that sees it set sees the rest set
-        return handle
-
-    def unsupported_version(self) -> Response:
-        """ApiVersions' answer to a version newer than ours (KIP-511)."""
-        from server.handlers.cluster import unsupported_api_versions
-
-        return unsupported_api_versions(self)
-
-    def __repr__(self) -> str:
-        return f"ApiHandler({self.name} {self.min_version}-{self.max_version})"
+APIS = tuple(_api(*row) for row in _TABLE)
+BROKER_APIS = {api.api_key: api for api in APIS if "b" in api.listeners}
+CONTROLLER_APIS = {api.api_key: api for api in APIS if "c" in api.listeners}
 
 
-_SERVED = [(row[-1], ApiHandler(*row[:-1])) for row in _TABLE]
-BROKER_APIS = {api.api_key: api for listeners, api in _SERVED if "b" in listeners}
-CONTROLLER_APIS = {api.api_key: api for listeners, api in _SERVED if "c" in listeners}
-
-
-def apis_of(role: str) -> dict[int, ApiHandler]:
+def apis_of(role: str) -> dict[int, Api]:
     """The table of the listeners of a role (`ctx.broker.role`): "broker" or "controller"."""
     return CONTROLLER_APIS if role == "controller" else BROKER_APIS

@@ -18,6 +18,7 @@ from replication.controller.bootstrap import SERVED_FEATURES, SUPPORTED_FEATURES
 from replication.controller.context import ControllerContext
 from replication.metadata.image import NO_LEADER
 from replication.metadata.topic_names import INTERNAL_TOPICS, absent_topic_error
+from server.network.api import Resource
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.cluster import (
     ApiVersionsRequest,
@@ -40,32 +41,11 @@ if TYPE_CHECKING:
         PartitionRegistration,
         TopicImage,
     )
-    from server.handlers import ApiHandler
     from server.network.request_channel import RequestContext
     from wire.messages.admin import CreateTopicsResponse
 
-# Bits by AclOperation's number; which operations a resource has: AclEntry.supportedOperations.
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
-_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
-ALL_TOPIC_OPERATIONS = (
-    1 << _READ
-    | 1 << _WRITE
-    | 1 << _CREATE
-    | 1 << _DELETE
-    | 1 << _ALTER
-    | 1 << _DESCRIBE
-    | 1 << _DESCRIBE_CONFIGS
-    | 1 << _ALTER_CONFIGS
-)
-ALL_CLUSTER_OPERATIONS = (
-    1 << _CREATE
-    | 1 << _ALTER
-    | 1 << _DESCRIBE
-    | 1 << _CLUSTER_ACTION
-    | 1 << _DESCRIBE_CONFIGS
-    | 1 << _ALTER_CONFIGS
-    | 1 << _IDEMPOTENT_WRITE
-)
+ALL_TOPIC_OPERATIONS = Resource.TOPIC.all_operations
+ALL_CLUSTER_OPERATIONS = Resource.CLUSTER.all_operations
 
 AUTO_CREATION_WAIT_MS = 5_000
 """How long Metadata waits for a topic it has created."""
@@ -83,7 +63,7 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersion
     """List what this listener serves, and the feature levels of the cluster.
 
     Behaviour: derived from the listener's dispatch table; Produce is listed from 0 (KAFKA-18659).
-               Newer versions than ours are answered by `unsupported_api_versions` (KIP-511).
+               Newer versions than ours are answered by the request channel (KIP-511).
     Versions:  3 brings the client's software name and the features; below 4 features with minimum
                level 0 are left out, because old Java clients fail on them (KAFKA-17011).
     Gaps:      -
@@ -123,24 +103,16 @@ def _finalized(ctx: RequestContext, image: MetadataImage) -> dict[str, int]:
 
 
 def _api_keys(role: str) -> list[ApiVersionsResponse.ApiKey]:
-    from server.handlers import ADVERTISED_MIN_VERSION, apis_of
+    from server.handlers import apis_of
 
     return [
         ApiVersionsResponse.ApiKey(
             api_key=key,
-            min_version=ADVERTISED_MIN_VERSION.get(key, api.min_version),
+            min_version=api.advertised_from,
             max_version=api.max_version,
         )
         for key, api in sorted(apis_of(role).items())
     ]
-
-
-def unsupported_api_versions(api: ApiHandler) -> ApiVersionsResponse:
-    """What a client that asked in too new a version gets: the versions of ApiVersions itself."""
-    own = ApiVersionsResponse.ApiKey(
-        api_key=api.api_key, min_version=api.min_version, max_version=api.max_version
-    )
-    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
 
 
 # ---- Metadata

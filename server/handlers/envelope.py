@@ -21,16 +21,11 @@ from wire.messages.quorum import EnvelopeResponse
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from server.handlers import ApiHandler
+    from server.network.api import Api
     from wire.messages.quorum import EnvelopeRequest
     from wire.schema import Request, Response
 
 logger = logging.getLogger(__name__)
-
-FORWARDABLE = frozenset(
-    {19, 20, 30, 31, 33, 37, 38, 39, 40, 43, 44, 45, 46, 49, 51, 55, 57, 64, 67, 80, 81}
-)
-"""What a broker may pass on; those that are served."""
 
 
 def envelope(ctx: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse | None:
@@ -69,7 +64,7 @@ def _open(ctx: RequestContext, request: EnvelopeRequest) -> tuple[EnvelopedConte
     try:
         header = RequestHeader.decode(frame)
         api = CONTROLLER_APIS.get(header.api_key)
-        if header.api_key not in FORWARDABLE or api is None:
+        if api is None or not api.is_forwardable:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"API {header.api_key} is not passed on")
         if not api.min_version <= header.api_version <= api.max_version:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
@@ -91,7 +86,7 @@ class EnvelopedContext(RequestContext):
     def __init__(
         self,
         outer: RequestContext,
-        api: ApiHandler,
+        api: Api,
         header: RequestHeader,
         principal: str,
         peer_host: str,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from server.coordinator.group_coordinator import Gather
 from server.coordinator.group_messages import Client, LeavingMember
+from server.network.api import Resource
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import (
     DeleteGroupsRequest,
@@ -63,8 +64,7 @@ _AUTHORIZED_OPERATIONS_VERSION = 3
 _UNKNOWN_TOPIC = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _UNKNOWN_TOPIC_ID = int(ErrorCode.UNKNOWN_TOPIC_ID)
 
-# READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS as bits (AclOperation, AclEntry).
-_ALL_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+_ALL_GROUP_OPERATIONS = Resource.GROUP.all_operations
 
 
 # ---- FindCoordinator

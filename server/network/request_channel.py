@@ -49,7 +49,7 @@ from wire.primitives import skip_tags
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from server.handlers import ApiHandler
+    from server.network.api import Api
     from server.network.channel import Channel
     from server.network.processor import Processor
     from wire.schema import Request, Response
@@ -101,7 +101,7 @@ class RequestContext:
 
     def __init__(
         self,
-        api: ApiHandler,
+        api: Api,
         api_version: int,
         correlation_id: int,
         client_id: str,
@@ -231,7 +231,7 @@ class RequestChannel:
     """
 
     def __init__(
-        self, apis: Mapping[int, ApiHandler], broker: Any, handler_threads: int, queue_max: int
+        self, apis: Mapping[int, Api], broker: Any, handler_threads: int, queue_max: int
     ) -> None:
         self._apis = apis
         self._broker = broker
@@ -297,7 +297,7 @@ class RequestChannel:
         return True
 
     def _receive_unsupported(
-        self, channel: Channel, api: ApiHandler | None, key: int, version: int, correlation_id: int
+        self, channel: Channel, api: Api | None, key: int, version: int, correlation_id: int
     ) -> bool:
         """Close; or, for an ApiVersions newer than ours, answer in version 0 (N-3)."""
         if api is None or key != _API_VERSIONS or version < 0:
@@ -305,7 +305,7 @@ class RequestChannel:
             return True
         context = RequestContext(api, 0, correlation_id, "", channel, self._broker)
         channel.in_flight = context
-        context.respond(api.unsupported_version())
+        context.respond(unsupported_version(api))
         return True
 
     def _refuse(self, channel: Channel, reason: str) -> None:
@@ -422,6 +422,16 @@ class RequestChannel:
             self._queue.put(None)
         for thread in threads:
             thread.join(timeout)
+
+
+def unsupported_version(api: Api) -> Response:
+    """ApiVersions' answer to a version newer than ours: the versions of itself (KIP-511)."""
+    from wire.messages.cluster import ApiVersionsResponse
+
+    own = ApiVersionsResponse.ApiKey(
+        api_key=api.api_key, min_version=api.min_version, max_version=api.max_version
+    )
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
 
 
 _Queued = tuple[RequestContext, bytes, int]

@@ -42,7 +42,7 @@ from server.network.request_channel import RequestChannel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from server.handlers import ApiHandler
+    from server.network.api import Api
     from server.network.listeners import Listener
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class SocketServer:
         config: SocketServerConfig,
         listeners: Sequence[Listener],
         broker: Any,
-        apis: Mapping[int, ApiHandler],
+        apis: Mapping[int, Api],
         clock_ms: Callable[[], int] = monotonic_ms,
         inter_broker_name: str = "",
     ) -> None:

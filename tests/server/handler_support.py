@@ -226,10 +226,8 @@ class Asked:
         self.channel = FakeChannel(self.processor)
         apis = {}
         for key, api in apis_of(broker.role).items():
-            inline = type(api)(
-                api.api_key, api.name, api.area, api.min_version, api.max_version, True
-            )
-            apis[key] = inline
+            versions = (api.min_version, api.max_version)
+            apis[key] = type(api)(api.api_key, api.name, api.area, versions)
         self.requests = RequestChannel(apis, broker, 1, 500)
 
     def send(self, request: Request, version: int, client_id: str | None = "test") -> None:

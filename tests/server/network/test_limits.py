@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from server.handlers import ApiHandler
+from server.network.api import Api
 from server.network.limits import MemoryPool
 from server.network.listeners import Listener
 from server.network.socket_server import SocketServer, SocketServerConfig, monotonic_ms
@@ -37,7 +37,7 @@ class Served:
     def __init__(self, memory):
         self.taken = []
         self.clock = Clock()
-        api = ApiHandler(PRODUCE, "Produce", "data", 3, 13, True)
+        api = Api(PRODUCE, "Produce", "server.handlers.data", (3, 13))
         api.request_class, api.handle = ProduceRequest, self.produce
         config = SocketServerConfig(queued_max_request_bytes=memory)
         self.server = SocketServer(config, LOOPBACK, None, {PRODUCE: api}, self.clock)

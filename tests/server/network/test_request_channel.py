@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from server.handlers import ADVERTISED_MIN_VERSION, BROKER_APIS, CONTROLLER_APIS
+from server.handlers import APIS, BROKER_APIS, CONTROLLER_APIS
 from server.network.error_responses import error_response
 from server.network.request_channel import (
     INLINE_ELEMENTS,
@@ -32,10 +32,7 @@ EVERY_API = [(role, key) for role, table in TABLES.items() for key in sorted(tab
     ("table", "kafka"), [(BROKER_APIS, kafka_apis.BROKER), (CONTROLLER_APIS, kafka_apis.CONTROLLER)]
 )
 def test_what_is_served_has_kafkas_names_and_ranges_and_is_on_kafkas_listeners(table, kafka):
-    served = {
-        key: (api.name, ADVERTISED_MIN_VERSION.get(key, api.min_version), api.max_version)
-        for key, api in table.items()
-    }
+    served = {key: (api.name, api.advertised_from, api.max_version) for key, api in table.items()}
     assert served == {key: kafka.get(key) for key in served}
 
 
@@ -60,6 +57,18 @@ def test_every_listed_api_is_declared_and_served_in_its_whole_range(role, key):
         assert (version >= api.request_flexible) == request.is_flexible(version)
         answer_flexible = request.is_flexible(version) and key != 18
         assert (version >= api.response_flexible) == answer_flexible
+
+
+def test_what_a_broker_passes_on_is_served_by_controllers_and_only_that():
+    """ApiKeys.forwardable, of what is served."""
+    passed_on = {api.api_key for api in CONTROLLER_APIS.values() if api.is_forwardable}
+    assert passed_on == {19, 20, 33, 37, 43, 44, 45, 46, 55, 57, 64, 67, 80, 81}
+
+
+def test_every_api_says_what_its_sender_must_be_allowed():
+    for api in APIS:
+        assert (api.operation is None) is (api.name == "ApiVersions"), api
+        assert api.resource is None or api.operation in api.resource.operations, api
 
 
 def filled(struct, version):

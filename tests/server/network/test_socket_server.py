@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from server.handlers import ApiHandler
+from server.network.api import Api, Cost
 from server.network.listeners import Listener
 from server.network.socket_server import BindError, SocketServer, SocketServerConfig
 from tests.server.wire_client import WireClient, request_bytes
@@ -86,7 +86,9 @@ class Handlers:
         }  # fmt: skip
         apis = {}
         for key, (name, area, lowest, highest, inline, handle, request) in table.items():
-            api = ApiHandler(key, name, area, lowest, highest, inline)
+            api = Api(
+                key, name, area, (lowest, highest), cost=Cost.SMALL if inline else Cost.BLOCKS
+            )
             api.handle, api.request_class = handle, request
             apis[key] = api
         return apis
