@@ -1,15 +1,19 @@
-"""Compression of record batches: one table from codec id to (name, compress, decompress).
+"""Compression of record batches: one table from codec id to (name, compress, chunks).
 
 Why: the broker only stores what producers compressed, so codecs are rare guests here: batches are
 opened for compaction, for topics whose rules need the records, for the coordinators' own logs and
-by tools. Each library is imported on first use and costs a broker's start nothing.
+by tools, and run through to see that consumers will be able to. Each library is imported on first
+use and costs a broker's start nothing.
 
 What arrives may be hostile. 1 MiB of gzip can become 1 GiB, so `decompress` never makes more than
 the caller's `max_bytes`, nor more than RATIO_MAX times the input beyond what RATIO_FREE_BYTES
 allows: output is drawn in chunks and counted, declared sizes are compared with the cap before
-anything is allocated for them, and zstd's window is bounded. Every failure is KafkaError
-INVALID_RECORD, which clients do not retry. (Apache Kafka has no such cap; it answers
-INVALID_RECORD for bad bodies too.)
+anything is allocated for them, and zstd's window is bounded. Nor is output the only work: a
+megabyte of empty gzip members makes none. So their number (members, frames, blocks of snappy and
+zstd) has a bound in proportion to the input too, input is handed to the libraries in pieces, which
+they may copy, and all work is linear in what arrived. Every failure is KafkaError INVALID_RECORD,
+which clients do not retry. (Apache Kafka has no such bounds; it answers INVALID_RECORD for bad
+bodies too.)
 
 Formats as Java's producer writes them:
     gzip     one gzip stream (concatenated members are read)
@@ -40,6 +44,11 @@ RATIO_FREE_BYTES = 1024 * 1024
 """Up to here any ratio is allowed: a batch of a thousand equal records compresses honestly well."""
 
 _CHUNK_BYTES = 256 * 1024
+_FIRST_PIECE_BYTES = 1024
+_PIECE_BYTES = 64 * 1024
+_PARTS_FREE = 128
+_PART_BYTES = 256
+"""Input that pays for one more member, frame or block: honest ones have thousands of bytes."""
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + bytes((0, 0, 0, 1, 0, 0, 0, 1))
 _XERIAL_BLOCK_BYTES = 32 * 1024
@@ -47,6 +56,9 @@ _INT32 = Struct(">i")
 _SNAPPY_RATIO_MAX = 64
 """Snappy's longest copy makes 64 bytes of 3, so a larger declared length is a lie."""
 _ZSTD_WINDOW_BYTES_MAX = 128 * 1024 * 1024
+_ZSTD_HEADER_BYTES_MAX = 18
+_ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
+_ZSTD_RLE_BLOCK = 1
 _LZ4_LEVEL_DEFAULT = 9
 
 
@@ -57,7 +69,7 @@ class Codec(NamedTuple):
     name: str
     magic: bytes
     compress: Callable[[Buffer, int | None], bytes]
-    decompress: Callable[[Buffer, int], bytes]
+    chunks: Callable[[memoryview, _Bounds], Iterator[bytes]]
 
 
 def compress(data: Buffer, codec: int, level: int | None = None) -> bytes:
@@ -73,7 +85,18 @@ def decompress(data: Buffer, codec: int, max_bytes: int = DECOMPRESSED_BYTES_MAX
     UNSUPPORTED_COMPRESSION_TYPE for an id that is in no table. Slow: never on a thread that
     serves sockets.
     """
-    return _codec(codec).decompress(data, decompressed_limit(len(data), max_bytes))
+    parts = list(decompressed_chunks(data, codec, max_bytes))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def decompressed_chunks(
+    data: Buffer, codec: int, max_bytes: int = DECOMPRESSED_BYTES_MAX
+) -> Iterator[bytes]:
+    """What `decompress` returns, in pieces of at most 256 KiB as they are made, for who needs not
+    hold them all; bounds and errors are the same. The libraries release the GIL meanwhile."""
+    view = memoryview(data)
+    found = _codec(codec)
+    return found.chunks(view, _Bounds(found.name, view.nbytes, max_bytes))
 
 
 def decompressed_limit(compressed_bytes: int, max_bytes: int) -> int:
@@ -91,42 +114,46 @@ def _bad(codec: str, error: object) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, f"cannot decompress {codec} records: {error}")
 
 
-class _Output:
-    """Chunks up to a limit: the one place that counts."""
+class _Bounds:
+    """What one body may cost: the one place that counts."""
 
-    __slots__ = ("chunks", "codec", "limit", "size")
+    __slots__ = ("_parts_left", "codec", "limit", "size")
 
-    def __init__(self, codec: str, limit: int) -> None:
+    def __init__(self, codec: str, compressed_bytes: int, max_bytes: int) -> None:
         self.codec = codec
-        self.limit = limit
+        self.limit = decompressed_limit(compressed_bytes, max_bytes)
         self.size = 0
-        self.chunks: list[bytes] = []
+        self._parts_left = _PARTS_FREE + compressed_bytes // _PART_BYTES
 
     @property
     def room(self) -> int:
         """How much to ask a decoder for: one byte more than allowed shows that there is more."""
         return min(_CHUNK_BYTES, self.limit - self.size + 1)
 
-    def add(self, chunk: bytes) -> None:
+    def made(self, chunk: bytes) -> bytes:
+        """Count what was made, and hand it on."""
         self.expect(len(chunk))
         self.size += len(chunk)
-        self.chunks.append(chunk)
+        return chunk
 
     def expect(self, size: int) -> None:
         """Refuse before making: raises when `size` more bytes would pass the limit."""
         if self.size + size > self.limit:
             raise _bad(self.codec, f"they would exceed {self.limit} bytes")
 
-    def join(self) -> bytes:
-        return self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
+    def begin_part(self) -> None:
+        """Another member, frame or block begins."""
+        self._parts_left -= 1
+        if self._parts_left < 0:
+            raise _bad(self.codec, "they are in too many small parts")
 
 
 def _store(data: Buffer, level: int | None) -> bytes:
     return bytes(data)
 
 
-def _unstore(data: Buffer, limit: int) -> bytes:
-    return bytes(data)
+def _stored_chunks(data: memoryview, bounds: _Bounds) -> Iterator[bytes]:
+    yield bytes(data)
 
 
 def _gzip_compress(data: Buffer, level: int | None) -> bytes:
@@ -136,23 +163,29 @@ def _gzip_compress(data: Buffer, level: int | None) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-def _gzip_decompress(data: Buffer, limit: int) -> bytes:
+def _gzip_chunks(data: memoryview, bounds: _Bounds) -> Iterator[bytes]:
     import zlib
 
-    output = _Output("gzip", limit)
+    pos = 0
     try:
-        while len(data):
+        while pos < len(data):
+            bounds.begin_part()
             member = zlib.decompressobj(31)
+            step = _FIRST_PIECE_BYTES
             while not member.eof:
-                chunk = member.decompress(data, output.room)
-                output.add(chunk)
-                data = member.unconsumed_tail
-                if not chunk and not data and not member.eof:
+                piece: Buffer = member.unconsumed_tail
+                if not piece:
+                    piece = data[pos : pos + step]
+                    pos += len(piece)
+                    step = min(2 * step, _PIECE_BYTES)
+                chunk = member.decompress(piece, bounds.room)
+                if chunk:
+                    yield bounds.made(chunk)
+                elif not len(piece) and not member.eof:
                     raise _bad("gzip", "the stream is cut short")
-            data = member.unused_data
+            pos -= len(member.unused_data)
     except zlib.error as error:
         raise _bad("gzip", error) from None
-    return output.join()
 
 
 def _snappy_compress(data: Buffer, level: int | None) -> bytes:
@@ -166,20 +199,19 @@ def _snappy_compress(data: Buffer, level: int | None) -> bytes:
     return b"".join(parts)
 
 
-def _snappy_decompress(data: Buffer, limit: int) -> bytes:
+def _snappy_chunks(data: memoryview, bounds: _Bounds) -> Iterator[bytes]:
     import snappy
 
-    output = _Output("snappy", limit)
-    raw = bytes(data)
-    for block in _snappy_blocks(raw):
-        output.expect(_snappy_declared_bytes(block))
+    for block in _snappy_blocks(bytes(data)):
+        bounds.begin_part()
+        bounds.expect(_snappy_declared_bytes(block))
         try:
-            output.add(bytes(snappy.uncompress(block)))
+            chunk = bytes(snappy.uncompress(block))
         except (
             Exception
         ) as error:  # the library raises a class of its own, depending on its backend
             raise _bad("snappy", error) from None
-    return output.join()
+        yield bounds.made(chunk)
 
 
 def _snappy_blocks(data: bytes) -> Iterator[bytes]:
@@ -230,24 +262,29 @@ def _lz4_compress(data: Buffer, level: int | None) -> bytes:
     return packed
 
 
-def _lz4_decompress(data: Buffer, limit: int) -> bytes:
+def _lz4_chunks(data: memoryview, bounds: _Bounds) -> Iterator[bytes]:
     import lz4.frame
 
-    output = _Output("lz4", limit)
-    rest: bytes | None = bytes(data)
+    pos = 0
     try:
-        while rest:
+        while pos < len(data):
+            bounds.begin_part()
             frame: Any = lz4.frame.LZ4FrameDecompressor()
+            step = _FIRST_PIECE_BYTES
             while not frame.eof:
-                chunk: bytes = frame.decompress(rest, max_length=output.room)
-                output.add(chunk)
-                rest = b""
-                if not chunk and frame.needs_input and not frame.eof:
-                    raise _bad("lz4", "the frame is cut short")
-            rest = frame.unused_data
+                piece = b""
+                if frame.needs_input:
+                    piece = bytes(data[pos : pos + step])
+                    if not piece:
+                        raise _bad("lz4", "the frame is cut short")
+                    pos += len(piece)
+                    step = min(2 * step, _PIECE_BYTES)
+                chunk: bytes = frame.decompress(piece, max_length=bounds.room)
+                if chunk:
+                    yield bounds.made(chunk)
+            pos -= len(frame.unused_data or b"")
     except (RuntimeError, EOFError, ValueError) as error:
         raise _bad("lz4", error) from None
-    return output.join()
 
 
 def _zstd_compress(data: Buffer, level: int | None) -> bytes:
@@ -258,32 +295,56 @@ def _zstd_compress(data: Buffer, level: int | None) -> bytes:
     return packed
 
 
-def _zstd_decompress(data: Buffer, limit: int) -> bytes:
+def _zstd_chunks(data: memoryview, bounds: _Bounds) -> Iterator[bytes]:
     import zstandard
 
-    output = _Output("zstd", limit)
-    window = min(_ZSTD_WINDOW_BYTES_MAX, max(1 << 23, 1 << limit.bit_length()))
+    window = min(_ZSTD_WINDOW_BYTES_MAX, max(1 << 23, 1 << bounds.limit.bit_length()))
     opener: Any = zstandard.ZstdDecompressor(max_window_size=window)
     try:
-        declared: int = zstandard.frame_content_size(data)
-        if declared > 0:
-            output.expect(declared)
+        _check_zstd_frames(data, bounds)
         with opener.stream_reader(data, read_across_frames=True) as reader:
-            while chunk := reader.read(output.room):
-                output.add(chunk)
+            while chunk := reader.read(bounds.room):
+                yield bounds.made(chunk)
     except zstandard.ZstdError as error:
         raise _bad("zstd", error) from None
-    if declared > output.size:
+
+
+def _check_zstd_frames(data: memoryview, bounds: _Bounds) -> None:
+    """Step over the frames and their blocks: they must end where the data does, which the library
+    does not tell, and what they claim to hold must be allowed (RFC 8878, 3.1)."""
+    import zstandard
+
+    pos, size = 0, len(data)
+    while pos < size:
+        bounds.begin_part()
+        if size - pos >= 8 and data[pos + 1 : pos + 4] == _ZSTD_SKIPPABLE and data[pos] >> 4 == 5:
+            pos += 8 + int.from_bytes(data[pos + 4 : pos + 8], "little")
+            continue
+        head = data[pos : pos + _ZSTD_HEADER_BYTES_MAX]
+        declared: int = zstandard.frame_content_size(head)
+        if declared > 0:
+            bounds.expect(declared)
+        has_checksum = zstandard.get_frame_parameters(head).has_checksum
+        pos += zstandard.frame_header_size(head)
+        is_last = False
+        while not is_last:
+            if pos + 3 > size:
+                raise _bad("zstd", "the frame is cut short")
+            bounds.begin_part()
+            block = int.from_bytes(data[pos : pos + 3], "little")
+            is_last = bool(block & 1)
+            pos += 3 + (1 if block >> 1 & 3 == _ZSTD_RLE_BLOCK else block >> 3)
+        pos += 4 if has_checksum else 0
+    if pos > size:
         raise _bad("zstd", "the frame is cut short")
-    return output.join()
 
 
 CODECS: tuple[Codec, ...] = (
-    Codec(NONE, "none", b"", _store, _unstore),
-    Codec(GZIP, "gzip", b"\x1f\x8b", _gzip_compress, _gzip_decompress),
-    Codec(SNAPPY, "snappy", b"", _snappy_compress, _snappy_decompress),
-    Codec(LZ4, "lz4", b"\x04\x22\x4d\x18", _lz4_compress, _lz4_decompress),
-    Codec(ZSTD, "zstd", b"\x28\xb5\x2f\xfd", _zstd_compress, _zstd_decompress),
+    Codec(NONE, "none", b"", _store, _stored_chunks),
+    Codec(GZIP, "gzip", b"\x1f\x8b", _gzip_compress, _gzip_chunks),
+    Codec(SNAPPY, "snappy", b"", _snappy_compress, _snappy_chunks),
+    Codec(LZ4, "lz4", b"\x04\x22\x4d\x18", _lz4_compress, _lz4_chunks),
+    Codec(ZSTD, "zstd", b"\x28\xb5\x2f\xfd", _zstd_compress, _zstd_chunks),
 )
 
 CODEC_IDS: dict[str, int] = {codec.name: codec.id for codec in CODECS} | {"uncompressed": NONE}

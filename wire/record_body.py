@@ -62,32 +62,91 @@ def parse_record(body: bytes, pos: int) -> ParsedRecord:
     return end, timestamp_delta, offset_delta, key, value, headers[0]
 
 
-def check_fields(buf: bytes | memoryview, pos: int) -> int:
-    """The end of a batch's first record (offset delta 0), whose fields fill exactly its length.
+def check_fields(buf: bytes | memoryview, pos: int, offset_delta: int) -> int:
+    """The end of the record at `pos`, which must have this offset delta, fields that fill exactly
+    its length, and no header without a key. Copies nothing.
 
-    Raises KafkaError INVALID_RECORD when they do not, IndexError past the end of the buffer. Copies
-    nothing; headers are counted but not opened.
+    Raises KafkaError INVALID_RECORD when it is not so, IndexError past the end of the buffer.
     """
     length, pos = read_varint(buf, pos)
     end = pos + length
-    pos += 1
-    while buf[pos] > 0x7F:
-        pos += 1
-    if buf[pos + 1] != 0:
-        raise invalid_record("the first record's offset delta is not 0")
-    pos += 2
-    for _ in (0, 1):  # key, value
-        size, pos = read_varint(buf, pos)
-        if size > 0:
-            pos += size
-        elif size < -1:
-            raise invalid_record(f"key or value of {size} bytes")
-        if pos >= end:
-            raise invalid_record("key or value runs past the end of its record")
+    _, pos = read_varint(buf, pos + 1, 63)
+    delta, pos = read_varint(buf, pos)
+    if delta != offset_delta:
+        raise invalid_record(f"record {offset_delta} has offset delta {delta}")
+    pos = _skip_bytes(buf, pos, end)
+    pos = _skip_bytes(buf, pos, end)
     count, pos = read_varint(buf, pos)
-    if count < 0 or (pos != end if count == 0 else pos + 2 * count > end):
-        raise invalid_record(f"{count} headers in {end - pos} bytes")
+    if count:
+        pos = _skip_headers(buf, pos, end, count)
+    if pos != end:
+        raise invalid_record(f"record {offset_delta} says {length} bytes, its fields end elsewhere")
     return end
+
+
+def plain_end(buf: bytes | memoryview, pos: int, doubled_delta: int) -> int:
+    """`check_fields` in a third of the time for what nearly all records are: fields in place, key
+    of less than 64 bytes, value of less than 8 KiB, no headers. 0 for any other, right or wrong.
+
+    Zig-zag makes a number that is not negative its double; so the offset delta, below 64, is
+    compared doubled, and an even length needs a shift. Raises IndexError as `check_fields`.
+    """
+    first = buf[pos]
+    pos += 1
+    end = pos + (first >> 1)
+    if first > 0x7F:
+        second = buf[pos]
+        if second > 0x7F:
+            return 0
+        pos += 1
+        end = pos + ((first & 0x7F | second << 7) >> 1)
+    pos += 1  # over the attributes
+    if buf[pos] > 0x7F:  # over the timestamp delta
+        pos += 1
+        if buf[pos] > 0x7F:
+            pos += 1
+            if buf[pos] > 0x7F:
+                return 0
+    key = buf[pos + 2]
+    if buf[pos + 1] != doubled_delta or key > 0x7F or (key & 1 and key > 1):
+        return 0
+    pos += 3 + (key >> 1)
+    value = buf[pos]
+    if value > 0x7F:
+        pos += 1
+        second = buf[pos]
+        value = value & 0x7F | second << 7
+        if second > 0x7F:
+            return 0
+    if value & 1 and value > 1:
+        return 0
+    pos += 1 + (value >> 1)
+    return end if pos + 1 == end and buf[pos] == 0 and not first & 1 else 0
+
+
+def _skip_bytes(buf: bytes | memoryview, pos: int, end: int) -> int:
+    size, pos = read_varint(buf, pos)
+    if size > 0:
+        pos += size
+    elif size < -1:
+        raise invalid_record(f"key or value of {size} bytes")
+    if pos >= end:
+        raise invalid_record("key or value runs past the end of its record")
+    return pos
+
+
+def _skip_headers(buf: bytes | memoryview, pos: int, end: int, count: int) -> int:
+    if count < 0 or pos + 2 * count > end:
+        raise invalid_record(f"{count} headers in {end - pos} bytes")
+    for _ in range(count):
+        size, pos = read_varint(buf, pos)
+        if size < 0:
+            raise invalid_record("header without a key")
+        value_size, pos = read_varint(buf, pos + size)
+        if value_size < -1:
+            raise invalid_record(f"header value of {value_size} bytes")
+        pos += max(value_size, 0)
+    return pos
 
 
 def _read_bytes(body: bytes, pos: int, end: int) -> tuple[bytes | None, int]:

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from wire.compression import CODECS, DECOMPRESSED_BYTES_MAX, ZSTD, decompress
+from wire.compression import (
+    CODECS,
+    DECOMPRESSED_BYTES_MAX,
+    ZSTD,
+    decompress,
+    decompressed_chunks,
+)
 from wire.crc import crc32c
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import (
@@ -33,7 +39,7 @@ from wire.record_body import (
     check_fields,
     invalid_record,
     parse_record,
-    read_varint,
+    plain_end,
 )
 
 _CLIENT_ATTRIBUTES = frozenset(
@@ -44,6 +50,8 @@ _SMALL_BATCH_BYTES = 65_536
 _SAMPLED_RECORDS = 2
 _ZSTD_PRODUCE_VERSION = 7
 _NO_LIMIT = 2**63 - 1
+_LEGACY_SIZE_MIN = 12 + 14
+"""What Kafka's reader takes for the least a batch of any magic can have."""
 
 
 def validate_producer_batch(
@@ -51,6 +59,7 @@ def validate_producer_batch(
     *,
     request_version: int = 99,
     max_message_bytes: int = _NO_LIMIT,
+    open_compressed: bool = False,
 ) -> BatchHeader:
     """Check what a producer sent for one partition by its header and CRC; return the header.
 
@@ -63,18 +72,22 @@ def validate_producer_batch(
     INVALID_TIMESTAMP when the producer claims LogAppendTime.
 
     Then the body is checked for plausibility, which is less than Kafka does: it reads every record
-    of every batch. Here the records of an uncompressed batch of at most 16 must have the offset
-    deltas 0, 1, 2, ... and lengths that add up to the batch, the first one well-formed fields as
-    well; of a larger batch the first two are looked at; a compressed batch must start with its
-    codec's magic. So small batches are checked for count and deltas and large ones sampled: bodies
-    malformed further in, under a right CRC, are stored as sent and fail in the consumer. The max
-    timestamp is the header's word too (Kafka recomputes it). `validate_records` checks everything.
+    of every batch. Here the records of a batch of at most 16 must have the offset deltas 0, 1, 2,
+    ..., well-formed fields, header keys, and fill the batch; of a larger batch the first two are
+    looked at. So bodies of large batches that are malformed further in, under a right CRC, are
+    stored as sent and fail in the consumer. The max timestamp is the header's word too (Kafka
+    recomputes it). `validate_records` checks everything.
+
+    A compressed batch must start with its codec's magic. With `open_compressed` it is decompressed
+    to its end as well (in C, a piece at a time), so that no consumer meets data that cannot be,
+    and what comes out is held to what an uncompressed batch is.
 
     Two strictnesses Kafka lacks: there, a CreateTime topic accepts a batch that claims
     LogAppendTime (and clears the bit) while its records' times are in bounds; and attribute bits
     6 to 15, which no producer sets, are ignored.
 
-    Budget beside the CRC: 2.5 µs for one record, 3 µs for a large batch, 8 µs for 16 records.
+    Budget beside the CRC: 3 µs for one record, 4 µs for a large batch, 20 µs for 16 records.
+    Decompression (`open_compressed`): 10 to 60 µs for 16 KB of records, by codec.
     """
     size = len(records)
     if size < BATCH_OVERHEAD:
@@ -100,9 +113,13 @@ def validate_producer_batch(
     view = memoryview(records)
     if crc32c(view[CRC_START:]) != crc:
         raise _corrupt(header)
-    if pid != -1 or attrs & TRANSACTIONAL_MASK:
-        _check_producer(header)
-    _check_plausible(view, attrs & CODEC_MASK, count)
+    if pid >= 0 and seq < 0:
+        raise _no_sequence(header)
+    codec = attrs & CODEC_MASK
+    if codec:
+        _check_compressed(view[BATCH_OVERHEAD:], codec, count, open_compressed)
+    else:
+        _check_plausible(view, BATCH_OVERHEAD, size, count)
     return header
 
 
@@ -124,13 +141,16 @@ def _explain(
 ) -> None:
     """Raise what is wrong with a batch that is not plainly right; return when nothing is."""
     size = len(records)
+    if header.size < _LEGACY_SIZE_MIN or not 0 <= header.magic <= MAGIC:
+        detail = f"record batch of magic {header.magic} says that it has {header.size} bytes"
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, detail)
+    if header.size > size:
+        raise invalid_record(f"record batch says {header.size} bytes, {size} arrived")
     if header.magic != MAGIC:
         raise invalid_record(f"record batches must have magic 2, found {header.magic}")
     if header.size < BATCH_OVERHEAD:
         detail = f"record batch says {header.size} bytes, its header needs 61"
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, detail)
-    if header.size > size:
-        raise invalid_record(f"record batch says {header.size} bytes, {size} arrived")
     if header.size < size:
         raise invalid_record(
             f"a produce request must carry exactly one record batch, "
@@ -149,7 +169,6 @@ def _explain(
     if not check_crc(records, 0, header):
         raise _corrupt(header)
     _check_counts(header)
-    _check_producer(header)
 
 
 def _check_codec(codec: int, request_version: int) -> None:
@@ -173,60 +192,45 @@ def _check_counts(header: BatchHeader) -> None:
         raise invalid_record(f"unknown record batch attributes {header.attributes:#x}")
 
 
-def _check_producer(header: BatchHeader) -> None:
-    if header.producer_id < 0:
-        if header.is_transactional or header.producer_id != -1:
-            raise invalid_record(f"producer id {header.producer_id} in a transactional batch")
-    elif header.base_sequence < 0 or header.producer_epoch < 0:
-        raise invalid_record(
-            f"producer {header.producer_id} sent base sequence {header.base_sequence} "
-            f"and epoch {header.producer_epoch}"
-        )
+def _no_sequence(header: BatchHeader) -> KafkaError:
+    """Kafka asks no more of the three here: an epoch is judged against what the log knows."""
+    return invalid_record(
+        f"producer {header.producer_id} sent base sequence {header.base_sequence}"
+    )
 
 
-def _check_plausible(view: memoryview, codec: int, count: int) -> None:
-    """See `validate_producer_batch`: the first records of the body, or the codec's magic."""
-    size = len(view)
-    if codec:
-        magic = CODECS[codec].magic
-        if view[BATCH_OVERHEAD : BATCH_OVERHEAD + len(magic)] != magic:
-            raise invalid_record(f"records are not {CODECS[codec].name} data")
-        return
-    if size - BATCH_OVERHEAD < count * RECORD_SIZE_MIN:
-        raise invalid_record(f"{count} records cannot fit in {size - BATCH_OVERHEAD} bytes")
+def _check_plausible(view: memoryview, pos: int, size: int, count: int) -> None:
+    """See `validate_producer_batch`: the first records of a body that lies in `view` from `pos` on
+    and ends at `size`, which may be behind what is in the view of a large one."""
+    if size - pos < count * RECORD_SIZE_MIN:
+        raise invalid_record(f"{count} records cannot fit in {size - pos} bytes")
     walked = count if count <= _SMALL_BATCH_RECORDS else _SAMPLED_RECORDS
+    # Indexing bytes takes half the time of indexing a view; a small batch is soon copied.
+    body = bytes(view) if walked > 1 and size <= _SMALL_BATCH_BYTES else view
     try:
-        pos = check_fields(view, BATCH_OVERHEAD)
-        if walked > 1:
-            # Indexing bytes takes half the time of indexing a view; a small batch is soon copied.
-            pos = _walk(bytes(view) if size <= _SMALL_BATCH_BYTES else view, pos, walked)
+        for delta in range(walked):
+            pos = plain_end(body, pos, 2 * delta) or check_fields(body, pos, delta)
     except IndexError:
-        raise invalid_record("a record runs past the end of its batch") from None
+        if len(view) == size:
+            raise invalid_record("a record runs past the end of its batch") from None
+        return
     if pos != size and (walked == count or pos > size):
         raise invalid_record(f"{count} records do not end where their batch ends")
 
 
-def _walk(body: memoryview | bytes, pos: int, count: int) -> int:
-    """Check lengths and offset deltas of records 1 to count - 1; return where the last ends."""
-    for doubled_delta in range(2, 2 * count, 2):
-        byte = body[pos]
-        if byte < 0x80:
-            pos += 1
-            end = pos + (byte >> 1)
-        elif body[pos + 1] < 0x80:  # lengths of 64 to 8,191 bytes, read in place
-            pos += 2
-            end = pos + ((byte & 0x7F | body[pos - 1] << 7) >> 1)
-        else:
-            length, pos = read_varint(body, pos)
-            end = pos + length
-        pos += 1  # over the attributes
-        while body[pos] > 0x7F:  # over the timestamp delta
-            pos += 1
-        # The first 64 deltas take one byte; zig-zag makes it the delta doubled.
-        if body[pos + 1] != doubled_delta or end <= pos or byte & 1:
-            raise invalid_record(f"record {doubled_delta // 2} has a wrong length or offset delta")
-        pos = end
-    return pos
+def _check_compressed(packed: memoryview, codec: int, count: int, open_it: bool) -> None:
+    """The codec's magic; with `open_it` all of the data, and then the records as above."""
+    magic = CODECS[codec].magic
+    if packed[: len(magic)] != magic:
+        raise invalid_record(f"records are not {CODECS[codec].name} data")
+    if not open_it:
+        return
+    first, size = b"", 0
+    for chunk in decompressed_chunks(packed, codec):
+        if not size or (count <= _SMALL_BATCH_RECORDS and size == len(first)):
+            first += chunk
+        size += len(chunk)
+    _check_plausible(memoryview(first), 0, size, count)
 
 
 def records_body(

@@ -249,7 +249,8 @@ class LogReader:
         batch = newest.search(newest.max_timestamp_offset)
         if batch is None:
             return None
-        return _first_record(newest, batch, timestamp, self.log_start_offset)
+        # Kafka names it even where DeleteRecords has left it below the log start.
+        return _first_record(newest, batch, timestamp, 0)
 
     # -- by transaction --------------------------------------------------------------------------
 

@@ -271,7 +271,7 @@ class PartitionLog(LogReader):
             original.first_offset,
             original.last_offset,
             original.timestamp,
-            original.timestamp if self.config.uses_log_append_time else -1,
+            original.timestamp,  # as Kafka, whatever the topic's timestamp type
             self.log_start_offset,
             leader_epoch,
             0,

@@ -165,8 +165,9 @@ class ProducerStateManager:
             duplicate = entry.find_duplicate(header)
             if duplicate is not None:
                 return duplicate
-        if entry is not None and header.producer_epoch < entry.producer_epoch:
-            raise self._stale_epoch(entry, header)
+        known_epoch = _NONE if entry is None else entry.producer_epoch
+        if header.producer_epoch < known_epoch:
+            raise self._stale_epoch(known_epoch, header)
         in_transaction = entry is not None and entry.current_txn_first_offset >= 0
         if header.is_transactional and self.requires_verification and not in_transaction:
             self._check_verified(header, verification)
@@ -194,7 +195,7 @@ class ProducerStateManager:
         if entry is None:
             return
         if header.producer_epoch < entry.producer_epoch:
-            raise self._stale_epoch(entry, header)
+            raise self._stale_epoch(entry.producer_epoch, header)
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -222,11 +223,11 @@ class ProducerStateManager:
         if sequence != expected:
             raise self._out_of_order(header, f"expected {expected}")
 
-    def _stale_epoch(self, entry: ProducerStateEntry, header: BatchHeader) -> KafkaError:
+    def _stale_epoch(self, known_epoch: int, header: BatchHeader) -> KafkaError:
         return KafkaError(
             ErrorCode.INVALID_PRODUCER_EPOCH,
             f"epoch {header.producer_epoch} of producer {header.producer_id} on "
-            f"{self.topic_partition}, known is {entry.producer_epoch}",
+            f"{self.topic_partition}, known is {known_epoch}",
         )
 
     def _out_of_order(self, header: BatchHeader, why: str) -> KafkaError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 import warnings
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wire.compression import CODECS
+from wire.compression import CODECS, compress
 from wire.crc import crc32c
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.records import (
@@ -287,7 +288,9 @@ def test_each_wrong_header_field_has_kafkas_error_code() -> None:
         (with_field(good, 0, ">q", 1), code.INVALID_RECORD),
         (with_field(good, 8, ">i", 20), code.CORRUPT_MESSAGE),
         (with_field(good, 16, ">b", 1), code.INVALID_RECORD),
-        (with_field(good, 16, ">b", 3), code.INVALID_RECORD),
+        (with_field(good, 16, ">b", 3), code.CORRUPT_MESSAGE),
+        (with_field(good, 16, ">b", -1), code.CORRUPT_MESSAGE),
+        (with_field(good, 8, ">i", 13), code.CORRUPT_MESSAGE),
         (with_field(good, 40, ">b", 1, fix_crc=False), code.CORRUPT_MESSAGE),
         (with_field(good, 21, ">h", 0x08), code.INVALID_TIMESTAMP),
         (with_field(good, 21, ">h", 0x20), code.INVALID_RECORD),
@@ -300,13 +303,86 @@ def test_each_wrong_header_field_has_kafkas_error_code() -> None:
         (with_field(good, 57, ">i", 2), code.INVALID_RECORD),
         (with_field(with_field(good, 57, ">i", 0), 23, ">i", -1), code.INVALID_RECORD),
         (with_field(with_field(good, 57, ">i", 9), 23, ">i", 8), code.INVALID_RECORD),
-        (with_field(good, 21, ">h", 0x10), code.INVALID_RECORD),  # transactional by nobody
-        (with_field(good, 43, ">q", -2), code.INVALID_RECORD),
         (with_field(idempotent, 53, ">i", -1), code.INVALID_RECORD),
-        (with_field(idempotent, 51, ">h", -1), code.INVALID_RECORD),
     ]
     for batch, expected in cases:
         assert refusal(batch) == expected, batch[:BATCH_OVERHEAD].hex()
+
+
+def test_of_a_producer_only_the_sequence_is_judged_without_the_log() -> None:
+    """Kafka's LogValidator: an id below 0 is none, and the epoch is held against the state."""
+    good = build_batch(some_records())
+    idempotent = build_batch(some_records(), producer_id=1, producer_epoch=0, base_sequence=0)
+    for batch in (
+        with_field(good, 21, ">h", 0x10),
+        with_field(good, 43, ">q", -2),
+        with_field(good, 51, ">h", 4),
+        with_field(good, 53, ">i", 4),
+        with_field(idempotent, 51, ">h", -1),
+    ):
+        validate_producer_batch(batch)
+
+
+def header_batch(headers: list[bytes], records: int = 1) -> bytes:
+    """Records of which the last has these encoded headers."""
+    good = build_batch([Record(-1, WALL_MS, b"k", b"v")] * records)
+    body = bytearray(good[BATCH_OVERHEAD:])
+    last = len(body) - (body[0] // 2 + 1)
+    fields = bytes(body[last + 1 : -1]) + bytes([2 * len(headers)]) + b"".join(headers)
+    body[last:] = bytes([2 * len(fields)]) + fields
+    size = struct.pack(">i", len(body) + BATCH_OVERHEAD - 12)
+    return with_field(good[:8] + size + good[12:BATCH_OVERHEAD] + bytes(body), 16, ">b", 2)
+
+
+@pytest.mark.parametrize("codec", range(5))
+@pytest.mark.parametrize("records", [1, 2, 16])
+def test_a_header_without_a_key_is_refused(records: int, codec: int) -> None:
+    """P1: it was stored, and Java's consumers fail on it."""
+    fine, null_key, null_value = b"\x02h\x02x", b"\x01\x02x", b"\x02h\x01"
+    cases = {(fine, null_value): True, (null_key,): False, (fine, null_key): False}
+    for headers, is_fine in cases.items():
+        batch = header_batch(list(headers), records)
+        if codec:
+            packed = compress(batch[BATCH_OVERHEAD:], codec)
+            size = struct.pack(">i", len(packed) + BATCH_OVERHEAD - 12)
+            head = batch[:8] + size + batch[12:BATCH_OVERHEAD]
+            batch = with_field(head + packed, 21, ">h", codec)
+        if is_fine:
+            validate_producer_batch(batch, open_compressed=True)
+            assert [r.headers[-1] for r in read_records(batch) if r.headers] == [("h", None)]
+        else:
+            assert refusal(batch, open_compressed=True) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+@pytest.mark.parametrize("count", [3, 2000])
+def test_a_batch_that_cannot_be_decompressed_is_refused(codec: int, count: int) -> None:
+    """P2: under a right CRC it was stored, and failed every consumer."""
+    good = build_batch([Record(-1, WALL_MS, None, os.urandom(300))] * count, codec=codec)
+    validate_producer_batch(good, open_compressed=True)
+    body = good[BATCH_OVERHEAD:]
+
+    def with_body(changed: bytes) -> bytes:
+        size = struct.pack(">i", len(changed) + BATCH_OVERHEAD - 12)
+        return with_field(good[:8] + size + good[12:BATCH_OVERHEAD] + changed, 16, ">b", 2)
+
+    cut = with_body(body[: len(body) // 2])
+    garbage = with_body(body[:12] + os.urandom(len(body) - 12))
+    other = with_body(compress(b"no records at all" * 20 * count, codec))
+    more = with_field(with_field(good, 57, ">i", 90_000_000), 23, ">i", 89_999_999)
+    for bad in (cut, garbage, other, more):
+        assert refusal(bad, open_compressed=True) == ErrorCode.INVALID_RECORD
+    validate_producer_batch(cut)  # where it is not to be opened
+
+
+def test_a_varlong_that_is_too_long_for_java_is_refused() -> None:
+    good = build_batch([Record(-1, WALL_MS, b"k", b"v")])
+    body = good[BATCH_OVERHEAD:]
+    fields = body[1:2] + b"\xff" * 10 + b"\x00" + body[3:]
+    changed = bytes([2 * len(fields)]) + fields
+    size = struct.pack(">i", len(changed) + BATCH_OVERHEAD - 12)
+    batch = with_field(good[:8] + size + good[12:BATCH_OVERHEAD] + changed, 16, ">b", 2)
+    assert refusal(batch) == ErrorCode.INVALID_RECORD
 
 
 def test_zstd_needs_produce_version_7() -> None:

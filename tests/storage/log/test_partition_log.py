@@ -157,6 +157,7 @@ def test_a_repeated_batch_is_answered_with_its_first_offset_and_not_written(tmp_
     again = log.append_as_leader(sent, 0, WALL_MS)
     assert again.duplicate
     assert (again.first_offset, again.last_offset) == (first.first_offset, first.last_offset)
+    assert again.log_append_time_ms == WALL_MS  # as Kafka answers, under CreateTime too
     assert log.log_end_offset == 2
 
 
@@ -434,6 +435,29 @@ def test_a_time_lookup_names_the_leader_epoch_and_skips_deleted_records(tmp_path
     log.increment_log_start_offset(2)
     assert log.offset_for_timestamp(WALL_MS) == (WALL_MS, 2, 5)
     assert log.offset_for_timestamp(WALL_MS + 1) is None
+
+
+def test_the_newest_record_is_named_where_it_lies_below_the_log_start_too(tmp_path: Path) -> None:
+    """ListOffsets -3, as Kafka answers it (UnifiedLog.fetchOffsetByTimestamp)."""
+    log = make_log(tmp_path)
+    append(log, "a", timestamp=WALL_MS + 5, epoch=2)
+    append(log, "b", timestamp=WALL_MS, epoch=3)
+    log.update_high_watermark(2)
+    log.increment_log_start_offset(1)
+    assert log.max_timestamp_offset() == (WALL_MS + 5, 0, 2)
+
+
+def test_an_epoch_of_a_producer_that_cannot_be_is_refused_by_the_log(tmp_path: Path) -> None:
+    """Kafka judges an epoch against what it knows, -1 if nothing; so -1 itself passes."""
+    log = make_log(tmp_path)
+    with pytest.raises(KafkaError) as refused:
+        append(log, "a", producer_id=4, producer_epoch=-2, base_sequence=0)
+    assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+    append(log, "a", producer_id=4, producer_epoch=-1, base_sequence=7)
+    append(log, "a", producer_id=4, producer_epoch=0, base_sequence=0)
+    with pytest.raises(KafkaError) as refused:
+        append(log, "a", producer_id=4, producer_epoch=-1, base_sequence=8)
+    assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 def test_a_log_without_times_has_no_newest_record(tmp_path: Path) -> None:
