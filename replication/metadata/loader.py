@@ -29,6 +29,7 @@ from replication.metadata.image import (
     MetadataDelta,
     MetadataImage,
     TransactionBuffer,
+    delta_between,
     image_records,
 )
 from replication.metadata.record_serde import MetadataRecordSerde
@@ -244,8 +245,6 @@ class MetadataLoader:
             self._replay(delta, batches)
         if not snapshots:
             return delta
-        from replication.metadata.image_diff import delta_between
-
         return delta_between(before, self.image)
 
     def _load(self, snapshot: _Snapshot, base: MetadataImage) -> MetadataDelta:
@@ -264,8 +263,6 @@ class MetadataLoader:
         self.image = delta.apply(last.last_offset, last.epoch, last.timestamp)
 
     def _introduce(self, publishers: Sequence[MetadataPublisher]) -> None:
-        from replication.metadata.image_diff import delta_between
-
         self._tell(publishers, delta_between(EMPTY_IMAGE, self.image), self.image)
         self._publishers += publishers
 

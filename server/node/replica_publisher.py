@@ -42,7 +42,7 @@ class ReplicaPublisher:
         if not self.is_open:
             own = image.brokers.get(self._node_id)
             if own is not None and own.incarnation_id == self._incarnation_id:
-                from replication.metadata.image_diff import delta_between
+                from replication.metadata.image import delta_between
 
                 self.is_open = True
                 delta = delta_between(EMPTY_IMAGE, image)

@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replication.metadata.image import EMPTY_IMAGE, MetadataDelta, MetadataImage, image_records
-from replication.metadata.image_diff import delta_between
+from replication.metadata.image import (
+    EMPTY_IMAGE,
+    MetadataDelta,
+    MetadataImage,
+    delta_between,
+    image_records,
+)
 from replication.metadata.loader import MetadataLoader
 from replication.metadata.record_serde import MetadataRecordSerde
 from replication.raft.driver import CommittedBatch
@@ -136,8 +141,8 @@ def _some_image(numbers: list[int]) -> MetadataImage:
     for number in numbers:
         records = _CHANGES[number % 4](number)
         kind = type(records[0])
-        known = kind is m.TopicRecord and records[0].name in delta.topics_by_name
-        falls = kind is m.ProducerIdsRecord and number < delta.next_producer_id
+        known = kind is m.TopicRecord and records[0].name in delta.next.topics_by_name
+        falls = kind is m.ProducerIdsRecord and number < delta.next.next_producer_id
         if not known and not falls:
             delta.replay_all(records)
     return delta.apply(1, 1, 1)
