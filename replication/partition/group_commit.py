@@ -35,15 +35,13 @@ class GroupCommit:
         "_flushed_at_request",
         "_is_requested",
         "_lock",
-        "_on_flushed",
         "target",
     )
 
-    def __init__(self, flush_async: FlushAsync, on_flushed: Callable[[], object]) -> None:
+    def __init__(self, flush_async: FlushAsync) -> None:
         self.target = 0
         """Below this offset the leader counts only what is flushed."""
         self._flush_async = flush_async
-        self._on_flushed = on_flushed
         self._lock = threading.Lock()
         self._is_requested = False
         self._flushed_at_request = -1
@@ -58,20 +56,24 @@ class GroupCommit:
         unflushed = log.log_end_offset - log.flushed_offset
         self.target = log.log_end_offset if unflushed >= log.config.flush_messages else 0
 
-    def request(self, log: PartitionLog) -> None:
-        """Have the flusher fsync the log if somebody waits for it; returns at once."""
+    def request(self, log: PartitionLog, on_flushed: Callable[[], object]) -> None:
+        """Have the flusher fsync the log if somebody waits for it; returns at once.
+
+        `on_flushed` is called once it was tried, by whoever asked first. It is held only while the
+        request is in flight: a partition and its group commit are no cycle.
+        """
         with self._lock:
             if self._is_requested or log.flushed_offset >= self.target:
                 return
             self._is_requested = True
             self._flushed_at_request = log.flushed_offset
-        self._flush_async(log, lambda *_: self._flushed(log))
+        self._flush_async(log, lambda *_: self._flushed(log, on_flushed))
 
-    def _flushed(self, log: PartitionLog) -> None:
+    def _flushed(self, log: PartitionLog, on_flushed: Callable[[], object]) -> None:
         with self._lock:
             self._is_requested = False
             has_progress = log.flushed_offset > self._flushed_at_request
         # Without progress the fsync failed, and asking again must not make it look good (S-4).
         if has_progress:
-            self.request(log)
-        self._on_flushed()
+            self.request(log, on_flushed)
+        on_flushed()

@@ -1,4 +1,6 @@
-"""ListOffsets on one leader's log: what each special timestamp means, and a search by time.
+"""ListOffsets and DeleteRecords on one leader's log: which offset is meant.
+
+ListOffsets: what each special timestamp means, and a search by time.
 
     -1 latest                  HW, or LSO for read_committed, or the log end for replicas
     -2 earliest, -4 local      log start (the same without remote storage)
@@ -15,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from replication.partition.requests import (
+    DELETE_TO_HIGH_WATERMARK,
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -88,3 +91,26 @@ def _epoch_of_start(log: PartitionLog, start_offset: int) -> int:
     """The first known epoch if it covers the log start, else -1."""
     entry = log.leader_epochs.earliest_entry
     return entry[0] if entry is not None and entry[1] <= start_offset else UNKNOWN_EPOCH
+
+
+def offset_to_delete(log: PartitionLog, offset: int) -> int:
+    """DeleteRecords: where the log is to start, the high watermark for -1.
+
+    Raises OFFSET_OUT_OF_RANGE above the high watermark, POLICY_VIOLATION on a log that is only
+    compacted.
+    """
+    policy = log.config.cleanup_policy
+    if "compact" in policy and "delete" not in policy:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            "records of a compacted topic cannot be deleted: cleanup.policy has no delete",
+        )
+    high_watermark = log.high_watermark
+    if offset == DELETE_TO_HIGH_WATERMARK:
+        return high_watermark
+    if not 0 <= offset <= high_watermark:
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"cannot delete to offset {offset}: the high watermark is {high_watermark}",
+        )
+    return offset

@@ -1,48 +1,60 @@
-"""One replica of one partition on this node: its role, its ISR, its high watermark.
+"""One replica of one partition on this node: a lock, a log, an identity, and the role it is in.
 
-A `Partition` stands between the replica manager and a `PartitionLog`. It knows whether this node
-leads, under which leader epoch, how far each follower is (`isr.ReplicaState`), and from that how
-far the log is committed. A node alone is a cluster of one: the same code with no followers and an
-ISR of one.
+A `Partition` stands between the replica manager and a `PartitionLog`. What this node is for the
+partition is its `role`: `Leading` knows how far each follower is and from that how far the log is
+committed; `Following` knows whom it follows; `Stopped` serves nothing. A node alone is a cluster of
+one: the same code with no followers and an ISR of one.
 
 Transitions (driven by metadata records, through `LocalReplicas`):
 
-    absent   --make_leader--> leader      epoch start recorded, then serving (E-3)
-    absent   --make_follower--> follower
-    leader   --make_leader--> leader      idempotent; a new leader epoch resets follower states
-    leader   --make_follower--> follower  appends and reads answer NOT_LEADER_OR_FOLLOWER
-    any      --stop--> stopped            deleted or in an offline directory; final
+    Following --make_leader--> Leading    epoch start recorded, then serving (E-3)
+    Following --make_follower--> Following
+    Leading   --make_leader--> Leading    idempotent; another one for a new leader epoch
+    Leading   --make_follower--> Following   appends and reads answer NOT_LEADER_OR_FOLLOWER
+    any       --stop--> Stopped           deleted or in an offline directory; final
 
-What the leader counts for itself is its log end offset in page-cache mode, and what is flushed
-where `flush.messages` asks (`replication.partition.group_commit`); `on_progress` then tells the
-replica manager to look at its purgatories.
+What the leader counts for itself is its log end offset, and where `flush.messages` asks for it what
+is flushed (`group_commit`); `on_progress` tells the replica manager to look at its purgatories.
 
-The ISR (states in `replication.partition.isr`): a follower that has caught up is proposed to join
-it, one that lags is proposed to leave it; the controller decides and answers through `alter_isr`
-(H-7). Until then the larger of both sets counts for the high watermark (H-3).
+The ISR: a follower that has caught up is proposed to join it, one that lags is proposed to leave
+it; the controller decides and answers through `alter_isr` (H-7). Until then the larger of both sets
+counts for the high watermark (H-3).
 
-What a follower's fetcher writes comes with the leader epoch it belongs to and is refused under any
-other, so that nothing is written once an election has begun (E-7).
+A replica that moves to another directory has a future log as well, which is filled from the current
+one: what is cut off is cut off both, so that it never has what the current one has not.
 
-Lock: `lock` guards role, epochs, ISR and follower states, and is held across an append so that the
-batch gets the epoch it was checked under. Order: partition, then log. It is never held across an
-fsync, a wait or a callback. Reads take no partition lock: see
-`replication.partition.partition_reads`; what a follower's fetcher writes goes through
-`replication.partition.partition_following`.
+Lock: `lock` guards the role and which log is ours, and is held across an append so that the batch
+gets the epoch it was checked under. Order: partition, then log. It is never held across an fsync, a
+wait or a callback. Reads take no lock: they look at `role` first and at `log` then. What is found
+so is of one leader epoch, and is worth something later only together with it: whoever comes back
+with it, to move the high watermark or to acknowledge, says the epoch.
+
+What holds a partition alive: `LocalReplicas.partitions`, and whatever is under way. It refers to
+nothing that refers back to it, so that a deleted one is freed at once.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
-from replication.partition import isr as isr_rules
 from replication.partition.group_commit import FlushAsync, GroupCommit
-from replication.partition.isr import IsrState, IsrUpdate, ReplicaState
-from replication.partition.partition_following import PartitionFollowing
-from replication.partition.requests import UNKNOWN_EPOCH, AlteredIsr, FetchPartition, IsrChange
+from replication.partition.isr import IsrState
+from replication.partition.isr_changes import IsrChanges
+from replication.partition.leading import Leading, epoch_refusal
+from replication.partition.log_reads import diverges, read_log
+from replication.partition.offset_lookup import list_offset, offset_to_delete
+from replication.partition.requests import (
+    UNKNOWN_EPOCH,
+    FetchPartition,
+    FetchResult,
+    IsolationLevel,
+    IsrChange,
+    QuietAnswer,
+)
+from replication.partition.roles import Following, Role, Stopped
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -53,24 +65,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NOT_DONE = (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA)
-"""The controller did not change the ISR, and will not: back to the committed one."""
-_METADATA_WILL_TELL = (
-    ErrorCode.FENCED_LEADER_EPOCH,
-    ErrorCode.INVALID_UPDATE_VERSION,
-    ErrorCode.INVALID_REQUEST,
-    ErrorCode.NEW_LEADER_ELECTED,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.UNKNOWN_TOPIC_ID,
-)
-"""It knows more than we do: the change stays pending until the record arrives."""
 
-
-class Partition(PartitionFollowing):
+class Partition:
     """See the module for roles, lock and transitions.
 
-    Invariants: `leader_log` is set exactly while this node serves as leader; high watermark <= log
-    end offset; `leader_epoch` and `partition_epoch` never go back.
+    Invariants: `log` is set while the role is `Leading`; high watermark <= log end offset; the
+    role's `leader_epoch` and `partition_epoch` never go back.
     """
 
     def __init__(
@@ -87,58 +87,62 @@ class Partition(PartitionFollowing):
         lag_ms_max: int = 30_000,
     ) -> None:
         """`alter_isr` hands a change to the controller; called with no lock held."""
-        super().__init__(topic_partition, topic_id, metadata)
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.lock = threading.Lock()
+        self.role: Role = Following()
+        self.log: PartitionLog | None = None
+        self.future_log: PartitionLog | None = None
+        """The same replica's log in the directory it moves to, while it moves."""
         self.registration: PartitionRegistration | None = None
         """The metadata this was last brought to."""
-        self.leader_since_epoch = -1
-        """First leader epoch of this unbroken leadership: offsets appended under an older one may
-        have been truncated since."""
-        self.partition_epoch = -1
-        self.replicas: tuple[int, ...] = ()
-        self.adding_replicas: tuple[int, ...] = ()
-        self.removing_replicas: tuple[int, ...] = ()
 
-        # Plain counters, read by server.metrics. Written under the lock.
+        # Plain counters, read by server.metrics. Written under the lock, but for `bytes_out`.
         self.messages_in = 0
         self.bytes_in = 0
-        self.isr_expands = 0
-        self.isr_shrinks = 0
-        self.failed_isr_updates = 0
+        self.bytes_out = 0
+        self.isr_changes = IsrChanges(alter_isr)
 
         self._node_id = node_id
         self._clock = clock
+        self._metadata = metadata
         self._on_progress = on_progress
-        self._alter_isr = alter_isr
         self._lag_ms_max = lag_ms_max
-        self._min_isr = 1
-        self._has_min_isr = False
-        self._waits_for_followers = False  # some follower is in the maximal ISR
-        self._all_in_sync = True  # every follower is in the maximal ISR
-        self._group_commit = GroupCommit(flush_async, self._log_flushed)
+        self._is_electing = False  # a leader epoch is being recorded: no appends
+        self._group_commit = GroupCommit(flush_async)
+
+    def __repr__(self) -> str:
+        topic, index = self.topic_partition
+        return f"Partition({topic}-{index}, leader={self.leader_id}, epoch={self.leader_epoch})"
 
     # ------------------------------------------------------------------ what it is
 
     @property
     def is_leader(self) -> bool:
-        return self.leader_log is not None
+        return type(self.role) is Leading
+
+    @property
+    def leader_id(self) -> int:
+        return self.role.leader_id
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.role.leader_epoch
 
     @property
     def isr(self) -> frozenset[int]:
         """The committed ISR."""
-        return self.isr_state.isr
+        return self.role.isr_state.isr
 
     @property
-    def is_under_min_isr(self) -> bool:
-        return self.is_leader and not self._has_min_isr
+    def leader_log(self) -> PartitionLog | None:
+        """The log while this node leads."""
+        return self.log if type(self.role) is Leading else None
 
     @property
-    def is_under_replicated(self) -> bool:
-        """Some assigned replica is not in the ISR; replicas being added do not count (B-6)."""
-        return self.is_leader and len(self.isr) < len(self.replicas) - len(self.adding_replicas)
-
-    def has_enough_in_sync(self) -> bool:
-        """Does the maximal ISR satisfy min.insync.replicas (checked when acks=all completes)?"""
-        return len(self.isr_state.maximal_isr) >= self._min_isr
+    def high_watermark(self) -> int:
+        log = self.log
+        return -1 if log is None else log.high_watermark
 
     # ------------------------------------------------------------------ role changes
 
@@ -147,58 +151,80 @@ class Partition(PartitionFollowing):
 
         Idempotent: metadata older than what is known is ignored, the same again changes nothing.
         The epoch's start is on disk before the first append can be stamped with it (E-3); during
-        that moment new appends are answered NOT_LEADER_OR_FOLLOWER, which clients retry.
+        that moment new appends are answered NOT_LEADER_OR_FOLLOWER, which clients retry. `log` is
+        the one to have if there is none yet.
 
         The caller serialises role changes, and calls `on_progress`'s work itself afterwards.
         """
         with self.lock:
             if self._is_stale(registration):
                 return False
-            is_new_leader = self.leader_log is None
-            is_new_epoch = registration.leader_epoch > self.leader_epoch or is_new_leader
-            self._is_electing = is_new_epoch
+            role = self.role
+            log = log if self.log is None else self.log
+            if type(role) is Leading and registration.leader_epoch == role.leader_epoch:
+                self.registration = registration
+                role.update(registration.leader_epoch, registration)
+                self.advance_high_watermark(role, log)
+                return False
+            self._is_electing = True
         start_offset = log.log_end_offset
-        if is_new_epoch:
-            log.assign_epoch_start(registration.leader_epoch, start_offset)
+        log.assign_epoch_start(registration.leader_epoch, start_offset)
         with self.lock:
             self._is_electing = False
             if self._is_stale(registration):  # stopped meanwhile
                 return False
-            self.log = log
-            self._assign(registration)
-            if is_new_epoch:
-                self._begin_leader_epoch(registration, start_offset, is_new_leader=is_new_leader)
-            self.leader_log = log
-            self._refresh_isr()
-            if is_new_leader:
-                self._group_commit.begin_leadership(log)
-            self._advance_high_watermark(log)
-        if is_new_epoch:
-            self.request_flush()
-        return is_new_epoch
+            self._begin_leader_epoch(registration, log, start_offset)
+        self.request_flush()
+        return True
+
+    def _begin_leader_epoch(
+        self, registration: PartitionRegistration, log: PartitionLog, start_offset: int
+    ) -> None:
+        before = self.role
+        role = Leading(
+            self._node_id,
+            registration,
+            start_offset,
+            log.config.min_insync_replicas,
+            self._clock.now_ms(),
+            self._lag_ms_max,
+            before if type(before) is Leading else None,
+        )
+        self.registration = registration
+        self.log = log
+        self.role = role
+        if role.since_epoch == role.leader_epoch:
+            self._group_commit.begin_leadership(log)
+        logger.info(
+            "became leader partition=%s-%s leader_epoch=%s partition_epoch=%s isr=%s "
+            "log_end_offset=%s",
+            *self.topic_partition, role.leader_epoch, role.partition_epoch,
+            sorted(role.isr_state.isr), start_offset,
+        )  # fmt: skip
+        self.advance_high_watermark(role, log)
 
     def make_follower(self, registration: PartitionRegistration, log: PartitionLog) -> bool:
         """Stop leading (the leader is another node, or none); True if the leader epoch is new.
 
-        The caller completes delayed operations afterwards.
+        `log` is the one to have if there is none yet. The caller completes delayed operations
+        afterwards.
         """
         with self.lock:
             if self._is_stale(registration):
                 return False
-            is_new_epoch = registration.leader_epoch > self.leader_epoch
-            self.leader_log = None
-            self.not_serving = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            self.log = log
-            self.leader_id = registration.leader
-            self.leader_epoch = registration.leader_epoch
-            self.leader_epoch_start_offset = -1
-            self._assign(registration)
-            self.followers = {}
-            self._refresh_isr()
+            is_new_epoch = registration.leader_epoch > self.role.leader_epoch
+            self.role = role = Following(
+                registration.leader,
+                registration.leader_epoch,
+                registration.partition_epoch,
+                IsrState(frozenset(registration.isr)),
+            )
+            self.log = log = log if self.log is None else self.log
+            self.registration = registration
         if is_new_epoch:
             logger.info(
                 "became follower partition=%s-%s leader=%s leader_epoch=%s log_end_offset=%s",
-                *self.topic_partition, self.leader_id, self.leader_epoch, log.log_end_offset,
+                *self.topic_partition, role.leader_id, role.leader_epoch, log.log_end_offset,
             )  # fmt: skip
         return is_new_epoch
 
@@ -208,76 +234,31 @@ class Partition(PartitionFollowing):
         The caller completes delayed operations afterwards.
         """
         with self.lock:
-            self.not_serving = error
-            self.leader_log = None
+            role = self.role
+            self.role = Stopped(role.leader_id, role.leader_epoch, role.partition_epoch, error)
             self.log = None
-            self.followers = {}
-            self.isr_state = IsrState(frozenset())
-            self._has_min_isr = False
 
     def config_changed(self) -> None:
         """The log got a new LogConfig: min.insync.replicas may let the high watermark move."""
         with self.lock:
-            self._refresh_isr()
-            log = self.leader_log
-            if log is not None:
-                self._advance_high_watermark(log)
+            role, log = self.role, self.log
+            if type(role) is Leading and log is not None:
+                role.change_min_isr(role.leader_epoch, log.config.min_insync_replicas)
+                self.advance_high_watermark(role, log)
 
     def _is_stale(self, registration: PartitionRegistration) -> bool:
-        stopped = self.not_serving is not ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return stopped or registration.partition_epoch < self.partition_epoch
+        role = self.role
+        return (
+            type(role) is Stopped
+            or registration.partition_epoch < role.partition_epoch
+            or registration.leader_epoch < role.leader_epoch
+        )
 
-    def _assign(self, registration: PartitionRegistration) -> None:
-        self.registration = registration
-        self.replicas = tuple(registration.replicas)
-        self.adding_replicas = tuple(registration.adding_replicas)
-        self.removing_replicas = tuple(registration.removing_replicas)
-        if registration.partition_epoch > self.partition_epoch:
-            # The same epoch again must not undo what is pending: its members count already (H-3).
-            self.isr_state = self.isr_state.commit(registration.isr)
-            self.partition_epoch = registration.partition_epoch
-        known = self.followers
-        # A new dict: fetches look into the old one without the lock.
-        self.followers = {
-            replica_id: known.get(replica_id) or ReplicaState()
-            for replica_id in self.replicas
-            if replica_id != self._node_id
-        }
-
-    def _begin_leader_epoch(
-        self, registration: PartitionRegistration, start_offset: int, *, is_new_leader: bool
-    ) -> None:
-        now_ms = self._clock.now_ms()
-        # Several elections may come with one image, and another replica may have led between them:
-        # what followers had in our epoch they may have cut off in that one (H-2).
-        is_unbroken = not is_new_leader and registration.leader_epoch == self.leader_epoch + 1
-        for replica_id, follower in self.followers.items():
-            follower.reset(
-                now_ms,
-                start_offset,
-                is_new_leader=not is_unbroken,
-                is_in_isr=replica_id in self.isr,
-            )
-        self.leader_id = self._node_id
-        self.leader_epoch = registration.leader_epoch
-        self.leader_epoch_start_offset = start_offset
-        if is_new_leader:
-            self.leader_since_epoch = registration.leader_epoch
-        logger.info(
-            "became leader partition=%s-%s leader_epoch=%s partition_epoch=%s isr=%s "
-            "log_end_offset=%s",
-            *self.topic_partition, self.leader_epoch, self.partition_epoch,
-            ",".join(map(str, sorted(self.isr))), start_offset,
-        )  # fmt: skip
-
-    def _refresh_isr(self) -> None:
-        """Work out what appends and fetches ask about the ISR each time."""
-        minimum = 1 if self.log is None else self.log.config.min_insync_replicas
-        self._min_isr = isr_rules.effective_min_isr(minimum, len(self.replicas))
-        self._has_min_isr = len(self.isr_state.isr) >= self._min_isr
-        maximal_isr = self.isr_state.maximal_isr
-        self._waits_for_followers = not maximal_isr.isdisjoint(self.followers)
-        self._all_in_sync = maximal_isr.issuperset(self.followers)
+    def replace_log(self, log: PartitionLog) -> None:
+        """A copy of our log, in another directory, is our log from now on; under the lock."""
+        assert self.lock.locked(), "which log is ours is guarded by the lock"
+        self.future_log = None
+        self.log = log
 
     # ------------------------------------------------------------------ append and high watermark
 
@@ -299,20 +280,13 @@ class Partition(PartitionFollowing):
         Budget: 1 µs on top of `append_as_leader`.
         """
         with self.lock:
-            log = self.leader_log
-            if log is None or self._is_electing:
+            role, log = self.role, self.log
+            if type(role) is not Leading or log is None or self._is_electing:
                 raise self._not_serving_error()
-            if leader_epoch is not None and leader_epoch != self.leader_epoch:
-                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another leader epoch began")
-            if acks == -1 and not self._has_min_isr:
-                raise KafkaError(
-                    ErrorCode.NOT_ENOUGH_REPLICAS,
-                    f"the ISR {sorted(self.isr)} is smaller than min.insync.replicas"
-                    f" {self._min_isr}",
-                )
-            info = log.append_as_leader(
-                records, self.leader_epoch, wall_ms, origin, request_version
-            )
+            epoch = role.leader_epoch
+            if leader_epoch is not None or (acks == -1 and not role.has_min_isr):
+                role.check_append(epoch if leader_epoch is None else leader_epoch, acks)
+            info = log.append_as_leader(records, epoch, wall_ms, origin, request_version)
             next_offset = info.last_offset + 1
             if not info.duplicate:
                 self.messages_in += next_offset - info.first_offset
@@ -320,37 +294,31 @@ class Partition(PartitionFollowing):
             if info.must_flush and next_offset > self._group_commit.target:
                 self._group_commit.target = next_offset
             # While a follower is in the ISR, an append alone commits nothing: the next fetch does.
-            return info, not self._waits_for_followers and self._advance_high_watermark(log)
+            return info, not role.waits_for_followers and self.advance_high_watermark(role, log)
 
-    def _advance_high_watermark(self, log: PartitionLog) -> bool:
+    def advance_high_watermark(self, role: Leading, log: PartitionLog) -> bool:
         """H-1; the caller holds the lock. True if it moved."""
-        if not self._has_min_isr:
+        if not role.has_min_isr:
             return False
         offset = self._group_commit.counted_end_offset(log)
         current = log.high_watermark
-        if self.followers:
-            offset = isr_rules.high_watermark(
-                current,
-                offset,
-                self.isr_state,
-                self.followers,
-                () if self._all_in_sync else self._eligible_followers(),
-                self._min_isr,
-                self._clock.now_ms(),
-                self._lag_ms_max,
-            )
+        if role.followers:
+            now_ms, brokers = self._clock.now_ms(), self._metadata().brokers
+            offset = role.high_watermark(role.leader_epoch, current, offset, now_ms, brokers)
         return offset > current and log.update_high_watermark(offset)
 
-    def _eligible_followers(self) -> set[int]:
-        return {replica_id for replica_id in self.followers if self._is_eligible(replica_id)}
-
-    def _is_eligible(self, replica_id: int) -> bool:
-        broker = self._metadata().brokers.get(replica_id)
-        return broker is not None and isr_rules.is_isr_eligible(
-            self.followers[replica_id],
-            is_active=broker.active,
-            registered_epoch=broker.broker_epoch,
-        )
+    def must_wait(self, next_offset: int, acks: int, leader_epoch: int) -> bool:
+        """Must the acknowledgement of what was appended below `next_offset`, under `leader_epoch`,
+        wait, or be refused where the role does not lead since that epoch?"""
+        log = self.log
+        if log is None:
+            return True
+        if acks == -1:
+            is_reached = log.high_watermark >= next_offset
+        else:
+            is_reached = not self.waits_for_flush(next_offset)
+        # Asked after the offset was read: who leads since then led when it was true.
+        return not (is_reached and self.role.leads_since(leader_epoch))
 
     def waits_for_flush(self, next_offset: int) -> bool:
         """Must records below `next_offset` still be fsynced before they may be acknowledged?"""
@@ -360,185 +328,266 @@ class Partition(PartitionFollowing):
         flushed_offset = log.flushed_offset
         return flushed_offset < next_offset and flushed_offset < self._group_commit.target
 
-    def must_wait(self, next_offset: int, acks: int) -> bool:
-        """Must the acknowledgement of what was appended below `next_offset` wait?"""
-        if acks != -1:
-            return self.waits_for_flush(next_offset)
-        log = self.leader_log
-        return log is None or log.high_watermark < next_offset
-
     def request_flush(self) -> None:
         """Have the log fsynced if acknowledgements wait for it; call it without any lock."""
         log = self.leader_log
         if log is not None:
-            self._group_commit.request(log)
+            self._group_commit.request(log, self._log_flushed)
 
     def _log_flushed(self) -> None:
         with self.lock:
-            log = self.leader_log
-            if log is not None:
-                self._advance_high_watermark(log)
+            role, log = self.role, self.log
+            if type(role) is Leading and log is not None:
+                self.advance_high_watermark(role, log)
         self._on_progress(self)
 
-    def check_follower(self, replica_id: int, current_leader_epoch: int) -> ErrorCode:
-        """E-2: an unassigned replica is told to retry (75), or 6 if it sent no epoch."""
-        if replica_id in self.followers:
-            return ErrorCode.NONE
-        if current_leader_epoch != UNKNOWN_EPOCH:
-            return ErrorCode.UNKNOWN_LEADER_EPOCH
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    # ------------------------------------------------------------------ followers of the leader
+
+    def leader_end(self) -> tuple[int, int]:
+        """(leader epoch, log end offset) before a follower's fetch is served.
+
+        It goes into `update_follower_fetch_state` afterwards, which refuses it if another leader
+        epoch has begun since: what was read between the two is of this one.
+        """
+        role, log = self.role, self.log
+        return role.leader_epoch, -1 if log is None else log.log_end_offset
+
+    def check_follower(self, replica_id: int, fetch: FetchPartition, leader_epoch: int) -> None:
+        """Raises as `update_follower_fetch_state`, for a fetch that says nothing new."""
+        role = self.role
+        if type(role) is not Leading:
+            raise self._refusal(leader_epoch)
+        role.follower(leader_epoch, replica_id, fetch.current_leader_epoch)
 
     def update_follower_fetch_state(
-        self, replica_id: int, replica_epoch: int, fetch: FetchPartition, leader_end_offset: int
+        self,
+        replica_id: int,
+        replica_epoch: int,
+        fetch: FetchPartition,
+        leader_epoch: int,
+        leader_end_offset: int,
     ) -> bool:
         """A follower fetched; True if that moved the high watermark or the low watermark.
 
-        `leader_end_offset` was read before the fetch was served. Raises NOT_LEADER_OR_FOLLOWER for
-        a fetch by an earlier incarnation of the follower's broker (KIP-903).
+        `leader_epoch` and `leader_end_offset` are `leader_end` from before the fetch was served.
+        Raises KafkaError: FENCED_LEADER_EPOCH if that epoch is over, NOT_LEADER_OR_FOLLOWER if it
+        is another's, or for a fetch by an earlier incarnation of the follower's broker (KIP-903),
+        and what `Leading.follower` says of a broker that is no replica.
         """
-        broker = self._metadata().brokers.get(replica_id)
+        brokers = self._metadata().brokers
+        broker = brokers.get(replica_id)
         if replica_epoch != -1 and broker is not None and broker.broker_epoch > replica_epoch:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"stale broker epoch {replica_epoch} of replica {replica_id}",
             )
+        changes, change = self.isr_changes, None
         with self.lock:
-            log = self.leader_log
-            follower = self.followers.get(replica_id)
-            if log is None or follower is None:
-                return False
-            end_offset_before = follower.log_end_offset
-            start_offset_before = follower.log_start_offset
-            follower.quiet_request = fetch if fetch.fetch_offset == leader_end_offset else None
-            follower.update_fetch_state(
-                fetch.fetch_offset,
-                fetch.log_start_offset,
-                self._clock.now_ms(),
-                leader_end_offset,
-                replica_epoch,
-            )
-            change = None
-            if not self._all_in_sync and replica_id not in self.isr_state.isr:
-                change = self._expansion(replica_id, follower, log)
-            advanced = start_offset_before != follower.log_start_offset
-            if end_offset_before != follower.log_end_offset:
-                advanced |= self._advance_high_watermark(log)
-        if change is not None:
-            self._ask_for(change)
-        return advanced
-
-    # ------------------------------------------------------------------ changes of the ISR
-
-    def _expansion(
-        self, replica_id: int, follower: ReplicaState, log: PartitionLog
-    ) -> IsrChange | None:
-        """H-6: the replica joins the maximal ISR now, the committed one when the controller says.
-
-        The caller holds the lock, and gives the change to `_ask_for` when it does not any more.
-        """
-        state = self.isr_state
-        if (
-            self._alter_isr is None
-            or state.is_inflight
-            or not self._is_eligible(replica_id)
-            or not isr_rules.may_join_isr(
+            role, log = self.role, self.log
+            if type(role) is not Leading or log is None:
+                raise self._refusal(leader_epoch)
+            is_advanced, is_end_moved = role.update_follower_fetch_state(
+                leader_epoch,
                 replica_id,
-                follower,
-                state,
-                (replica_id,),
-                log.high_watermark,
-                self.leader_epoch_start_offset,
+                replica_epoch,
+                fetch,
+                leader_end_offset,
+                self._clock.now_ms(),
             )
-        ):
+            if not role.all_in_sync and changes.may_ask:
+                state = role.expand_isr(leader_epoch, replica_id, brokers, log.high_watermark)
+                if state is not None:
+                    change = changes.change_to(self, role, state)
+            if is_end_moved:
+                is_advanced |= self.advance_high_watermark(role, log)
+        if change is not None:
+            changes.ask(change)
+        return is_advanced
+
+    def quiet_answer(
+        self, replica_id: int, replica_epoch: int, request: FetchPartition, now_ms: int | None
+    ) -> QuietAnswer | None:
+        """See `Leading.quiet_answer`. Budget: 0.5 µs, no lock."""
+        role, log = self.role, self.log
+        if type(role) is not Leading or log is None:
             return None
-        return self._propose(state.expand(replica_id))
+        start_offset, _, high_watermark, end_offset, _, _ = log.view
+        return role.quiet_answer(
+            replica_id, replica_epoch, request, now_ms, end_offset, high_watermark, start_offset
+        )
 
     def maybe_shrink_isr(self) -> None:
         """H-5: propose to remove who was not caught up for `lag_ms_max`; every half of that."""
+        self.isr_changes.maybe_shrink(self, self._clock.now_ms())
+
+    def isr_settled(self) -> None:
+        """The controller decided on a change of the ISR; no lock is held."""
+        self._on_progress(self)
+
+    # ------------------------------------------------------------------ following
+
+    def append_records_to_follower(
+        self,
+        records: memoryview | bytes | None,
+        leader_epoch: int,
+        high_watermark: int,
+        log_start_offset: int,
+    ) -> tuple[LogAppendInfo | None, bool]:
+        """Write what the leader of `leader_epoch` sent, then follow its offsets (H-9).
+
+        Returns what was appended, None without records, and whether our high watermark moved: to
+        the leader's, but not beyond our own end. Our log starts where the leader's does, once that
+        is committed here. Raises FENCED_LEADER_EPOCH if another epoch began, and what
+        `append_as_follower` raises.
+        """
+        info = None
         with self.lock:
-            log = self.leader_log
-            if log is None or self._alter_isr is None or len(self.isr_state.isr) <= 1:
-                return
-            gone = isr_rules.out_of_sync_replicas(
-                self._node_id,
-                log.log_end_offset,
-                self.isr_state,
-                self.followers,
-                self._clock.now_ms(),
-                self._lag_ms_max,
+            log = self._followed_log(leader_epoch)
+            if records:
+                info = log.append_as_follower(records, leader_epoch)
+            end_offset = log.log_end_offset
+            offset = high_watermark if high_watermark < end_offset else end_offset
+            is_advanced = offset > log.high_watermark and log.update_high_watermark(offset)
+        if log.log_start_offset < log_start_offset <= log.high_watermark:
+            log.increment_log_start_offset(log_start_offset)
+        return info, is_advanced
+
+    def truncate_follower_to(self, offset: int, leader_epoch: int) -> None:
+        """Cut off what the leader of `leader_epoch` does not have. Raises as the append does."""
+        with self.lock:
+            self._followed_log(leader_epoch).truncate_to(offset)
+            if self.future_log is not None:
+                self.future_log.truncate_to(offset)
+
+    def truncate_follower_fully(self, offset: int, leader_epoch: int) -> None:
+        """Start over, empty, at the leader's log start (E-10). Raises as the append does."""
+        with self.lock:
+            self._followed_log(leader_epoch).truncate_fully_and_start_at(offset)
+            if self.future_log is not None:
+                self.future_log.truncate_fully_and_start_at(offset)
+
+    def _followed_log(self, leader_epoch: int) -> PartitionLog:
+        role, log = self.role, self.log
+        if (
+            log is None
+            or type(role) is not Following
+            or self._is_electing
+            or leader_epoch != role.leader_epoch
+        ):
+            raise KafkaError(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"leader epoch {leader_epoch} is over, it is {role.leader_epoch}",
             )
-            if not gone:
-                return
-            change = self._propose(self.isr_state.shrink(gone))
-        logger.info(
-            "shrinking the ISR partition=%s-%s isr=%s out_of_sync=%s",
-            *self.topic_partition, sorted(self.isr), sorted(gone),
-        )  # fmt: skip
-        self._ask_for(change)
+        return log
 
-    def _propose(self, state: IsrState) -> IsrChange:
-        """Make `state` the pending one; under the lock."""
-        self.isr_state = state
-        self._refresh_isr()
-        return self._change_to(state)
+    # ------------------------------------------------------------------ reads
 
-    def _change_to(self, state: IsrState) -> IsrChange:
-        members = []
-        for replica_id in sorted(state.proposed):
-            follower = self.followers.get(replica_id)
-            epoch = None if follower is None else follower.broker_epoch
-            members.append((replica_id, -1 if epoch is None else epoch))
-        return IsrChange(
-            self.topic_partition,
-            self.topic_id,
-            self.leader_epoch,
-            self.partition_epoch,
-            tuple(members),
-            partial(self._isr_answered, state),
-        )
+    def readable_log(self, leader_only: bool) -> PartitionLog | None:
+        """The log a fetch may read now; a follower's too unless `leader_only`."""
+        return self.log if not leader_only or type(self.role) is Leading else None
 
-    def _ask_for(self, change: IsrChange) -> None:
-        if self._alter_isr is not None:
-            self._alter_isr(change)
+    def read_records(
+        self,
+        fetch: FetchPartition,
+        max_bytes: int,
+        min_one: bool,
+        isolation: int | None,
+        leader_only: bool = True,
+    ) -> FetchResult:
+        """`log_reads.read_log`, if the role serves it and the fetch means its leader epoch; never
+        raises KafkaError. Budget: 3 µs on top of the log's read."""
+        role, log = self.role, self.log
+        is_leader = type(role) is Leading
+        epoch = fetch.current_leader_epoch
+        if (
+            log is None
+            or (leader_only and not is_leader)
+            or (epoch != UNKNOWN_EPOCH and epoch != role.leader_epoch)
+        ):
+            return FetchResult(int(self._refusal(epoch).code))
+        result = read_log(log, fetch, max_bytes, min_one, isolation, is_leader)
+        if result.records is not None:
+            self.bytes_out += result.records.size
+        return result
 
-    def _isr_answered(self, proposed: IsrState, answer: AlteredIsr | ErrorCode) -> None:
-        """H-7: what the controller said about the change that is pending, if it still is."""
-        retry = None
-        with self.lock:
-            log = self.leader_log
-            if self.isr_state is not proposed or log is None:
-                return  # metadata was faster
-            if isinstance(answer, AlteredIsr):
-                if (
-                    answer.leader_epoch != self.leader_epoch
-                    or answer.partition_epoch < self.partition_epoch
-                ):
-                    return
-                self._count_isr_update(proposed)
-                self.isr_state = proposed.commit(answer.isr)
-                self.partition_epoch = answer.partition_epoch
-            elif answer in _NOT_DONE:
-                self.failed_isr_updates += 1
-                self.isr_state = proposed.roll_back()
-            elif answer in _METADATA_WILL_TELL:
-                self.failed_isr_updates += 1
-                return
-            else:
-                retry = self._change_to(proposed)
-            self._refresh_isr()
-            self._advance_high_watermark(log)
-        logger.info(
-            "ISR partition=%s-%s isr=%s partition_epoch=%s answer=%s",
-            *self.topic_partition, sorted(self.isr), self.partition_epoch,
-            answer.name if isinstance(answer, ErrorCode) else "NONE",
-        )  # fmt: skip
-        if retry is not None:
-            self._ask_for(retry)
-        else:
-            self._on_progress(self)
+    def diverges(self, fetch: FetchPartition) -> bool:
+        """Would a read now report divergence (a parked fetch asks)?"""
+        log = self.leader_log
+        if log is None or fetch.last_fetched_epoch == UNKNOWN_EPOCH:
+            return False
+        return diverges(log, fetch, FetchResult(log_start_offset=log.log_start_offset))
 
-    def _count_isr_update(self, proposed: IsrState) -> None:
-        if proposed.update is IsrUpdate.EXPAND:
-            self.isr_expands += 1
-        else:
-            self.isr_shrinks += 1
+    # ------------------------------------------------------------------ offsets
+
+    def fetch_offset_for_timestamp(
+        self,
+        timestamp: int,
+        isolation: IsolationLevel | None,
+        current_leader_epoch: int = UNKNOWN_EPOCH,
+        *,
+        leader_only: bool = True,
+    ) -> tuple[int, int, int]:
+        """ListOffsets: (timestamp, offset, leader_epoch), all -1 where nothing is to be found.
+
+        `isolation` None (replicas, debugging consumers) sees up to the log end. Raises as
+        `offset_lookup.list_offset`, and the leadership errors.
+        """
+        role, log = self._role_and_log(current_leader_epoch, leader_only)
+        start_offset = role.epoch_start_offset if type(role) is Leading else -1
+        return list_offset(log, timestamp, isolation, role.leader_epoch, start_offset)
+
+    def end_offset_for_epoch(
+        self, current_leader_epoch: int, leader_epoch: int, *, leader_only: bool = True
+    ) -> tuple[int, int]:
+        """OffsetForLeaderEpoch: (epoch, exclusive end offset), (-1, -1) if unknown (E-4)."""
+        _, log = self._role_and_log(current_leader_epoch, leader_only)
+        return log.end_offset_for_epoch(leader_epoch)
+
+    def delete_records(self, offset: int) -> tuple[int, int]:
+        """Move the log start up to `offset` (-1: the HW); returns (that offset, low watermark).
+
+        Raises as `offset_lookup.offset_to_delete`, and the leadership errors.
+        """
+        _, log = self._role_and_log(UNKNOWN_EPOCH, True)
+        offset = offset_to_delete(log, offset)
+        log.increment_log_start_offset(offset)
+        return offset, self.low_watermark()
+
+    def low_watermark(self) -> int:
+        """The smallest log start offset of all living replicas; raises if not the leader."""
+        role, log = self._role_and_log(UNKNOWN_EPOCH, True)
+        assert type(role) is Leading
+        return role.low_watermark(role.leader_epoch, log.log_start_offset, self._metadata().brokers)
+
+    def open_log(self) -> PartitionLog:
+        """The log in whatever role; raises KafkaError if the partition was stopped."""
+        log = self.log
+        if log is None:
+            raise self._not_serving_error()
+        return log
+
+    # ------------------------------------------------------------------ helpers
+
+    def _role_and_log(
+        self, current_leader_epoch: int, leader_only: bool
+    ) -> tuple[Leading | Following, PartitionLog]:
+        role, log = self.role, self.log
+        if (
+            log is None
+            or isinstance(role, Stopped)
+            or (leader_only and type(role) is not Leading)
+            or current_leader_epoch not in (UNKNOWN_EPOCH, role.leader_epoch)
+        ):
+            raise self._refusal(current_leader_epoch)
+        return role, log
+
+    def _refusal(self, current_leader_epoch: int) -> KafkaError:
+        """Why a request is not served: stopped, another leader epoch (E-2), or not the leader."""
+        role = self.role
+        if type(role) is Stopped or current_leader_epoch in (UNKNOWN_EPOCH, role.leader_epoch):
+            return self._not_serving_error()
+        return epoch_refusal(current_leader_epoch, role.leader_epoch)
+
+    def _not_serving_error(self) -> KafkaError:
+        topic, index = self.topic_partition
+        return KafkaError(self.role.not_serving, f"{topic}-{index} is not served by this broker")

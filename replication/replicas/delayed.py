@@ -45,15 +45,13 @@ class ProduceStatus:
     def try_settle(self) -> bool:
         """Is the outcome known? If so it is in `result`."""
         partition = self.partition
-        log = partition.leader_log
-        if log is None or self.leader_epoch < partition.leader_since_epoch:
-            self.result.error_code = int(partition.not_serving)
-            self.result.error_message = partition.not_serving.name
-        elif self.acks != -1:
-            return not partition.waits_for_flush(self.next_offset)
-        elif log.high_watermark < self.next_offset:
-            return False
-        elif not partition.has_enough_in_sync():
+        if partition.must_wait(self.next_offset, self.acks, self.leader_epoch):
+            if partition.role.leads_since(self.leader_epoch):
+                return False
+            not_serving = partition.role.not_serving
+            self.result.error_code = int(not_serving)
+            self.result.error_message = not_serving.name
+        elif self.acks == -1 and not partition.role.has_enough_in_sync:
             # The ISR shrank after the append: the records stay, but the promise is not kept (H-11).
             self.result.error_code = int(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
             self.result.error_message = "the ISR became too small after the records were appended"

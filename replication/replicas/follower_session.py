@@ -13,7 +13,7 @@ only:
     looked at --quiet, and its offsets were told--> watched
     looked at --anything else--> touched: there is more to say, or more to be learned
 
-"Quiet" is `PartitionReads.quiet_answer`. What it depends on and no event tells (a log start that
+"Quiet" is `Leading.quiet_answer`. What it depends on and no event tells (a log start that
 retention moved, the time at which the follower was last seen) is seen because it is asked of every
 partition once in a sixth of replica.lag.time.max.ms: by so much the ISR may count a follower's
 silence too early.

@@ -73,7 +73,9 @@ class _Changes:
     @property
     def concern_others(self) -> bool:
         """Is there a partition with replicas elsewhere, or a report to be made?"""
-        return bool(self.misplaced) or any(len(p.replicas) > 1 for p in self.partitions)
+        return bool(self.misplaced) or any(
+            p.registration is not None and len(p.registration.replicas) > 1 for p in self.partitions
+        )
 
 
 class LocalReplicas:

@@ -17,8 +17,8 @@ after the controller was told is taken back with another report.
 
 What is copied: the batches, which bring leader epochs and producer state along; at the end high
 watermark, log start and the leader epochs that have no record (`PartitionLog.take_over`). A current
-log that is cut off cuts the future one (`partition_following`). Retention and compaction work on
-the current log only.
+log that is cut off cuts the future one (`Partition.truncate_follower_to`). Retention and compaction
+work on the current log only.
 
 Threads: `alter` and `cancel` from any; `turn` copies up to `_TURN_BYTES` and is run by the storage
 scheduler, or a simulator. The last bytes are copied under the partition's lock, while nothing can

@@ -232,8 +232,8 @@ class ReplicaManager(ReplicaReads):
                 appended.append((key, is_advanced))
             if info.must_flush:
                 partition.request_flush()
-            if acks and partition.must_wait(next_offset, acks):
-                epoch = info.leader_epoch
+            epoch = info.leader_epoch
+            if acks and partition.must_wait(next_offset, acks, epoch):
                 pending.append(ProduceStatus(result, partition, next_offset, epoch, acks))
         if not pending:
             try:
@@ -380,7 +380,7 @@ class ReplicaManager(ReplicaReads):
 
     def active_producers(self, tp: Key) -> list[Any]:
         """DescribeProducers of one partition; raises KafkaError as `partition`."""
-        return self.partition(tp).active_producers()
+        return list(self.partition(tp).open_log().active_producers())
 
     # ------------------------------------------------------------------ partitions
 
@@ -561,11 +561,11 @@ class ReplicaManager(ReplicaReads):
 
     @property
     def under_replicated_partitions(self) -> int:
-        return sum(p.is_under_replicated for p in self.partitions())
+        return sum(p.role.is_under_replicated for p in self.partitions())
 
     @property
     def under_min_isr_partitions(self) -> int:
-        return sum(p.is_under_min_isr for p in self.partitions())
+        return sum(p.role.is_under_min_isr for p in self.partitions())
 
     @property
     def offline_replicas(self) -> int:
@@ -577,9 +577,9 @@ class ReplicaManager(ReplicaReads):
         cluster = self._cluster
         fetchers = [] if cluster is None else cluster.fetchers.fetchers
         return {
-            "ReplicaManager.IsrExpands": sum(p.isr_expands for p in partitions),
-            "ReplicaManager.IsrShrinks": sum(p.isr_shrinks for p in partitions),
-            "ReplicaManager.FailedIsrUpdates": sum(p.failed_isr_updates for p in partitions),
+            "ReplicaManager.IsrExpands": sum(p.isr_changes.expands for p in partitions),
+            "ReplicaManager.IsrShrinks": sum(p.isr_changes.shrinks for p in partitions),
+            "ReplicaManager.FailedIsrUpdates": sum(p.isr_changes.failed for p in partitions),
             "ReplicaFetcherManager.MaxLag": max((f.max_lag for f in fetchers), default=0),
             "ReplicaFetcherManager.FailedPartitionsCount": sum(f.failed_count for f in fetchers),
             "ReplicaFetcherManager.UncleanTruncations": sum(

@@ -273,21 +273,20 @@ class ReplicaReads:
         """
         quiet = self._quiet_answers(requests, found, replica_id, replica_epoch, self._now_ms())
         looked = [at for at, answer in enumerate(quiet) if answer is None]
-        end_offsets = [_end_offset(found[at]) for at in looked]
+        ends = [
+            None if partition is None else partition.leader_end()
+            for partition in (found[at] for at in looked)
+        ]
         results = self._read(requests, found, max_bytes, None, True, quiet)
         if self.leader_quota is not None:
             self._throttle(replica_id, found, results)
-        for at, end_offset in zip(looked, end_offsets, strict=True):
+        for at, end in zip(looked, ends, strict=True):
             partition, result = found[at], results[at]
-            if partition is None or result.error_code:
+            if partition is None or end is None or result.error_code:
                 continue
-            request = requests[at]
-            error = partition.check_follower(replica_id, request.current_leader_epoch)
-            if not error and result.diverging_epoch is None:
-                error = self._follower_fetched(
-                    partition, replica_id, replica_epoch, request, end_offset
-                )
-                result.high_watermark = partition.high_watermark
+            error = self._follower_fetched(
+                partition, replica_id, replica_epoch, requests[at], result, *end
+            )
             if error:
                 results[at] = _refused(result, error)
         return results, [results[at] for at in looked]
@@ -314,13 +313,23 @@ class ReplicaReads:
         replica_id: int,
         replica_epoch: int,
         request: FetchPartition,
+        result: FetchResult,
+        leader_epoch: int,
         leader_end_offset: int,
     ) -> ErrorCode:
+        """Take what a fetch tells, that was read under `leader_epoch`; why not, if it is refused.
+
+        One that diverges tells nothing: the follower cuts off first.
+        """
         try:
+            if result.diverging_epoch is not None:
+                partition.check_follower(replica_id, request, leader_epoch)
+                return ErrorCode.NONE
             if partition.update_follower_fetch_state(
-                replica_id, replica_epoch, request, leader_end_offset
+                replica_id, replica_epoch, request, leader_epoch, leader_end_offset
             ):
                 self._partition_changed(partition)
+            result.high_watermark = partition.high_watermark
         except KafkaError as error:
             return error.code
         return ErrorCode.NONE
@@ -376,7 +385,7 @@ class ReplicaReads:
         if own is not None and own.rack == rack:
             return -1
         best = (-1, -1, -1)
-        for replica_id, follower in partition.followers.items():
+        for replica_id, follower in partition.role.followers.items():
             broker = brokers.get(replica_id)
             if (
                 broker is not None
@@ -387,11 +396,6 @@ class ReplicaReads:
             ):
                 best = max(best, (follower.log_end_offset, follower.last_caught_up_ms, replica_id))
         return best[2]
-
-
-def _end_offset(partition: Partition | None) -> int:
-    log = None if partition is None else partition.log
-    return -1 if log is None else log.log_end_offset
 
 
 def _refused(result: FetchResult, code: ErrorCode) -> FetchResult:

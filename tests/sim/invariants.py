@@ -207,7 +207,7 @@ class Invariants:
         self._check_watermark(node, partition, log)
         if partition.leader_log is None:
             return
-        if partition.isr_state.is_inflight:
+        if partition.role.isr_state.is_inflight:
             self._check_proposed(node, partition)
         registered = node.loader.image.brokers.get(node.node_id)
         if registered is None or registered.incarnation_id != node.incarnation_id:
@@ -242,7 +242,7 @@ class Invariants:
 
         A member that came back meanwhile as another incarnation is the controller's to refuse.
         """
-        state, key = partition.isr_state, partition.topic_partition
+        state, key = partition.role.isr_state, partition.topic_partition
         registration = self.image.partition(*key)
         own = (node.node_id, partition.topic_id, key[1])
         if self._proposed.get(own) is state:
@@ -261,7 +261,7 @@ class Invariants:
             if (
                 broker is not None
                 and log is not None
-                and broker.broker_epoch == partition.followers[broker_id].broker_epoch
+                and broker.broker_epoch == partition.role.followers[broker_id].broker_epoch
                 and not self.is_tainted(broker_id)
                 and log.log_end_offset < exposed.end
             ):

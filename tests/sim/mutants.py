@@ -17,15 +17,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from replication.controller import cluster as controller_cluster
 from replication.following.fetcher_manager import ReplicaFetcherManager
 from replication.partition import isr as isr_rules
+from replication.partition import log_reads
 from replication.partition.isr import IsrState, IsrUpdate, ReplicaState
+from replication.partition.leading import Leading
 from replication.partition.partition import Partition
-from replication.partition.partition_reads import PartitionReads
 from replication.raft.driver import RaftDriver
 from replication.raft.events import ElectionState
 from replication.raft.leader_state import LeaderState, committed_offset
@@ -70,24 +72,20 @@ def _truncate_to_high_watermark() -> AbstractContextManager[Any]:
 
 
 def _ack_early() -> AbstractContextManager[Any]:
-    return patch.object(Partition, "must_wait", lambda self, next_offset, acks: False)
+    return patch.object(Partition, "must_wait", lambda self, *given: False)
 
 
 def _ignore_current_leader_epoch() -> AbstractContextManager[Any]:
-    real = PartitionReads.read_records
+    real = Partition.read_records
 
-    def read_records(self: Any, fetch: Any, *rest: Any) -> Any:
-        known, self.leader_epoch = self.leader_epoch, fetch.current_leader_epoch
-        try:
-            return real(self, fetch, *rest)
-        finally:
-            self.leader_epoch = known
+    def read_records(self: Partition, fetch: Any, *rest: Any) -> Any:
+        return real(self, replace(fetch, current_leader_epoch=self.leader_epoch), *rest)
 
-    return patch.object(PartitionReads, "read_records", read_records)
+    return patch.object(Partition, "read_records", read_records)
 
 
 def _ignore_last_fetched_epoch() -> AbstractContextManager[Any]:
-    return patch.object(PartitionReads, "_diverges", lambda self, log, fetch, result: False)
+    return patch.object(log_reads, "diverges", lambda log, fetch, result: False)
 
 
 def _join_at_high_watermark() -> AbstractContextManager[Any]:
@@ -108,35 +106,41 @@ def _shrink_at_once() -> AbstractContextManager[Any]:
 
 @contextmanager
 def _keep_remote_ends() -> Iterator[None]:
-    real_reset, real_follow = ReplicaState.reset, Partition.make_follower
+    real_reset, real_states = ReplicaState.reset, Leading._first_states
 
     def reset(self: ReplicaState, *given: Any, **named: Any) -> None:
         end_offset, broker_epoch = self.log_end_offset, self.broker_epoch
         real_reset(self, *given, **named)
         self.log_end_offset, self.broker_epoch = end_offset, broker_epoch
 
-    def make_follower(self: Partition, registration: Any, log: Any) -> bool:
-        followers = self.followers
-        is_new = real_follow(self, registration, log)
-        self.followers = {k: v for k, v in followers.items() if k in self.replicas}
-        return is_new
+    def first_states(self: Leading, *given: Any) -> Any:
+        registration, before, *rest = given
+        return real_states(self, registration, before or self.led_before, *rest)
+
+    real_begin = Partition._begin_leader_epoch
+
+    def begin(self: Partition, *given: Any) -> None:
+        with patch.object(Leading, "led_before", getattr(self, "led_before", None), create=True):
+            real_begin(self, *given)
+        self.led_before = self.role  # type: ignore[attr-defined]
 
     with (
         patch.object(ReplicaState, "reset", reset),
-        patch.object(Partition, "make_follower", make_follower),
+        patch.object(Leading, "_first_states", first_states),
+        patch.object(Partition, "_begin_leader_epoch", begin),
     ):
         yield
 
 
 def _trust_across_skipped_epochs() -> AbstractContextManager[Any]:
-    real = Partition._begin_leader_epoch
+    real = Leading._first_states
 
-    def begin(self: Partition, registration: Any, *given: Any, **named: Any) -> None:
-        if self.leader_epoch >= 0:
-            self.leader_epoch = registration.leader_epoch - 1
-        real(self, registration, *given, **named)
+    def first_states(self: Leading, registration: Any, before: Any, *rest: Any) -> Any:
+        if before is not None:
+            before.leader_epoch = registration.leader_epoch - 1
+        return real(self, registration, before, *rest)
 
-    return patch.object(Partition, "_begin_leader_epoch", begin)
+    return patch.object(Leading, "_first_states", first_states)
 
 
 def _any_broker_epoch() -> AbstractContextManager[Any]:
@@ -234,7 +238,7 @@ def _answer_uncommitted() -> AbstractContextManager[Any]:
 
 
 def _followers_serve_to_their_end() -> AbstractContextManager[Any]:
-    real = PartitionReads.read_records
+    real = Partition.read_records
 
     def read_records(
         self: Any, fetch: Any, size: int, one: bool, isolation: Any, leader_only: bool = True
@@ -242,7 +246,7 @@ def _followers_serve_to_their_end() -> AbstractContextManager[Any]:
         is_follower = self.leader_log is None and not leader_only
         return real(self, fetch, size, one, None if is_follower else isolation, leader_only)
 
-    return patch.object(PartitionReads, "read_records", read_records)
+    return patch.object(Partition, "read_records", read_records)
 
 
 def _answer_for_the_unknown() -> AbstractContextManager[Any]:

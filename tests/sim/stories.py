@@ -259,4 +259,4 @@ class Parts:
 
     def proposed_by(self, node_id: int) -> frozenset[int]:
         partition = self._partition(node_id)
-        return frozenset() if partition is None else partition.isr_state.proposed
+        return frozenset() if partition is None else partition.role.isr_state.proposed

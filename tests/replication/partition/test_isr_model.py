@@ -99,7 +99,7 @@ class World:
         request = FetchPartition(TP.topic, TOPIC_ID, 0, end, 0, current_leader_epoch=-1)
         epoch = self.image.brokers[follower].broker_epoch
         self.partition.update_follower_fetch_state(
-            follower, epoch, request, self.log.log_end_offset
+            follower, epoch, request, *self.partition.leader_end()
         )
         self.told[follower] = end
         self.ends[follower] = self.rng.randint(end, self.log.log_end_offset)
@@ -107,7 +107,7 @@ class World:
     def lose_tail(self) -> None:
         """A follower restarts without what it had not flushed; its broker gets another epoch."""
         follower = self.rng.choice(FOLLOWERS)
-        if follower in self.partition.isr_state.maximal_isr or follower in self.committed.isr:
+        if follower in self.partition.role.isr_state.maximal_isr or follower in self.committed.isr:
             return
         self.ends[follower] = self.rng.randint(0, self.ends[follower])
         broker = self.image.brokers[follower]
@@ -175,13 +175,13 @@ class World:
         if high_watermark > self.high_watermark:
             assert len(partition.isr) >= MIN_ISR, "committed without enough replicas"
         # Whoever the controller has, or may have, in the ISR has every acknowledged record.
-        for member in {*partition.isr_state.maximal_isr, *self.committed.isr} - {1}:
+        for member in {*partition.role.isr_state.maximal_isr, *self.committed.isr} - {1}:
             assert self.ends[member] >= high_watermark, f"replica {member} lacks committed records"
         self.high_watermark = high_watermark
 
     def expected(self) -> int:
         """H-1, by the model, as of a fetch just served."""
-        state = self.partition.isr_state
+        state = self.partition.role.isr_state
         if len(state.isr) < MIN_ISR:
             return self.high_watermark
         ends = [self.log.log_end_offset]
@@ -237,7 +237,7 @@ def expanding(tmp_path: Path) -> Iterator[World]:
     for follower in (2, 3):
         fetched(world, follower, 0)
     fetched(world, 4, 0)
-    assert world.partition.isr_state.proposed == {1, 2, 3, 4}
+    assert world.partition.role.isr_state.proposed == {1, 2, 3, 4}
     assert len(world.asked) == 1
     yield world
     world.log.close()
@@ -246,13 +246,15 @@ def expanding(tmp_path: Path) -> Iterator[World]:
 def fetched(world: World, follower: int, offset: int) -> None:
     request = FetchPartition(TP.topic, TOPIC_ID, 0, offset, 0)
     epoch = world.image.brokers[follower].broker_epoch
-    world.partition.update_follower_fetch_state(follower, epoch, request, world.log.log_end_offset)
+    world.partition.update_follower_fetch_state(
+        follower, epoch, request, *world.partition.leader_end()
+    )
 
 
 @pytest.mark.parametrize("code", [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA])
 def test_what_the_controller_did_not_do_is_rolled_back(expanding: World, code: ErrorCode) -> None:
     expanding.asked.pop().on_answer(code)
-    state = expanding.partition.isr_state
+    state = expanding.partition.role.isr_state
     assert (state.isr, state.is_inflight) == ({1, 2, 3}, False)
     fetched(expanding, 4, 0)
     assert len(expanding.asked) == 1, "the next fetch asks again"
@@ -273,14 +275,14 @@ def test_where_the_controller_knows_better_the_change_stays_pending_until_metada
     expanding: World, code: ErrorCode
 ) -> None:
     expanding.asked.pop().on_answer(code)
-    assert expanding.partition.isr_state.maximal_isr == {1, 2, 3, 4}
+    assert expanding.partition.role.isr_state.maximal_isr == {1, 2, 3, 4}
     fetched(expanding, 4, 0)
     expanding.shrink()
     assert expanding.asked == []
     expanding.committed = replace(expanding.committed, isr=(1, 2), partition_epoch=5)
     expanding.deliver_metadata()
     assert expanding.partition.isr == {1, 2}
-    assert not expanding.partition.isr_state.is_inflight
+    assert not expanding.partition.role.isr_state.is_inflight
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NOT_CONTROLLER])
@@ -291,7 +293,7 @@ def test_any_other_error_asks_again_for_the_same(expanding: World, code: ErrorCo
     assert again[:5] == first[:5]
     again.on_answer(AlteredIsr(3, 5, (1, 2, 3, 4)))
     assert expanding.partition.isr == {1, 2, 3, 4}
-    assert expanding.partition.isr_expands == 1
+    assert expanding.partition.isr_changes.expands == 1
 
 
 def test_a_late_answer_does_not_undo_what_is_pending_since(expanding: World) -> None:
@@ -304,14 +306,14 @@ def test_a_late_answer_does_not_undo_what_is_pending_since(expanding: World) -> 
     for follower in (2, 3):
         fetched(expanding, follower, 1)
     expanding.shrink()
-    pending = expanding.partition.isr_state
+    pending = expanding.partition.role.isr_state
     assert pending.proposed == {1, 2, 3}
     late.on_answer(AlteredIsr(3, 5, (1, 2, 3, 4)))
-    assert expanding.partition.isr_state is pending
+    assert expanding.partition.role.isr_state is pending
 
 
 def test_an_answer_of_another_leader_epoch_is_ignored(expanding: World) -> None:
     change = expanding.asked.pop()
     change.on_answer(AlteredIsr(2, 9, (1, 2)))
-    assert expanding.partition.isr_state.is_inflight
-    assert expanding.partition.partition_epoch == 4
+    assert expanding.partition.role.isr_state.is_inflight
+    assert expanding.partition.role.partition_epoch == 4

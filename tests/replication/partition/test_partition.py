@@ -122,8 +122,11 @@ class Node:
 
     def follower_fetches(self, replica: int, offset: int, broker_epoch: int = -1) -> bool:
         return self.partition.update_follower_fetch_state(
-            replica, broker_epoch, fetch_partition(offset, start=0), self.log.log_end_offset
+            replica, broker_epoch, fetch_partition(offset, start=0), *self.partition.leader_end()
         )
+
+    def must_wait(self, next_offset: int, acks: int) -> bool:
+        return self.partition.must_wait(next_offset, acks, self.partition.leader_epoch)
 
 
 def registered(
@@ -214,7 +217,7 @@ def test_acks_all_is_refused_before_anything_is_written_when_the_isr_is_too_smal
     assert node.log.log_end_offset == 0
     _, is_advanced = node.append(b"a", acks=1)
     assert not is_advanced
-    assert node.partition.is_under_min_isr
+    assert node.partition.role.is_under_min_isr
     assert node.values(0) == []
 
 
@@ -294,21 +297,24 @@ def test_a_fetch_from_an_earlier_incarnation_of_a_broker_is_refused(node: Node) 
 
 def test_an_unassigned_replica_is_told_to_retry(node: Node) -> None:
     node.lead(epoch=3, isr=(1, 2), replicas=(1, 2))
-    assert node.partition.check_follower(2, 3) == ErrorCode.NONE
-    assert node.partition.check_follower(9, 3) == ErrorCode.UNKNOWN_LEADER_EPOCH
-    assert node.partition.check_follower(9, -1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert node.follower_fetches(9, 1) is False
+    node.partition.check_follower(2, fetch_partition(1, epoch=3), 3)
+    with refused(ErrorCode.UNKNOWN_LEADER_EPOCH):
+        node.partition.check_follower(9, fetch_partition(1, epoch=3), 3)
+    with refused(ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        node.partition.check_follower(9, fetch_partition(1), 3)
+    with refused(ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        node.follower_fetches(9, 1)
 
 
 def test_under_replicated_counts_neither_adding_replicas_nor_followers_views(node: Node) -> None:
     node.lead(isr=(1, 2), replicas=(1, 2))
-    assert not node.partition.is_under_replicated
+    assert not node.partition.role.is_under_replicated
     registration = registered(NODE, 1, (1, 2), (1, 2, 3))
     registration.adding_replicas = (3,)
     node.partition.make_leader(registration, node.log)
-    assert not node.partition.is_under_replicated
+    assert not node.partition.role.is_under_replicated
     node.lead(epoch=2, isr=(1,), replicas=(1, 2))
-    assert node.partition.is_under_replicated
+    assert node.partition.role.is_under_replicated
 
 
 # ---------------------------------------------------------------------- election
@@ -337,7 +343,7 @@ def test_make_leader_again_changes_nothing_and_old_metadata_is_ignored(node: Nod
     assert node.lead(epoch=5) is False
     assert node.lead(epoch=4) is False
     assert node.partition.leader_epoch == 5
-    assert node.partition.leader_epoch_start_offset == 0
+    assert node.partition.role.epoch_start_offset == 0
     assert node.follow(epoch=3) is False
     assert node.partition.is_leader
 
@@ -596,15 +602,15 @@ def durable(tmp_path: Path) -> Iterator[Node]:
 def test_nothing_is_visible_before_it_is_flushed(durable: Node) -> None:
     _, is_advanced = durable.append(b"a")
     assert not is_advanced
-    assert durable.partition.must_wait(1, -1)
-    assert durable.partition.must_wait(1, 1)
+    assert durable.must_wait(1, -1)
+    assert durable.must_wait(1, 1)
     assert durable.values(0) == []
     durable.partition.request_flush()
     durable.flusher.run()
     assert durable.values(0) == [b"a"]
     assert durable.progress == [durable.partition]
-    assert not durable.partition.must_wait(1, -1)
-    assert not durable.partition.must_wait(1, 1)
+    assert not durable.must_wait(1, -1)
+    assert not durable.must_wait(1, 1)
 
 
 def test_many_appends_share_one_fsync_and_those_during_it_share_the_next(durable: Node) -> None:
@@ -633,7 +639,7 @@ def test_a_failed_fsync_is_not_asked_for_again(durable: Node) -> None:
     callback(OSError(5, "EIO"))
     assert durable.flusher.waiting == []
     assert durable.partition.high_watermark == 0
-    assert durable.partition.must_wait(1, -1)
+    assert durable.must_wait(1, -1)
 
 
 def test_what_a_crash_left_unflushed_is_flushed_before_it_is_served(tmp_path: Path) -> None:
@@ -653,7 +659,7 @@ def test_a_re_elected_leader_still_waits_for_the_fsync_it_promised(tmp_path: Pat
         node.append(value)
     node.log.update_config(LogConfig(flush_messages=100))
     node.lead(epoch=2)
-    assert node.partition.must_wait(3, -1)
+    assert node.must_wait(3, -1)
     assert node.partition.high_watermark == 2
     node.log.close()
 
@@ -680,7 +686,7 @@ def test_appends_are_refused_and_reads_go_on_while_an_election_is_recorded(node:
 def test_page_cache_mode_never_waits_for_the_disk(node: Node) -> None:
     node.lead()
     node.append(b"a")
-    assert not node.partition.must_wait(1, -1)
-    assert not node.partition.must_wait(1, 1)
+    assert not node.must_wait(1, -1)
+    assert not node.must_wait(1, 1)
     node.partition.request_flush()
     assert node.flusher.waiting == []

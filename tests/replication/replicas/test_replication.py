@@ -104,7 +104,7 @@ def test_a_pending_shrink_does_not_count_before_the_controller_confirms_it(
     orders.produce(1, b"lags behind", acks=1)
     orders.run(46_000)
     partition = orders.nodes[1].partition()
-    assert partition.isr_state.proposed == {1, 2}
+    assert partition.role.isr_state.proposed == {1, 2}
     told = orders.produce(1, b"a")
     orders.run(2_000)
     assert told == []
@@ -124,7 +124,7 @@ def test_a_pending_expand_counts_at_once(orders: SimCluster) -> None:
     orders.is_controller_deaf = True
     orders.heal()
     partition = orders.nodes[1].partition()
-    orders.run_until(lambda: partition.isr_state.maximal_isr == {1, 2, 3}, 10_000)
+    orders.run_until(lambda: partition.role.isr_state.maximal_isr == {1, 2, 3}, 10_000)
     orders.cut(1, 3)
     told = orders.produce(1, b"a")
     orders.run(2_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -838,7 +839,12 @@ def test_nothing_is_appended_in_an_epoch_that_we_were_not_elected_in(node: Node)
     node.find()
     index = node.groups.partition_for("g")
     partition = node.replica_manager.partition((GROUP_METADATA_TOPIC, index))
-    partition.leader_epoch += 1
+    known = partition.registration
+    assert known is not None
+    newer = replace(
+        known, leader_epoch=known.leader_epoch + 1, partition_epoch=known.partition_epoch + 1
+    )
+    partition.make_leader(newer, partition.open_log())
     end_offset = partition.open_log().log_end_offset
     assert node.commit("g", 1).error == E.NOT_COORDINATOR
     assert partition.open_log().log_end_offset == end_offset

@@ -1,0 +1,126 @@
+"""What a leader asks of the controller about its ISR, and what becomes of the answers (H-7).
+
+`Leading` decides what to ask for and what an answer means. This carries the question out, the
+answer back to the leadership that asked, and counts: the asking half of Kafka's Partition, and its
+AlterPartitionListener.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from replication.partition.isr import IsrState, IsrUpdate
+from replication.partition.leading import IsrOutcome, Leading
+from replication.partition.requests import AlteredIsr, IsrChange
+from wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from replication.partition.roles import Role
+    from storage.log.partition_log import PartitionLog
+    from wire.primitives import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class Shell(Protocol):
+    """What is needed of the partition; it is held only while a question is under way."""
+
+    topic_partition: TopicPartition
+    topic_id: bytes
+    role: Role
+    log: PartitionLog | None
+
+    @property
+    def lock(self) -> AbstractContextManager[object]: ...
+
+    def advance_high_watermark(self, role: Leading, log: PartitionLog) -> bool: ...
+
+    def isr_settled(self) -> None: ...
+
+
+class IsrChanges:
+    """See the module. Counters are plain ints, written under the partition's lock."""
+
+    __slots__ = ("_alter_isr", "expands", "failed", "shrinks")
+
+    def __init__(self, alter_isr: Callable[[IsrChange], object] | None) -> None:
+        """`alter_isr` hands a change to the controller; None on a node alone, which never asks."""
+        self._alter_isr = alter_isr
+        self.expands = 0
+        self.shrinks = 0
+        self.failed = 0
+
+    @property
+    def may_ask(self) -> bool:
+        return self._alter_isr is not None
+
+    def ask(self, change: IsrChange) -> None:
+        """Call it with no lock held."""
+        assert self._alter_isr is not None, "only a partition of a cluster asks for another ISR"
+        self._alter_isr(change)
+
+    def change_to(self, shell: Shell, role: Leading, proposed: IsrState) -> IsrChange:
+        """What to `ask`, when the lock is not held any more: may the ISR be as `role` proposed?"""
+        return IsrChange(
+            shell.topic_partition,
+            shell.topic_id,
+            role.leader_epoch,
+            role.partition_epoch,
+            role.members(proposed),
+            partial(self._answered, shell, role.leader_epoch, proposed),
+        )
+
+    def maybe_shrink(self, shell: Shell, now_ms: int) -> None:
+        """H-5: propose to remove who lags; takes the lock."""
+        with shell.lock:
+            role, log = shell.role, shell.log
+            if type(role) is not Leading or log is None or not self.may_ask:
+                return
+            state = role.shrink_isr(role.leader_epoch, log.log_end_offset, now_ms)
+            if state is None:
+                return
+            change = self.change_to(shell, role, state)
+        logger.info(
+            "shrinking the ISR partition=%s-%s isr=%s out_of_sync=%s",
+            *shell.topic_partition, sorted(state.isr), sorted(state.isr - state.proposed),
+        )  # fmt: skip
+        self.ask(change)
+
+    def _answered(
+        self, shell: Shell, leader_epoch: int, proposed: IsrState, answer: AlteredIsr | ErrorCode
+    ) -> None:
+        """The controller answered a change that was asked for under `leader_epoch`."""
+        retry = None
+        with shell.lock:
+            role, log = shell.role, shell.log
+            if type(role) is not Leading or log is None:
+                return
+            outcome = role.isr_answered(leader_epoch, proposed, answer)
+            self._count(outcome, proposed)
+            if outcome in (IsrOutcome.IGNORED, IsrOutcome.PENDING):
+                return
+            if outcome is IsrOutcome.RETRY:
+                retry = self.change_to(shell, role, proposed)
+            shell.advance_high_watermark(role, log)
+        logger.info(
+            "ISR partition=%s-%s isr=%s partition_epoch=%s answer=%s",
+            *shell.topic_partition, sorted(role.isr_state.isr), role.partition_epoch,
+            answer.name if isinstance(answer, ErrorCode) else "NONE",
+        )  # fmt: skip
+        if retry is not None:
+            self.ask(retry)
+        else:
+            shell.isr_settled()
+
+    def _count(self, outcome: IsrOutcome, proposed: IsrState) -> None:
+        if outcome is IsrOutcome.COMMITTED:
+            if proposed.update is IsrUpdate.EXPAND:
+                self.expands += 1
+            else:
+                self.shrinks += 1
+        elif outcome in (IsrOutcome.ROLLED_BACK, IsrOutcome.PENDING):
+            self.failed += 1

@@ -1,0 +1,127 @@
+"""One leader epoch, as pure decisions: each call names the epoch it means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from replication.metadata.image import BrokerRegistration, PartitionRegistration
+from replication.partition.isr import UNKNOWN_OFFSET
+from replication.partition.leading import IsrOutcome, Leading
+from replication.partition.requests import AlteredIsr, FetchPartition
+from wire.errors import ErrorCode, KafkaError
+
+NODE, LAG_MS, EPOCH = 1, 30_000, 5
+BROKERS = {i: BrokerRegistration(i, 70 + i, bytes(16), {}, fenced=False) for i in (1, 2, 3)}
+
+
+def registered(
+    epoch: int = EPOCH, isr: tuple[int, ...] = (1, 2, 3), version: int = 9, leader: int = NODE
+) -> PartitionRegistration:
+    return PartitionRegistration(
+        (1, 2, 3), (bytes(16),) * 3, isr, leader, leader_epoch=epoch, partition_epoch=version
+    )
+
+
+def leading(
+    registration: PartitionRegistration | None = None, before: Leading | None = None
+) -> Leading:
+    return Leading(NODE, registration or registered(), 10, 2, 1_000, LAG_MS, before)
+
+
+def fetched(role: Leading, replica: int, offset: int, epoch: int = EPOCH) -> tuple[bool, bool]:
+    fetch = FetchPartition("orders", None, 0, offset, 0, current_leader_epoch=epoch)
+    return role.update_follower_fetch_state(epoch, replica, 70 + replica, fetch, 12, 2_000)
+
+
+CALLS: dict[str, Callable[[Leading, int], object]] = {
+    "update": lambda role, epoch: role.update(epoch, registered(epoch, version=10)),
+    "change_min_isr": lambda role, epoch: role.change_min_isr(epoch, 1),
+    "high_watermark": lambda role, epoch: role.high_watermark(epoch, 0, 12, 0, BROKERS),
+    "update_follower_fetch_state": lambda role, epoch: fetched(role, 2, 11, epoch),
+    "follower": lambda role, epoch: role.follower(epoch, 2, epoch),
+    "expand_isr": lambda role, epoch: role.expand_isr(epoch, 2, BROKERS, 0),
+    "shrink_isr": lambda role, epoch: role.shrink_isr(epoch, 12, 99_999),
+    "low_watermark": lambda role, epoch: role.low_watermark(epoch, 0, BROKERS),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize(
+    ("epoch", "code"),
+    [(EPOCH - 1, ErrorCode.FENCED_LEADER_EPOCH), (EPOCH + 1, ErrorCode.UNKNOWN_LEADER_EPOCH)],
+)
+def test_what_means_another_leader_epoch_is_refused_and_changes_nothing(
+    call: Callable[[Leading, int], object], epoch: int, code: ErrorCode
+) -> None:
+    role = leading()
+    before = (role.isr_state, role.min_isr, {k: replace(v) for k, v in role.followers.items()})
+    with pytest.raises(KafkaError, check=lambda error: error.code == code):
+        call(role, epoch)
+    assert (role.isr_state, role.min_isr, role.followers) == before
+    call(role, EPOCH)
+
+
+def test_an_append_that_counts_on_another_leadership_is_told_so_as_kafka_does() -> None:
+    role = leading()
+    for epoch in (EPOCH - 1, EPOCH + 1):
+        with pytest.raises(KafkaError, check=lambda e: e.code == ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            role.check_append(epoch, 1)
+    role.check_append(EPOCH, -1)
+
+
+def test_an_answer_to_another_leader_epoch_is_ignored() -> None:
+    role = leading(registered(isr=(1, 2)))
+    fetched(role, 3, 12)
+    proposed = role.expand_isr(EPOCH, 3, BROKERS, 0)
+    assert proposed is not None
+    answer = AlteredIsr(EPOCH, 10, (1, 2, 3))
+    assert role.isr_answered(EPOCH - 1, proposed, answer) is IsrOutcome.IGNORED
+    assert role.isr_state.is_inflight
+    assert role.isr_answered(EPOCH, proposed, answer) is IsrOutcome.COMMITTED
+    assert role.partition_epoch == 10
+
+
+def test_who_still_looks_at_the_epoch_before_does_not_write_into_the_next() -> None:
+    """A quiet answer takes no lock; its follower's times belong to the epoch it found."""
+    old = leading()
+    fetched(old, 2, 12)
+    request = old.followers[2].quiet_request
+    assert isinstance(request, FetchPartition)
+    new = leading(registered(EPOCH + 1, isr=(1, 3), version=10), old)
+    assert new.followers[2].log_end_offset == 12, "nobody else led in between"
+    before = replace(new.followers[2])
+    assert old.quiet_answer(2, 72, request, 5_000, 12, 12, 0) is not None
+    assert new.followers[2] == before
+    assert new.quiet_answer(2, 72, request, 5_000, 12, 12, 0) is None
+
+
+def test_a_skipped_epoch_forgets_what_followers_told_and_an_unbroken_one_does_not() -> None:
+    old = leading()
+    fetched(old, 2, 12)
+    assert leading(registered(EPOCH + 1, version=10), old).followers[2].log_end_offset == 12
+    later = leading(registered(EPOCH + 2, version=11), old)
+    assert later.followers[2].log_end_offset == UNKNOWN_OFFSET
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda: leading(registered(leader=2)),
+        lambda: leading(registered(-1)),
+        lambda: leading(registered(EPOCH), leading()),
+        lambda: Leading(7, registered(leader=7), 0, 1, 0, LAG_MS),
+        lambda: Leading(NODE, registered(), -1, 1, 0, LAG_MS),
+    ],
+    ids=["another leads", "no epoch", "the same epoch", "no replica", "no offset"],
+)
+def test_a_leadership_that_cannot_be_is_an_error_of_ours(begin: Callable[[], Leading]) -> None:
+    with pytest.raises(AssertionError):
+        begin()
+
+
+def test_a_leader_epoch_does_not_take_over_another() -> None:
+    with pytest.raises(AssertionError):
+        leading().update(EPOCH, registered(EPOCH + 1, version=10))
