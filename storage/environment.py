@@ -37,9 +37,10 @@ class LogEnvironment:
     clock: Clock = field(default_factory=SystemClock)
     open_files: OpenFileCache = field(default_factory=lambda: OpenFileCache(1024))
     scheduler: Scheduler | None = None
-    """Runs deferred work (flush after a roll, unlinking); None: it is done at once, or left."""
+    """Runs deferred work on this disk (flush after a roll, unlinking); None: it is done at once, or
+    left."""
     on_failure: Callable[[Path, OSError], None] | None = None
-    """Called once; by the scheduler's thread if there is one, since who saw the error has locks."""
+    """Called once, by who saw the error and may hold any lock: it hands on and does not wait."""
     on_log_start_moved: Callable[[], object] = _nobody_notes_it
     """Called when a log start moved, with no lock held; it should be noted before long."""
     is_writable: bool = True
@@ -62,13 +63,8 @@ class LogEnvironment:
         self.is_writable = False
         self.failure = error
         logger.error("log directory failed log_dir=%s error=%s", self.log_dir, error)
-        report = self.on_failure
-        if report is None:
-            return
-        if self.scheduler is None:
-            report(self.log_dir, error)
-        else:
-            self.scheduler.schedule_once("log-dir-failure", 0, lambda: report(self.log_dir, error))
+        if self.on_failure is not None:
+            self.on_failure(self.log_dir, error)
 
     def check_online(self) -> None:
         """Raise KAFKA_STORAGE_ERROR if the directory is offline."""

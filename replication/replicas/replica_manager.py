@@ -129,6 +129,9 @@ class ClusterLinks(NamedTuple):
     listener_name: str
     """`inter.broker.listener.name`: where other brokers are reached."""
     scheduler: Scheduler
+    """For what waits for no disk (ISR expiry)."""
+    mover: Scheduler | None = None
+    """Copies replicas between the directories of this node; `scheduler` if there is none."""
 
 
 class ReplicaManager(ReplicaReads):
@@ -494,7 +497,7 @@ class ReplicaManager(ReplicaReads):
             if cluster is None
             else cluster.assignments
         )
-        schedule = links.scheduler.schedule_once
+        schedule = (links.mover or links.scheduler).schedule_once
         return LogDirMoves(
             self.local,
             self.local.log_manager,

@@ -122,15 +122,20 @@ class BrokerServer(NodePart):
         usable = {path: id_ for path, id_ in dirs.directory_ids.items() if path in own}
         if not usable:  # the metadata log's own directory is, or the start had ended before
             raise LogDirError(f"no directory of log.dirs can be used: {dirs.failed}")
+        workers = {path: self.shared.worker(f"log-dir-{n}") for n, path in enumerate(usable)}
+        # With one directory nothing moves: no thread waits for it.
+        self.mover = self.shared.worker("alter-log-dirs") if len(usable) > 1 else self.scheduler
         self.log_manager = LogManager(
             usable,
             self.config.topic_config({}),
             self.clock,
-            self.scheduler,
+            None,
             self._log_dir_failed,
             settings.log_manager(self.config),
             failed=dirs.failed,
             cleaner_config=settings.cleaner(self.config),
+            workers=workers,
+            run_urgently=self.shared.run_urgently,
         )
         self.replica_manager = ReplicaManager(
             settings.replica_manager(self.config),
@@ -260,9 +265,10 @@ class BrokerServer(NodePart):
         """A directory's disk failed: go on without it, unless nothing would be left (B-7)."""
         if directory == self.shared.metadata_dir or not self._online_dirs():
             self.shared.fatal(error)
-        self.replica_manager.log_dir_failed(directory, error)
+        # The controller first: here locks may have to be waited for that the same disk holds up.
         if self.lifecycle is not None:
             self.lifecycle.log_dir_failed(self.log_manager.directory_id(directory))
+        self.replica_manager.log_dir_failed(directory, error)
 
     # ---- publishers of the metadata image, in this order
 

@@ -2,15 +2,23 @@
 
 The log directories with their locks, the node's replica of the metadata log (a voter, or an
 observer where this node is not in the voter set), the loader that makes images of it, the clock,
-the timer and the background thread. Failures that make the shared state untrustworthy (a failed
-metadata log, a record that cannot be replayed) end the process at once: better stopped than wrong.
+the timer and the threads for background work.
+
+Threads by urgency: what may not wait for a disk (ISR expiry, small work of coordinators) runs on
+`scheduler`; what works on a disk runs on a `worker` of that directory; the report that a directory
+failed has a thread of its own (`run_urgently`), since there is one at most for each.
+
+Failures that make the shared state untrustworthy (a failed metadata log, a record that cannot be
+replayed) end the process at once: better stopped than wrong.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,6 +194,18 @@ class SharedServer:
             "bootstrap_servers": quorum.bootstrap_servers,
             "can_vote": quorum.is_controller,
         }
+
+    def worker(self, name: str) -> BackgroundScheduler:
+        """A thread for what may wait for a disk, stopped with the node."""
+        worker = BackgroundScheduler(self.clock, name)
+        self.stop.then(name, worker.shutdown)
+        worker.start()
+        return worker
+
+    @staticmethod
+    def run_urgently(name: str, job: Callable[[], None]) -> None:
+        """Run `job` on a thread of its own, now."""
+        threading.Thread(target=job, name=name, daemon=True).start()
 
     def connect(self, local: Controller | None) -> None:
         """Open the way to the active controller, wherever it is; `local` is the one here."""

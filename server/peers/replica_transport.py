@@ -88,4 +88,5 @@ def cluster_links(broker: Any) -> ClusterLinks:
         run_fetcher=run,
         listener_name=broker.listeners.inter_broker_name,
         scheduler=broker.scheduler,
+        mover=broker.mover,
     )

@@ -90,7 +90,7 @@ class FutureLogs:
         log = self._logs.pop(key, None)
         if log is not None:
             path = log.directory
-            _close(log)
+            _close(log, is_kept=False)
         if path is not None:
             self._remove(path)
 
@@ -132,12 +132,12 @@ class FutureLogs:
         logger.info("replica moved partition=%s log_dir=%s", key, path.parent)
         return future
 
-    def dir_failed(self, directory: Path) -> None:
-        """A directory's disk failed: moves into it end."""
-        for key, log in list(self._logs.items()):
-            if log.directory.parent == directory:
-                del self._logs[key]
-                _close(log)
+    def take_from(self, directory: Path) -> list[PartitionLog]:
+        """A directory's disk failed: moves into it end; its logs are for the caller to close."""
+        gone = [log for log in self._logs.values() if log.directory.parent == directory]
+        for log in gone:
+            del self._logs[log.topic_partition]
+        return gone
 
     def close(self) -> None:
         """Let all files go; the moves continue after the next start."""
@@ -146,11 +146,11 @@ class FutureLogs:
             _close(log)
 
     def _remove(self, path: Path) -> None:
-        self._manager.later(0, partial(remove_tree, path))
+        self._manager.later(path.parent, 0, partial(remove_tree, path))
 
 
-def _close(log: PartitionLog) -> None:
+def _close(log: PartitionLog, *, is_kept: bool = True) -> None:
     try:
-        log.close()
+        log.close(is_kept=is_kept)
     except KafkaError as error:
         logger.warning("closing a future log failed partition=%s error=%s", log.directory, error)

@@ -5,6 +5,9 @@ still must be written, or a restart would recover far too much; so each director
 back and releases them for this (S-16). From then on appends are refused, or they would eat the
 reserve up; reads go on. As soon as there is room the reserve is taken back and appends are served
 again.
+
+A disk that hangs holds up who needs it and nobody else: each directory has its own worker for
+background work and its own flusher for those who wait for a sync.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from storage.checkpoint import (
     CleanShutdownFile,
 )
 from storage.config import Clock, Scheduler
+from storage.directories.flusher import Flusher
 from storage.directories.log_dirs import (
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
@@ -70,8 +74,10 @@ class LogDir:
         on_failure: Callable[[Path, OSError], None],
         on_log_start_moved: Callable[[LogDir], object],
     ) -> None:
+        """`scheduler`: the worker of this directory; None does background work at once."""
         self.path = path
         self.directory_id = directory_id
+        self.flusher = Flusher()
         self.environment = LogEnvironment(
             path,
             clock=clock,
@@ -86,6 +92,26 @@ class LogDir:
         self.failed_partitions: set[TopicPartition] = set()
         """Partitions whose log could not be opened; while there are any, no stop here is clean."""
         self._reserve = Reserve(path)
+        self._planned: set[str] = set()
+
+    def later(self, name: str, delay_ms: int, job: Callable[[], object]) -> None:
+        """Run `job` on this directory's worker."""
+        worker = self.environment.scheduler
+        if worker is None:
+            job()
+        else:
+            worker.schedule_once(name, delay_ms, job)
+
+    def soon(self, name: str, job: Callable[[], object]) -> None:
+        """Run `job` on the worker, once for all who ask under this name before it begins."""
+
+        def run() -> None:
+            self._planned.discard(name)
+            job()
+
+        if name not in self._planned:
+            self._planned.add(name)
+            self.later(name, 0, run)
 
     @property
     def is_online(self) -> bool:
@@ -158,9 +184,14 @@ class LogDir:
         """The logs here are open and end so; see `DirCheckpoints.trim`."""
         self._try(lambda: self.checkpoints.trim(ends), "checkpoints")
 
-    def write_checkpoints(self) -> None:
-        """Bring the checkpoint files up to date after logs were forgotten."""
+    def log_left(self, key: TopicPartition) -> None:
+        """A log was renamed: nothing that is noted of it may reach another of its name (L1)."""
+        self.checkpoints.forget(key)
+        self.soon("log-dir-sync", self._sync_names)
+
+    def _sync_names(self) -> None:
         self._try(self.checkpoints.write, "checkpoints")
+        self._try(lambda: files.sync_directory(self.path), "sync of the directory")
 
     def write_clean_marker(self, broker_epoch: int) -> None:
         """Say that everything here is flushed and closed; the last thing at shutdown (S-7)."""

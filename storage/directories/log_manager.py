@@ -6,13 +6,14 @@ stop was not clean, and removes what earlier deletions left. New partitions go t
 the fewest. At shutdown everything is flushed and closed, checkpoints are written, and the marker
 last, only where every log was loaded and closed without an error.
 
-In the background, on the scheduler's thread: retention, flushes by age, checkpoints (recovery
-points and log starts every minute, high watermarks every five seconds), forgetting idle producers.
-Compaction has a thread of its own (`storage.cleaning.cleaner`).
+In the background, on the worker of each directory: retention, flushes by age and after a roll,
+checkpoints (recovery points and log starts every minute, high watermarks every five seconds),
+unlinks, forgetting idle producers. Compaction has a thread of its own (`storage.cleaning.cleaner`).
 
-A directory whose disk fails goes offline for good and alone; the others go on (B-7). A full disk is
-no failure: checkpoints then get the directory's reserve, appends are refused until there is room
-again, and reads never stop (S-16).
+A directory whose disk fails goes offline for good and alone; the others go on (B-7), also while it
+hangs: its failure is reported by a thread that waits for no disk. A full disk is no failure:
+checkpoints then get the directory's reserve, appends are refused until there is room again, and
+reads never stop (S-16).
 
 Locks: `creation_lock` serialises opening and deleting logs; `_lock` guards the map and is held for
 map operations only. A log's own lock may be held when a directory's checkpoint lock is taken, never
@@ -26,7 +27,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,7 +41,7 @@ from storage.checkpoint import (
 )
 from storage.cleaning.cleaner import CleanerConfig, LogCleaner
 from storage.config import LONG_MAX, Clock, LogConfig, ScheduledTask, Scheduler
-from storage.directories.flusher import FlushCallback, Flusher
+from storage.directories.flusher import FlushCallback
 from storage.directories.future_logs import FutureLogs
 from storage.directories.log_dir import LogDir, remove_tree
 from storage.directories.log_dirs import (
@@ -60,6 +61,7 @@ logger = logging.getLogger(__name__)
 
 _INITIAL_DELAY_MS = 30_000
 _FLUSH_CHECK_MS = 1_000
+REMOVAL = "log-removal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,15 @@ class LogManager:
         *,
         failed: Mapping[Path, OSError] | None = None,
         cleaner_config: CleanerConfig | None = None,
+        workers: Mapping[Path, Scheduler] | None = None,
+        run_urgently: Callable[[str, Callable[[], None]], object] | None = None,
     ) -> None:
         """`dirs` maps log directories to their ids, as `prepare_log_dirs` returned them; `failed`
-        holds those that did not answer then."""
+        holds those that did not answer then.
+
+        `workers` gives each directory a thread of its own, and `run_urgently` runs the report of a
+        failed one on a thread that nothing holds up; all that is not given is left to `scheduler`.
+        """
         self.default_config = default_config
         self.config = config or LogManagerConfig()
         self.offline_dirs: set[Path] = set(failed or ())
@@ -100,10 +108,10 @@ class LogManager:
         self.previous_broker_epoch = -1
         """Broker epoch of the last stop if it was clean in every directory, else -1 (B-3)."""
         self._clock = clock
-        self._scheduler = scheduler
+        self._workers = dict.fromkeys(dirs, scheduler) if workers is None else workers
+        self._run_urgently = run_urgently or partial(_run_once, scheduler)
         self._on_dir_failure = on_dir_failure
         self._open_files = OpenFileCache(descriptor_budget())
-        self._flusher = Flusher()
         self._lock = threading.Lock()
         self.creation_lock = threading.Lock()
         self._logs: dict[TopicPartition, PartitionLog] = {}
@@ -118,7 +126,7 @@ class LogManager:
             directory_id,
             clock=self._clock,
             open_files=self._open_files,
-            scheduler=self._scheduler,
+            scheduler=self._workers[path],
             on_failure=self._dir_failed,
             on_log_start_moved=self._log_start_moved,
         )
@@ -152,7 +160,7 @@ class LogManager:
             self.future_logs.found[key] = path
         partitions, deleted = log_dir.find_partitions()
         for path in deleted:
-            self.later(0, partial(remove_tree, path))
+            log_dir.later(REMOVAL, 0, partial(remove_tree, path))
         ends = dict.fromkeys((key for key, _ in partitions), LONG_MAX)
         count = 0
         for key, path in self._not_elsewhere(partitions):
@@ -191,13 +199,10 @@ class LogManager:
                 )
 
     def start_background(self) -> None:
-        """Begin the periodic work; needs a scheduler."""
-        scheduler = self._scheduler
-        if scheduler is None:
-            raise ValueError("background work needs a scheduler")
+        """Begin the periodic work of each directory; needs its worker."""
         config = self.config
         flush_ms = min(config.flush_scheduler_interval_ms, _FLUSH_CHECK_MS)
-        jobs: list[tuple[str, int, Callable[[], object]]] = [
+        jobs: list[tuple[str, int, Callable[[LogDir], object]]] = [
             ("log-retention", config.retention_check_interval_ms, self.delete_old_segments),
             ("log-flusher", flush_ms, self.flush_dirty_logs),
             (
@@ -221,9 +226,15 @@ class LogManager:
                 self.remove_expired_producers,
             ),
         ]
-        for name, period_ms, job in jobs:
-            delay_ms = min(period_ms, _INITIAL_DELAY_MS)
-            self._tasks.append(scheduler.schedule(name, period_ms, job, delay_ms))
+        for path, log_dir in self._dirs.items():
+            worker = self._workers[path]
+            if worker is None:
+                raise ValueError("background work needs a scheduler")
+            for name, period_ms, job in jobs:
+                delay_ms = min(period_ms, _INITIAL_DELAY_MS)
+                self._tasks.append(
+                    worker.schedule(name, period_ms, partial(job, log_dir), delay_ms)
+                )
         self.cleaner.start()
 
     # -- logs ------------------------------------------------------------------------------------
@@ -316,7 +327,7 @@ class LogManager:
         Does nothing if there is no such log. Raises KafkaError KAFKA_STORAGE_ERROR.
         """
         self.future_logs.delete(topic_partition)
-        log = self._rename_away(topic_partition, DELETE_SUFFIX)
+        log = self._rename_away(topic_partition, DELETE_SUFFIX, is_kept=False)
         if log is not None:
             self._remove_later(log)
 
@@ -327,55 +338,56 @@ class LogManager:
 
     def note(self, log: PartitionLog) -> None:
         """Write down now what there is to say of a log. For `future_logs` only. Raises OSError."""
-        self._dirs[log.directory.parent].note(log)
+        self._dir_of(log).note(log)
 
     def discard(self, log: PartitionLog) -> None:
         """Delete a log that another has replaced; never raises. For `future_logs` only."""
         try:
-            self._close_and_rename(log, DELETE_SUFFIX)
+            self._close_and_rename(log, DELETE_SUFFIX, is_kept=False)
         except KafkaError as error:
             logger.error("deleting a log that moved failed path=%s error=%s", log.directory, error)
         else:
             self._remove_later(log)
 
     def _remove_later(self, log: PartitionLog) -> None:
-        self.later(log.config.file_delete_delay_ms, partial(remove_tree, log.directory))
+        delay_ms = log.config.file_delete_delay_ms
+        self._dir_of(log).later(REMOVAL, delay_ms, partial(remove_tree, log.directory))
         logger.info("deleted log partition=%s path=%s", log.topic_partition, log.directory)
 
     def mark_stray(self, topic_partition: TopicPartition) -> None:
         """Set aside a log that the cluster does not know as ours (B-8); nothing deletes it."""
-        log = self._rename_away(topic_partition, STRAY_SUFFIX)
+        log = self._rename_away(topic_partition, STRAY_SUFFIX, is_kept=True)
         if log is not None:
             logger.warning(
                 "set stray log aside partition=%s path=%s", topic_partition, log.directory
             )
 
-    def _rename_away(self, topic_partition: TopicPartition, suffix: str) -> PartitionLog | None:
+    def _rename_away(
+        self, topic_partition: TopicPartition, suffix: str, *, is_kept: bool
+    ) -> PartitionLog | None:
         with self.creation_lock:
             with self._lock:
                 log = self._logs.pop(topic_partition, None)
             if log is not None:
-                self._close_and_rename(log, suffix)
+                self._close_and_rename(log, suffix, is_kept=is_kept)
             return log
 
-    def _close_and_rename(self, log: PartitionLog, suffix: str) -> None:
-        log.close()
+    def _close_and_rename(self, log: PartitionLog, suffix: str, *, is_kept: bool) -> None:
+        """Without a sync: the directory's worker does that. Should the old name come back with a
+        power loss, the log's topic id tells that it is nobody's."""
+        log.close(is_kept=is_kept)
         name = renamed_dir_name(log.topic_partition, os.urandom(16), suffix)
         path = log.directory.with_name(name)
         try:
             files.replace(log.directory, path)
-            files.sync_directory(path.parent)
         except OSError as error:
             raise log.environment.storage_error(error, f"renaming {log.directory}") from error
         log.change_directory(path)
-        self._forget(log)
-
-    def _forget(self, log: PartitionLog) -> None:
-        """A log is gone from its name; nothing that was noted of it may reach another."""
-        log_dir = self._dirs[log.directory.parent]
-        log_dir.checkpoints.forget(log.topic_partition)
-        self.later(0, log_dir.write_checkpoints)
+        self._dir_of(log).log_left(log.topic_partition)
         self.cleaner.log_removed(log.topic_partition)
+
+    def _dir_of(self, log: PartitionLog) -> LogDir:
+        return self._dirs[log.directory.parent]
 
     def update_topic_config(self, topic: str, config: LogConfig) -> None:
         """Give all logs of a topic another config."""
@@ -385,7 +397,7 @@ class LogManager:
 
     def flush_async(self, log: PartitionLog, callback: FlushCallback) -> None:
         """Sync a log soon, many waiters with one sync; then `callback(None or KafkaError)`."""
-        self._flusher.flush_async(log, callback)
+        self._dir_of(log).flusher.flush_async(log, callback)
 
     # -- directories -----------------------------------------------------------------------------
 
@@ -414,76 +426,83 @@ class LogManager:
         return log_dir is not None and log_dir.release_reserve()
 
     def _dir_failed(self, path: Path, error: OSError) -> None:
-        """Take a directory's logs away from everyone, then tell the broker (B-7)."""
+        """Have somebody take a directory's logs away who holds no lock and waits for no disk."""
+        self._run_urgently("log-dir-failure", partial(self._take_offline, path, error))
+
+    def _take_offline(self, path: Path, error: OSError) -> None:
+        """Take a directory's logs away from everyone, tell the broker, close them then (B-7)."""
         self.offline_dirs.add(path)
         with self._lock:
             gone = [log for log in self._logs.values() if log.directory.parent == path]
             for log in gone:
                 del self._logs[log.topic_partition]
-        for log in gone:
-            log.close()
-        self.future_logs.dir_failed(path)
+        gone += self.future_logs.take_from(path)
         self._on_dir_failure(path, error)
+        close = partial(_for_all, gone, "closing", PartitionLog.close)
+        self._dirs[path].later("log-dir-failure-close", 0, close)
 
     # -- background ------------------------------------------------------------------------------
 
-    def delete_old_segments(self) -> int:
-        """Apply retention to every log; the number of segments deleted."""
+    def delete_old_segments(self, *log_dirs: LogDir) -> int:
+        """Apply retention to the logs of these directories, or of all; segments deleted."""
         wall_ms = self._clock.wall_ms()
         return sum(
-            _try(log, lambda log: log.delete_old_segments(wall_ms)) for log in self.all_logs()
+            _try(log, lambda log: log.delete_old_segments(wall_ms)) for log in self._in(log_dirs)
         )
 
-    def flush_dirty_logs(self) -> None:
+    def flush_dirty_logs(self, *log_dirs: LogDir) -> None:
         """Sync logs whose unsynced data is older than their `flush.ms`."""
         now_ms = self._clock.now_ms()
-        for log in self.all_logs():
+        for log in self._in(log_dirs):
             flush_ms = log.config.flush_ms
             is_old = now_ms - log.sync.last_flush_ms >= flush_ms
             if is_old and log.flushed_offset < log.log_end_offset:
                 _try(log, lambda log: log.flush())
 
-    def remove_expired_producers(self) -> int:
+    def remove_expired_producers(self, *log_dirs: LogDir) -> int:
         """Forget producers that were idle too long; how many."""
         wall_ms = self._clock.wall_ms()
         count = 0
-        for log in self.all_logs():
+        for log in self._in(log_dirs):
             with log.lock:
                 log.producer_state.expiration_ms = self.config.producer_id_expiration_ms
                 count += log.producer_state.remove_expired(wall_ms)
         return count
 
-    def checkpoint_recovery_points(self) -> None:
+    def checkpoint_recovery_points(self, *log_dirs: LogDir) -> None:
         """Write below which offsets everything is on disk."""
-        for log_dir in self._online_dirs():
-            log_dir.checkpoint_recovery_points(self._logs_in(log_dir))
+        for log_dir in self._online(log_dirs):
+            log_dir.checkpoint_recovery_points(self._in([log_dir]))
 
-    def checkpoint_log_start_offsets(self) -> None:
+    def checkpoint_log_start_offsets(self, *log_dirs: LogDir) -> None:
         """Write the log starts that lie above their first segment's."""
-        for log_dir in self._online_dirs():
-            log_dir.checkpoint_log_starts(self._logs_in(log_dir))
+        for log_dir in self._online(log_dirs):
+            log_dir.checkpoint_log_starts(self._in([log_dir]))
 
-    def checkpoint_high_watermarks(self) -> None:
+    def checkpoint_high_watermarks(self, *log_dirs: LogDir) -> None:
         """Write every log's high watermark (H-10); also see if a full disk has room again."""
-        for log_dir in self._online_dirs():
+        for log_dir in self._online(log_dirs):
             log_dir.restore_reserve()
-            log_dir.checkpoint_high_watermarks(self._logs_in(log_dir))
+            log_dir.checkpoint_high_watermarks(self._in([log_dir]))
 
     def _log_start_moved(self, log_dir: LogDir) -> None:
         """Delete-records must survive a crash that comes before the next periodic checkpoint."""
-        self.later(0, lambda: log_dir.checkpoint_log_starts(self._logs_in(log_dir)))
+        log_dir.soon("log-start-moved", partial(self.checkpoint_log_start_offsets, log_dir))
 
-    def _online_dirs(self) -> list[LogDir]:
-        return [log_dir for log_dir in self._dirs.values() if log_dir.is_online]
+    def _online(self, log_dirs: Sequence[LogDir] = ()) -> list[LogDir]:
+        """Those of these directories, or of all, that are online."""
+        return [log_dir for log_dir in log_dirs or self._dirs.values() if log_dir.is_online]
 
-    def _logs_in(self, log_dir: LogDir) -> list[PartitionLog]:
-        return [log for log in self.all_logs() if log.directory.parent == log_dir.path]
+    def _in(self, log_dirs: Sequence[LogDir]) -> list[PartitionLog]:
+        """The logs in these directories, or all."""
+        if not log_dirs:
+            return self.all_logs()
+        paths = {log_dir.path for log_dir in log_dirs}
+        return [log for log in self.all_logs() if log.directory.parent in paths]
 
-    def later(self, delay_ms: int, job: Callable[[], object]) -> None:
-        if self._scheduler is None:
-            job()
-        else:
-            self._scheduler.schedule_once("log-dir-maintenance", delay_ms, job)
+    def later(self, directory: Path, delay_ms: int, job: Callable[[], object]) -> None:
+        """Do something to a directory's disk on its worker. For `future_logs` only."""
+        self._dirs[directory].later(REMOVAL, delay_ms, job)
 
     # -- shutdown --------------------------------------------------------------------------------
 
@@ -493,10 +512,11 @@ class LogManager:
             task.cancel()
         self._tasks.clear()
         self.cleaner.shutdown()
-        self._flusher.shutdown()
+        for log_dir in self._dirs.values():
+            log_dir.flusher.shutdown()
         self.future_logs.close()
-        for log_dir in self._online_dirs():
-            logs = self._logs_in(log_dir)
+        for log_dir in self._online():
+            logs = self._in([log_dir])
             is_clean = _for_all(logs, "flushing", PartitionLog.flush)
             log_dir.checkpoint_recovery_points(logs)
             log_dir.checkpoint_log_starts(logs)
@@ -538,6 +558,13 @@ def _for_all(
             logger.error("%s failed partition=%s error=%s", doing, log.topic_partition, error)
             has_failed = True
     return not has_failed
+
+
+def _run_once(scheduler: Scheduler | None, name: str, job: Callable[[], None]) -> None:
+    if scheduler is None:
+        job()
+    else:
+        scheduler.schedule_once(name, 0, job)
 
 
 def _try(log: PartitionLog, job: Callable[[PartitionLog], object]) -> int:

@@ -396,17 +396,18 @@ class PartitionLog(LogReader):
         self.leader_epochs.copy_from(current.leader_epochs)
         self._sync_epochs()
 
-    def close(self) -> None:
+    def close(self, *, is_kept: bool = True) -> None:
         """Finish the indexes and let all files go; durable only if `flush` came before.
 
-        On an offline directory nothing is written. Raises KafkaError if the disk fails.
+        Of a log that is not kept, or is in an offline directory, nothing is written. Raises
+        KafkaError if the disk fails.
         """
         with self.lock:
             if self.is_closed:
                 return
             self.is_closed = True
             try:
-                if not self.environment.is_offline:
+                if is_kept and not self.environment.is_offline:
                     self._finish_files()
                     self.leader_epochs.sync()
                     self.producer_state.take_snapshot()

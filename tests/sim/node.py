@@ -347,7 +347,6 @@ class SimNode:
             lambda directory, error: self.fatal(error),
             settings.log_manager(self._config),
         )
-        self.log_manager._flusher = SimFlusher(self)  # type: ignore[assignment]
         self.log_manager.cleaner.start = lambda: None  # type: ignore[method-assign]
         self.replica_manager = ReplicaManager(
             settings.replica_manager(self._config),
@@ -361,6 +360,7 @@ class SimNode:
         )
         for log_dir in self.log_manager._dirs.values():
             log_dir._reserve.is_held = True  # 4 MiB of real memory each
+            log_dir.flusher = SimFlusher(self)  # type: ignore[assignment]
         self.log_manager.startup(self.topic_config)
         self.cluster.check.logs_opened(self)
         self.dead_logs = {}

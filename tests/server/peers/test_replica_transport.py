@@ -86,6 +86,7 @@ def test_a_broker_is_known_by_its_client_id_and_its_epoch(peers: list[Peer]) -> 
         controller=SimpleNamespace(submit=lambda request, done: submitted.append(request)),
         listeners=SimpleNamespace(inter_broker_name="REPLICATION"),
         scheduler=object(),
+        mover=object(),
     )
     links = cluster_links(broker)
     assert links.listener_name == "REPLICATION"
