@@ -28,15 +28,22 @@ Invariants:
 - `supported_protocols[name]` counts the members that listed `name`; a protocol can be chosen when
   that equals the number of members.
 - the leader, if any, is a member.
-- an assignment is that of the last Stable generation; nobody is told it in any other state.
+- an assignment is that of the last Stable generation, until a leader's next one, or until a
+  generation is given up before its leader has spoken.
+
+An Empty group that nobody is about to join owns no container: thousands of groups that only keep
+offsets cost what their fields cost. Whoever forgets to `_open` one gets an exception.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from types import MappingProxyType
+from typing import Any, cast
 
 from server.coordinator.deadlines import Deadline
+from server.coordinator.machine import Reply
 from wire.errors import ErrorCode, KafkaError
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
@@ -44,9 +51,6 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 
 UNKNOWN_MEMBER_ID = ""
 """What a member that has no id yet sends."""
-
-Reply = Callable[[object], None]
-"""Answers one parked request, once; takes a response or a KafkaError."""
 
 Protocols = Sequence[tuple[str, bytes]]
 """A member's protocols in its order of preference: (name, metadata)."""
@@ -131,7 +135,7 @@ class ClassicMember:
                 return metadata
         return b""
 
-    def vote(self, candidates: set[str]) -> str:
+    def vote(self, candidates: Collection[str]) -> str:
         """The first of the member's protocols that every member speaks."""
         for name, _ in self.protocols:
             if name in candidates:
@@ -143,6 +147,10 @@ class ClassicMember:
         if self.is_new:
             return False
         return self.awaiting_join is not None or self.awaiting_sync is not None
+
+
+_NOBODY: dict[str, Any] = cast("dict[str, Any]", MappingProxyType({}))
+_NOBODYS_IDS: set[str] = cast("set[str]", frozenset())
 
 
 class ClassicGroup:
@@ -189,19 +197,37 @@ class ClassicGroup:
         self.protocol_type = protocol_type
         self.protocol_name = protocol_name
         self.leader_id = leader_id
-        self.members: dict[str, ClassicMember] = {}
-        self.static_members: dict[str, str] = {}
-        self.pending_join: set[str] = set()
-        self.pending_sync: set[str] = set()
-        self.supported_protocols: dict[str, int] = {}
+        self.members: dict[str, ClassicMember] = _NOBODY
+        self.static_members: dict[str, str] = _NOBODY
+        self.pending_join: set[str] = _NOBODYS_IDS
+        self.pending_sync: set[str] = _NOBODYS_IDS
+        self.supported_protocols: dict[str, int] = _NOBODY
         self.awaiting_join_count = 0
         self.new_member_added = False
         self._subscribed_topics: frozenset[str] | None = None
 
     # -- membership --------------------------------------------------------------------------
 
+    def _open(self) -> None:
+        """Have containers of its own: somebody is coming."""
+        if self.members is _NOBODY:
+            self.members, self.static_members, self.supported_protocols = {}, {}, {}
+            self.pending_join, self.pending_sync = set(), set()
+
+    def rest(self) -> None:
+        """Give the containers up if they are empty."""
+        if not self.members and not self.pending_join:
+            self.members = self.static_members = self.supported_protocols = _NOBODY
+            self.pending_join = self.pending_sync = _NOBODYS_IDS
+
+    def promise(self, member_id: str) -> None:
+        """Expect the JoinGroup of a member that was just told its id (KIP-394)."""
+        self._open()
+        self.pending_join.add(member_id)
+
     def add(self, member: ClassicMember, reply: Reply | None = None) -> None:
         """Take in a member, with its parked JoinGroup if it has one; the first is the leader."""
+        self._open()
         if member.group_instance_id is not None:
             assert member.group_instance_id not in self.static_members
             self.static_members[member.group_instance_id] = member.member_id
@@ -218,6 +244,7 @@ class ClassicGroup:
 
     def remove(self, member_id: str) -> ClassicMember | None:
         """Drop a member or pending member; another member becomes leader if it was the leader."""
+        self._open()
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count_protocols(member, -1)
@@ -231,34 +258,37 @@ class ClassicGroup:
         self.pending_sync.discard(member_id)
         return member
 
-    def replace_static_member(self, old_member_id: str, new_member_id: str) -> ClassicMember:
-        """Give a static member's place, protocols and assignment to its new member id (KIP-345).
+    def replace_static_member(self, old: ClassicMember, new: ClassicMember) -> None:
+        """Give a static member's place to its next incarnation (KIP-345).
 
-        Returns the new member. The caller has already answered what the old one had parked.
+        The caller has already answered what the old one had parked.
         """
-        old = self.members[old_member_id]
         assert old.group_instance_id is not None
         assert old.awaiting_join is None
-        new = ClassicMember(
-            new_member_id,
-            old.group_instance_id,
-            old.client_id,
-            old.client_host,
-            old.rebalance_timeout_ms,
-            old.session_timeout_ms,
-            old.protocol_type,
-            old.protocols,
-            old.assignment,
-        )
-        del self.members[old_member_id]
-        self.members[new_member_id] = new
-        self.static_members[old.group_instance_id] = new_member_id
-        if old_member_id in self.pending_sync:
-            self.pending_sync.remove(old_member_id)
-            self.pending_sync.add(new_member_id)
-        if self.leader_id == old_member_id:
-            self.leader_id = new_member_id
-        return new
+        self._count_protocols(old, -1)
+        del self.members[old.member_id]
+        self.members[new.member_id] = new
+        self._count_protocols(new, 1)
+        self.static_members[old.group_instance_id] = new.member_id
+        if old.member_id in self.pending_sync:
+            self.pending_sync.remove(old.member_id)
+            self.pending_sync.add(new.member_id)
+        if self.leader_id == old.member_id:
+            self.leader_id = new.member_id
+
+    def become_empty(self, generation_id: int, wall_ms: int) -> None:
+        """Everybody has left or did not come back; who was promised a place may still come."""
+        self._open()
+        self.members.clear()
+        self.static_members.clear()
+        self.supported_protocols.clear()
+        self.pending_sync.clear()
+        self.awaiting_join_count = 0
+        self.leader_id = self.protocol_name = None
+        self.generation_id = generation_id
+        self.transition_to(GroupState.EMPTY, wall_ms)
+        self.read_subscriptions()
+        self.rest()
 
     def update(
         self,
@@ -302,6 +332,13 @@ class ClassicGroup:
         """A group that only keeps offsets: it never had a member (no protocol type)."""
         return self.protocol_type is None and not self.members and not self.pending_join
 
+    @property
+    def is_gathering(self) -> bool:
+        """An Empty group's first members wait for more of them to come (KIP-134)."""
+        return (
+            self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY
+        )
+
     def is_leader(self, member_id: str) -> bool:
         """Whether this member computes the assignment."""
         return self.leader_id == member_id
@@ -340,18 +377,6 @@ class ClassicGroup:
         size = len(self.members)
         return any(self.supported_protocols.get(name, 0) == size for name in names)
 
-    def select_protocol(self) -> str:
-        """The protocol with the most votes among those every member speaks; the earliest voted
-        one on a draw.
-        """
-        size = len(self.members)
-        candidates = {name for name, count in self.supported_protocols.items() if count == size}
-        votes: dict[str, int] = {}
-        for member in self.members.values():
-            name = member.vote(candidates)
-            votes[name] = votes.get(name, 0) + 1
-        return max(votes, key=votes.__getitem__)
-
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member consumes this topic; assumed when subscriptions cannot be read."""
         if self._subscribed_topics is None:
@@ -389,14 +414,10 @@ class ClassicGroup:
         return False
 
     def start_next_generation(self, wall_ms: int) -> None:
-        """Fix the members and the protocol of the next generation; Empty if nobody is left."""
+        """Fix the members and the protocol of the next generation; there must be members."""
+        self.protocol_name = select_protocol(self.members.values())
         self.generation_id += 1
-        if self.members:
-            self.protocol_name = self.select_protocol()
-            self.transition_to(GroupState.COMPLETING_REBALANCE, wall_ms)
-        else:
-            self.protocol_name = None
-            self.transition_to(GroupState.EMPTY, wall_ms)
+        self.transition_to(GroupState.COMPLETING_REBALANCE, wall_ms)
         self.read_subscriptions()
 
     def read_subscriptions(self) -> None:
@@ -417,12 +438,25 @@ class ClassicGroup:
 
     def _count_protocols(self, member: ClassicMember, step: int) -> None:
         counts = self.supported_protocols
-        for name, _ in member.protocols:
+        for name in {name for name, _ in member.protocols}:  # a client may list one twice
             count = counts.get(name, 0) + step
             if count:
                 counts[name] = count
             else:
                 counts.pop(name, None)
+
+
+def select_protocol(members: Collection[ClassicMember]) -> str:
+    """The protocol with the most votes among those every member speaks; the earliest voted one on
+    a draw.
+    """
+    spoken = [{name for name, _ in member.protocols} for member in members]
+    candidates = set.intersection(*spoken)
+    votes: dict[str, int] = {}
+    for member in members:
+        name = member.vote(candidates)
+        votes[name] = votes.get(name, 0) + 1
+    return max(votes, key=votes.__getitem__)
 
 
 def subscribed_topics(metadata: bytes) -> list[str] | None:

@@ -18,11 +18,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from server.coordinator.machine import Decision
 
 _COMPACT_ABOVE = 64
 """Heaps smaller than this are not worth compacting."""
 
-Job = Callable[[], object]
+Job = Callable[[], "Decision[Any] | None"]
 
 
 class Moment:
@@ -101,8 +105,8 @@ class Deadlines:
         """When the owner should look again: no deadline passes before it (it may be too early)."""
         return self._heap[0][0] if self._heap else None
 
-    def pop_due(self, now_ms: int) -> Job | None:
-        """The earliest callback whose time has come, taken out; None when there is none."""
+    def pop_due(self, now_ms: int) -> tuple[Hashable, Job] | None:
+        """The earliest key and callback whose time has come, taken out; None if there is none."""
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
             _, _, key, deadline = heapq.heappop(heap)
@@ -115,7 +119,7 @@ class Deadlines:
                 continue
             del self._by_key[key]
             deadline.fn = None
-            return fn
+            return key, fn
         return None
 
     def _push(self, key: Hashable, deadline: Deadline) -> None:

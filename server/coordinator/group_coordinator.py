@@ -19,9 +19,9 @@ from replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from server.coordinator.group_config import GroupConfig
 from server.coordinator.group_messages import Client, LeavingMember
 from server.coordinator.group_shard import GroupShard
-from server.coordinator.records import Records, decode_record, encode_record
+from server.coordinator.machine import Reply
+from server.coordinator.records import CoordinatorRecord, decode_record, encode_record
 from server.coordinator.runtime import CoordinatorRuntime, InternalTopic, Surroundings
-from server.coordinator.shard import Reply
 from server.coordinator.shard_log import RecordSerde, ShardLogConfig
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import (
@@ -67,7 +67,7 @@ class GroupCoordinator:
             config.offsets_topic_compression_codec,
         )
         serde = RecordSerde(encode_record, decode_record)
-        self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
+        self.runtime: CoordinatorRuntime[GroupShard, CoordinatorRecord] = CoordinatorRuntime(
             topic, around, serde, log_config, self._new_shard
         )
 
@@ -106,7 +106,7 @@ class GroupCoordinator:
 
     def heartbeat(self, request: HeartbeatRequest, on_complete: Reply) -> None:
         """Budget: 15 µs from here to the answer."""
-        self.runtime.read(request.group_id, lambda shard: shard.heartbeat(request), on_complete)
+        self.runtime.write(request.group_id, lambda shard: shard.heartbeat(request), on_complete)
 
     def leave_group(self, group_id: str, members: list[LeavingMember], on_complete: Reply) -> None:
         """See ClassicGroups.leave."""
@@ -123,7 +123,6 @@ class GroupCoordinator:
             request.group_id,
             lambda shard: shard.commit_offsets(request, api_version),
             on_complete,
-            is_pure=True,
         )
 
     def fetch_offsets(self, request: OffsetFetchRequest.Group, on_complete: Reply) -> None:
@@ -136,7 +135,6 @@ class GroupCoordinator:
             request.group_id,
             lambda shard: shard.delete_offsets(request),
             on_complete,
-            is_pure=True,
         )
 
     # -- many groups -------------------------------------------------------------------------
@@ -152,7 +150,7 @@ class GroupCoordinator:
         for i, group_id in enumerate(group_ids):
             self.runtime.read(
                 group_id,
-                partial(_describe_one, group_id, api_version),
+                partial(GroupShard.describe_group, group_id=group_id, api_version=api_version),
                 partial(_put_or, gather, i, partial(_describe_failed, group_id)),
             )
 
@@ -166,9 +164,8 @@ class GroupCoordinator:
         for i, group_id in enumerate(group_ids):
             self.runtime.write(
                 group_id,
-                partial(_delete_one, group_id),
+                partial(GroupShard.delete_group, group_id=group_id),
                 partial(_put_or, gather, i, partial(_delete_failed, group_id)),
-                is_pure=True,
             )
 
     def list_groups(
@@ -199,7 +196,7 @@ class GroupCoordinator:
     def on_topics_deleted(self, names: Collection[str]) -> None:
         """Drop every group's offsets in these topics. Called when the deletion is published."""
         for shard in self.runtime.shards():
-            shard.write(partial(_drop_topics, names), _ignore, is_pure=True)
+            shard.write(partial(GroupShard.on_topics_deleted, names=names), _ignore)
 
 
 class Gather(Generic[T]):
@@ -223,12 +220,6 @@ class Gather(Generic[T]):
             self._on_complete([part for part in self._parts if part is not None])
 
 
-def _describe_one(
-    group_id: str, api_version: int, shard: GroupShard
-) -> DescribeGroupsResponse.Group:
-    return shard.describe_groups((group_id,), api_version)[0]
-
-
 def _describe_failed(group_id: str, error: KafkaError) -> DescribeGroupsResponse.Group:
     return DescribeGroupsResponse.Group(
         error_code=error.code,
@@ -240,17 +231,8 @@ def _describe_failed(group_id: str, error: KafkaError) -> DescribeGroupsResponse
     )
 
 
-def _delete_one(group_id: str, shard: GroupShard) -> tuple[Records, DeleteGroupsResponse.Group]:
-    records, results = shard.delete_groups((group_id,))
-    return records, results[0]
-
-
 def _delete_failed(group_id: str, error: KafkaError) -> DeleteGroupsResponse.Group:
     return DeleteGroupsResponse.Group(group_id=group_id, error_code=error.code)
-
-
-def _drop_topics(names: Collection[str], shard: GroupShard) -> tuple[Records, None]:
-    return shard.on_topics_deleted(names), None
 
 
 def _put_or(gather: Gather[T], i: int, failed: Callable[[KafkaError], T], result: object) -> None:

@@ -6,6 +6,7 @@ loaded member knows one protocol until it joins again, as in Kafka.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from server.coordinator.classic_group import ClassicGroup, ClassicMember, GroupState, Protocols
@@ -57,34 +58,34 @@ def member_id_required_response(member_id: str) -> JoinGroupResponse:
     )
 
 
+def described_members(
+    group: ClassicGroup, members: Collection[ClassicMember]
+) -> list[JoinGroupResponse.Member]:
+    """What a leader is told of the members it assigns to."""
+    name = group.protocol_name or ""
+    return [
+        JoinGroupResponse.Member(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            metadata=member.metadata(name),
+        )
+        for member in members
+    ]
+
+
 def generation_response(
-    group: ClassicGroup,
-    member: ClassicMember,
-    with_members: bool,
-    *,
-    skip_assignment: bool = False,
+    group: ClassicGroup, member: ClassicMember, with_members: bool
 ) -> JoinGroupResponse:
     """Tell a member about the present generation; the leader gets everybody's metadata."""
-    members = []
-    if with_members:
-        name = group.protocol_name or ""
-        members = [
-            JoinGroupResponse.Member(
-                member_id=other.member_id,
-                group_instance_id=other.group_instance_id,
-                metadata=other.metadata(name),
-            )
-            for other in group.members.values()
-        ]
     return JoinGroupResponse(
         error_code=0,
         generation_id=group.generation_id,
         protocol_type=group.protocol_type,
         protocol_name=group.protocol_name,
         leader=group.leader_id or _NO_LEADER,
-        skip_assignment=skip_assignment,
+        skip_assignment=False,
         member_id=member.member_id,
-        members=members,
+        members=described_members(group, group.members.values()) if with_members else [],
     )
 
 
@@ -98,15 +99,17 @@ def sync_response(group: ClassicGroup, member: ClassicMember) -> SyncGroupRespon
     )
 
 
-def assignments_of(group: ClassicGroup) -> dict[str, bytes]:
-    """Every member's present assignment."""
-    return {member.member_id: member.assignment for member in group.members.values()}
-
-
-def group_record(group: ClassicGroup, assignments: dict[str, bytes]) -> CoordinatorRecord:
-    """The group as it will be with these assignments; members without one get an empty one."""
+def group_record(
+    group: ClassicGroup,
+    members: Collection[ClassicMember],
+    leader_id: str | None,
+    assignments: Mapping[str, bytes],
+) -> CoordinatorRecord:
+    """The group as it will be with these members and assignments; a member without one gets an
+    empty one.
+    """
     name = group.protocol_name
-    members = [
+    told = [
         GroupMetadataValue.Member(
             member_id=member.member_id,
             group_instance_id=member.group_instance_id,
@@ -117,16 +120,29 @@ def group_record(group: ClassicGroup, assignments: dict[str, bytes]) -> Coordina
             subscription=member.metadata(name or ""),
             assignment=assignments.get(member.member_id, b""),
         )
-        for member in group.members.values()
+        for member in members
     ]
     timestamp = group.state_timestamp_ms
     value = GroupMetadataValue(
         protocol_type=group.protocol_type or "",
         generation=group.generation_id,
         protocol=name,
-        leader=group.leader_id,
+        leader=leader_id,
         current_state_timestamp=_NO_TIMESTAMP if timestamp is None else timestamp,
-        members=members,
+        members=told,
+    )
+    return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
+
+
+def emptied_group_record(group: ClassicGroup, wall_ms: int) -> CoordinatorRecord:
+    """The generation after this one, in which nobody is left."""
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation_id + 1,
+        protocol=None,
+        leader=None,
+        current_state_timestamp=wall_ms,
+        members=[],
     )
     return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
 

@@ -1,11 +1,10 @@
 """Everything one partition of `__consumer_offsets` knows: its groups and their offsets (PURE).
 
-This is the state machine the runtime drives (`runtime.Machine`): requests come in as method calls
-that return the records to append and, unless the request is parked, the response; `replay` makes
-records true, live and at load; deadlines call back and return records; `outbox` holds answers to
-parked requests. Between them `classic_protocol` decides about members and `offsets` about offsets;
-this module joins the two, and does what concerns both: describing, listing, deleting and expiring
-groups.
+This is the state machine the runtime drives (`machine.Machine`): requests come in as method calls,
+and deadlines call back; both return a Decision and change nothing. `replay` makes records true,
+live and at load; `outbox` holds answers to parked requests. Between them `classic_protocol` decides
+about members and `offsets` about offsets; this module joins the two, and does what concerns both:
+describing, listing, deleting and expiring groups.
 
 A group that only ever committed offsets is Empty and has no protocol type (a "simple" group); it
 exists because its offsets do.
@@ -13,15 +12,15 @@ exists because its offsets do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterator
 from functools import partial
-from itertools import islice
 
-from server.coordinator.classic_group import ClassicGroup, GroupState, Reply
-from server.coordinator.classic_protocol import ClassicGroups
+from server.coordinator.classic_group import ClassicGroup, GroupState
+from server.coordinator.classic_protocol import ClassicGroups, GroupDecision
 from server.coordinator.deadlines import Deadlines, Moment
 from server.coordinator.group_config import GroupConfig
 from server.coordinator.group_messages import Client, LeavingMember
+from server.coordinator.machine import Decision, Effect, Reply
 from server.coordinator.offsets import Offsets, validate_commit, validate_offset_delete
 from server.coordinator.records import CoordinatorRecord, Records
 from wire.errors import ErrorCode, KafkaError
@@ -29,14 +28,10 @@ from wire.messages.groups import (
     DeleteGroupsResponse,
     DescribeGroupsResponse,
     HeartbeatRequest,
-    HeartbeatResponse,
     JoinGroupRequest,
-    LeaveGroupResponse,
     ListGroupsResponse,
     OffsetCommitRequest,
-    OffsetCommitResponse,
     OffsetDeleteRequest,
-    OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
     SyncGroupRequest,
@@ -51,6 +46,9 @@ from wire.messages.groups_records import (
 GROUP_TYPE = "classic"
 SWEEP_RECORDS_MAX = 1_000
 """Tombstones of one sweep step: they are one batch, which has a size limit."""
+
+SWEEP_CHARACTERS_MAX = 100_000
+"""Characters of their keys, whose names may be long."""
 
 SWEEP_STEP_MS = 50
 """Pause between two steps, so that others get their turn."""
@@ -74,6 +72,7 @@ class GroupShard:
             config.offset_metadata_max_bytes, config.offsets_retention_minutes * _MINUTE_MS
         )
         self.outbox = self.classic.outbox
+        self.effects: list[Effect] = []
         self._sweep_interval_ms = config.offsets_retention_check_interval_ms
 
     # -- the log -----------------------------------------------------------------------------
@@ -102,86 +101,74 @@ class GroupShard:
 
     # -- members -----------------------------------------------------------------------------
 
-    def join(self, request: JoinGroupRequest, client: Client, reply: Reply) -> tuple[Records, None]:
+    def join(self, request: JoinGroupRequest, client: Client, reply: Reply) -> GroupDecision:
         """See ClassicGroups.join."""
-        return self.classic.join(request, client, reply), None
+        return self.classic.join(request, client, reply)
 
-    def sync(self, request: SyncGroupRequest, reply: Reply) -> tuple[Records, None]:
+    def sync(self, request: SyncGroupRequest, reply: Reply) -> GroupDecision:
         """See ClassicGroups.sync."""
-        return self.classic.sync(request, reply), None
+        return self.classic.sync(request, reply)
 
-    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+    def heartbeat(self, request: HeartbeatRequest) -> GroupDecision:
         """See ClassicGroups.heartbeat."""
         return self.classic.heartbeat(request)
 
-    def leave(
-        self, group_id: str, members: list[LeavingMember]
-    ) -> tuple[Records, LeaveGroupResponse]:
+    def leave(self, group_id: str, members: list[LeavingMember]) -> GroupDecision:
         """See ClassicGroups.leave."""
         return self.classic.leave(group_id, members)
 
     # -- offsets -----------------------------------------------------------------------------
 
-    def commit_offsets(
-        self, request: OffsetCommitRequest, api_version: int
-    ) -> tuple[Records, OffsetCommitResponse]:
+    def commit_offsets(self, request: OffsetCommitRequest, api_version: int) -> GroupDecision:
         """Store offsets if the committer may (`validate_commit`); keeps its session alive."""
         group = self.classic.groups.get(request.group_id)
         member = validate_commit(group, request, api_version)
-        if member is not None and group is not None:
-            self.classic.renew(group, member)
-        return self.offsets.commit(request, self.moment.wall_ms)
+        records, response = self.offsets.commit(request, self.moment.wall_ms)
+        if member is None or group is None:
+            return Decision(records, response)
+        return Decision(records, response, self.classic.renewal(group, member))
 
     def fetch_offsets(self, request: OffsetFetchRequest.Group) -> OffsetFetchResponse.Group:
         """See Offsets.fetch."""
         return self.offsets.fetch(request)
 
-    def delete_offsets(self, request: OffsetDeleteRequest) -> tuple[Records, OffsetDeleteResponse]:
+    def delete_offsets(self, request: OffsetDeleteRequest) -> GroupDecision:
         """See Offsets.delete; KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
-        group = self.classic.groups.get(request.group_id)
-        return self.offsets.delete(validate_offset_delete(group, request.group_id), request)
+        group = validate_offset_delete(self.classic.groups.get(request.group_id), request.group_id)
+        return Decision(*self.offsets.delete(group, request))
 
-    def on_topics_deleted(self, names: Collection[str]) -> Records:
+    def on_topics_deleted(self, names: Collection[str]) -> GroupDecision:
         """Drop all offsets in topics that are no more; a long list goes in several steps."""
         return self._drop_topics(frozenset(names))
 
-    def _drop_topics(self, names: frozenset[str]) -> Records:
-        records = list(islice(self.offsets.tombstones_of_topics(names), SWEEP_RECORDS_MAX))
-        if len(records) == SWEEP_RECORDS_MAX:
-            next_ms = self.moment.now_ms + SWEEP_STEP_MS
-            self.deadlines.set(
-                ("topics deleted", names), next_ms, partial(self._drop_topics, names)
-            )
-        return records
+    def _drop_topics(self, names: frozenset[str]) -> GroupDecision:
+        records, is_whole = _one_step(self.offsets.tombstones_of_topics(names))
+        if is_whole:
+            return Decision(records)
+        again = partial(self._drop_topics, names)
+        return Decision(
+            records, change=partial(self._later, ("topics deleted", names), SWEEP_STEP_MS, again)
+        )
+
+    def _later(self, key: Hashable, delay_ms: int, decide: Callable[[], GroupDecision]) -> None:
+        self.deadlines.set(key, self.moment.now_ms + delay_ms, decide)
 
     # -- groups ------------------------------------------------------------------------------
 
-    def delete_groups(
-        self, group_ids: Iterable[str]
-    ) -> tuple[Records, list[DeleteGroupsResponse.Group]]:
-        """Tombstones for each group that has no member, and for its offsets."""
-        records: Records = []
-        results = []
-        for group_id in group_ids:
-            group = self.classic.groups.get(group_id)
-            error = 0
-            if group is None:
-                error = int(ErrorCode.GROUP_ID_NOT_FOUND)
-            elif group.state is not GroupState.EMPTY:
-                error = int(ErrorCode.NON_EMPTY_GROUP)
-            else:
-                records += self.offsets.tombstones_of_group(group_id)
-                records.append(_group_tombstone(group_id))
-            results.append(DeleteGroupsResponse.Group(group_id=group_id, error_code=error))
-        return records, results
+    def delete_group(self, group_id: str) -> GroupDecision:
+        """Tombstones for a group that has no member, and for its offsets."""
+        group = self.classic.groups.get(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+        if group.state is not GroupState.EMPTY:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+        records = [*self.offsets.tombstones_of_group(group_id), _group_tombstone(group_id)]
+        return Decision(records, DeleteGroupsResponse.Group(group_id=group_id, error_code=0))
 
-    def describe_groups(
-        self, group_ids: Iterable[str], api_version: int
-    ) -> list[DescribeGroupsResponse.Group]:
-        """State and members; metadata and assignments only of a Stable group, as in Kafka."""
-        return [self._describe(group_id, api_version) for group_id in group_ids]
-
-    def _describe(self, group_id: str, api_version: int) -> DescribeGroupsResponse.Group:
+    def describe_group(self, group_id: str, api_version: int) -> DescribeGroupsResponse.Group:
+        """State and members, with the assignment each was last given; metadata only of a Stable
+        group (ClassicGroupMember.describeNoMetadata).
+        """
         group = self.classic.groups.get(group_id)
         if group is None:
             not_found = api_version >= _DESCRIBE_NOT_FOUND_VERSION
@@ -203,7 +190,7 @@ class GroupShard:
                 client_id=member.client_id,
                 client_host=member.client_host,
                 member_metadata=member.metadata(protocol) if is_stable else b"",
-                member_assignment=member.assignment if is_stable else b"",
+                member_assignment=member.assignment,
             )
             for member in group.members.values()
         ]
@@ -239,24 +226,23 @@ class GroupShard:
     # -- expiry ------------------------------------------------------------------------------
 
     def _schedule_sweep(self, delay_ms: int) -> None:
-        self.deadlines.set(_SWEEP, self.moment.now_ms + delay_ms, self.sweep)
+        self._later(_SWEEP, delay_ms, self.sweep)
 
-    def sweep(self) -> Records:
+    def sweep(self) -> GroupDecision:
         """Tombstones for expired offsets and for empty groups without offsets; a long list goes
         in several steps.
         """
-        records: Records = []
-        for group_id in list(self.classic.groups.keys() | self.offsets.group_ids()):
+        records, is_whole = _one_step(self._expired())
+        delay_ms = self._sweep_interval_ms if is_whole else SWEEP_STEP_MS
+        return Decision(records, change=partial(self._schedule_sweep, delay_ms))
+
+    def _expired(self) -> Iterator[CoordinatorRecord]:
+        for group_id in self.classic.groups.keys() | self.offsets.group_ids():
             group = self.classic.groups.get(group_id)
             expired, none_left = self.offsets.expired(group_id, group, self.moment.wall_ms)
-            records += expired
+            yield from expired
             if none_left and group is not None and _may_go(group):
-                records.append(_group_tombstone(group_id))
-            if len(records) >= SWEEP_RECORDS_MAX:
-                self._schedule_sweep(SWEEP_STEP_MS)
-                return records[:SWEEP_RECORDS_MAX]
-        self._schedule_sweep(self._sweep_interval_ms)
-        return records
+                yield _group_tombstone(group_id)
 
     # -- for tests and diagnosis -------------------------------------------------------------
 
@@ -273,6 +259,19 @@ class GroupShard:
             for key, value in sorted(self.offsets.of_group(group_id).items())
         ]
         return tuple(groups), tuple(offsets)
+
+
+def _one_step(tombstones: Iterator[CoordinatorRecord]) -> tuple[Records, bool]:
+    """As many as go into one batch, and whether these are all."""
+    records: Records = []
+    size = 0
+    for record in tombstones:
+        key = record.key
+        size += len(key.group) + (len(key.topic) if isinstance(key, OffsetCommitKey) else 0)
+        records.append(record)
+        if len(records) == SWEEP_RECORDS_MAX or size > SWEEP_CHARACTERS_MAX:
+            return records, False
+    return records, True
 
 
 def _may_go(group: ClassicGroup) -> bool:

@@ -4,16 +4,17 @@ Why: groups (and later transactions) differ in their machine and their records; 
 a key, following leadership, and making the topic on first use are the same for all. How a shard
 works is told in `shard`.
 
-Which partition: Java's `String.hashCode` of the key, made positive, modulo the number of partitions
-(Utils.abs, G-1), so that a cluster may change hands between Kafka and us. The number of partitions
-is fixed when the topic is first seen: growing it later would orphan every key.
+Which partition: `wire.primitives.partition_for`, as Kafka's (G-1), so that a cluster may change
+hands between Kafka and us. The number of partitions is fixed when the topic is first seen: growing
+it later would orphan every key.
 
 The topic is created through the controller when somebody first asks for a coordinator. Kafka
 answers COORDINATOR_NOT_AVAILABLE then and lets the client come back; here the question waits, at
 most `TOPIC_WAIT_MS`, so that the first consumer of a fresh broker loses no time.
 
-Threads: any thread may call anything. `_lock` guards the shards' dict and the waiting list; nothing
-is called under it.
+Threads: any thread may call anything. `_lock` guards the shards' dict and who waits for the topic;
+elections and resignations are noted in their shard under it, so that each shard hears them in one
+order, and worked off after it.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol
 
 from replication.controller.context import ControllerContext
 from server.coordinator.deadlines import Moment
-from server.coordinator.shard import Alarm, M, Records, Reply, Services, Shard
+from server.coordinator.machine import Decision, M, R, Reply
+from server.coordinator.shard import Alarm, Services, Shard
 from server.coordinator.shard_log import RecordSerde, ReplicatedShardLog, ShardLogConfig
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
+from wire.primitives import partition_for
 
 if TYPE_CHECKING:
     from replication.metadata.image import BrokerRegistration, MetadataImage
@@ -88,17 +91,28 @@ class Surroundings(NamedTuple):
     controller: Controller
     timer: Timer
     clock: Clock
-    run_in_background: Callable[[str, Callable[[], None]], None]
+    run_on_loader: Callable[[str, Callable[[], None]], object]
+    """Run a job (name, job) on the thread that loads coordinators and does nothing else."""
 
 
-class CoordinatorRuntime(Generic[M]):
+class _TopicWait:
+    """Questions that wait for the topic, together, until one alarm."""
+
+    __slots__ = ("alarm", "answers")
+
+    def __init__(self) -> None:
+        self.answers: list[Callable[[], None]] = []
+        self.alarm: Alarm | None = None
+
+
+class CoordinatorRuntime(Generic[M, R]):
     """See the module. Registers itself for leadership changes when made."""
 
     def __init__(
         self,
         topic: InternalTopic,
         around: Surroundings,
-        serde: RecordSerde,
+        serde: RecordSerde[R],
         log_config: ShardLogConfig,
         new_machine: Callable[[Moment], M],
     ) -> None:
@@ -111,14 +125,14 @@ class CoordinatorRuntime(Generic[M]):
             around.clock.now_ms,
             around.clock.wall_ms,
             around.timer.add,
-            around.run_in_background,
+            around.run_on_loader,
             log_config.append_timeout_ms,
         )
-        self._shards: dict[int, Shard[M]] = {}
+        self._shards: dict[int, Shard[M, R]] = {}
         self._lock = threading.Lock()
-        self._waiting: list[Callable[[], None]] = []
-        self._topic_id = b""
-        self._partition_count = topic.partition_count
+        self._wait: _TopicWait | None = None
+        self._placement = (b"", topic.partition_count)
+        """Topic id and number of partitions, replaced together."""
         self._is_running = True
         around.replica_manager.on_partition_leadership.append(self.on_leadership)
 
@@ -127,35 +141,29 @@ class CoordinatorRuntime(Generic[M]):
     def partition_for(self, key: str) -> int:
         """The partition whose shard owns the key."""
         topic = self._around.metadata().topics_by_name.get(self.topic.name)
-        if topic is not None and topic.topic_id != self._topic_id:
-            self._topic_id = topic.topic_id
-            self._partition_count = len(topic.partitions)
-        return partition_of(key, self._partition_count)
+        topic_id, count = self._placement
+        if topic is not None and topic.topic_id != topic_id:
+            count = len(topic.partitions)
+            self._placement = topic.topic_id, count
+        return _partition_for(key, count)
 
-    def write(
-        self,
-        key: str,
-        handle: Callable[[M], tuple[Records, object | None]],
-        on_complete: Reply,
-        *,
-        is_pure: bool = False,
-    ) -> None:
+    def write(self, key: str, decide: Callable[[M], Decision[R]], on_complete: Reply) -> None:
         """Shard.write on the key's shard; KafkaError NOT_COORDINATOR if another broker has it."""
         shard = self._shards.get(self.partition_for(key))
         if shard is None:
             on_complete(self._refusal())
         else:
-            shard.write(handle, on_complete, is_pure=is_pure)
+            shard.write(decide, on_complete)
 
-    def read(self, key: str, handle: Callable[[M], object], on_complete: Reply) -> None:
+    def read(self, key: str, look: Callable[[M], object], on_complete: Reply) -> None:
         """Shard.read on the key's shard; KafkaError NOT_COORDINATOR if another broker has it."""
         shard = self._shards.get(self.partition_for(key))
         if shard is None:
             on_complete(self._refusal())
         else:
-            shard.read(handle, on_complete)
+            shard.read(look, on_complete)
 
-    def shards(self) -> Iterable[Shard[M]]:
+    def shards(self) -> Iterable[Shard[M, R]]:
         """The shards of the partitions this broker leads."""
         with self._lock:
             return list(self._shards.values())
@@ -176,22 +184,21 @@ class CoordinatorRuntime(Generic[M]):
         name, index = topic_partition
         if name != self.topic.name:
             return
-        shard = None
         with self._lock:
             if leader_epoch is None:
                 shard = self._shards.pop(index, None)
-            elif self._is_running:
+                if shard is not None:
+                    shard.note_resigned()
+            else:
                 shard = self._shards.get(index)
-                if shard is None:
+                if shard is None and self._is_running:
                     shard = self._shards[index] = self._new_shard(index)
-        if shard is None:
-            return
-        if leader_epoch is None:
-            shard.resigned()
-        else:
-            shard.elected(leader_epoch)
+                if shard is not None:
+                    shard.note_elected(leader_epoch)
+        if shard is not None:
+            shard.work()
 
-    def _new_shard(self, index: int) -> Shard[M]:
+    def _new_shard(self, index: int) -> Shard[M, R]:
         log = ReplicatedShardLog(
             self._around.replica_manager, (self.topic.name, index), self._serde, self._log_config
         )
@@ -203,9 +210,11 @@ class CoordinatorRuntime(Generic[M]):
             self._is_running = False
             shards = list(self._shards.values())
             self._shards.clear()
+            wait = self._wait
         for shard in shards:
             shard.resigned()
-        self._wake_waiting()
+        if wait is not None:
+            self._wake(wait)
 
     # -- finding -----------------------------------------------------------------------------
 
@@ -222,11 +231,14 @@ class CoordinatorRuntime(Generic[M]):
             on_complete(self._leader_of(key) or KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
         with self._lock:
-            self._waiting.append(answer)
-            is_first = len(self._waiting) == 1
+            wait = self._wait
+            is_first = wait is None
+            if wait is None:
+                wait = self._wait = _TopicWait()
+            wait.answers.append(answer)
         if is_first:
-            self._around.timer.add(TOPIC_WAIT_MS, self._wake_waiting)
-            self._create_topic()
+            wait.alarm = self._around.timer.add(TOPIC_WAIT_MS, partial(self._wake, wait))
+            self._create_topic(wait)
 
     def _leader_of(self, key: str) -> BrokerRegistration | KafkaError | None:
         """The key's broker; None while there is no topic, an error while there is no leader."""
@@ -239,7 +251,7 @@ class CoordinatorRuntime(Generic[M]):
             return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return broker
 
-    def _create_topic(self) -> None:
+    def _create_topic(self, wait: _TopicWait) -> None:
         name, partition_count, replication_factor, configs = self.topic
         request = CreateTopicsRequest(
             topics=[
@@ -256,9 +268,11 @@ class CoordinatorRuntime(Generic[M]):
             ],
             validate_only=False,
         )
-        self._around.controller.submit(request, self._topic_created, context=ControllerContext())
+        self._around.controller.submit(
+            request, partial(self._topic_created, wait), context=ControllerContext()
+        )
 
-    def _topic_created(self, response: object) -> None:
+    def _topic_created(self, wait: _TopicWait, response: object) -> None:
         if isinstance(response, CreateTopicsResponse):
             for topic in response.topics:
                 if topic.error_code not in _RETRIED_CREATION:
@@ -270,22 +284,18 @@ class CoordinatorRuntime(Generic[M]):
             logger.warning(
                 "internal topic could not be created topic=%s error=%s", self.topic.name, response
             )
-        self._wake_waiting()
+        self._wake(wait)
 
-    def _wake_waiting(self) -> None:
+    def _wake(self, wait: _TopicWait) -> None:
+        """Answer who waits; what an earlier wait left behind does not cut this one short."""
         with self._lock:
-            waiting, self._waiting = self._waiting, []
-        for answer in waiting:
+            if self._wait is not wait:
+                return
+            self._wait = None
+        if wait.alarm is not None:
+            wait.alarm.cancel()
+        for answer in wait.answers:
             answer()
 
 
-@lru_cache(maxsize=4_096)
-def partition_of(key: str, partition_count: int) -> int:
-    """abs(Java's String.hashCode) modulo the number of partitions; abs(-2**31) counts as 0."""
-    units = memoryview(key.encode("utf-16-be", "surrogatepass"))
-    value = 0
-    for i in range(0, len(units), 2):
-        value = (value * 31 + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
-    if value >= 0x80000000:
-        value = 0x100000000 - value
-    return (value & 0x7FFFFFFF) % partition_count
+_partition_for = lru_cache(maxsize=4_096)(partition_for)

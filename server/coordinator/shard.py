@@ -4,20 +4,23 @@ later).
 Why: a coordinator's answer must be as durable as an acknowledged record, and a new leader must know
 everything an old one answered. So a coordinator is a deterministic machine over a compacted log:
 
-    handle(request) -> (records, response)    decide on fresh state
-    append the records                        one batch, acks=all, to this partition of the topic
-    replay each at once                       so the next request is decided on what this one did
-    hold the answer                           until the high watermark covers all it was based on,
-                                              reads too: nobody may act on what can still be lost
+    decide                         on fresh state, changing nothing (`machine.Decision`)
+    encode                         the records as one batch
+    append                         acks=all, to this partition of the topic
+    change and replay              so the next request is decided on what this one did
+    hold answers and effects       until the high watermark covers all they were based on, reads
+                                   too: nobody may act on what can still be lost
 
-State changes in `replay` only, so loading at start and running live are one path, and there is no
-undo code: if an append fails after the machine moved, or leadership is lost, the machine is thrown
-away and, if we still lead, loaded again from the log.
+Whatever fails before the records are in the log, costs that one request and nobody else: nothing
+was changed yet. The machine is thrown away only if leadership is lost, or if `change` or `replay`
+fails, which is a fault of ours; then it is loaded again from the log, and everybody else who waits
+is told NOT_COORDINATOR, which every client takes as "ask again". A deadline whose decision could
+not be written comes again after `RETRY_MS`.
 
 A `Shard` is one partition. Its states:
 
     Initial --elected--> Loading --log replayed--> Active --resigned--> Closed
-                            |                        |  '--append failed--> Loading
+                            |                        |  '--fault of ours--> Loading
                             '--cannot read--> Failed (until the next election)
 
 Loading answers COORDINATOR_LOAD_IN_PROGRESS, Failed and Closed NOT_COORDINATOR. Elections carry the
@@ -27,17 +30,12 @@ Threads: a shard has one owner at a time and nobody ever waits for it. Events (r
 outcome of appends, elections) go into a mailbox; whoever can take the lock without waiting works
 off the mailbox, everybody else leaves. So handlers never block, callbacks from under other locks
 cannot deadlock, and on one thread a request is served before `write` returns. Answers are delivered
-after the lock was released. A deadline that writes does so on the timer's thread: a few hundred
-bytes into the page cache, a few times a minute.
-
-How errors of the log reach the client (CoordinatorOperationExceptionHelper):
-
-    UNKNOWN_TOPIC_OR_PARTITION, NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT   COORDINATOR_NOT_AVAILABLE
-    NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR                          NOT_COORDINATOR
-    MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_FETCH_SIZE         UNKNOWN_SERVER_ERROR
+after the lock was released. A log that is not empty is loaded by the loader's thread, without the
+lock. A deadline that writes does so on the timer's thread: a few hundred bytes into the page cache,
+a few times a minute.
 
 Duties of the caller (who wires it up):
-1. `elected(index, epoch)` and `resigned(index)` for every change of leadership of the topic.
+1. `elected(epoch)` and `resigned()` for every change of leadership of the partition.
 2. `on_complete` callbacks must not raise and must not wait; they get a response or a KafkaError.
 
 Budget: 4 µs for a read, 8 µs for a write, on top of the machine and the log.
@@ -49,58 +47,19 @@ import enum
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol
 
-from server.coordinator.deadlines import Deadlines, Moment
+from server.coordinator.deadlines import Moment
+from server.coordinator.held import Held, HeldAnswers, coordinator_error
+from server.coordinator.machine import Answer, Decision, Effect, M, R, Reply
 from wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-Reply = Callable[[object], None]
-"""Takes a response or a KafkaError, once."""
-
-Records = list[Any]
-"""Records of the machine's own type; only the machine and the log's serde look into them."""
-
-M = TypeVar("M", bound="Machine")
-
-_MAPPED_ERRORS = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-
-
-def coordinator_error(code: int) -> KafkaError:
-    """What a client is told when the coordinator's log answered `code`."""
-    known = ErrorCode(code)
-    return KafkaError(_MAPPED_ERRORS.get(known, known))
-
-
-class Machine(Protocol):
-    """A coordinator's pure state over one partition.
-
-    `moment` is set before every call. `outbox` collects answers to requests that were parked.
-    Callbacks in `deadlines` return records (or None).
-    """
-
-    moment: Moment
-    deadlines: Deadlines
-    outbox: list[tuple[Reply, object]]
-
-    def replay(self, record: Any, /) -> None: ...
-
-    def on_loaded(self) -> None: ...
-
-    def on_unloaded(self, error: KafkaError, /) -> None: ...
+RETRY_MS = 500
+"""After how long a deadline that could not be written comes again (Kafka: CoordinatorTimerImpl)."""
 
 
 class AppendOutcome(NamedTuple):
@@ -111,15 +70,14 @@ class AppendOutcome(NamedTuple):
     """Whether the records are in the log, committed or not."""
 
 
-class ShardLog(Protocol):
+class ShardLog(Protocol[R]):
     """One partition of the coordinator's topic, as the shard sees it."""
 
+    def encode(self, records: Sequence[R], wall_ms: int) -> bytes:
+        """The records as one batch. KafkaError: the log cannot keep them."""
+
     def append(
-        self,
-        records: Records,
-        wall_ms: int,
-        leader_epoch: int,
-        on_complete: Callable[[AppendOutcome], None],
+        self, batch: bytes, leader_epoch: int, on_complete: Callable[[AppendOutcome], None]
     ) -> None:
         """Append one batch with acks=all. `on_complete` runs exactly once: with an error before
         this returns if nothing was appended, else when the outcome is known.
@@ -131,7 +89,7 @@ class ShardLog(Protocol):
     def high_watermark(self) -> int:
         """The high watermark; -1 if the log is gone."""
 
-    def read(self) -> Iterator[object]:
+    def read(self) -> Iterator[R]:
         """All records from the log's start to its end. KafkaError if we do not lead it."""
 
     def is_empty(self) -> bool:
@@ -157,8 +115,8 @@ class Services(NamedTuple):
     wall_ms: Callable[[], int]
     add_timer: Callable[[int, Callable[[], None]], Alarm]
     """Run a function once after a delay in ms; it may run on any thread."""
-    run_in_background: Callable[[str, Callable[[], None]], None]
-    """Run a slow job (name, job) on another thread."""
+    run_on_loader: Callable[[str, Callable[[], None]], object]
+    """Run a slow job (name, job) on the loader's thread."""
     held_timeout_ms: int
     """How long an answer may wait for the high watermark (offsets.commit.timeout.ms)."""
 
@@ -173,19 +131,6 @@ class ShardState(enum.Enum):
     CLOSED = "Closed"
 
 
-class _Held:
-    """Answers that wait until the high watermark reaches `required_offset`."""
-
-    __slots__ = ("answers", "deadline_ms", "required_offset")
-
-    def __init__(
-        self, required_offset: int, deadline_ms: int, answers: list[tuple[Reply, object]]
-    ) -> None:
-        self.required_offset = required_offset
-        self.deadline_ms = deadline_ms
-        self.answers = answers
-
-
 class _Append:
     """One append on its way. `outcome` stays None while it waits for the high watermark."""
 
@@ -194,10 +139,10 @@ class _Append:
     def __init__(self, load_number: int) -> None:
         self.load_number = load_number
         self.outcome: AppendOutcome | None = None
-        self.held: _Held | None = None
+        self.held: Held | None = None
 
 
-class Shard(Generic[M]):
+class Shard(Generic[M, R]):
     """One partition: its machine, its log, and the answers that wait. See the module for threads.
 
     Everything below `_lock` is touched by its holder only.
@@ -206,7 +151,7 @@ class Shard(Generic[M]):
     def __init__(
         self,
         name: str,
-        log: ShardLog,
+        log: ShardLog[R],
         new_machine: Callable[[Moment], M],
         services: Services,
     ) -> None:
@@ -222,10 +167,7 @@ class Shard(Generic[M]):
         self._moment = Moment()
         self._machine: M | None = None
         self._load_number = 0
-        self._required_offset = 0
-        self._committed_offset = 0
-        self._held: list[_Held] = []
-        self._deliveries: list[tuple[Reply, object]] = []
+        self._held = HeldAnswers(services.held_timeout_ms)
         self._alarm: Alarm | None = None
         self._alarm_ms = 0
 
@@ -233,30 +175,35 @@ class Shard(Generic[M]):
 
     def elected(self, leader_epoch: int) -> None:
         """We lead the partition in this epoch: load it."""
-        self._post(partial(self._elected, leader_epoch))
+        self.note_elected(leader_epoch)
+        self.work()
 
     def resigned(self) -> None:
         """We lead it no more: forget everything."""
-        self._post(partial(self._close, KafkaError(ErrorCode.NOT_COORDINATOR)))
+        self.note_resigned()
+        self.work()
 
-    def write(
-        self,
-        handle: Callable[[M], tuple[Records, object | None]],
-        on_complete: Reply,
-        *,
-        is_pure: bool = False,
-    ) -> None:
+    def note_elected(self, leader_epoch: int) -> None:
+        """As `elected`, once somebody works; for callers that hold a lock over their order."""
+        self._mailbox.append(partial(self._elected, leader_epoch))
+
+    def note_resigned(self) -> None:
+        """As `resigned`, once somebody works."""
+        self._mailbox.append(partial(self._close, KafkaError(ErrorCode.NOT_COORDINATOR)))
+
+    def write(self, decide: Callable[[M], Decision[R]], on_complete: Reply) -> None:
         """Decide, append, replay, and answer when it is committed.
 
-        `handle` returns the records and the response, or None if it parked `on_complete`; a
-        KafkaError it raises is the answer, and means that nothing changed. `is_pure`: `handle`
-        changes nothing itself, so a failed append need not throw the machine away.
+        A KafkaError that `decide` raises is the answer; any other exception is answered
+        UNKNOWN_SERVER_ERROR.
         """
-        self._post(partial(self._write, handle, on_complete, is_pure))
+        self._mailbox.append(partial(self._write, decide, on_complete))
+        self.work()
 
-    def read(self, handle: Callable[[M], object], on_complete: Reply) -> None:
-        """Decide, and answer when what it was based on is committed."""
-        self._post(partial(self._read, handle, on_complete))
+    def read(self, look: Callable[[M], object], on_complete: Reply) -> None:
+        """Look, and answer when what was seen is committed; `look` raises as `decide` does."""
+        self._mailbox.append(partial(self._read, look, on_complete))
+        self.work()
 
     def high_watermark_moved(self) -> None:
         """The log's high watermark may cover what answers wait for.
@@ -265,7 +212,8 @@ class Shard(Generic[M]):
         nothing is missed when there is none yet.
         """
         if self._held:
-            self._post(self._release)
+            self._mailbox.append(self._release)
+            self.work()
 
     def inspect(self) -> M | None:
         """The machine, for tests and diagnosis; None unless active."""
@@ -273,18 +221,19 @@ class Shard(Generic[M]):
 
     # -- the owner ---------------------------------------------------------------------------
 
-    def _post(self, event: Callable[[], None]) -> None:
+    def work(self) -> None:
+        """Work off the mailbox, unless somebody does."""
         mailbox = self._mailbox
-        mailbox.append(event)
         # Looked at again after each release: an event posted while we held the lock has nobody
         # else to work it off.
         while mailbox and self._lock.acquire(False):
+            held = self._held
             try:
                 self._work_off(mailbox)
             finally:
-                deliveries = self._deliveries
+                deliveries = held.deliveries
                 if deliveries:
-                    self._deliveries = []
+                    held.deliveries = []
                 self._lock.release()
             for reply, response in deliveries:
                 try:
@@ -304,111 +253,123 @@ class Shard(Generic[M]):
                 if self._machine is not None:
                     self._run_deadlines(self._machine)
             except Exception:
-                self._failed()
+                self._reset()
 
-    def _write(
-        self,
-        handle: Callable[[M], tuple[Records, object | None]],
-        on_complete: Reply,
-        is_pure: bool,
-    ) -> None:
+    def _write(self, decide: Callable[[M], Decision[R]], on_complete: Reply) -> None:
         machine = self._machine
         if machine is None:
-            self._deliveries.append((on_complete, self._refusal()))
+            self._held.deliveries.append((on_complete, self._refusal()))
             return
-        response: object | None
         try:
-            try:
-                records, response = handle(machine)
-            except KafkaError as error:
-                records, response = [], error
-            answers = [] if response is None else [(on_complete, response)]
-            self._commit(machine, records, answers, is_pure)
+            self._attempt(machine, partial(decide, machine), on_complete)
         except Exception:
-            self._failed(on_complete)
+            self._reset()
+            # Unless it was parked: then it was told what all that wait were told.
+            if all(reply is not on_complete for reply, _ in self._held.deliveries):
+                error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+                self._held.deliveries.append((on_complete, error))
 
-    def _read(self, handle: Callable[[M], object], on_complete: Reply) -> None:
+    def _read(self, look: Callable[[M], object], on_complete: Reply) -> None:
         machine = self._machine
         if machine is None:
-            self._deliveries.append((on_complete, self._refusal()))
+            self._held.deliveries.append((on_complete, self._refusal()))
             return
         try:
-            response = handle(machine)
+            response = look(machine)
         except KafkaError as error:
             response = error
         except Exception:
-            self._failed(on_complete)
-            return
-        if self._committed_offset >= self._required_offset:
-            self._deliveries.append((on_complete, response))
-        else:
-            self._hold([(on_complete, response)])
-
-    def _failed(self, on_complete: Reply | None = None) -> None:
-        """A bug of ours: nobody knows what the machine holds now, so it goes."""
-        logger.exception("coordinator shard failed, loading it again shard=%s", self.name)
-        error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-        self._reload(error)
-        if on_complete is None or any(reply is on_complete for reply, _ in self._deliveries):
-            return
-        self._deliveries.append((on_complete, error))
+            response = self._fault()
+        self._deliver([(on_complete, response)], [])
 
     def _refusal(self) -> KafkaError:
         if self.state is ShardState.LOADING:
             return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return KafkaError(ErrorCode.NOT_COORDINATOR)
 
-    def _commit(
-        self,
-        machine: M,
-        records: Records,
-        answers: list[tuple[Reply, object]],
-        is_pure: bool,
-    ) -> None:
-        """Append, replay, and answer now or when the high watermark has come."""
-        if not records:
-            self._settle(machine, answers)
-            return
-        append = _Append(self._load_number)
-        self._log.append(
-            records, self._moment.wall_ms, self.leader_epoch, partial(self._appended, append)
-        )
-        outcome = append.outcome
-        if outcome is not None and not outcome.is_appended:
-            self._append_failed(machine, answers, outcome.error_code, is_pure)
-            return
-        for record in records:
+    def _fault(self) -> KafkaError:
+        """What is told of an exception that nobody thought of; nothing was changed."""
+        logger.exception("a request to a coordinator failed shard=%s", self.name)
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    # -- decide, encode, append, change, replay ----------------------------------------------
+
+    def _attempt(
+        self, machine: M, decide: Callable[[], Decision[R] | None], on_complete: Reply | None
+    ) -> bool:
+        """Carry one decision out; False if nothing came of it, which was told to who asked.
+
+        An exception means that the machine cannot be trusted any more.
+        """
+        batch = None
+        try:
+            decision = decide()
+            if decision is None:
+                return True
+            if decision.records:
+                batch = self._log.encode(decision.records, self._moment.wall_ms)
+        except KafkaError as error:
+            return self._refuse(on_complete, error)
+        except Exception:
+            return self._refuse(on_complete, self._fault())
+        append = None
+        if batch is not None:
+            append = _Append(self._load_number)
+            self._log.append(batch, self.leader_epoch, partial(self._appended, append))
+            outcome = append.outcome
+            if outcome is not None and not outcome.is_appended:
+                return self._not_appended(outcome.error_code, on_complete)
+        if decision.change is not None:
+            decision.change()
+        for record in decision.records:
             machine.replay(record)
-        if outcome is None or outcome.error_code:
-            self._required_offset = self._log.end_offset()
-            answers += self._take_outbox(machine)
-            append.held = self._hold(answers)
-            if append.outcome is not None:  # another thread was faster
-                self._mailbox.append(partial(self._append_done, append))
-        else:
-            self._settle(machine, answers)
+        answers: list[Answer] = []
+        if decision.response is not None and on_complete is not None:
+            answers.append((on_complete, decision.response))
+        self._settle(machine, answers, append)
+        return True
 
-    def _settle(self, machine: M, answers: list[tuple[Reply, object]]) -> None:
-        """Answer, or hold if something earlier is not committed yet."""
+    def _not_appended(self, code: int, on_complete: Reply | None) -> bool:
+        logger.warning(
+            "coordinator record was not appended shard=%s error=%s", self.name, ErrorCode(code).name
+        )
+        return self._refuse(on_complete, coordinator_error(code))
+
+    def _refuse(self, on_complete: Reply | None, error: KafkaError) -> bool:
+        if on_complete is not None:
+            self._deliver([(on_complete, error)], [])
+        return False
+
+    def _settle(self, machine: M, answers: list[Answer], append: _Append | None) -> None:
+        """Tell what the machine has to tell, now or when the high watermark has come."""
+        effects: list[Effect] = []
         if machine.outbox:
-            answers += self._take_outbox(machine)
-        if self._committed_offset >= self._required_offset:
-            self._deliveries += answers
-        elif answers:
-            self._hold(answers)
+            answers += machine.outbox
+            machine.outbox.clear()
+        if machine.effects:
+            effects += machine.effects
+            machine.effects.clear()
+        outcome = None if append is None else append.outcome
+        if append is None or (outcome is not None and not outcome.error_code):
+            self._deliver(answers, effects)
+            return
+        held = self._held
+        held.required_offset = self._log.end_offset()
+        append.held = held.hold(answers, effects, self._moment.now_ms)
+        self._release()
+        if append.outcome is not None:  # another thread was faster
+            self._mailbox.append(partial(self._append_done, append))
 
-    def _take_outbox(self, machine: M) -> list[tuple[Reply, object]]:
-        taken = machine.outbox[:]
-        machine.outbox.clear()
-        return taken
-
-    # -- appends -----------------------------------------------------------------------------
+    def _deliver(self, answers: list[Answer], effects: list[Effect]) -> None:
+        if self._held.deliver(answers, effects, self._moment.now_ms) is not None:
+            self._release()
 
     def _appended(self, append: _Append, outcome: AppendOutcome) -> None:
         """The log's callback: inline, or from any thread and from under any lock."""
         append.outcome = outcome
         if append.held is not None:
-            self._post(partial(self._append_done, append))
+            self._mailbox.append(partial(self._append_done, append))
+            self.work()
 
     def _append_done(self, append: _Append) -> None:
         held, outcome = append.held, append.outcome
@@ -416,59 +377,25 @@ class Shard(Generic[M]):
         assert outcome is not None
         if append.load_number != self._load_number:
             return
-        if outcome.error_code and held in self._held:
+        if outcome.error_code:
             # It is in the log and may be committed yet; only the wait is over.
-            self._held.remove(held)
-            error = coordinator_error(outcome.error_code)
-            self._deliveries += [(reply, error) for reply, _ in held.answers]
-        elif not outcome.error_code:
-            self._committed_offset = max(self._committed_offset, held.required_offset)
-        self._release()
-
-    def _append_failed(
-        self, machine: M, answers: list[tuple[Reply, object]], code: int, is_pure: bool
-    ) -> None:
-        """Nothing was appended. What the machine did on the way is void."""
-        logger.warning(
-            "coordinator record was not appended shard=%s error=%s", self.name, ErrorCode(code).name
-        )
-        error = coordinator_error(code)
-        answers += self._take_outbox(machine)
-        self._deliveries += [(reply, error) for reply, _ in answers]
-        if not is_pure:
-            self._reload(error)
-
-    def _hold(self, answers: list[tuple[Reply, object]]) -> _Held:
-        deadline_ms = self._moment.now_ms + self._services.held_timeout_ms
-        held = _Held(self._required_offset, deadline_ms, answers)
-        self._held.append(held)
-        self._release()
-        return held
+            self._held.fail(held, outcome.error_code)
+            self._release()
+        else:
+            self._held.commit_to(held.required_offset, self._moment.now_ms)
 
     def _release(self) -> None:
-        """Deliver what the high watermark covers, and give up on what waited too long."""
-        if not self._held:
-            return
-        self._committed_offset = max(self._committed_offset, self._log.high_watermark())
-        waiting = []
-        for held in self._held:
-            if held.required_offset <= self._committed_offset:
-                self._deliveries += held.answers
-            elif held.deadline_ms <= self._moment.now_ms:
-                error = coordinator_error(ErrorCode.REQUEST_TIMED_OUT)
-                self._deliveries += [(reply, error) for reply, _ in held.answers]
-            else:
-                waiting.append(held)
-        self._held = waiting
+        """Tell what the high watermark covers by now."""
+        self._held.commit_to(self._log.high_watermark(), self._moment.now_ms)
 
     # -- deadlines ---------------------------------------------------------------------------
 
     def _run_deadlines(self, machine: M) -> None:
         deadlines, now_ms = machine.deadlines, self._moment.now_ms
-        while (job := deadlines.pop_due(now_ms)) is not None:
-            records = job()
-            assert records is None or isinstance(records, list)
-            self._commit(machine, records or [], [], False)
+        while (due := deadlines.pop_due(now_ms)) is not None:
+            key, job = due
+            if not self._attempt(machine, job, None) and key not in deadlines:
+                deadlines.set(key, now_ms + RETRY_MS, job)
             if self._machine is not machine:
                 return
         if self._held:
@@ -478,8 +405,8 @@ class Shard(Generic[M]):
     def _set_alarm(self, machine: M) -> None:
         """Be woken for the next deadline; an alarm that rings too early is set again."""
         wake_ms = machine.deadlines.next_wake_ms()
-        if self._held:
-            held_ms = min(held.deadline_ms for held in self._held)
+        held_ms = self._held.next_deadline_ms() if self._held else None
+        if held_ms is not None:
             wake_ms = held_ms if wake_ms is None else min(wake_ms, held_ms)
         if wake_ms is None or (self._alarm is not None and self._alarm_ms <= wake_ms):
             return
@@ -490,7 +417,8 @@ class Shard(Generic[M]):
         self._alarm = self._services.add_timer(delay_ms, self._ring)
 
     def _ring(self) -> None:
-        self._post(self._rang)
+        self._mailbox.append(self._rang)
+        self.work()
 
     def _rang(self) -> None:
         # What is due is run after every event; this event is there to make that happen.
@@ -508,10 +436,11 @@ class Shard(Generic[M]):
         self._log.watch(self.high_watermark_moved)
         self._load()
 
-    def _reload(self, error: KafkaError) -> None:
-        """Throw the machine away and start from what the log says."""
+    def _reset(self) -> None:
+        """Nobody knows what the machine holds now: start from what the log says."""
+        logger.exception("coordinator shard failed, loading it again shard=%s", self.name)
         if self.state is ShardState.ACTIVE:
-            self._close(error)
+            self._close(KafkaError(ErrorCode.NOT_COORDINATOR))
             self._log.watch(self.high_watermark_moved)
             self._load()
 
@@ -521,12 +450,10 @@ class Shard(Generic[M]):
         self._load_number += 1
         self.state = ShardState.CLOSED
         self._log.unwatch(self.high_watermark_moved)
+        self._held.close(error)
         if machine is not None:
             machine.on_unloaded(error)
-            self._deliveries += [(reply, error) for reply, _ in self._take_outbox(machine)]
-        for held in self._held:
-            self._deliveries += [(reply, error) for reply, _ in held.answers]
-        self._held = []
+            self._held.deliveries += [(reply, error) for reply, _ in machine.outbox]
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -538,16 +465,18 @@ class Shard(Generic[M]):
         if self._log.is_empty():
             job()
         else:
-            self._services.run_in_background(f"load-{self.name}", job)
+            self._services.run_on_loader(f"load-{self.name}", job)
 
     def _load_machine(self, load_number: int) -> None:
-        """Replay the whole log into a new machine; on a background thread unless it is empty."""
+        """Replay the whole log into a new machine; on the loader's thread unless it is empty."""
         moment = Moment(self._services.now_ms(), self._services.wall_ms())
         started_ms, count = moment.now_ms, 0
         machine: M | None = self._new_machine(moment)
         assert machine is not None
         try:
             for record in self._log.read():
+                if load_number != self._load_number:
+                    return  # somebody else's by now; the next in line need not wait for it
                 machine.replay(record)
                 count += 1
         except Exception:
@@ -560,7 +489,7 @@ class Shard(Generic[M]):
                 self.name, count, elapsed_ms,
             )  # fmt: skip
         self._mailbox.append(partial(self._loaded, load_number, machine, moment))
-        self._post(_nothing)
+        self.work()
 
     def _loaded(self, load_number: int, machine: M | None, moment: Moment) -> None:
         if load_number != self._load_number or self.state is not ShardState.LOADING:
@@ -570,12 +499,9 @@ class Shard(Generic[M]):
             return
         moment.now_ms, moment.wall_ms = self._moment.now_ms, self._moment.wall_ms
         self._moment = moment
-        self._required_offset = self._log.end_offset()
-        self._committed_offset = self._log.high_watermark()
+        self._held.required_offset = self._log.end_offset()
+        self._held.committed_offset = self._log.high_watermark()
         self._machine = machine
         self.state = ShardState.ACTIVE
         machine.on_loaded()
-
-
-def _nothing() -> None:
-    """An event that only makes somebody look at the mailbox."""
+        self._settle(machine, [], None)

@@ -15,12 +15,14 @@ Budget: 12 µs for a batch of one record, on top of `ReplicaManager.append_recor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple
 
 from replication.replicas.replica_manager import AppendOrigin
-from server.coordinator.shard import AppendOutcome, Records
+from server.coordinator.machine import R
+from server.coordinator.shard import AppendOutcome
 from wire.control_records import ControlRecordType, parse_end_txn_marker
 from wire.errors import ErrorCode, KafkaError
 from wire.records import Record, build_batch, check_crc, iterate_headers, read_records
@@ -32,11 +34,11 @@ if TYPE_CHECKING:
 _ACKS_ALL = -1
 
 
-class RecordSerde(NamedTuple):
+class RecordSerde(NamedTuple, Generic[R]):
     """How one coordinator's records become bytes. `decode` gives None for records to skip."""
 
-    encode: Callable[[Any], tuple[bytes, bytes | None]]
-    decode: Callable[[bytes, bytes | None], object | None]
+    encode: Callable[[R], tuple[bytes, bytes | None]]
+    decode: Callable[[bytes, bytes | None], R | None]
 
 
 class ShardLogConfig(NamedTuple):
@@ -47,14 +49,14 @@ class ShardLogConfig(NamedTuple):
     codec: int
 
 
-class ReplicatedShardLog:
+class ReplicatedShardLog(Generic[R]):
     """See the module. Stateless: every call looks the partition up."""
 
     def __init__(
         self,
         replica_manager: ReplicaManager,
         topic_partition: tuple[str, int],
-        serde: RecordSerde,
+        serde: RecordSerde[R],
         config: ShardLogConfig,
     ) -> None:
         self._replica_manager = replica_manager
@@ -62,20 +64,24 @@ class ReplicatedShardLog:
         self._serde = serde
         self._config = config
 
+    def encode(self, records: Sequence[R], wall_ms: int) -> bytes:
+        """One batch. KafkaError UNKNOWN_SERVER_ERROR: a client's name is longer than a record can
+        hold, as in Kafka.
+        """
+        encode = self._serde.encode
+        try:
+            encoded = [Record(-1, wall_ms, *encode(record), ()) for record in records]
+        except struct.error as error:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"no such record: {error}") from None
+        return build_batch(encoded, codec=self._config.codec)
+
     def append(
-        self,
-        records: Records,
-        wall_ms: int,
-        leader_epoch: int,
-        on_complete: Callable[[AppendOutcome], None],
+        self, batch: bytes, leader_epoch: int, on_complete: Callable[[AppendOutcome], None]
     ) -> None:
         """Append one batch with acks=all; refused if another leader epoch has begun: what the
-        shard decided it decided on what the log said in its own."""
-        encode = self._serde.encode
-        batch = build_batch(
-            [Record(-1, wall_ms, *encode(record), ()) for record in records],
-            codec=self._config.codec,
-        )
+        shard decided it decided on what the log said in its own. MESSAGE_TOO_LARGE above the
+        topic's `max.message.bytes`.
+        """
         self._replica_manager.append_records(
             _ACKS_ALL,
             self._config.append_timeout_ms,
@@ -110,7 +116,7 @@ class ReplicatedShardLog:
         """Call it no more."""
         self._replica_manager.remove_high_watermark_listener(self._topic_partition, on_moved)
 
-    def read(self) -> Iterator[object]:
+    def read(self) -> Iterator[R]:
         """All records from the log's start to its end; see the module for transactions.
 
         Raises KafkaError: what the replica manager says if the partition is not served here,
@@ -118,7 +124,7 @@ class ReplicatedShardLog:
         not what its key says.
         """
         decode = self._serde.decode
-        uncommitted: dict[int, Records] = {}
+        uncommitted: dict[int, list[R]] = {}
         for header_is_control, producer_id, records in self._batches():
             if header_is_control:
                 kept = uncommitted.pop(producer_id, [])

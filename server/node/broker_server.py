@@ -16,6 +16,7 @@ from replication.controller.controller import Controller
 from replication.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
 from replication.metadata.loader import MetadataPublisher
 from replication.replicas.replica_manager import ClusterLinks, ReplicaManager
+from replication.replicas.timer import BackgroundScheduler
 from server.config.kafka_config import catalogue
 from server.config.schema import BROKER
 from server.coordinator.group_coordinator import GroupCoordinator
@@ -164,6 +165,10 @@ class BrokerServer(NodePart):
         self.log_manager.shutdown(self.lifecycle.broker_epoch if self.lifecycle else -1)
 
     def _start_coordinators(self) -> None:
+        # A thread of its own: a big partition takes seconds to load, and nobody waits for it.
+        loader = BackgroundScheduler(self.clock, "coordinator-loader")
+        self.shared.stop.then("coordinator loader", loader.shutdown)
+        loader.start()
         around = Surroundings(
             node_id=self.node_id,
             metadata=lambda: self.metadata,
@@ -171,15 +176,12 @@ class BrokerServer(NodePart):
             controller=self.controller,
             timer=self.timer,
             clock=self.clock,
-            run_in_background=self._run_in_background,
+            run_on_loader=lambda name, job: loader.schedule_once(name, 0, job),
         )
         self.group_coordinator = GroupCoordinator(
             settings.groups(self.config), around, lambda: str(uuid.uuid4())
         )
         self.shared.stop.then("group coordinator", self.group_coordinator.shutdown)
-
-    def _run_in_background(self, name: str, job: Callable[[], None]) -> None:
-        self.scheduler.schedule_once(name, 0, job)
 
     def register(self, is_stopping: Callable[[], bool]) -> bool:
         """Register with the controller and be unfenced; False if `is_stopping` came first.

@@ -46,7 +46,7 @@ def prepare_batch(
     """Check a batch to be appended by a leader and change what the topic's configs demand.
 
     Raises KafkaError; nothing was written. A batch of the broker itself (coordinators, quorum) is
-    held to size and checksum only.
+    held to its frame and checksum only, a coordinator's to `max.message.bytes`, too.
     """
     if origin is AppendOrigin.CLIENT:
         header = validate_producer_batch(
@@ -61,6 +61,11 @@ def prepare_batch(
             return header, records, -1
         return _apply_rules(header, records, config, wall_ms)
     header = _check_own_batch(records)
+    if origin is AppendOrigin.COORDINATOR and header.size > config.max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"batch of {header.size} bytes, max.message.bytes is {config.max_message_bytes}",
+        )
     if origin is AppendOrigin.COORDINATOR and config.uses_log_append_time:
         return header, with_log_append_time(records, wall_ms), wall_ms
     return header, records, -1

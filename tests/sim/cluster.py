@@ -22,7 +22,7 @@ from replication.metadata.image import EMPTY_IMAGE, MetadataImage
 from tests.sim.clients import Administrator, Committer, Consumer, Producer
 from tests.sim.disks import Disks
 from tests.sim.invariants import Invariants
-from tests.sim.members import Group
+from tests.sim.members import Group, Vandal
 from tests.sim.network import Network
 from tests.sim.node import SimNode
 from tests.sim.stories import Stories
@@ -94,6 +94,8 @@ class Options:
     members: int = 2
     member_stops: float = 0.05
     """How often one of them stands still between a heartbeat and a commit."""
+    vandal_every_ms: int = 0
+    """Between two requests of somebody who means harm to the coordinators; 0: there is none."""
     fetch_timeout_ms: int = 700
     snapshot_bytes: int = 6_000
     metadata_segment_bytes: int = 1 << 20
@@ -229,6 +231,8 @@ class SimCluster:
             key = TopicPartition("orders", 0)
             self.committers.append(Committer(self, f"group-{number}", key))
         self.team = Group(self, "team", "orders", options.members)
+        if options.vandal_every_ms:
+            Vandal(self, options.vandal_every_ms)
 
     def run(self) -> None:
         """Work under faults, heal, and look at what is left."""

@@ -8,6 +8,8 @@ refuses it.
     OneAssignment             a generation that was answered is never assigned anew (G-2, G-3)
     OffsetNeverGoesBack       an owner begins where the one before was acknowledged, or behind (G-1)
     OnlyOwnersCommit          who stood still past its session commits nothing any more (G-4)
+    NobodyElsePays            no honest member is told UNKNOWN_SERVER_ERROR, which a Java consumer
+                              takes as final; what a `Vandal` sends costs the vandal
 """
 
 from __future__ import annotations
@@ -128,6 +130,8 @@ class Member:
 
     def _failed(self, code: int | None) -> None:
         """Begin again; as somebody new if the coordinator does not know us."""
+        if code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            raise InvariantBroken(f"NobodyElsePays: {self.member_id} was told {code}")
         if code in _FORGOTTEN:
             self.member_id = ""
         self._life += 1
@@ -324,6 +328,93 @@ class Member:
         self._life += 1
         self.member_id, self.generation, self.positions = "", -1, {}
         self._world.after(self._world.between(100, 3_000), self._begin)
+
+
+class Vandal:
+    """Sends the team's coordinator what honest clients never send, under names of its own."""
+
+    def __init__(self, cluster: SimCluster, every_ms: int) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self._every_ms = every_ms
+        self._count = 0
+        self._world.after(every_ms, self._next)
+
+    def _next(self) -> None:
+        if not self._cluster.is_faulty:
+            return
+        self._world.after(self._world.between(1, self._every_ms), self._next)
+        node_id = coordinator_of(self._cluster, self._cluster.team.name)
+        if node_id is not None:
+            harm = self._world.random.choice((self._join_twice, self._borrow, self._shout))
+            harm(node_id)
+
+    def _name(self, node: SimNode, filling: str = "") -> str:
+        """A new group beside the team's."""
+        home = node.group_coordinator.partition_for(self._cluster.team.name)
+        while True:
+            self._count += 1
+            name = f"vandal-{self._count}{filling}"
+            if node.group_coordinator.partition_for(name) == home:
+                return name
+
+    def _send(self, node_id: int, serve: Callable[[SimNode, Reply], object]) -> None:
+        self._cluster.network.call(
+            None, node_id, serve, lambda answer: None, _JOIN_TIMEOUT_MS, needs_broker=True
+        )
+
+    def _join_twice(self, node_id: int) -> None:
+        """One protocol, listed twice."""
+
+        def serve(node: SimNode, reply: Reply) -> None:
+            request = _strange_join(self._name(node), "", None)
+            node.group_coordinator.join_group(request, _CLIENT._replace(api_version=3), reply)
+
+        self._send(node_id, serve)
+
+    def _borrow(self, node_id: int) -> None:
+        """A promised member comes with the instance id of another."""
+
+        def serve(node: SimNode, reply: Reply) -> None:
+            name, groups = self._name(node), node.group_coordinator
+
+            def promised(answer: Any) -> None:
+                if isinstance(answer, KafkaError):
+                    return
+                borrowed = _strange_join(name, answer.member_id, "i")
+                groups.join_group(borrowed, _CLIENT, reply)
+
+            groups.join_group(_strange_join(name, "", "i"), _CLIENT, lambda answer: None)
+            groups.join_group(_strange_join(name, "", None), _CLIENT, promised)
+
+        self._send(node_id, serve)
+
+    def _shout(self, node_id: int) -> None:
+        """A group id that no record can hold."""
+
+        def serve(node: SimNode, reply: Reply) -> None:
+            partition = OffsetCommitRequest.Topic.Partition(
+                partition_index=0, committed_offset=1, committed_metadata=""
+            )
+            topic = OffsetCommitRequest.Topic(name=self._cluster.team.topic, partitions=[partition])
+            name = self._name(node, "!" * 40_000)
+            request = OffsetCommitRequest(group_id=name, member_id="", topics=[topic])
+            node.group_coordinator.commit_offsets(request, 9, reply)
+
+        self._send(node_id, serve)
+
+
+def _strange_join(name: str, member_id: str, instance_id: str | None) -> JoinGroupRequest:
+    protocol = JoinGroupRequest.Protocol(name="range", metadata=b"")
+    return JoinGroupRequest(
+        group_id=name,
+        session_timeout_ms=_SESSION_MS,
+        rebalance_timeout_ms=_SESSION_MS,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        protocol_type="consumer",
+        protocols=[protocol, protocol],
+    )
 
 
 def _code(answer: Any) -> int | None:

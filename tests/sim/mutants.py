@@ -33,11 +33,13 @@ from replication.raft.events import ElectionState
 from replication.raft.leader_state import LeaderState, committed_offset
 from replication.raft.log import RaftLog
 from replication.replicas import replica_reads
+from server.coordinator.held import HeldAnswers
 from server.coordinator.shard import Shard
 from storage.log import follower_append, log_sync
 from tests.sim.cluster import Options
 from tests.sim.run import SCENARIOS, simulate
 from tests.sim.world import InvariantBroken
+from wire.errors import ErrorCode, KafkaError
 
 
 def files_are_ours(driver: RaftDriver) -> bool:
@@ -222,19 +224,32 @@ def _serve_while_loading() -> AbstractContextManager[Any]:
         real(self)
         if self._machine is None:
             self._machine = self._new_machine(self._moment)
-            self._required_offset = self._committed_offset = 0
+            self._held.required_offset = self._held.committed_offset = 0
 
     return patch.object(Shard, "_load", load)
 
 
 def _answer_uncommitted() -> AbstractContextManager[Any]:
-    real = Shard._hold
+    real = HeldAnswers.hold
 
-    def hold(self: Any, answers: list[Any]) -> Any:
-        self._deliveries += answers
-        return real(self, [])
+    def hold(self: Any, answers: list[Any], effects: list[Any], now_ms: int) -> Any:
+        self.deliveries += answers
+        return real(self, [], effects, now_ms)
 
-    return patch.object(Shard, "_hold", hold)
+    return patch.object(HeldAnswers, "hold", hold)
+
+
+def _reset_on_any_fault() -> AbstractContextManager[Any]:
+    real = Shard._refuse
+
+    def refuse(self: Any, on_complete: Any, error: KafkaError) -> bool:
+        if error.code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            self._close(error)
+            self._log.watch(self.high_watermark_moved)
+            self._load()
+        return real(self, on_complete, error)
+
+    return patch.object(Shard, "_refuse", refuse)
 
 
 def _followers_serve_to_their_end() -> AbstractContextManager[Any]:
@@ -306,6 +321,8 @@ MUTANTS = (
     Mutant("coordinator serves while loading", _serve_while_loading, "crashes", 60, {}),
     Mutant("coordinator answers before its records are committed", _answer_uncommitted, "network",
            60, {}),
+    Mutant("a coordinator's shard resets on any fault", _reset_on_any_fault, "hostile",
+           20, {}),
     Mutant("a follower serves consumers to its log's end", _followers_serve_to_their_end, "network",
            60, {}),
     Mutant("a deleted topic answers a fetch of quiet ones", _answer_for_the_unknown, "topics", 5,

@@ -371,7 +371,7 @@ class SimNode:
             controller=self.channel,
             timer=self.timer,
             clock=self.world,
-            run_in_background=lambda name, job: self.scheduler.schedule_once(
+            run_on_loader=lambda name, job: self.scheduler.schedule_once(
                 name, self._load_ms(), job
             ),
         )

@@ -39,6 +39,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "story_every_ms": 200, "cut_every_ms": 0, "pause_every_ms": 0, "crash_every_ms": 0,
     },
     "rolling": {"stop_every_ms": 1_500, "crash_every_ms": 8_000},
+    "hostile": {"vandal_every_ms": 150, "crash_every_ms": 3_000},
 }  # fmt: skip
 
 

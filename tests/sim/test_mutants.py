@@ -15,6 +15,7 @@ QUICK = {
     "skip the broker epoch on ISR join": "StrongIsr",
     "trust offsets from before a skipped epoch": "StrongIsr",
     "a deleted topic answers a fetch of quiet ones": "NothingHurries",
+    "a coordinator's shard resets on any fault": "NobodyElsePays",
 }
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import enum
 import random
 from collections.abc import Callable
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from server.coordinator.deadlines import Moment
 from server.coordinator.group_config import GroupConfig
 from server.coordinator.group_messages import Client, LeavingMember
 from server.coordinator.group_shard import GroupShard
+from server.coordinator.machine import Decision
 from server.coordinator.records import CoordinatorRecord, decode_record, encode_record
 from wire.errors import KafkaError
 from wire.messages.groups import (
@@ -66,6 +70,8 @@ class World:
         self.moment = Moment(1_000, WALL_MS)
         self.shard = self._new_shard()
         self.shard.on_loaded()
+        self.looks_twice = True
+        """Compare the whole state before and after each decision."""
 
     def _new_shard(self) -> GroupShard:
         return GroupShard(self.config, self.moment, lambda: f"{self._random.getrandbits(64):x}")
@@ -81,24 +87,42 @@ class World:
     # -- driving
 
     def run(self, call: Callable[[], Any], answer: Answer | None = None) -> Answer:
-        """One request: `call` gives (records, response), or a response, or raises KafkaError."""
+        """One request: `call` gives a Decision, or a response, or raises KafkaError.
+
+        Whatever it gives, it has changed nothing yet.
+        """
         answer = answer or Answer()
         try:
-            result = call()
-            records, response = result if isinstance(result, tuple) else ([], result)
+            result = self._decide(call)
         except KafkaError as error:
-            records, response = [], error
-        self._commit(records)
-        if response is not None:
-            answer(response)
+            result = error
+        if isinstance(result, Decision):
+            self._carry_out(result)
+            result = result.response
+        if result is not None:
+            answer(result)
+        self._answer()
         self.advance(0)
         return answer
 
-    def _commit(self, records: list[CoordinatorRecord]) -> None:
-        for record in records:
+    def _decide(self, decide: Callable[[], Any]) -> Any:
+        if not self.looks_twice:
+            return decide()
+        before = state_of(self.shard)
+        try:
+            return decide()
+        finally:
+            assert state_of(self.shard) == before, "a decision changes nothing"
+
+    def _carry_out(self, decision: Decision[CoordinatorRecord]) -> None:
+        for record in decision.records:
             self.log.append(encode_record(record))
-        for record in records:
+        if decision.change is not None:
+            decision.change()
+        for record in decision.records:
             self.shard.replay(record)
+
+    def _answer(self) -> None:
         replies, self.shard.outbox[:] = self.shard.outbox[:], []
         for reply, result in replies:
             reply(result)
@@ -108,8 +132,11 @@ class World:
         end_ms = self.moment.now_ms + ms
         deadlines = self.shard.deadlines
         while True:
-            while (job := deadlines.pop_due(self.moment.now_ms)) is not None:
-                self._commit(job() or [])  # type: ignore[arg-type]
+            while (due := deadlines.pop_due(self.moment.now_ms)) is not None:
+                decision = self._decide(due[1])
+                if decision is not None:
+                    self._carry_out(decision)
+                    self._answer()
             wake_ms = deadlines.next_wake_ms()
             if wake_ms is None or wake_ms > end_ms:
                 break
@@ -301,6 +328,32 @@ class World:
 
     def generation(self, group: str = GROUP) -> int:
         return int(self.groups[group].generation_id)
+
+
+def state_of(value: Any) -> Any:
+    """All that can be reached from `value`, as plain data to compare."""
+    return _state_of(value, {})
+
+
+def _state_of(value: Any, seen: dict[int, int]) -> Any:
+    if value is None or isinstance(value, (int, str, bytes, enum.Enum, GroupConfig)):
+        return value
+    if id(value) in seen:
+        return seen[id(value)]
+    seen[id(value)] = len(seen)
+    if isinstance(value, (dict, MappingProxyType)):
+        return [(_state_of(k, seen), _state_of(v, seen)) for k, v in value.items()]
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, (list, tuple)):
+        return [_state_of(item, seen) for item in value]
+    if isinstance(value, partial):
+        return [value.func.__name__, _state_of(value.args, seen)]
+    if callable(value):
+        return "callable"
+    names = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    names += list(getattr(value, "__dict__", ()))
+    return [(name, _state_of(getattr(value, name, None), seen)) for name in names]
 
 
 def subscription(*topics: str) -> bytes:

@@ -42,8 +42,10 @@ def test_every_deadline_runs_once_at_its_time_whatever_was_done_to_it(
             assert not expected or (wake_ms is not None and wake_ms <= min(expected.values()))
             now_ms += ms
             ran.clear()
-            while (job := deadlines.pop_due(now_ms)) is not None:
+            while (due := deadlines.pop_due(now_ms)) is not None:
+                ran_key, job = due
                 job()
+                assert ran[-1] == ran_key
             due = sorted(key for key, at_ms in expected.items() if at_ms <= now_ms)
             assert sorted(ran) == due
             for key in due:

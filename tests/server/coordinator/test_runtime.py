@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import ast
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from replication.replicas.timer import BackgroundScheduler
 from server.coordinator.deadlines import Deadlines, Moment
 from server.coordinator.group_coordinator import GROUP_METADATA_TOPIC, Gather
+from server.coordinator.machine import Decision, Effect, Reply
 from server.coordinator.records import CoordinatorRecord, encode_record
-from server.coordinator.runtime import TOPIC_WAIT_MS, partition_of
+from server.coordinator.runtime import TOPIC_WAIT_MS
 from server.coordinator.shard import (
+    RETRY_MS,
     AppendOutcome,
-    Reply,
     Services,
     Shard,
     ShardState,
 )
+from storage.config import SystemClock
 from tests.server.coordinator.group_node import Node
 from tests.server.coordinator.group_support import Answer
 from wire.control_records import ControlRecordType, EndTxnMarker
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups_records import OffsetCommitKey, OffsetCommitValue
+from wire.primitives import partition_for
 from wire.records import Record, build_batch, end_txn_marker_batch
 
 E = ErrorCode
 HELD_MS = 5_000
+BROKEN = 13
 
 
 class Counter:
@@ -39,25 +46,33 @@ class Counter:
         self.moment = moment
         self.deadlines = Deadlines()
         self.outbox: list[tuple[Reply, object]] = []
+        self.effects: list[Effect] = []
+        self.done: list[int] = []
         self.parked: list[Reply] = []
         self.value = 0
         self.soft = 0
 
-    def add(self, number: int) -> tuple[list[int], object]:
-        return [number], self.value + number
+    def add(self, number: int) -> Decision[int]:
+        return Decision([number], self.value + number)
 
-    def park(self, reply: Reply) -> tuple[list[int], None]:
+    def park(self, reply: Reply) -> Decision[int]:
+        return Decision(change=partial(self._park, reply))
+
+    def _park(self, reply: Reply) -> None:
         self.soft += 1
         self.parked.append(reply)
-        return [], None
 
-    def release(self, number: int) -> tuple[list[int], object]:
+    def release(self, number: int) -> Decision[int]:
         """Like a leader's SyncGroup: the record, once replayed, answers those that are parked."""
+        return Decision([number], "released", self._soften)
+
+    def _soften(self) -> None:
         self.soft += 1
-        return [number], "released"
 
     def replay(self, record: int) -> None:
         self.value += record
+        if record == BROKEN:
+            raise ZeroDivisionError
         if record >= 100:
             self.outbox += [(reply, self.value) for reply in self.parked]
             self.parked.clear()
@@ -85,19 +100,18 @@ class MemoryLog:
         self.broken = False
         self.watching: list[Callable[[], None]] = []
 
+    def encode(self, records: Sequence[int], wall_ms: int) -> bytes:
+        return repr(list(records)).encode()
+
     def append(
-        self,
-        records: list[int],
-        wall_ms: int,
-        leader_epoch: int,
-        on_complete: Callable[[AppendOutcome], None],
+        self, batch: bytes, leader_epoch: int, on_complete: Callable[[AppendOutcome], None]
     ) -> None:
         self.during_append()
         if self.refuses:
             on_complete(AppendOutcome(self.refuses, is_appended=False))
             return
         self.epochs.append(leader_epoch)
-        self.records += records
+        self.records += ast.literal_eval(batch.decode())
         if self.replicates:
             self.waiting.append(on_complete)
         else:
@@ -165,7 +179,7 @@ class World:
             lambda _, job: self.jobs.append(job),
             HELD_MS,
         )
-        self.shard: Shard[Counter] = Shard("test-0", self.log, Counter, services)
+        self.shard: Shard[Counter, int] = Shard("test-0", self.log, Counter, services)
 
     def _add_timer(self, delay_ms: int, fn: Callable[[], None]) -> Alarm:
         entry = (self.ms + delay_ms, fn)
@@ -198,9 +212,9 @@ class World:
         assert machine is not None
         return machine
 
-    def add(self, number: int, **how: Any) -> Answer:
+    def add(self, number: int) -> Answer:
         answer = Answer()
-        self.shard.write(lambda machine: machine.add(number), answer, **how)
+        self.shard.write(lambda machine: machine.add(number), answer)
         return answer
 
     def read(self) -> Answer:
@@ -324,35 +338,21 @@ def test_the_client_is_told_what_kafka_tells_when_an_append_fails(
     world = World().active()
     world.add(3)
     world.log.refuses = code
-    assert world.add(5, is_pure=True).error == shown
+    assert world.add(5).error == shown
     world.log.refuses = 0
     assert world.read().response == 3, "nothing of it is left"
     assert world.add(1).response == 4
 
 
-def test_a_failed_append_throws_the_machine_away_and_loads_the_log() -> None:
+def test_a_failed_append_disturbs_nobody_else() -> None:
     world = World().active()
     world.add(3)
     parked = world.park()
     before = world.machine
-    assert before.soft == 1
     world.log.refuses = E.NOT_ENOUGH_REPLICAS
     assert world.release().error == E.COORDINATOR_NOT_AVAILABLE
-    assert parked.error == E.COORDINATOR_NOT_AVAILABLE
-    assert world.read().error == E.COORDINATOR_LOAD_IN_PROGRESS
-    world.log.refuses = 0
-    world.run_jobs()
-    assert world.machine is not before
-    assert (world.machine.value, world.machine.soft) == (3, 0)
-
-
-def test_a_failed_append_of_a_pure_decision_disturbs_nobody_else() -> None:
-    world = World().active()
-    world.add(3)
-    parked = world.park()
-    before = world.machine
-    world.log.refuses = E.NOT_ENOUGH_REPLICAS
-    assert world.add(1, is_pure=True).error == E.COORDINATOR_NOT_AVAILABLE
+    assert parked.waits
+    assert (before.value, before.soft) == (3, 1), "nothing was done of it"
     world.log.refuses = 0
     assert world.machine is before
     world.release()
@@ -416,24 +416,122 @@ def test_a_failure_that_comes_before_we_began_to_wait_is_told_at_once() -> None:
     assert world.add(5).error == E.COORDINATOR_NOT_AVAILABLE
 
 
-def test_a_fault_of_ours_is_told_and_the_machine_is_not_trusted_any_more(
+def _divides_by_zero(_: object, __: object = None) -> Any:
+    raise ZeroDivisionError
+
+
+def test_a_request_that_cannot_be_decided_costs_nobody_else_anything(
     caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World().active()
+    world.add(3)
+    parked = world.park()
+    before = world.machine
+    decided, read = Answer(), Answer()
+    world.shard.write(_divides_by_zero, decided)
+    world.shard.read(_divides_by_zero, read)
+    assert decided.error == read.error == E.UNKNOWN_SERVER_ERROR
+    assert parked.waits
+    assert world.machine is before
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_record_that_cannot_be_encoded_costs_nobody_else_anything() -> None:
+    world = World().active()
+    parked = world.park()
+    before = world.machine
+    world.log.encode = _divides_by_zero  # type: ignore[method-assign]
+    assert world.release().error == E.UNKNOWN_SERVER_ERROR
+    assert (world.machine, world.machine.soft) == (before, 1)
+    assert parked.waits
+    assert not world.log.records
+
+
+@pytest.mark.parametrize("number", [1, 0])
+def test_a_change_of_ours_that_fails_is_told_and_the_machine_is_not_trusted_any_more(
+    number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World().active()
     world.add(3)
     parked = world.park()
     faulty = Answer()
 
-    def break_down(machine: Counter) -> tuple[list[int], object]:
-        machine.value = 999
-        machine.parked.append(faulty)
-        raise ZeroDivisionError
+    def break_down(machine: Counter) -> Decision[int]:
+        def change() -> None:
+            machine.value = 999
+            raise ZeroDivisionError
+
+        return Decision([number] if number else (), "done", change)
 
     world.shard.write(break_down, faulty)
-    assert faulty.error == parked.error == E.UNKNOWN_SERVER_ERROR
+    assert faulty.error == E.UNKNOWN_SERVER_ERROR
+    assert parked.error == E.NOT_COORDINATOR, "it is asked to come back, not sent away"
     world.run_jobs()
-    assert world.read().response == 3
+    assert world.read().response == 3 + number
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_log_that_cannot_be_replayed_makes_us_no_coordinator() -> None:
+    world = World().active()
+    parked = world.park()
+    assert world.add(BROKEN).error == E.UNKNOWN_SERVER_ERROR
+    assert parked.error == E.NOT_COORDINATOR
+    world.run_jobs()
+    assert world.shard.state is ShardState.FAILED
+
+
+# ---- effects
+
+
+def test_an_effect_waits_until_what_led_to_it_is_committed() -> None:
+    world = World().active()
+    done: list[str] = []
+
+    def prepare(machine: Counter) -> Decision[int]:
+        return Decision([1], "ok", lambda: machine.effects.append(lambda: done.append("markers")))
+
+    world.log.replicates = True
+    answer = Answer()
+    world.shard.write(prepare, answer)
+    assert not done
+    world.advance(HELD_MS)
+    assert answer.error == E.COORDINATOR_NOT_AVAILABLE, "who asked has waited long enough"
+    assert not done
+    world.log.commit_to(1)
+    assert done == ["markers"], "it is committed all the same"
+
+
+def test_an_effect_is_not_done_by_who_lost_the_leadership_but_told_again_after_loading() -> None:
+    world = World()
+    done: list[int] = []
+
+    class Transactions(Counter):
+        def on_loaded(self) -> None:
+            if self.value == 1:
+                self.effects.append(lambda: done.append(world.shard.leader_epoch))
+
+        def replay(self, record: int) -> None:
+            super().replay(record)
+            self.on_loaded()
+
+    class Loading(Transactions):
+        def replay(self, record: int) -> None:
+            Counter.replay(self, record)
+
+    world.shard._new_machine = Transactions
+    world.active()
+    world.log.replicates = True
+    world.add(1)
+    world.shard.resigned()
+    world.log.commit()
+    assert not done, "whoever leads now does it"
+    world.shard._new_machine = Loading
+    world.log.committed = 0
+    world.shard.elected(2)
+    world.run_jobs()
+    assert not done, "it is in the log, and may be lost yet"
+    world.log.commit_to(1)
+    assert done == [2]
 
 
 # ---- leadership (G-2)
@@ -493,6 +591,81 @@ def test_a_load_that_was_overtaken_is_ignored() -> None:
     assert world.read().response == 3
 
 
+def test_a_load_that_was_overtaken_does_not_keep_the_next_one_waiting() -> None:
+    world = World()
+    world.log.records, world.log.committed = [1, 2, 3], 3
+    read: list[int] = []
+
+    def records() -> Iterator[int]:
+        for record in (1, 2, 3):
+            read.append(record)
+            if record == 1:
+                world.shard.resigned()
+            yield record
+
+    world.log.read = records  # type: ignore[method-assign]
+    world.shard.elected(1)
+    world.run_jobs()
+    assert read == [1]
+    assert world.shard.state is ShardState.CLOSED
+
+
+def test_elected_resigned_and_elected_again_before_anything_was_loaded() -> None:
+    world = World()
+    world.log.records, world.log.committed = [1], 1
+    parked = []
+    for epoch in (1, 2):
+        world.shard.elected(epoch)
+        parked.append(world.add(1))
+        world.shard.resigned()
+    assert [answer.error for answer in parked] == [E.COORDINATOR_LOAD_IN_PROGRESS] * 2
+    world.shard.elected(3)
+    late = world.jobs[:2]
+    world.jobs = world.jobs[2:]
+    world.run_jobs()
+    for job in late:
+        job()
+    assert world.shard.state is ShardState.ACTIVE
+    assert world.read().response == 1
+    assert world.add(1).response == 2
+    assert world.log.epochs == [3]
+    assert len(world.log.watching) == 1
+
+
+def test_loading_is_a_matter_of_the_loaders_thread_alone() -> None:
+    world = World()
+    world.log.records, world.log.committed = [4], 1
+    reached, go_on, active = threading.Event(), threading.Event(), threading.Event()
+
+    def records() -> Iterator[int]:
+        reached.set()
+        assert go_on.wait(60)
+        yield 4
+
+    class Told(Counter):
+        def on_loaded(self) -> None:
+            active.set()
+
+    loader = BackgroundScheduler(SystemClock(), "loader")
+    loader.start()
+    world.log.read = records  # type: ignore[method-assign]
+    world.shard._new_machine = Told
+    world.shard._services = world.shard._services._replace(
+        run_on_loader=lambda name, job: loader.schedule_once(name, 0, job)
+    )
+    try:
+        world.shard.elected(1)
+        assert reached.wait(60), "we came back, and somebody else reads"
+        world.shard.high_watermark_moved()
+        assert world.add(1).error == E.COORDINATOR_LOAD_IN_PROGRESS
+        go_on.set()
+        assert active.wait(60)
+    finally:
+        go_on.set()
+        loader.shutdown()
+    assert world.read().response == 4
+
+
 def test_a_confirmation_of_an_earlier_leadership_confirms_nothing_now() -> None:
     world = World().active()
     world.log.replicates = True
@@ -548,8 +721,8 @@ def test_deadlines_run_when_their_time_has_come_and_may_write() -> None:
     world = World().active()
 
     def plan(machine: Counter) -> object:
-        machine.deadlines.set("tick", machine.moment.now_ms + 300, lambda: [7])
-        machine.deadlines.set("later", machine.moment.now_ms + 900, lambda: [1])
+        machine.deadlines.set("tick", machine.moment.now_ms + 300, lambda: Decision([7]))
+        machine.deadlines.set("later", machine.moment.now_ms + 900, lambda: Decision([1]))
         return "planned"
 
     answer = Answer()
@@ -569,7 +742,7 @@ def test_a_deadline_that_moved_later_runs_later_and_once() -> None:
     runs: list[int] = []
 
     def plan(machine: Counter) -> object:
-        machine.deadlines.set("session", world.ms + 100, lambda: runs.append(world.ms) or [])
+        machine.deadlines.set("session", world.ms + 100, lambda: runs.append(world.ms))
         return "planned"
 
     world.shard.read(plan, Answer())
@@ -580,6 +753,32 @@ def test_a_deadline_that_moved_later_runs_later_and_once() -> None:
     assert runs == [world.ms]
     world.advance(1_000)
     assert len(runs) == 1
+
+
+@pytest.mark.parametrize("what", ["append", "encode", "decide"])
+def test_a_deadline_that_could_not_be_written_comes_again(what: str) -> None:
+    world = World().active()
+    encode = world.log.encode
+    faults = [what] if what == "decide" else []
+
+    def tick() -> Decision[int]:
+        if faults:
+            raise ZeroDivisionError
+        return Decision([7])
+
+    world.shard.read(lambda m: m.deadlines.set("tick", world.ms + 300, tick), Answer())
+    if what == "append":
+        world.log.refuses = E.NOT_ENOUGH_REPLICAS
+    elif what == "encode":
+        world.log.encode = _divides_by_zero  # type: ignore[method-assign]
+    world.advance(300)
+    assert world.log.records == []
+    world.log.refuses, world.log.encode = 0, encode  # type: ignore[method-assign]
+    faults.clear()
+    world.advance(RETRY_MS - 1)
+    assert world.log.records == []
+    world.advance(1)
+    assert world.log.records == [7]
 
 
 # ---- one owner, nobody waits
@@ -703,8 +902,8 @@ def test_keys_go_where_javas_hash_code_sends_them(key: str, java_hash: int | Non
     if java_hash is not None:
         assert value == java_hash
     positive = 0 if value == -(2**31) else abs(value)
-    assert partition_of(key, 50) == positive % 50
-    assert partition_of(key, 1) == 0
+    assert partition_for(key, 50) == positive % 50
+    assert partition_for(key, 1) == 0
 
 
 # ---- the whole coordinator on real logs
@@ -748,6 +947,34 @@ def test_a_topic_that_does_not_come_in_time_is_not_waited_for(node: Node) -> Non
     assert answer.error == E.COORDINATOR_NOT_AVAILABLE
     node.controller.run()
     assert node.find().response.broker_id == 1
+
+
+def test_a_wait_that_is_over_does_not_cut_the_next_one_short(node: Node) -> None:
+    node.controller.is_slow = True
+    node.controller.error = E.INVALID_REPLICATION_FACTOR
+    first = node.find()
+    node.pass_time(1_000)
+    node.controller.run()
+    assert first.error == E.COORDINATOR_NOT_AVAILABLE
+    node.controller.error = 0
+    second = node.find()
+    node.pass_time(TOPIC_WAIT_MS - 500)
+    assert second.waits, "it has asked half a second less than that ago"
+    node.controller.run()
+    assert second.response.broker_id == 1
+
+
+def test_an_answer_to_an_earlier_wait_does_not_cut_the_next_one_short(node: Node) -> None:
+    node.controller.is_slow = True
+    first = node.find()
+    node.pass_time(TOPIC_WAIT_MS + 100)
+    assert first.error == E.COORDINATOR_NOT_AVAILABLE
+    second = node.find()
+    _, late = node.controller.requests[0]
+    late(KafkaError(E.REQUEST_TIMED_OUT))
+    assert second.waits
+    node.controller.run()
+    assert second.response.broker_id == 1
 
 
 def test_a_topic_that_cannot_be_created_is_reported(
@@ -866,6 +1093,50 @@ def test_the_coordinators_topic_may_be_deleted_and_made_again(node: Node) -> Non
         node.groups.runtime.on_leadership((GROUP_METADATA_TOPIC, index), None)
         node.groups.runtime.on_leadership((GROUP_METADATA_TOPIC, index), 0)
     assert node.fetch("g") == 1
+
+
+def test_the_topics_id_and_size_are_known_together_or_not_at_all(node: Node) -> None:
+    """Another thread that asks in between sees the old pair or the new one."""
+    node.find()
+    runtime = node.groups.runtime
+    expected = [runtime.partition_for(f"g{i}") for i in range(50)]
+    runtime._placement = (b"another topic's", 1)
+    seen: list[int] = []
+
+    class Partitions(dict[int, object]):
+        def __len__(self) -> int:
+            seen.append(runtime.partition_for("g7"))
+            return 3
+
+    image = node.image
+    topic = image.topics_by_name[GROUP_METADATA_TOPIC]
+    peeking = replace(topic, partitions=Partitions())
+    images = iter([replace(image, topics_by_name={GROUP_METADATA_TOPIC: peeking})])
+    runtime._around = runtime._around._replace(metadata=lambda: next(images, image))
+    assert runtime.partition_for("g7") == expected[7]
+    assert seen == [expected[7]]
+
+
+def test_a_resignation_that_overtakes_an_election_leaves_no_shard_behind(node: Node) -> None:
+    """Each shard hears of its leadership in the order in which the runtime did."""
+    node.find()
+    runtime = node.groups.runtime
+    key = (GROUP_METADATA_TOPIC, 0)
+    shard = runtime._shards[0]
+    note = shard.note_elected
+
+    def resign_meanwhile(epoch: int) -> None:
+        note(epoch)
+        thread = threading.Thread(target=runtime.on_leadership, args=(key, None))
+        thread.start()
+        threads.append(thread)
+
+    threads: list[threading.Thread] = []
+    shard.note_elected = resign_meanwhile  # type: ignore[method-assign]
+    runtime.on_leadership(key, 9)
+    threads[0].join(60)
+    assert 0 not in runtime._shards
+    assert shard.state is ShardState.CLOSED
 
 
 def test_an_election_during_the_shutdown_changes_nothing(node: Node) -> None:

@@ -263,7 +263,7 @@ def test_a_heartbeat_while_the_group_is_loading_is_fine(clients: Clientele) -> N
     jobs: list[object] = []
     around = clients.node.groups.runtime._services
     for shard in clients.node.groups.runtime.shards():
-        shard._services = around._replace(run_in_background=lambda _, job: jobs.append(job))
+        shard._services = around._replace(run_on_loader=lambda _, job: jobs.append(job))
         shard._log.is_empty = lambda: False  # type: ignore[method-assign]
         shard.resigned()
         shard.elected(9)
