@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from replication.controller.bootstrap import SERVED_FEATURES, SUPPORTED_FEATURES
 from replication.controller.context import ControllerContext
-from replication.metadata.image import NO_LEADER
+from replication.metadata.image import (
+    CONTROLLER_REGISTRATION_SINCE,
+    METADATA_VERSION,
+    NO_LEADER,
+)
 from replication.metadata.topic_names import INTERNAL_TOPICS, absent_topic_error
 from server.network.api import Resource
 from wire.errors import ErrorCode, KafkaError
@@ -337,11 +341,21 @@ def describe_cluster(
     """Name the cluster and its brokers; on a controller listener, its controllers (KIP-919).
 
     Behaviour: on a controller listener the controller is the active one, on a broker's it is some
-               alive broker. Asking a listener for the other kind: MISMATCHED_ENDPOINT_TYPE.
+               alive broker. Asking a listener for the other kind: MISMATCHED_ENDPOINT_TYPE. No
+               controller answers below the metadata.version at which they register (3.7).
     Versions:  1 endpoint type. 2 fenced brokers, when they are asked for.
     Gaps:      -
     """
     served = _CONTROLLER_ENDPOINTS if ctx.broker.role == "controller" else _BROKER_ENDPOINTS
+    image: MetadataImage = ctx.broker.metadata
+    if (
+        served == _CONTROLLER_ENDPOINTS
+        and image.feature(METADATA_VERSION) < CONTROLLER_REGISTRATION_SINCE
+    ):
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "controllers do not speak to clients at the current metadata.version",
+        )
     if request.endpoint_type != served:
         return _wrong_endpoint(ctx.api_version, request.endpoint_type, served)
     if served == _CONTROLLER_ENDPOINTS:

@@ -245,29 +245,42 @@ def describe_quorum(
     """Leader, voters and observers of `__cluster_metadata`, with their log end offsets.
 
     Behaviour: only the leader knows: a broker asks it, another controller answers
-               NOT_LEADER_OR_FOLLOWER; any other partition is UNKNOWN_TOPIC_OR_PARTITION.
+               NOT_LEADER_OR_FOLLOWER. A request for anything but this one partition, or for more,
+               is UNKNOWN_TOPIC_OR_PARTITION for all that it names.
     Versions:  1 adds fetch times. 2 adds directory ids, messages and the voters' listeners.
     Gaps:      -
     """
     if _must_forward(ctx):
         _forward(ctx, request, describe_quorum)
         return None
-    leads = ctx.broker.raft.is_leader
-    response = DescribeQuorumResponse(
+    named = [
+        (topic.topic_name, [partition.partition_index for partition in topic.partitions])
+        for topic in request.topics
+    ]
+    if named != [(METADATA_TOPIC, [0])]:
+        return _refused(
+            named,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "This server does not host this topic-partition.",
+        )
+    if not ctx.broker.raft.is_leader:
+        return _refused(
+            named, ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node does not lead the metadata quorum"
+        )
+    quorum = ctx.broker.raft.describe_quorum()
+    partition = _Partition(
+        partition_index=0,
         error_code=ErrorCode.NONE,
-        topics=[
-            _Topic(
-                topic_name=topic.topic_name,
-                partitions=[
-                    _describe(ctx, topic.topic_name, partition.partition_index, leads)
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
+        leader_id=quorum.leader_id,
+        leader_epoch=quorum.leader_epoch,
+        high_watermark=quorum.high_watermark,
+        current_voters=_states(quorum.voters),
+        observers=_states(quorum.observers),
     )
-    if leads:
-        response.nodes = [
+    return DescribeQuorumResponse(
+        error_code=ErrorCode.NONE,
+        topics=[_Topic(topic_name=METADATA_TOPIC, partitions=[partition])],
+        nodes=[
             _Node(
                 node_id=voter.node_id,
                 listeners=[
@@ -275,29 +288,23 @@ def describe_quorum(
                     for one in voter.endpoints
                 ],
             )
-            for voter in ctx.broker.raft.describe_quorum().nodes
-        ]
-    return response
+            for voter in quorum.nodes
+        ],
+    )
 
 
-def _describe(ctx: RequestContext, topic: str, index: int, leads: bool) -> _Partition:
-    if (topic, index) != (METADATA_TOPIC, 0):
-        return _failed(
-            index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{index} is not a quorum"
-        )
-    if not leads:
-        return _failed(
-            index, ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node does not lead the metadata quorum"
-        )
-    quorum = ctx.broker.raft.describe_quorum()
-    return _Partition(
-        partition_index=index,
+def _refused(
+    named: Iterable[tuple[str, Iterable[int]]], code: ErrorCode, message: str
+) -> DescribeQuorumResponse:
+    """`code` stands with each partition, and nothing else: other fields are zero, as Kafka's."""
+    return DescribeQuorumResponse(
         error_code=ErrorCode.NONE,
-        leader_id=quorum.leader_id,
-        leader_epoch=quorum.leader_epoch,
-        high_watermark=quorum.high_watermark,
-        current_voters=_states(quorum.voters),
-        observers=_states(quorum.observers),
+        topics=[
+            _Topic(
+                topic_name=topic, partitions=[_failed(index, code, message) for index in indexes]
+            )
+            for topic, indexes in named
+        ],
     )
 
 
@@ -306,9 +313,9 @@ def _failed(index: int, code: ErrorCode, message: str) -> _Partition:
         partition_index=index,
         error_code=code,
         error_message=message,
-        leader_id=-1,
-        leader_epoch=-1,
-        high_watermark=-1,
+        leader_id=0,
+        leader_epoch=0,
+        high_watermark=0,
         current_voters=[],
         observers=[],
     )

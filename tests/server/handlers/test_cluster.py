@@ -35,7 +35,7 @@ def connected(*topics, **more):
     return Asked(FakeBroker(image_of(*topics, **more)))
 
 
-def on_controller_listener(leader_id=3000):
+def on_controller_listener(leader_id=3000, level=30):
     """Asks a node whose controllers 3000 and 3001 have said where they listen."""
     controllers = {
         n: ControllerRegistration(
@@ -43,7 +43,8 @@ def on_controller_listener(leader_id=3000):
         )
         for n in (3000, 3001)
     }
-    broker = FakeBroker(replace(image_of(), controllers=controllers))
+    image = replace(image_of(), controllers=controllers, features={"metadata.version": level})
+    broker = FakeBroker(image)
     broker.role = "controller"
     broker.raft.leader_id = leader_id
     return Asked(broker)
@@ -370,6 +371,12 @@ def test_describe_cluster_on_a_controller_listener_names_the_controllers():
         (3000, "controller-3000", 9093),
         (3001, "controller-3001", 9093),
     ]
+
+
+def test_a_controller_speaks_to_nobody_below_the_version_at_which_they_register():
+    answer = on_controller_listener(level=14).ask(controllers_please(), 2)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert on_controller_listener(level=15).ask(controllers_please(), 2).error_code == 0
 
 
 def test_an_active_controller_nobody_can_name_is_not_named():

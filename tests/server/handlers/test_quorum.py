@@ -108,7 +108,9 @@ def test_a_controller_that_does_not_lead_says_so() -> None:
     assert response.error_code == 0
     [partition] = response.topics[0].partitions
     assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert (partition.leader_id, response.nodes) == (-1, [])
+    assert partition.error_message
+    assert (partition.leader_id, partition.leader_epoch, partition.high_watermark) == (0, 0, 0)
+    assert (partition.current_voters, response.nodes) == ([], [])
 
 
 @pytest.mark.parametrize(("request_", "version"), [(describe(), 2), (ADD, 1), (REMOVE, 0)])
@@ -157,6 +159,38 @@ def test_only_the_metadata_log_is_a_quorum(topic: str, index: int) -> None:
     [partition] = response.topics[0].partitions
     assert partition.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert (response.topics[0].topic_name, partition.partition_index) == (topic, index)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        [],
+        [(METADATA, [])],
+        [(METADATA, [0, 1])],
+        [(METADATA, [0, 0])],
+        [(METADATA, [0]), ("t", [0])],
+    ],
+)
+@pytest.mark.parametrize("leads", [True, False])
+def test_who_asks_for_more_than_the_quorum_is_refused_all_of_it(
+    named: list[tuple[str, list[int]]], leads: bool
+) -> None:
+    asked = DescribeQuorumRequest.Topic
+    request = DescribeQuorumRequest(
+        topics=[
+            asked(topic_name=name, partitions=[asked.Partition(partition_index=i) for i in indexes])
+            for name, indexes in named
+        ]
+    )
+    response = node("controller", leads=leads).ask(request, 2)
+    assert response.error_code == 0
+    assert response.nodes == []
+    assert [
+        (topic.topic_name, [partition.partition_index for partition in topic.partitions])
+        for topic in response.topics
+    ] == named
+    codes = {p.error_code for topic in response.topics for p in topic.partitions}
+    assert codes <= {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
