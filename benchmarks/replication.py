@@ -118,7 +118,7 @@ def measure(root: Path, timer: Timer) -> dict[str, float]:
         log.append_as_leader(BATCH, 0, wall_ms)
 
     def produce(acks: int) -> Callable[[], object]:
-        return lambda: manager.append_records(acks, 1000, entries, nothing, request_version=9)
+        return lambda: manager.append_records(acks, 1000, entries, nothing)
 
     def park() -> None:
         operation = manager.fetch(-1, 500, 1, 1 << 20, 0, at_end, nothing)

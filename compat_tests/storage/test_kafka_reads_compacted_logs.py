@@ -20,7 +20,7 @@ from compat_tests.support.require import require
 from storage.cleaning.cleaner import LogCleaner
 from storage.config import LogConfig, SystemClock
 from storage.environment import LogEnvironment
-from storage.log.partition_log import AppendOrigin, PartitionLog
+from storage.log.partition_log import FROM_COORDINATOR, PartitionLog
 from storage.recovery import open_log
 from wire.primitives import TopicPartition
 from wire.records import (
@@ -122,7 +122,7 @@ class Writer:
             producer_epoch=0,
             timestamp=SystemClock().wall_ms(),
         )
-        self.log.append_as_leader(marker, 3, SystemClock().wall_ms(), AppendOrigin.COORDINATOR)
+        self.log.append_as_leader(marker, 3, SystemClock().wall_ms(), FROM_COORDINATOR)
 
     def clean(self) -> None:
         self.log.roll()

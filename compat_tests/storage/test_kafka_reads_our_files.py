@@ -19,7 +19,7 @@ from compat_tests.support.java_tools import JavaTools
 from compat_tests.support.require import require
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
-from storage.log.partition_log import AppendOrigin, PartitionLog
+from storage.log.partition_log import FROM_COORDINATOR, PartitionLog
 from storage.recovery import open_log
 from wire.primitives import TopicPartition
 from wire.records import (
@@ -106,7 +106,7 @@ class Writer:
         marker = end_txn_marker_batch(
             EndTxnMarker(kind, 1), producer_id=producer_id, producer_epoch=3, timestamp=WALL_MS
         )
-        self.log.append_as_leader(marker, 0, WALL_MS, AppendOrigin.COORDINATOR)
+        self.log.append_as_leader(marker, 0, WALL_MS, FROM_COORDINATOR)
 
     def close(self) -> None:
         self.log.flush()

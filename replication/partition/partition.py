@@ -60,7 +60,7 @@ from wire.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from replication.metadata.image import MetadataImage, PartitionRegistration
     from storage.config import Clock
-    from storage.log.partition_log import AppendOrigin, LogAppendInfo, PartitionLog
+    from storage.log.partition_log import AppendSource, LogAppendInfo, PartitionLog
     from wire.primitives import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -267,8 +267,7 @@ class Partition:
         records: memoryview | bytes,
         acks: int,
         wall_ms: int,
-        origin: AppendOrigin,
-        request_version: int | None,
+        source: AppendSource,
         leader_epoch: int | None = None,
     ) -> tuple[LogAppendInfo, bool]:
         """Append one client's batch; returns what was appended and whether the HW advanced.
@@ -286,7 +285,7 @@ class Partition:
             epoch = role.leader_epoch
             if leader_epoch is not None or (acks == -1 and not role.has_min_isr):
                 role.check_append(epoch if leader_epoch is None else leader_epoch, acks)
-            info = log.append_as_leader(records, epoch, wall_ms, origin, request_version)
+            info = log.append_as_leader(records, epoch, wall_ms, source)
             next_offset = info.last_offset + 1
             if not info.duplicate:
                 self.messages_in += next_offset - info.first_offset

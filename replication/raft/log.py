@@ -48,7 +48,7 @@ from replication.raft.voter_set import VoterHistory, VoterSet
 from storage import files
 from storage.config import Clock, LogConfig
 from storage.environment import LogEnvironment
-from storage.log.partition_log import AppendOrigin, PartitionLog
+from storage.log.partition_log import FROM_RAFT, PartitionLog
 from storage.recovery import open_log
 from wire.errors import KafkaError
 from wire.primitives import METADATA_TOPIC_ID, TopicPartition
@@ -189,7 +189,7 @@ class RaftLog:
 
         Raises KafkaError KAFKA_STORAGE_ERROR with nothing written.
         """
-        info = self._log.append_as_leader(batch, epoch, self._clock.wall_ms(), AppendOrigin.RAFT)
+        info = self._log.append_as_leader(batch, epoch, self._clock.wall_ms(), FROM_RAFT)
         return info.last_offset
 
     def flush(self) -> None:

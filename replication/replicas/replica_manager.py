@@ -58,7 +58,7 @@ from replication.replicas.purgatory import DelayedOperation, Purgatory
 from replication.replicas.replica_reads import ReplicaReads
 from storage.config import LONG_MAX
 from storage.directories.log_dirs import FUTURE_SUFFIX, NAME_MAX
-from storage.log.partition_log import AppendOrigin
+from storage.log.append import FROM_CLIENT, AppendSource, needs_records_opened
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -78,7 +78,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 __all__ = [
-    "AppendOrigin",
     "CONSUMER_REPLICA_ID",
     "DEBUGGING_REPLICA_ID",
     "DELETE_TO_HIGH_WATERMARK",
@@ -195,8 +194,7 @@ class ReplicaManager(ReplicaReads):
         entries: Sequence[tuple[Key, memoryview | bytes]],
         on_complete: Callable[[list[AppendResult]], None],
         *,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        request_version: int | None = None,
+        source: AppendSource = FROM_CLIENT,
         leader_epoch: int | None = None,
     ) -> DelayedOperation | None:
         """Append one batch to each partition; partitions succeed and fail alone.
@@ -223,7 +221,7 @@ class ReplicaManager(ReplicaReads):
                 if partition is None:
                     raise self.local.absent(key)
                 info, is_advanced = partition.append_records_to_leader(
-                    records, acks, wall_ms, origin, request_version, leader_epoch
+                    records, acks, wall_ms, source, leader_epoch
                 )
             except KafkaError as error:
                 results.append(self._append_failed(key, partition, error))
@@ -250,6 +248,16 @@ class ReplicaManager(ReplicaReads):
         if self.produce_purgatory.try_complete_else_watch(operation, keys):
             return None
         return operation
+
+    def must_open_records(
+        self, key: Key, records: memoryview | bytes, opens_compressed: bool
+    ) -> bool:
+        """Whether this batch costs more than a thread that serves sockets should spend."""
+        partition = self._partitions.get(key)
+        log = None if partition is None else partition.leader_log
+        return log is not None and needs_records_opened(
+            records, log.config, self._wall_ms(), opens_compressed
+        )
 
     def _append_failed(
         self, key: Key, partition: Partition | None, error: KafkaError

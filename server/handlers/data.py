@@ -13,7 +13,7 @@ have a listener of their own.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from replication.metadata.topic_names import INTERNAL_TOPICS
@@ -25,6 +25,7 @@ from replication.partition.requests import (
     FetchPartition,
     FetchResult,
 )
+from storage.log.append import FROM_CLIENT, AppendSource
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.data import (
     DeleteRecordsRequest,
@@ -126,9 +127,32 @@ def produce(ctx: RequestContext, request: ProduceRequest) -> None:
             request.timeout_ms,
             entries,
             on_complete,
-            request_version=ctx.api_version,
+            source=_source(ctx.api_version, _opens_compressed(ctx)),
         )
     )
+
+
+def produce_is_costly(ctx: RequestContext, request: ProduceRequest) -> bool:
+    """Whether records must be opened: by the topic's rules, or to see that they can be."""
+    must_open = ctx.broker.replica_manager.must_open_records
+    opens_compressed = _opens_compressed(ctx)
+    for topic in request.topic_data:
+        name = topic.name
+        if ctx.api_version >= TOPIC_ID_VERSION:
+            name = _topic_name(ctx, topic.topic_id)
+        for p in topic.partition_data:
+            if p.records and must_open((name, p.index), p.records, opens_compressed):
+                return True
+    return False
+
+
+def _opens_compressed(ctx: RequestContext) -> bool:
+    return ctx.listener_name in ctx.broker.opens_compressed_records
+
+
+@cache
+def _source(request_version: int, opens_compressed: bool) -> AppendSource:
+    return FROM_CLIENT._replace(request_version=request_version, opens_compressed=opens_compressed)
 
 
 def _transactions_refused() -> KafkaError:

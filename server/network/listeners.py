@@ -40,6 +40,11 @@ _INTER_BROKER = "inter.broker.listener.name"
 _PROTOCOL_MAP = "listener.security.protocol.map"
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a listener on that host."""
+    return host == "localhost" or host == "::1" or host.startswith("127.")
+
+
 class Listener(NamedTuple):
     """One listener: its name, and an address. An empty host means every address."""
 

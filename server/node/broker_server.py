@@ -59,6 +59,10 @@ class BrokerServer(NodePart):
             BROKER_APIS,
             inter_broker_name=self.listeners.inter_broker_name,
         )
+        self.opens_compressed_records = settings.opens_compressed_records(
+            self.config, self.listeners.broker
+        )
+        """Names of the listeners on which compressed batches are decompressed to be checked."""
         self.fetch_sessions = FetchSessionCache(
             self.config.get_int("max.incremental.fetch.session.cache.slots")
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +19,7 @@ from replication.raft.events import RaftConfig
 from replication.replicas.replica_manager import ReplicaManagerConfig
 from server.config.kafka_config import ConfigError, KafkaConfig, catalogue, is_number
 from server.coordinator.group_config import GroupConfig
+from server.network.listeners import is_loopback
 from server.network.socket_server import SocketServerConfig
 from server.node.broker_lifecycle import LifecycleConfig
 from storage.cleaning.cleaner import CleanerConfig
@@ -26,6 +27,7 @@ from storage.directories.log_manager import LogManagerConfig
 
 if TYPE_CHECKING:
     from server.network.limits import ConnectionQuotas
+    from server.network.listeners import Listener
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ _T = TypeVar("_T")
 _OBEYED_ELSEWHERE = re.compile(
     r"log\.dirs?|metadata\.log\.(dir|segment\.bytes)|listeners|advertised\.listeners"
     r"|listener\.security\.protocol\.map|controller\.listener\.names|controller\.quorum\.voters"
+    r"|log\.compressed\.records\.validation"
     r"|process\.roles|node\.id|broker\.(id|rack)|auto\.create\.topics\.enable|delete\.topic\.enable"
     r"|max\.incremental\.fetch\.session\.cache\.slots|max\.request\.partition\.size\.limit"
     r"|inter\.broker\.listener\.name|security\.inter\.broker\.protocol"
@@ -123,6 +126,18 @@ def apply_connection_limits(
             _ip_overrides(config),
             config.get_int("max.connection.creation.rate"),
         )
+
+
+def opens_compressed_records(config: KafkaConfig, listeners: Iterable[Listener]) -> frozenset[str]:
+    """Names of the listeners on which compressed batches are decompressed to be checked, as Kafka
+    does. `remote`, the default, leaves out those that only this machine reaches: what a developer's
+    own producer compressed need not cost its laptop the check."""
+    wanted = config.get("log.compressed.records.validation")
+    return frozenset(
+        listener.name
+        for listener in listeners
+        if wanted == "always" or (wanted == "remote" and not is_loopback(listener.host))
+    )
 
 
 def replica_manager(config: KafkaConfig) -> ReplicaManagerConfig:

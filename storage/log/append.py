@@ -14,12 +14,16 @@ Gaps: the header's max timestamp is believed where no rule opens the records; Ka
 
 from __future__ import annotations
 
+from struct import Struct
+from typing import NamedTuple
+
 from storage.config import LogConfig
 from storage.files import Buffer
 from storage.log.producer_state import AppendOrigin
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.record_batch import (
     BATCH_OVERHEAD,
+    CODEC_MASK,
     CREATE_TIME,
     LOG_APPEND_TIME,
     BatchHeader,
@@ -29,30 +33,47 @@ from wire.record_batch import (
 )
 from wire.record_checks import needs_timestamp_check, validate_producer_batch, validate_records
 
+
+class AppendSource(NamedTuple):
+    """Who sent a batch, and so how much of it is checked."""
+
+    origin: AppendOrigin = AppendOrigin.CLIENT
+    request_version: int = 99
+    """Of the Produce request: before 7 there is no zstd (KIP-110)."""
+    opens_compressed: bool = False
+    """Whether a compressed batch is decompressed to see that consumers can (as Kafka does)."""
+
+
+FROM_CLIENT = AppendSource()
+FROM_COORDINATOR = AppendSource(AppendOrigin.COORDINATOR)
+FROM_RAFT = AppendSource(AppendOrigin.RAFT)
+
 PreparedBatch = tuple[BatchHeader, Buffer, int]
 """Header, bytes to write (the first 16 are stamped later), log append time or -1."""
 
-_NO_LIMIT = 2**63 - 1
-_NEWEST_VERSION = 99
+_FEW_RECORDS = 16
+_FEW_COMPRESSED_BYTES = 4096
+_OPENING_HEADER = Struct(">21xh4x8xq14xi")  # attributes, max timestamp, records count
 
 
 def prepare_batch(
     records: Buffer,
     config: LogConfig,
     wall_ms: int,
-    origin: AppendOrigin,
-    request_version: int | None,
+    source: AppendSource,
 ) -> PreparedBatch:
     """Check a batch to be appended by a leader and change what the topic's configs demand.
 
     Raises KafkaError; nothing was written. A batch of the broker itself (coordinators, quorum) is
     held to its frame and checksum only, a coordinator's to `max.message.bytes`, too.
     """
+    origin = source.origin
     if origin is AppendOrigin.CLIENT:
         header = validate_producer_batch(
             records,  # type: ignore[arg-type]
-            request_version=_NEWEST_VERSION if request_version is None else request_version,
+            request_version=source.request_version,
             max_message_bytes=config.max_message_bytes,
+            open_compressed=source.opens_compressed,
         )
         if (
             config.takes_batches_as_sent
@@ -69,6 +90,29 @@ def prepare_batch(
     if origin is AppendOrigin.COORDINATOR and config.uses_log_append_time:
         return header, with_log_append_time(records, wall_ms), wall_ms
     return header, records, -1
+
+
+def needs_records_opened(
+    records: Buffer, config: LogConfig, wall_ms: int, opens_compressed: bool
+) -> bool:
+    """Whether appending a client's batch means work on its records that is worth another thread.
+
+    By its header and the topic's config alone: a rule may make the log open them (see the module),
+    or it has to be decompressed. A few plain records are opened sooner than handed over. Pure.
+    Budget: 0.5 µs.
+    """
+    if len(records) < BATCH_OVERHEAD:
+        return False
+    attributes, max_timestamp, count = _OPENING_HEADER.unpack_from(records)
+    is_compressed = attributes & CODEC_MASK
+    if is_compressed and opens_compressed and len(records) > _FEW_COMPRESSED_BYTES:
+        return True
+    if (
+        config.takes_batches_as_sent
+        and max_timestamp <= wall_ms + config.message_timestamp_after_max_ms
+    ):
+        return False
+    return bool(is_compressed) or count > _FEW_RECORDS or count < 0
 
 
 def _check_own_batch(records: Buffer) -> BatchHeader:

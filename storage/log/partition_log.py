@@ -37,7 +37,15 @@ from storage import files
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
 from storage.log import retention
-from storage.log.append import PreparedBatch, check_follower_batches, prepare_batch
+from storage.log.append import (
+    FROM_CLIENT,
+    FROM_COORDINATOR,
+    FROM_RAFT,
+    AppendSource,
+    PreparedBatch,
+    check_follower_batches,
+    prepare_batch,
+)
 from storage.log.follower_append import write_given
 from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.log_reader import LogReader
@@ -59,7 +67,15 @@ from wire.record_batch import patch_for_log
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["AppendOrigin", "LogAppendInfo", "PartitionLog", "ReadResult"]
+__all__ = [
+    "FROM_CLIENT",
+    "FROM_COORDINATOR",
+    "FROM_RAFT",
+    "AppendSource",
+    "LogAppendInfo",
+    "PartitionLog",
+    "ReadResult",
+]
 
 
 class PartitionLog(LogReader):
@@ -179,8 +195,7 @@ class PartitionLog(LogReader):
         records: files.Buffer,
         leader_epoch: int,
         wall_ms: int,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        request_version: int | None = None,
+        source: AppendSource = FROM_CLIENT,
     ) -> LogAppendInfo:
         """Check one record batch, give it the next offsets and write it.
 
@@ -190,7 +205,7 @@ class PartitionLog(LogReader):
         Budget: 8 us for a small record without an index entry, 12 us if idempotent
         (benchmarks/log.py).
         """
-        batch = prepare_batch(records, self.config, wall_ms, origin, request_version)
+        batch = prepare_batch(records, self.config, wall_ms, source)
         if leader_epoch > self.leader_epochs.settled_epoch:
             # On disk before the first append of the epoch, and without the lock.
             self.assign_epoch_start(leader_epoch, None)
@@ -198,7 +213,7 @@ class PartitionLog(LogReader):
             if self.is_closed or self._files_behind.is_any or not self.environment.is_writable:
                 self._check_writable()
             try:
-                return self._append(batch, leader_epoch, wall_ms, origin)
+                return self._append(batch, leader_epoch, wall_ms, source.origin)
             except OSError as error:
                 raise self._storage_error(error, "append") from error
 

@@ -469,9 +469,7 @@ class SimCluster:
         """One batch to one broker; the list gets its result once it is answered."""
         told: list[AppendResult] = []
         manager = self.nodes[node_id].replica_manager
-        manager.append_records(
-            acks, timeout_ms, [(key, records(*values, **batch))], told.extend, request_version=12
-        )
+        manager.append_records(acks, timeout_ms, [(key, records(*values, **batch))], told.extend)
         self.nodes[node_id].check()
         return told
 

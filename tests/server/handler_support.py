@@ -86,6 +86,9 @@ class FakeReplicaManager:
         self.appended: list[Any] = []
         self.append_results: dict[tuple[str, int], AppendResult] = {}
         self.held_appends: list[Any] | None = None
+        self.must_open: list[Any] = []
+        self.are_records_opened = False
+        self.appended_from: list[Any] = []
         self.fetched: list[Any] = []
         self.fetch_results: dict[tuple[str, int], FetchResult] = {}
         self.listed: list[Any] = []
@@ -93,9 +96,14 @@ class FakeReplicaManager:
         self.deleted: dict[Any, int] = {}
         self.producers: dict[tuple[str, int], list[Any]] = {}
 
-    def append_records(self, acks, timeout_ms, entries, on_complete, *, request_version):
+    def must_open_records(self, key, records, opens_compressed):
+        self.must_open.append((key, bytes(records), opens_compressed))
+        return self.are_records_opened
+
+    def append_records(self, acks, timeout_ms, entries, on_complete, *, source):
+        self.appended_from.append(source)
         self.appended.append(
-            (acks, timeout_ms, [(key, bytes(r)) for key, r in entries], request_version)
+            (acks, timeout_ms, [(key, bytes(r)) for key, r in entries], source.request_version)
         )
         offset = 100
         results = []
@@ -175,6 +183,7 @@ class FakeBroker:
         self.raft: Any = SimpleNamespace(voters=SimpleNamespace(kraft_version=0))
         self.timer = FakeTimer()
         self.fetch_sessions = FetchSessionCache(1000)
+        self.opens_compressed_records: frozenset[str] = frozenset()
         self.config = {
             "auto.create.topics.enable": True,
             "max.request.partition.size.limit": 2000,

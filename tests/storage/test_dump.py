@@ -20,7 +20,7 @@ from storage.checkpoint import (
 )
 from storage.config import LogConfig
 from storage.dump import DumpError, dump_files
-from storage.log.partition_log import AppendOrigin, PartitionLog
+from storage.log.partition_log import FROM_COORDINATOR, PartitionLog
 from tests.storage.log_support import WALL_MS, append, batch, make_log
 from wire.primitives import TopicPartition
 from wire.records import (
@@ -57,7 +57,7 @@ def written(root: Path, config: LogConfig | None = None) -> PartitionLog:
     marker = end_txn_marker_batch(
         EndTxnMarker(ControlRecordType.ABORT, 4), producer_id=7, producer_epoch=2, timestamp=WALL_MS
     )
-    log.append_as_leader(marker, 1, WALL_MS, AppendOrigin.COORDINATOR)
+    log.append_as_leader(marker, 1, WALL_MS, FROM_COORDINATOR)
     log.flush()
     log.close()
     return log

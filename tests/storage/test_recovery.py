@@ -16,7 +16,7 @@ import pytest
 from storage import files
 from storage.checkpoint import LEADER_EPOCH_CHECKPOINT
 from storage.config import LogConfig
-from storage.log.partition_log import AppendOrigin, PartitionLog
+from storage.log.partition_log import FROM_COORDINATOR, PartitionLog
 from storage.recovery import open_log
 from tests.storage.log_support import (
     PARTITION,
@@ -488,7 +488,7 @@ def with_aborted_transactions(root: Path) -> PartitionLog:
         marker = end_txn_marker_batch(
             EndTxnMarker(kind, 0), producer_id=producer_id, producer_epoch=0, timestamp=WALL_MS
         )
-        log.append_as_leader(marker, 0, WALL_MS, AppendOrigin.COORDINATOR)
+        log.append_as_leader(marker, 0, WALL_MS, FROM_COORDINATOR)
     open_one = batch("o", producer_id=99, producer_epoch=0, base_sequence=0, is_transactional=True)
     log.append_as_leader(open_one, 0, WALL_MS)
     assert len(log.aborted_transactions(0, 100)) == 6

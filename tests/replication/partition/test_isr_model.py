@@ -24,7 +24,7 @@ from replication.partition.partition import Partition
 from replication.partition.requests import AlteredIsr, FetchPartition, IsrChange
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
-from storage.log.partition_log import AppendOrigin
+from storage.log.partition_log import FROM_CLIENT
 from storage.recovery import open_log
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
@@ -87,7 +87,7 @@ class World:
     def append(self) -> None:
         try:
             self.partition.append_records_to_leader(
-                BATCH, self.rng.choice((1, -1)), WALL_MS, AppendOrigin.CLIENT, 9
+                BATCH, self.rng.choice((1, -1)), WALL_MS, FROM_CLIENT
             )
         except KafkaError as error:
             if error.code != ErrorCode.NOT_ENOUGH_REPLICAS:
@@ -302,7 +302,7 @@ def test_a_late_answer_does_not_undo_what_is_pending_since(expanding: World) -> 
     expanding.committed = replace(expanding.committed, isr=(1, 2, 3, 4), partition_epoch=5)
     expanding.deliver_metadata()
     expanding.clock.ms += 2 * LAG_MS
-    expanding.partition.append_records_to_leader(BATCH, 1, WALL_MS, AppendOrigin.CLIENT, 9)
+    expanding.partition.append_records_to_leader(BATCH, 1, WALL_MS, FROM_CLIENT)
     for follower in (2, 3):
         fetched(expanding, follower, 1)
     expanding.shrink()

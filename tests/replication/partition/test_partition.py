@@ -18,7 +18,13 @@ from replication.partition.partition import Partition
 from replication.partition.requests import FetchPartition, FetchResult, IsolationLevel
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
-from storage.log.partition_log import AppendOrigin, LogAppendInfo, PartitionLog
+from storage.log.partition_log import (
+    FROM_CLIENT,
+    FROM_COORDINATOR,
+    AppendSource,
+    LogAppendInfo,
+    PartitionLog,
+)
 from storage.recovery import open_log
 from wire.control_records import ControlRecordType, EndTxnMarker, encode_end_txn_marker
 from wire.errors import ErrorCode, KafkaError
@@ -103,11 +109,11 @@ class Node:
         self,
         *values: bytes,
         acks: int = -1,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
+        source: AppendSource = FROM_CLIENT,
         **batch: int,
     ) -> tuple[LogAppendInfo, bool]:
         data = records(*values, **batch)
-        return self.partition.append_records_to_leader(data, acks, WALL_MS, origin, 9)
+        return self.partition.append_records_to_leader(data, acks, WALL_MS, source)
 
     def fetch(
         self, offset: int, *, isolation: int | None = 0, epoch: int = -1, last_epoch: int = -1
@@ -432,7 +438,7 @@ def test_read_committed_stops_before_an_open_transaction_and_lists_aborted_ones(
         is_transactional=True,
         **txn,
     )
-    node.partition.append_records_to_leader(marker, -1, WALL_MS, AppendOrigin.COORDINATOR, None)
+    node.partition.append_records_to_leader(marker, -1, WALL_MS, FROM_COORDINATOR)
     result = node.fetch(0, isolation=1)
     assert result.last_stable_offset == result.high_watermark == 4
     assert result.aborted is not None

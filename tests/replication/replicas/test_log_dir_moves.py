@@ -137,7 +137,6 @@ class Node:
         results: list[list[AppendResult]] = []
         self.manager.append_records(
             1, 1000, [(ORDERS_0, batch(*values, producer=producer))], results.append,
-            request_version=9,
         )  # fmt: skip
         return results[0][0]
 
@@ -568,7 +567,7 @@ def test_a_waiting_fsync_is_waited_for(tmp_path: Path) -> None:
     partition._group_commit._flush_async = node.logs.flush_async
     answers: list[Any] = []
     entry = (ORDERS_0, batch("a"))
-    node.manager.append_records(1, 1000, [entry], answers.append, request_version=9)
+    node.manager.append_records(1, 1000, [entry], answers.append)
     assert answers == []
     node.move(node.b)
     node.scheduler.run(3)

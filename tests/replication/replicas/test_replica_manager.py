@@ -194,9 +194,7 @@ class Broker:
         self, *batches: tuple[TopicPartition, bytes], acks: int = -1, timeout_ms: int = 1000
     ) -> Answer[list[AppendResult]]:
         answer: Answer[list[AppendResult]] = Answer()
-        answer.operation = self.manager.append_records(
-            acks, timeout_ms, list(batches), answer, request_version=9
-        )
+        answer.operation = self.manager.append_records(acks, timeout_ms, list(batches), answer)
         return answer
 
     def fetch(

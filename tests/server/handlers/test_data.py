@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from replication.partition.requests import AppendResult, FetchResult
+from server.handlers import data
 from tests.server.handler_support import (
     CLOSED,
     TOPIC_ID,
@@ -182,9 +183,9 @@ def test_a_parked_produce_keeps_no_records_alive(asked):
     kept = []
     plain = rm.append_records
 
-    def append_records(acks, timeout_ms, entries, on_complete, *, request_version):
+    def append_records(acks, timeout_ms, entries, on_complete, *, source):
         kept.append(weakref.ref(entries[0][1]))  # the memoryview into the frame
-        plain(acks, timeout_ms, entries, on_complete, request_version=request_version)
+        plain(acks, timeout_ms, entries, on_complete, source=source)
 
     rm.append_records = append_records
     request = produce([("t", [(0, BATCH)])])
@@ -501,3 +502,29 @@ def test_delete_records(asked, version):
     rows = [(p.partition_index, p.low_watermark, p.error_code) for p in answer.topics[0].partitions]
     assert rows == [(1, 41, 0), (0, 40, 0)]
     assert asked.broker.replica_manager.deleted == {("t", 1): 41, ("t", 0): 40}
+
+
+# ---- what opening records costs
+
+
+@pytest.mark.parametrize("version", [9, 13])
+def test_a_produce_whose_records_must_be_opened_is_costly(asked, version):
+    """N3: such a batch held up the only network thread for 1.25 s."""
+    broker = asked.broker
+    key = TOPIC_ID if version >= 13 else "t"
+    request = produce([(key, [(0, BATCH), (1, None)])])
+    ctx = SimpleNamespace(api_version=version, broker=broker, listener_name="PLAINTEXT")
+    assert not data.produce_is_costly(ctx, request)
+    broker.replica_manager.are_records_opened = True
+    broker.opens_compressed_records = frozenset({"PLAINTEXT"})
+    assert data.produce_is_costly(ctx, request)
+    asked_for = broker.replica_manager.must_open
+    assert asked_for == [(("t", 0), BATCH, False), (("t", 0), BATCH, True)]
+
+
+def test_compressed_records_are_opened_on_the_listeners_that_are_configured(asked):
+    for names in (frozenset(), frozenset({"PLAINTEXT"})):
+        asked.broker.opens_compressed_records = names
+        asked.ask(produce([("t", [(0, BATCH)])]), 9)
+    sources = asked.broker.replica_manager.appended_from
+    assert [source.opens_compressed for source in sources] == [False, True]

@@ -6,10 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from server.config.kafka_config import KafkaConfig
+from server.network.listeners import Listener
+from server.node import settings
 from server.node.node import Node
 from server.peers.blocking_peer import BlockingPeer
 from wire.messages.cluster import MetadataRequest, MetadataResponse
+
+_KEY = "log.compressed.records.validation"
 
 TWO = {
     "listeners": "PLAINTEXT://127.0.0.1:0,PLAINTEXT_HOST://127.0.0.1:0",
@@ -59,3 +65,25 @@ def test_each_client_is_told_what_its_listener_advertises(tmp_path: Path) -> Non
 def test_a_listener_that_is_not_advertised_leads_nowhere(tmp_path: Path) -> None:
     with node(tmp_path, advertised_listeners="PLAINTEXT://broker:19092") as one:
         assert told(one, "PLAINTEXT_HOST") == []
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [({}, {"OUT"}), ({_KEY: "always"}, {"OUT", "IN", "V6", "NAME"}), ({_KEY: "never"}, set())],
+)
+def test_compressed_records_are_checked_on_listeners_that_other_machines_reach(
+    more: dict[str, str], expected: set[str]
+) -> None:
+    """P2: as Kafka does on all; a developer's own producer need not pay for it."""
+    listeners = [
+        Listener("OUT", "0.0.0.0", 1),
+        Listener("IN", "127.0.0.1", 2),
+        Listener("V6", "::1", 3),
+        Listener("NAME", "localhost", 4),
+    ]
+    assert settings.opens_compressed_records(KafkaConfig(more), listeners) == expected
+
+
+def test_an_empty_host_is_every_address() -> None:
+    listeners = [Listener("OUT", "", 1)]
+    assert settings.opens_compressed_records(KafkaConfig({}), listeners) == {"OUT"}

@@ -9,7 +9,7 @@ from pathlib import Path
 from storage.cleaning.cleaner import CleanerConfig, LogCleaner
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
-from storage.log.partition_log import AppendOrigin, PartitionLog
+from storage.log.partition_log import FROM_COORDINATOR, PartitionLog
 from tests.storage.log_support import WALL_MS, ManualClock, make_log
 from wire.records import (
     BatchHeader,
@@ -65,7 +65,7 @@ class Cleaned:
         """Append one batch of (key, value); the offset of its first record."""
         rows = [Record(-1, self.clock.wall_ms(), key, value) for key, value in pairs]
         batch = build_batch(rows, **options)  # type: ignore[arg-type]
-        info = self.log.append_as_leader(batch, 0, self.clock.wall_ms(), AppendOrigin.CLIENT)
+        info = self.log.append_as_leader(batch, 0, self.clock.wall_ms())
         return info.first_offset
 
     def end_transaction(self, producer_id: int, kind: ControlRecordType, epoch: int = 0) -> int:
@@ -76,7 +76,7 @@ class Cleaned:
             timestamp=self.clock.wall_ms(),
         )
         return self.log.append_as_leader(
-            marker, 0, self.clock.wall_ms(), AppendOrigin.COORDINATOR
+            marker, 0, self.clock.wall_ms(), FROM_COORDINATOR
         ).first_offset
 
     def roll(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage.config import LogConfig
-from storage.log.partition_log import AppendOrigin, PartitionLog
+from storage.log.partition_log import FROM_COORDINATOR, PartitionLog
 from storage.open_files import FileSlice
 from tests.storage.log_support import (
     WALL_MS,
@@ -187,7 +187,7 @@ def end_transaction(log: PartitionLog, producer_id: int, kind: ControlRecordType
     marker = end_txn_marker_batch(
         EndTxnMarker(kind, 0), producer_id=producer_id, producer_epoch=0, timestamp=WALL_MS
     )
-    log.append_as_leader(marker, 0, WALL_MS, AppendOrigin.COORDINATOR)
+    log.append_as_leader(marker, 0, WALL_MS, FROM_COORDINATOR)
 
 
 def test_the_last_stable_offset_waits_for_the_oldest_open_transaction(tmp_path: Path) -> None:

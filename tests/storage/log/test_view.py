@@ -12,7 +12,7 @@ import pytest
 from storage import files
 from storage.checkpoint import read_leader_epochs
 from storage.config import LogConfig
-from storage.log.partition_log import AppendOrigin, PartitionLog
+from storage.log.partition_log import FROM_COORDINATOR, PartitionLog
 from storage.log.producer_state import ProducerStateManager
 from tests.storage.log_support import (
     WALL_MS,
@@ -74,7 +74,7 @@ def end_transaction(log: PartitionLog, producer_id: int, type: ControlRecordType
     marker = end_txn_marker_batch(
         EndTxnMarker(type, 0), producer_id=producer_id, producer_epoch=0, timestamp=WALL_MS
     )
-    log.append_as_leader(marker, 0, WALL_MS, AppendOrigin.COORDINATOR)
+    log.append_as_leader(marker, 0, WALL_MS, FROM_COORDINATOR)
 
 
 def filled(root: Path, count: int = 9) -> PartitionLog:
