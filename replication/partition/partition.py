@@ -94,6 +94,8 @@ class Partition:
         self.log: PartitionLog | None = None
         self.future_log: PartitionLog | None = None
         """The same replica's log in the directory it moves to, while it moves."""
+        self.is_electing = False
+        """A leader epoch is being recorded in the log: nothing is appended, the log stays ours."""
         self.registration: PartitionRegistration | None = None
         """The metadata this was last brought to."""
 
@@ -108,7 +110,6 @@ class Partition:
         self._metadata = metadata
         self._on_progress = on_progress
         self._lag_ms_max = lag_ms_max
-        self._is_electing = False  # a leader epoch is being recorded: no appends
         self._group_commit = GroupCommit(flush_async)
 
     def __repr__(self) -> str:
@@ -166,11 +167,11 @@ class Partition:
                 role.update(registration.leader_epoch, registration)
                 self.advance_high_watermark(role, log)
                 return False
-            self._is_electing = True
+            self.is_electing = True
         start_offset = log.log_end_offset
         log.assign_epoch_start(registration.leader_epoch, start_offset)
         with self.lock:
-            self._is_electing = False
+            self.is_electing = False
             if self._is_stale(registration):  # stopped meanwhile
                 return False
             self._begin_leader_epoch(registration, log, start_offset)
@@ -257,6 +258,7 @@ class Partition:
     def replace_log(self, log: PartitionLog) -> None:
         """A copy of our log, in another directory, is our log from now on; under the lock."""
         assert self.lock.locked(), "which log is ours is guarded by the lock"
+        assert not self.is_electing, "an epoch is being recorded in the other one"
         self.future_log = None
         self.log = log
 
@@ -280,7 +282,7 @@ class Partition:
         """
         with self.lock:
             role, log = self.role, self.log
-            if type(role) is not Leading or log is None or self._is_electing:
+            if type(role) is not Leading or log is None or self.is_electing:
                 raise self._not_serving_error()
             epoch = role.leader_epoch
             if leader_epoch is not None or (acks == -1 and not role.has_min_isr):
@@ -470,7 +472,7 @@ class Partition:
         if (
             log is None
             or type(role) is not Following
-            or self._is_electing
+            or self.is_electing
             or leader_epoch != role.leader_epoch
         ):
             raise KafkaError(

@@ -13,8 +13,12 @@ Transitions of one (topic, partition index) here:
     hosted -> offline         its directory failed; answers KAFKA_STORAGE_ERROR until the next start
     offline -> none           topic deleted
 
-Lock: `state_lock` serialises role changes and is held across disk I/O. No request takes it; it is
-not held while delayed operations are completed or hooks run. Order: state, partition, log.
+Lock: `state_lock` guards which partitions are here and which are offline, also against a directory
+that fails and a replica that moves. No request takes it, and it is not held across an fsync, an
+unlink, delayed operations or hooks: a disk that hangs must not keep another's failure from being
+heard. So a change takes it twice: what goes is taken out, then its logs are deleted; what comes is
+opened and given its role, then put in, unless its directory failed meanwhile. Between those only
+`apply_delta` changes roles, on its one thread. Order: state, partition, log.
 
 Duties of the caller: 1. `topic_config` must already answer from the new image when `apply_delta` is
 called; 2. `log_dir_failed` is called without any lock (storage calls it from its scheduler).
@@ -62,10 +66,12 @@ LeadershipHook = Callable[[TopicPartition, int | None], object]
 class _Changes:
     """What one delta did, to be told when no lock is held."""
 
-    __slots__ = ("leadership", "misplaced", "partitions")
+    __slots__ = ("doomed", "leadership", "misplaced", "partitions")
 
     def __init__(self) -> None:
         self.partitions: list[Partition] = []
+        self.doomed: list[TopicPartition] = []
+        """Partitions that are not ours any more: their logs are to be deleted."""
         self.leadership: list[tuple[TopicPartition, int | None]] = []
         self.misplaced: list[tuple[Partition, bytes]] = []
         """Replicas in another directory than metadata says, with the id of theirs."""
@@ -157,21 +163,24 @@ class LocalReplicas:
                 "ignored old metadata offset=%s applied=%s", image.offset, self._applied_offset
             )
             return
+        self._applied_offset = image.offset
         changes = _Changes()
+        names: Iterable[str] = delta.changed_topics
+        if not self._is_loaded and not image.is_empty:
+            self._is_loaded = True
+            self._rename_strays(image)
+            names = image.topics_by_name
         with self.state_lock:
-            self._applied_offset = image.offset
-            topics: Iterable[str] = delta.changed_topics
-            if not self._is_loaded and not image.is_empty:
-                self._is_loaded = True
-                self._rename_strays(image)
-                topics = image.topics_by_name
-            self._remove_deleted(delta, image, changes)
-            for name in {*topics, *self._retriable()}:
-                topic = image.topics_by_name.get(name)
-                if topic is not None:
-                    self._apply_topic(topic, changes)
-            if self._is_loaded and not self.log_manager.offline_dirs:
-                self.log_manager.future_logs.delete_unclaimed()
+            found = map(image.topics_by_name.get, {*names, *self._retriable()})
+            topics = [topic for topic in found if topic is not None]
+            self._remove_deleted(delta, changes)
+            for topic in topics:
+                self._remove_unassigned(topic, changes)
+        self._delete_logs(changes.doomed)
+        for topic in topics:
+            self._place_assigned(topic, changes)
+        if self._is_loaded and not self.log_manager.offline_dirs:
+            self.log_manager.future_logs.delete_unclaimed()
         self._tell(changes)
         self._tell_cluster(changes, delta.changed_brokers)
         changed = [name for kind, name in delta.changed_configs if kind == _RESOURCE_TOPIC]
@@ -240,9 +249,7 @@ class LocalReplicas:
         registration = topic.partitions.get(index)
         return registration is not None and self._node_id in registration.replicas
 
-    def _remove_deleted(
-        self, delta: MetadataDelta, image: MetadataImage, changes: _Changes
-    ) -> None:
+    def _remove_deleted(self, delta: MetadataDelta, changes: _Changes) -> None:
         deleted = delta.deleted_topics
         if not deleted:
             return
@@ -257,17 +264,25 @@ class LocalReplicas:
             if replica[0] in ids:
                 del self.preferred_dirs[replica]
 
-    def _apply_topic(self, topic: TopicImage, changes: _Changes) -> None:
+    def _remove_unassigned(self, topic: TopicImage, changes: _Changes) -> None:
+        """Take out what is another topic's of this name, and what is assigned to others."""
         for index, registration in topic.partitions.items():
+            partition = self.partitions.get((topic.name, index))
+            if partition is None:
+                continue
+            if partition.topic_id != topic.topic_id:
+                self._remove(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, changes)
+            elif self._node_id not in registration.replicas:
+                self._remove(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, changes)
+
+    def _place_assigned(self, topic: TopicImage, changes: _Changes) -> None:
+        for index, registration in topic.partitions.items():
+            if self._node_id not in registration.replicas:
+                continue
             key = TopicPartition(topic.name, index)
             partition = self.partitions.get(key)
-            if partition is not None and partition.topic_id != topic.topic_id:
-                self._remove(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, changes)
-                partition = None
-            if self._node_id not in registration.replicas:
-                if partition is not None:
-                    self._remove(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, changes)
-            elif partition is None or partition.registration is not registration:
+            is_offline = self._offline.get(key) == topic.topic_id  # until the next start (B-7)
+            if not is_offline and (partition is None or partition.registration is not registration):
                 self._place(key, topic, registration, partition, changes)
 
     def _place(
@@ -279,8 +294,6 @@ class LocalReplicas:
         changes: _Changes,
     ) -> None:
         """Host the partition in the role the registration gives it."""
-        if self._offline.get(key) == topic.topic_id:
-            return  # until the next start (B-7)
         was_leader = partition is not None and partition.is_leader
         try:
             if partition is None:
@@ -292,13 +305,18 @@ class LocalReplicas:
                 is_new = partition.make_leader(registration, log)
             else:
                 is_new = partition.make_follower(registration, log)
+            log = partition.open_log()
+            with self.state_lock:
+                if log.is_offline:
+                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its directory failed just now")
+                self._offline.pop(key, None)
+                self.partitions[key] = partition
+                self._resume_move(partition)
         except (KafkaError, OSError) as error:
-            self._set_offline(key, topic.topic_id, partition, changes, error)
+            with self.state_lock:
+                self._set_offline(key, topic.topic_id, partition, changes, error)
             return
-        self._offline.pop(key, None)
-        self.partitions[key] = partition
         changes.partitions.append(partition)
-        self._resume_move(partition)
         self._note_misplaced(partition, log, registration, changes)
         if partition.is_leader:
             if is_new:
@@ -380,18 +398,22 @@ class LocalReplicas:
     # ------------------------------------------------------------------ leaving
 
     def _remove(self, partition: Partition, error: ErrorCode, changes: _Changes) -> None:
-        """The partition is not ours any more: waiting requests get `error`, the log is deleted."""
+        """The partition is not ours any more: waiting requests get `error`, its log is doomed."""
         key = partition.topic_partition
         del self.partitions[key]
         moves = self._moves(False)
         if moves is not None:
             moves.cancel(key)
         self._stop(partition, error, changes)
-        try:
-            self.log_manager.delete(key)
-        except (KafkaError, OSError) as failure:
-            logger.error("deleting a log failed partition=%s-%s error=%s", *key, failure)
+        changes.doomed.append(key)
         logger.info("removed partition=%s-%s reason=%s", *key, error.name)
+
+    def _delete_logs(self, keys: Iterable[TopicPartition]) -> None:
+        for key in keys:
+            try:
+                self.log_manager.delete(key)
+            except (KafkaError, OSError) as error:
+                logger.error("deleting a log failed partition=%s-%s error=%s", *key, error)
 
     def _stop(self, partition: Partition, error: ErrorCode, changes: _Changes) -> None:
         partition.stop(error)

@@ -312,7 +312,7 @@ class LogDirMoves:
         future.flush()
         with self._local.state_lock, partition.lock:
             current = partition.log
-            if current is None or not self._is_current(move):
+            if current is None or partition.is_electing or not self._is_current(move):
                 return False
             end_offset = current.log_end_offset
             rest = current.readable_bytes(future.log_end_offset, end_offset)
