@@ -58,7 +58,12 @@ from replication.replicas.purgatory import DelayedOperation, Purgatory
 from replication.replicas.replica_reads import ReplicaReads
 from storage.config import LONG_MAX
 from storage.directories.log_dirs import FUTURE_SUFFIX, NAME_MAX
-from storage.log.append import FROM_CLIENT, AppendSource, needs_records_opened
+from storage.log.append import (
+    FROM_CLIENT,
+    FROM_COORDINATOR,
+    AppendSource,
+    needs_records_opened,
+)
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -78,6 +83,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 __all__ = [
+    "FROM_CLIENT",
+    "FROM_COORDINATOR",
+    "AppendSource",
     "CONSUMER_REPLICA_ID",
     "DEBUGGING_REPLICA_ID",
     "DELETE_TO_HIGH_WATERMARK",

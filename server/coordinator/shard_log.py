@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple
 
+from replication.replicas.replica_manager import FROM_COORDINATOR
 from server.coordinator.machine import R
 from server.coordinator.shard import AppendOutcome
-from storage.log.append import FROM_COORDINATOR
 from wire.control_records import ControlRecordType, parse_end_txn_marker
 from wire.errors import ErrorCode, KafkaError
 from wire.records import Record, build_batch, check_crc, iterate_headers, read_records

@@ -25,7 +25,7 @@ from replication.partition.requests import (
     FetchPartition,
     FetchResult,
 )
-from storage.log.append import FROM_CLIENT, AppendSource
+from replication.replicas.replica_manager import FROM_CLIENT, AppendSource
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.data import (
     DeleteRecordsRequest,
