@@ -164,14 +164,13 @@ def framing_rows() -> dict[str, list[float | None]]:
         stream = memoryview(size.to_bytes(4, "big") + bytes(size))
         reader = FrameReader(1 << 24)
 
-        def read(stream: memoryview = stream, reader: FrameReader = reader) -> None:
+        def read(stream: bytes = bytes(stream), reader: FrameReader = reader) -> None:
             at = 0
             while at < len(stream):
-                room = reader.buffer()
-                count = min(len(room), 65_536, len(stream) - at)
-                room[:count] = stream[at : at + count]
-                reader.advance(count)
-                at += count
+                piece = stream[at : at + 65_536]
+                reader.feed(piece)
+                at += len(piece)
+            reader.frames.clear()
 
         def receive(stream: memoryview = stream) -> None:
             for at in range(0, len(stream), 65_536):

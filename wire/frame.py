@@ -9,14 +9,13 @@
 A message's flexible versions have the newer header; only ApiVersions is always answered with v0, so
 that a client can read the answer to a version the broker does not know (KIP-511).
 
-FrameReader turns a stream of bytes into frames and owns no socket. Duties of the caller:
-1. Receive into what `buffer()` returns, at once, then call `advance(count)`.
-2. Do not keep that buffer: readers of one thread may share it.
-3. After MalformedFrame close the connection; there is no way to find the next frame.
+FrameReader turns a stream of bytes into frames and owns no socket; servers and peers use it alike.
+After a `violation` its caller closes the connection: there is no way to find the next frame.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -126,11 +125,16 @@ _REQUEST_START = Struct(">hhih")
 _RESPONSE_START = bytes(8)
 _RESPONSE_START_FLEXIBLE = bytes(9)  # and no tagged fields
 _NEVER = 1 << 15
-_SCRATCH_BYTES = 64 * 1024
-_SMALL_FRAME_BYTES = 16 * 1024
-_CHUNK_BYTES_MIN = 4096
-_CHUNK_BYTES_MAX = 128 * 1024
-_SPARE_CHUNKS_MAX = 32
+SIZE_BYTES = 4
+REQUEST_BYTES_MIN = 10
+"""The shortest request header: api_key, api_version, correlation_id, length of the client id."""
+RESPONSE_BYTES_MIN = 4
+"""The shortest response header: correlation_id."""
+READ_BYTES = 65_536
+"""Asked of the socket in one read while no large frame is under way."""
+READ_BYTES_MAX = 1_048_576
+"""Asked at most in one read of a large frame."""
+_SMALL_CHUNK_BYTES = 2_048
 
 
 def request_header_version(api_key: int, version: int) -> int:
@@ -235,150 +239,123 @@ def _size_of(parts: list[Part]) -> int:
     return sum(map(len, parts)) - 4
 
 
-def decode_response_header(api_key: int, version: int, frame: bytes) -> tuple[int, int]:
-    """(correlation_id, position of the body) of a response's frame; MalformedFrame if too short."""
-    if len(frame) < 4:
+def decode_response_header(
+    api_key: int, version: int, frame: bytes, pos: int = 0
+) -> tuple[int, int]:
+    """(correlation_id, position of the body) of a response's frame; MalformedFrame if too short.
+
+    `pos`: where the header begins, SIZE_BYTES if the frame has its size prefix.
+    """
+    if len(frame) - pos < 4:
         raise MalformedFrame(f"a response header is longer than {len(frame)} bytes")
-    (correlation_id,) = _INT32.unpack_from(frame)
-    pos = 4
+    (correlation_id,) = _INT32.unpack_from(frame, pos)
+    pos += 4
     if response_header_version(api_key, version):
         pos = _skip_header_tags(frame, pos)
     return correlation_id, pos
 
 
 class FrameReader:
-    """Cuts a byte stream into frames, without their size prefix.
+    """Cuts a byte stream into frames, which keep their size prefix.
 
-    Bytes are received into `scratch`, which the readers of one thread may share, and complete
-    frames are copied out of it once. When a read ends inside a frame, a small one's beginning is
-    kept aside and put back in front of the next read. A large one's goes into a list of chunks,
-    into which the rest is received directly; each chunk is at most as large as what has arrived
-    before it, so that a claimed size allocates nothing until its sender pays in bytes; at the end
-    they are joined once. Chunks of full size are used again, for the first touch of fresh memory
-    costs several times what copying it does. An idle connection holds nothing.
+    A frame that arrives whole in one read costs no copy, one that arrives in pieces one copy. What
+    is held is what arrived, never what a frame claims to be. An idle connection holds nothing.
 
-    Budget (`python -m benchmarks.codec`): 0.3 us a frame of 100 bytes when many arrive in one read,
-    1 us when it comes alone; 1 MiB in pieces of 64 KiB costs three times what copying it once does.
+    Duties of the caller: read at most `read_bytes()` from the socket, hand it to `feed`, take the
+    `frames`.
     """
 
-    __slots__ = ("_begun", "_chunks", "_failure", "_filled", "_left", "_scratch", "limit")
+    __slots__ = (
+        "_chunks",
+        "_chunks_bytes",
+        "_frame_bytes",
+        "_shortest",
+        "frames",
+        "limit",
+        "violation",
+    )
 
-    def __init__(self, limit: int, scratch: bytearray | None = None) -> None:
-        """`limit`: largest frame allowed, in bytes (socket.request.max.bytes)."""
+    def __init__(self, limit: int, shortest: int = RESPONSE_BYTES_MIN) -> None:
+        """`limit`: largest frame allowed, in bytes (socket.request.max.bytes).
+
+        `shortest`: the shortest one that makes sense.
+        """
         self.limit = limit
-        self._scratch = memoryview(bytearray(_SCRATCH_BYTES) if scratch is None else scratch)
-        self._begun = b""  # a small frame's beginning, its size prefix included
-        self._chunks: list[memoryview] = []  # a large frame's bytes, without the prefix
-        self._filled = 0  # bytes received into the last chunk
-        self._left = 0  # bytes the large frame still lacks
-        self._failure: MalformedFrame | None = None
+        self._shortest = shortest
+        self.frames: deque[bytes] = deque()
+        """Complete frames, size prefix included, waiting for their turn."""
+        self.violation: str | None = None
+        """What the peer did wrong; frames that came before it are still there."""
+        self._chunks: list[bytes | bytearray] = []
+        self._chunks_bytes = 0
+        self._frame_bytes = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take the bytes of one read; complete frames go to `frames`.
+
+        A size that is shorter than any header or above the limit ends reading for good.
+        """
+        if self._chunks:
+            self._add_chunk(data)
+            if self._chunks_bytes < self._frame_bytes:
+                return
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+        end = len(data)
+        if (
+            end >= SIZE_BYTES + self._shortest
+            and _INT32.unpack_from(data)[0] == end - SIZE_BYTES <= self.limit
+            and self.violation is None
+        ):
+            self.frames.append(data)  # the common case: one read, one frame
+        else:
+            self._split(data, end)
+
+    def _split(self, data: bytes, end: int) -> None:
+        """Cut `data`, which begins with a frame, into frames; keep the unfinished last one."""
+        pos = 0
+        wanted = SIZE_BYTES
+        while self.violation is None and end - pos >= SIZE_BYTES:
+            size = _INT32.unpack_from(data, pos)[0]
+            if not self._shortest <= size <= self.limit:
+                self.violation = f"frame size {size} is not within {self._shortest}..{self.limit}"
+                return
+            wanted = SIZE_BYTES + size
+            if end - pos < wanted:
+                break
+            self.frames.append(data[pos : pos + wanted])
+            pos += wanted
+            wanted = SIZE_BYTES
+        if pos < end and self.violation is None:
+            rest = data[pos:] if pos else data
+            self._chunks.append(rest if len(rest) >= _SMALL_CHUNK_BYTES else bytearray(rest))
+            self._chunks_bytes = len(rest)
+            self._frame_bytes = wanted
+
+    def _add_chunk(self, data: bytes) -> None:
+        """Keep a piece; small ones share a buffer, so that tiny segments cost only bytes."""
+        last = self._chunks[-1]
+        if len(data) < _SMALL_CHUNK_BYTES:
+            if isinstance(last, bytearray):
+                last += data
+            else:
+                self._chunks.append(bytearray(data))
+        else:
+            self._chunks.append(data)
+        self._chunks_bytes += len(data)
 
     @property
-    def pending(self) -> int:
-        """Bytes this reader holds for an incomplete frame: what has arrived, and room for more."""
-        return len(self._begun) + sum(map(len, self._chunks))
+    def is_receiving_large(self) -> bool:
+        """Whether the frame under way is larger than one read."""
+        return bool(self._chunks) and self._frame_bytes > READ_BYTES
 
-    def buffer(self) -> memoryview:
-        """Where to receive next; never empty. MalformedFrame if the stream went wrong before."""
-        if self._failure is not None:
-            raise self._failure
-        if self._left:
-            return self._room()
-        begun = len(self._begun)
-        if begun:
-            self._scratch[:begun] = self._begun
-            return self._scratch[begun:]
-        return self._scratch
+    @property
+    def frame_bytes_arrived(self) -> int:
+        """What has arrived of the frame under way: all that is held for it."""
+        return self._chunks_bytes if self._chunks else 0
 
-    def advance(self, count: int) -> list[bytes]:
-        """Say that `count` bytes were received; the frames that are complete now, in order.
-
-        MalformedFrame for a size that is negative or above the limit. Frames that came before it
-        in the same read are returned first; then the next call raises.
-        """
-        if self._failure is not None:
-            raise self._failure
-        if not self._left:
-            return self._cut(len(self._begun) + count)
-        self._filled += count
-        self._left -= count
-        if self._left:
-            return []
-        frame = b"".join(self._chunks)
-        _give_back(self._chunks)
-        self._chunks = []
-        return [frame]
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Receive `data` as a socket would deliver it; for tests and for data at hand."""
-        frames: list[bytes] = []
-        pos = 0
-        while pos < len(data):
-            room = self.buffer()
-            assert len(room) > 0
-            count = min(len(room), len(data) - pos)
-            room[:count] = data[pos : pos + count]
-            frames += self.advance(count)
-            pos += count
-        return frames
-
-    def _cut(self, filled: int) -> list[bytes]:
-        """Take the frames out of the scratch's first `filled` bytes, and keep what is left."""
-        scratch = self._scratch
-        limit = self.limit
-        frames: list[bytes] = []
-        pos = 0
-        self._begun = b""
-        while filled - pos >= 4:
-            (size,) = _INT32.unpack_from(scratch, pos)
-            if not 0 <= size <= limit:
-                self._failure = MalformedFrame(f"frame size {size} is not between 0 and {limit}")
-                if frames:
-                    return frames
-                raise self._failure
-            end = pos + 4 + size
-            if end > filled:
-                if size > _SMALL_FRAME_BYTES or 4 + size > len(scratch):
-                    self._chunks = [memoryview(scratch[pos + 4 : filled].tobytes())]
-                    self._filled = filled - pos - 4
-                    self._left = end - filled
-                    return frames
-                break
-            frames.append(scratch[pos + 4 : end].tobytes())
-            pos = end
-        self._begun = scratch[pos:filled].tobytes()
-        return frames
-
-    def _room(self) -> memoryview:
-        """Free space for the rest of a large frame, a new chunk if need be."""
-        chunk = self._chunks[-1]
-        if self._filled == len(chunk):
-            size = min(max(self.pending, _CHUNK_BYTES_MIN), _CHUNK_BYTES_MAX)
-            fresh = _take(size) if size == _CHUNK_BYTES_MAX else bytearray(size)
-            chunk = memoryview(fresh)[: self._left]
-            self._chunks.append(chunk)
-            self._filled = 0
-        return chunk[self._filled :]
-
-
-# Chunks of full size that no frame needs at the moment; shared by all readers.
-_SPARE_CHUNKS: list[bytearray] = []
-
-
-def _take(size: int) -> bytearray:
-    try:
-        return _SPARE_CHUNKS.pop()
-    except IndexError:
-        return bytearray(size)
-
-
-def _give_back(chunks: list[memoryview]) -> None:
-    """Keep chunks of full size, a few megabytes of them, for the next large frame."""
-    for chunk in chunks:
-        whole = chunk.obj
-        if (
-            type(whole) is bytearray
-            and len(whole) == _CHUNK_BYTES_MAX
-            and len(_SPARE_CHUNKS) < _SPARE_CHUNKS_MAX
-        ):
-            _SPARE_CHUNKS.append(whole)
+    def read_bytes(self) -> int:
+        """How many bytes to ask of the socket: never past the end of a large frame."""
+        if self._chunks and self._frame_bytes > READ_BYTES:
+            return min(self._frame_bytes - self._chunks_bytes, READ_BYTES_MAX)
+        return READ_BYTES

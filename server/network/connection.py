@@ -28,24 +28,14 @@ Duties of the caller: one thread only (the processor's); `begin` only when `may_
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
-from struct import Struct
 from typing import TYPE_CHECKING, Any
+
+from wire.frame import REQUEST_BYTES_MIN, FrameReader
 
 if TYPE_CHECKING:
     from wire.primitives import Part
 
-SIZE = Struct(">i")
-SIZE_BYTES = SIZE.size
-READ_BYTES = 65_536
-"""Asked of the socket in one read while no large frame is under way."""
-READ_BYTES_MAX = 1_048_576
-"""Asked at most in one read of a large frame."""
-FRAME_BYTES_MIN = 10
-"""The shortest request header: api_key, api_version, correlation_id, length of the client id."""
-
-_SMALL_CHUNK_BYTES = 2_048
 _FRAME_BYTES_PER_MS_MIN = 16
 _HURRIED_BYTES_PER_MS_MIN = 1_000
 
@@ -76,19 +66,15 @@ class ConnectionLimits:
     send_stall_bytes: int = 65_536
 
 
-class Connection:
+class Connection(FrameReader):
     """Protocol state of one connection; see the module docstring for its life."""
 
     __slots__ = (
-        "_chunks",
-        "_chunks_bytes",
-        "_frame_bytes",
         "awaits_memory",
         "charged_bytes",
         "charged_ms",
         "closed",
         "frame_started_ms",
-        "frames",
         "in_flight",
         "last_active_ms",
         "limits",
@@ -96,18 +82,15 @@ class Connection:
         "reading",
         "send_stalled_ms",
         "throttled_until_ms",
-        "violation",
     )
 
     def __init__(self, limits: ConnectionLimits, now_ms: int) -> None:
+        super().__init__(limits.frame_bytes_max, REQUEST_BYTES_MIN)
         self.limits = limits
-        self.frames: deque[bytes] = deque()
-        """Complete frames, size prefix included, waiting for their turn."""
         self.in_flight: Any = None
         self.outbox: list[Part] = []
         """Parts the socket has not taken yet, in order."""
         self.throttled_until_ms = 0
-        self.violation: str | None = None
         self.closed = False
         self.reading = True
         """Whether the shell reads from the socket: time spent muted is not the peer's fault."""
@@ -122,98 +105,23 @@ class Connection:
         """What the pool was charged for the large frame, under way or in flight."""
         self.charged_ms = 0
         """When it was first charged."""
-        self._chunks: list[bytes | bytearray] = []
-        self._chunks_bytes = 0
-        self._frame_bytes = 0
 
     # -- reading
 
     def receive(self, data: bytes, now_ms: int) -> None:
-        """Take the bytes of one read; complete frames go to `frames`.
-
-        A frame that arrives whole in one read costs no copy, one that arrives in pieces one copy.
-        A size that is negative or above the limit ends reading for good: see `violation`.
-        """
+        """Take the bytes of one read; complete frames go to `frames`."""
         self.last_active_ms = now_ms
-        if self._chunks:
-            self._add_chunk(data)
-            if self._chunks_bytes < self._frame_bytes:
-                return
-            data = b"".join(self._chunks)
-            self._chunks.clear()
+        complete = len(self.frames)
+        self.feed(data)
+        if not self._chunks:
             self.frame_started_ms = -1
-        end = len(data)
-        if (
-            end >= SIZE_BYTES + FRAME_BYTES_MIN
-            and SIZE.unpack_from(data)[0] == end - SIZE_BYTES <= self.limits.frame_bytes_max
-            and self.violation is None
-        ):
-            self.frames.append(data)  # the common case: one read, one frame
-        else:
-            self._split(data, end, now_ms)
-
-    def _split(self, data: bytes, end: int, now_ms: int) -> None:
-        """Cut `data`, which begins with a frame, into frames; keep the unfinished last one."""
-        pos = 0
-        wanted = SIZE_BYTES
-        while self.violation is None and end - pos >= SIZE_BYTES:
-            size = SIZE.unpack_from(data, pos)[0]
-            if not FRAME_BYTES_MIN <= size <= self.limits.frame_bytes_max:
-                self._refuse(size)
-                return
-            wanted = SIZE_BYTES + size
-            if end - pos < wanted:
-                break
-            self.frames.append(data[pos : pos + wanted])
-            pos += wanted
-            wanted = SIZE_BYTES
-        if pos < end and self.violation is None:
-            rest = data[pos:] if pos else data
-            self._chunks.append(rest if len(rest) >= _SMALL_CHUNK_BYTES else bytearray(rest))
-            self._chunks_bytes = len(rest)
-            self._frame_bytes = wanted
-            if self.frame_started_ms < 0:
-                self.frame_started_ms = now_ms
-
-    def _add_chunk(self, data: bytes) -> None:
-        """Keep a piece; small ones share a buffer, so that tiny segments cost only bytes."""
-        last = self._chunks[-1]
-        if len(data) < _SMALL_CHUNK_BYTES:
-            if isinstance(last, bytearray):
-                last += data
-            else:
-                self._chunks.append(bytearray(data))
-        else:
-            self._chunks.append(data)
-        self._chunks_bytes += len(data)
-
-    def _refuse(self, size: int) -> None:
-        limit = self.limits.frame_bytes_max
-        self.violation = f"frame size {size} is not within {FRAME_BYTES_MIN}..{limit}"
-        self._chunks.clear()
-        self._chunks_bytes = 0
-        self.frame_started_ms = -1
-
-    @property
-    def is_receiving_large(self) -> bool:
-        """Whether the frame under way is larger than one read: its memory comes from the pool."""
-        return bool(self._chunks) and self._frame_bytes > READ_BYTES
-
-    @property
-    def frame_bytes_arrived(self) -> int:
-        """What has arrived of the frame under way."""
-        return self._chunks_bytes if self._chunks else 0
+        elif self.frame_started_ms < 0 or len(self.frames) != complete:
+            self.frame_started_ms = now_ms
 
     @property
     def holds_half_sent(self) -> bool:
         """Whether what the pool was charged for is a frame that has not arrived whole."""
         return self.charged_bytes > 0 and bool(self._chunks)
-
-    def read_bytes(self) -> int:
-        """How many bytes to ask of the socket: never past the end of a large frame."""
-        if self._chunks and self._frame_bytes > READ_BYTES:
-            return min(self._frame_bytes - self._chunks_bytes, READ_BYTES_MAX)
-        return READ_BYTES
 
     def mute(self) -> None:
         """Reading stops: a request is in flight, or there is no room for what would come."""

@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from server.network.channel import READ, WRITE, new_poller
 from wire.errors import MalformedFrame
-from wire.frame import FrameReader, decode_response_header, encode_request
+from wire.frame import SIZE_BYTES, FrameReader, decode_response_header, encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +122,6 @@ class PeerClient:
         self.client_id = client_id
         self.now_ms = clock_ms
         self._poller = new_poller()
-        self._scratch = bytearray(65_536)
         self._connections: dict[tuple[str, int, str], _Connection] = {}
         self._by_fd: dict[int, _Connection] = {}
         self._wake_reader, self._wake_writer = socket.socketpair()
@@ -254,9 +253,6 @@ class PeerClient:
         del self._by_fd[sock.fileno()]
         self._poller.unregister(sock.fileno())
 
-    def new_reader(self) -> FrameReader:
-        return FrameReader(FRAME_BYTES_MAX, self._scratch)
-
     def resolve(self, host: str, port: int, on_done: Callable[[list[Any] | OSError], None]) -> None:
         """Look up addresses without holding up the thread; `on_done` runs on it."""
         with contextlib.suppress(OSError):  # a number needs no server to be asked
@@ -287,7 +283,7 @@ class _Connection:
         self._channel = channel
         self._state = _State.IDLE
         self._socket: socket.socket | None = None
-        self._reader = client.new_reader()
+        self._reader = FrameReader(FRAME_BYTES_MAX)
         self._outbox: list[Any] = []
         self._writing = True
         self._correlation_id = 0
@@ -401,7 +397,7 @@ class _Connection:
         if sock is not None:
             self._client.unregister(sock)
             sock.close()
-        self._reader = self._client.new_reader()
+        self._reader = FrameReader(FRAME_BYTES_MAX)
         self._outbox = []
 
     def close(self, reason: str) -> None:
@@ -484,20 +480,25 @@ class _Connection:
         assert self._socket is not None
         reader = self._reader
         try:
-            count = self._socket.recv_into(reader.buffer())
+            data = self._socket.recv(reader.read_bytes())
         except (BlockingIOError, InterruptedError):
             return
-        if not count:
+        if not data:
             self._lost("the peer closed the connection", now_ms)
             return
-        for frame in reader.advance(count):
-            self._answered(frame)
+        reader.feed(data)
+        while reader.frames:
+            self._answered(reader.frames.popleft())
+        if reader.violation is not None:
+            raise MalformedFrame(reader.violation)
 
     def _answered(self, frame: bytes) -> None:
         call = self.in_flight
         if call is None or self._outbox:
             raise MalformedFrame("an answer to no request")
-        correlation_id, position = decode_response_header(call.request.api_key, call.version, frame)
+        correlation_id, position = decode_response_header(
+            call.request.api_key, call.version, frame, SIZE_BYTES
+        )
         if correlation_id != self._correlation_id:
             raise MalformedFrame("an answer to another request")
         response = call.response_class.decode(frame, call.version, position)

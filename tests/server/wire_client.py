@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections import deque
 from typing import Any
 
 from wire.frame import FrameReader, decode_response_header, encode_request
@@ -22,7 +21,6 @@ class WireClient:
     def __init__(self, port: int, timeout: float = 10.0) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self._reader = FrameReader(1 << 30)
-        self._frames: deque[bytes] = deque()
         self._next_id = 100
 
     def send(self, request: Request, version: int, correlation_id: int | None = None) -> int:
@@ -33,13 +31,14 @@ class WireClient:
         return correlation_id
 
     def read_frame(self) -> bytes:
-        """The next frame; EOFError when the broker closed."""
-        while not self._frames:
-            count = self.sock.recv_into(self._reader.buffer())
-            if not count:
+        """The next frame, without its size; EOFError when the broker closed."""
+        reader = self._reader
+        while not reader.frames:
+            data = self.sock.recv(reader.read_bytes())
+            if not data:
                 raise EOFError
-            self._frames.extend(self._reader.advance(count))
-        return self._frames.popleft()
+            reader.feed(data)
+        return reader.frames.popleft()[4:]
 
     def read(self, api_key: int, version: int) -> tuple[int, Any]:
         """(correlation id, response) of the next frame."""

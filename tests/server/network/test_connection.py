@@ -8,13 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.network.connection import (
-    FRAME_BYTES_MIN,
-    READ_BYTES,
-    READ_BYTES_MAX,
-    Connection,
-    ConnectionLimits,
-)
+from server.network.connection import Connection, ConnectionLimits
+from wire.frame import READ_BYTES, READ_BYTES_MAX, REQUEST_BYTES_MIN
 
 LIMITS = ConnectionLimits(frame_bytes_max=200_000, idle_ms=10_000, frame_ms=3_000)
 
@@ -28,7 +23,7 @@ def connection(limits: ConnectionLimits = LIMITS) -> Connection:
 
 
 @given(
-    st.lists(st.binary(min_size=FRAME_BYTES_MIN, max_size=300), max_size=20),
+    st.lists(st.binary(min_size=REQUEST_BYTES_MIN, max_size=300), max_size=20),
     st.lists(st.integers(1, 400), max_size=60),
 )
 def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(bodies, cuts):
@@ -51,7 +46,7 @@ def test_a_client_that_sends_byte_by_byte_is_understood():
     assert list(subject.frames) == [frame(bytes(range(100))), frame(b"second one")]
 
 
-@pytest.mark.parametrize("size", [-1, -(2**31), 0, 1, FRAME_BYTES_MIN - 1, 200_001, 2**31 - 1])
+@pytest.mark.parametrize("size", [-1, -(2**31), 0, 1, REQUEST_BYTES_MIN - 1, 200_001, 2**31 - 1])
 def test_a_hostile_size_breaks_the_connection_and_holds_no_memory(size):
     subject = connection()
     subject.receive(frame(b"before it.") + struct.pack(">i", size) + b"abcdefgh", 0)

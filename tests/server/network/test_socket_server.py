@@ -599,8 +599,8 @@ def test_a_full_queue_stops_reading_and_loses_nothing():
         clients = [WireClient(server.port) for _ in range(12)]
         for number, client in enumerate(clients):
             client.send(ListOffsetsRequest(replica_id=number, topics=[]), 5, correlation_id=number)
-        wait_until(lambda: server.request_channel.queue_size == 3)
-        assert server.request_channel.handed_over == 4  # one is being handled
+        channel = server.request_channel
+        wait_until(lambda: (channel.queue_size, channel.handed_over) == (3, 4))  # one is handled
         handlers.list_offsets_gate.set()
         for number, client in enumerate(clients):
             assert client.read(LIST_OFFSETS, 5)[0] == number
@@ -806,9 +806,10 @@ def test_each_listener_has_its_port_and_connections_know_theirs():
     seen = []
     with running(Asking(), TWO) as (server, _):
         ports = server.ports
-        with WireClient(ports["PLAINTEXT"]) as one, WireClient(ports["INTERNAL"]) as other:
-            one.ask(heartbeat(1), 4)
-            other.ask(heartbeat(1), 4)
+        with WireClient(ports["PLAINTEXT"]) as one:
+            one.ask(heartbeat(1), 4)  # each listener accepts on its own thread: one after the other
+            with WireClient(ports["INTERNAL"]) as other:
+                other.ask(heartbeat(1), 4)
     assert server.port == ports["PLAINTEXT"] != ports["INTERNAL"]
     assert sorted(seen) == [
         ("INTERNAL", ports["INTERNAL"], 1),
