@@ -10,7 +10,8 @@ import random
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -305,3 +306,127 @@ def test_a_byte_at_a_time_is_understood(bootstrap: str) -> None:
             sock.sendall(bytes([byte]))
             time.sleep(0.001)  # so that the bytes leave one by one
         assert raw.read_frame(sock)[:4] == struct.pack(">i", 7)
+
+
+# ---- groups: all of these share a partition of __consumer_offsets
+
+OFFSET_COMMIT, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT = 8, 10, 11, 12
+REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED, UNKNOWN_SERVER_ERROR = 27, 79, -1
+
+
+def _home(group: str) -> int:
+    """Its partition of 50, by Java's hash."""
+    value = 0
+    for character in group:
+        value = (31 * value + ord(character)) & 0xFFFFFFFF
+    return abs(value - 2**32 if value >= 2**31 else value) % 50
+
+
+def _beside(group: str, filling: str = "") -> str:
+    """Another group of that partition."""
+    names = (f"{group}-vandal-{number}{filling}" for number in range(10_000))
+    return next(name for name in names if _home(name) == _home(group))
+
+
+def _join(
+    group: str, member_id: str = "", *, instance_id: str | None = None, protocols: int = 1
+) -> bytes:
+    """JoinGroup: version 5 with an instance id, else 3."""
+    body = raw.string(group) + struct.pack(">ii", 30_000, 30_000) + raw.string(member_id)
+    if instance_id is not None:
+        body += raw.string(instance_id) if instance_id else struct.pack(">h", -1)
+    body += raw.string("consumer") + struct.pack(">i", protocols)
+    body += (raw.string("range") + struct.pack(">i", 0)) * protocols
+    return raw.request(JOIN_GROUP, 3 if instance_id is None else 5, body)
+
+
+def _joined(sock: socket.socket) -> tuple[int, int, str]:
+    """(error, generation, member id) of a JoinGroup response of version 2 to 6."""
+    data = raw.read_frame(sock)
+    error, generation = struct.unpack_from(">hi", data, 8)
+    position, told = 14, []
+    for _ in range(3):  # protocol, leader, member id
+        length = max(struct.unpack_from(">h", data, position)[0], 0)
+        told.append(data[position + 2 : position + 2 + length].decode())
+        position += 2 + length
+    return error, generation, told[2]
+
+
+def _list_a_protocol_twice(sock: socket.socket, group: str, topic: str) -> None:
+    """In Kafka such a group never gets a generation."""
+    sock.sendall(_join(_beside(group), protocols=2))
+    with suppress(TimeoutError):
+        sock.settimeout(5)
+        assert _joined(sock)[:2] == (0, 1)
+
+
+def _come_with_anothers_instance_id(sock: socket.socket, group: str, topic: str) -> None:
+    name = _beside(group)
+    sock.sendall(_join(name, instance_id=""))
+    error, _, member_id = _joined(sock)
+    assert error == MEMBER_ID_REQUIRED
+    sock.sendall(_join(name, member_id, instance_id="i"))
+    assert _joined(sock)[0] == UNKNOWN_SERVER_ERROR
+
+
+def _commit_under_a_name_of_40_000_characters(sock: socket.socket, group: str, topic: str) -> None:
+    name = _beside(group, "!" * 40_000).encode()
+    size = len(name) + 1
+    length = bytes((size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14))
+    short = topic.encode()
+    body = (
+        b"\x00" + length + name + struct.pack(">i", -1) + b"\x01\x00\x02"
+        + bytes((len(short) + 1,)) + short + b"\x02" + struct.pack(">iqi", 0, 1, -1) + b"\x01"
+        + b"\x00\x00\x00"
+    )  # fmt: skip
+    sock.sendall(raw.request(OFFSET_COMMIT, 8, body))
+    answer = raw.read_frame(sock)
+    assert answer.endswith(struct.pack(">ih", 0, UNKNOWN_SERVER_ERROR) + bytes(3))
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        _list_a_protocol_twice,
+        _come_with_anothers_instance_id,
+        _commit_under_a_name_of_40_000_characters,
+    ],
+)
+def test_another_groups_parked_join_does_not_notice(
+    harm: Callable[[socket.socket, str, str], None], bootstrap: str, topic_name: str
+) -> None:
+    group = topic_name
+    with (
+        raw.connect(bootstrap) as first,
+        raw.connect(bootstrap) as second,
+        raw.connect(bootstrap) as vandal,
+    ):
+        eventually(lambda: _has_leader(first, topic_name), what="a leader")
+
+        def is_found() -> bool:
+            first.sendall(raw.request(FIND_COORDINATOR, 0, raw.string(group)))
+            return raw.read_frame(first)[4:6] == b"\x00\x00"
+
+        eventually(is_found, what="a coordinator")
+        member_id = ""
+
+        def is_member() -> bool:
+            nonlocal member_id
+            first.sendall(_join(group))
+            error, _, member_id = _joined(first)
+            return error == 0
+
+        eventually(is_member, what="a first generation")
+        second.sendall(_join(group))
+
+        def is_parked() -> bool:
+            """It waits for the first member, which is asked to come again."""
+            body = raw.string(group) + struct.pack(">i", 1) + raw.string(member_id)
+            first.sendall(raw.request(HEARTBEAT, 0, body))
+            return raw.read_frame(first)[4:6] == struct.pack(">h", REBALANCE_IN_PROGRESS)
+
+        eventually(is_parked, what="a rebalance")
+        harm(vandal, group, topic_name)
+        first.sendall(_join(group, member_id))
+        assert _joined(first)[:2] == (0, 2)
+        assert _joined(second)[:2] == (0, 2)

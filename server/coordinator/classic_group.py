@@ -150,6 +150,7 @@ class ClassicMember:
 
 
 _NOBODY: dict[str, Any] = cast("dict[str, Any]", MappingProxyType({}))
+_NO_TOPICS: frozenset[str] = frozenset()
 _NOBODYS_IDS: set[str] = cast("set[str]", frozenset())
 
 
@@ -426,7 +427,7 @@ class ClassicGroup:
         if not self.uses_consumer_protocol:
             return
         if not self.members:
-            self._subscribed_topics = frozenset()
+            self._subscribed_topics = _NO_TOPICS
         elif self.protocol_name is not None:
             topics: set[str] = set()
             for member in self.members.values():

@@ -326,7 +326,8 @@ class ClassicGroups:
                 self._rebalances.forget(group, KafkaError(ErrorCode.UNKNOWN_MEMBER_ID))
                 del self.groups[key.group]
         elif self._is_loading or group is None:
-            self.groups[key.group] = group_from_record(key.group, value)
+            group_id = key.group if group is None else group.group_id  # one string of it is enough
+            self.groups[group_id] = group_from_record(group_id, value)
         elif value.members:
             self._replay_assignments(group, value)
         elif value.generation > group.generation_id:

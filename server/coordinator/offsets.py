@@ -35,6 +35,7 @@ Budget: `commit` of one partition plus `replay` <= 12 µs.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, KeysView
+from sys import intern
 
 from server.coordinator.classic_group import ClassicGroup, ClassicMember, GroupState
 from server.coordinator.records import NO_EXPIRY, CoordinatorRecord, Records
@@ -257,7 +258,7 @@ class Offsets:
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Store the offset, or drop it (null value)."""
-        partition = (key.topic, key.partition)
+        partition = (intern(key.topic), key.partition)
         stored = self._by_group.get(key.group)
         if value is None:
             if stored is not None and stored.pop(partition, None) is not None and not stored:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from server.coordinator import group_shard
+from server.coordinator.classic_group import ClassicGroup
+from server.coordinator.group_messages import emptied_group_record
 from server.coordinator.offsets import Offsets
 from server.coordinator.records import CoordinatorRecord, decode_record, encode_record
 from tests.server.coordinator.group_support import GROUP, WALL_MS, World, config, subscription
@@ -349,6 +353,49 @@ def test_the_sweep_of_very_many_offsets_goes_in_steps() -> None:
     assert len(world.shard.offsets.of_group(GROUP)) == 5
     world.advance(group_shard.SWEEP_STEP_MS)
     assert world.state() == "none"
+
+
+@pytest.mark.parametrize("had_members", [False, True])
+def test_a_group_that_only_keeps_an_offset_costs_less_than_a_kilobyte(had_members: bool) -> None:
+    """Offsets of dead groups stay for a week."""
+    raw = []
+    for number in range(1_000):
+        group = f"group-{number}"
+        value = OffsetCommitValue(
+            offset=1_000 + number,
+            metadata="",
+            commit_timestamp=WALL_MS + number,
+            topic_id=number.to_bytes(16, "big"),
+        )
+        key = OffsetCommitKey(group=group, topic="orders", partition=0)
+        raw.append(encode_record(CoordinatorRecord(key, value)))
+        if had_members:
+            left = ClassicGroup(group, WALL_MS, generation_id=number, protocol_type="consumer")
+            raw.append(encode_record(emptied_group_record(left, WALL_MS + number)))
+    shard = World()._new_shard()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for key_bytes, value_bytes in raw:
+            record = decode_record(key_bytes, value_bytes)
+            assert record is not None
+            shard.replay(record)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(shard.classic.groups) == 1_000
+    assert (after - before) / 1_000 < 1_000
+
+
+def test_a_group_whose_members_left_is_as_cheap_as_one_that_never_had_any() -> None:
+    world = World()
+    (member,) = world.stable()
+    world.leave((member, None))
+    world.commit(1, group="simple")
+    left, simple = world.groups[GROUP], world.groups["simple"]
+    for name in ("members", "static_members", "pending_join", "pending_sync"):
+        assert getattr(left, name) is getattr(simple, name), "one that all share"
+    assert len(world.shard.deadlines) == 1, "the sweep's"
 
 
 # ---- describing and listing
