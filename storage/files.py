@@ -12,8 +12,9 @@ Rules kept here: short writes are looped (S-2), positions are the caller's (S-3)
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 from weakref import WeakSet
 
@@ -32,8 +33,6 @@ ftruncate = os.ftruncate
 fstat = os.fstat
 unlink = os.unlink
 replace = os.replace
-# fdatasync writes the new size too, which is all a reader after a crash needs.
-fsync = getattr(os, "fdatasync", os.fsync)
 sendfile = getattr(os, "sendfile", None)
 
 
@@ -43,6 +42,27 @@ def _pwritev(fd: int, buffers: Sequence[Buffer], position: int) -> int:
 
 
 pwritev = getattr(os, "pwritev", _pwritev)
+
+
+def _best_sync(full_sync: int | None) -> Callable[[int], object]:
+    """How to have a file's bytes on the disk itself. `full_sync` is macOS's F_FULLFSYNC, if this is
+    one: fsync leaves the bytes in the drive's cache there. Not all its file systems know it."""
+    if full_sync is None:
+        # fdatasync writes the new size too, which is all a reader after a crash needs.
+        return getattr(os, "fdatasync", os.fsync)
+
+    def sync(fd: int) -> None:
+        try:
+            fcntl.fcntl(fd, full_sync)
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
+                raise
+            os.fsync(fd)
+
+    return sync
+
+
+fsync = _best_sync(getattr(fcntl, "F_FULLFSYNC", None))
 
 
 def write_fully(fd: int, buffers: Sequence[Buffer], size: int, position: int) -> None:
@@ -116,8 +136,9 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
         close(fd)
 
 
-# A name of its own, so that a test can fail the sync of a directory and not of a file.
-fsync_directory = os.fsync
+# A name of its own, so that a test can fail the sync of a directory and not of a file; and for a
+# directory fdatasync is no promise.
+fsync_directory = os.fsync if fsync is getattr(os, "fdatasync", None) else fsync
 
 
 def sync_file(path: str | os.PathLike[str]) -> None:

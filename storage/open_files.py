@@ -4,7 +4,9 @@ Two dangers, two rules. `pread` on a descriptor number that was closed and reuse
 file* (S-15): so a `FileHandle` is never closed by anyone who merely stops needing it; it closes
 itself when its last user has let go, and a `FileSlice` on its way to a socket is a user. And
 descriptors run out (S-17): so an `OpenFileCache` keeps at most `limit` segments open, and makes
-those that were not used lately let go.
+those that were not used lately let go. A third one: a write that fails on its way from the page
+cache to the disk is told to who has the file open then, and to nobody if nobody has (S-4): so a
+segment that is not synced lets go after the others, and only after a sync.
 
 `FileSlice` is what a read returns: so many bytes of one file from one position. It travels unseen
 through the layers above down to the socket, where `send_to` is `os.sendfile`: the bytes go from the
@@ -24,6 +26,9 @@ from typing import Protocol
 from storage import files
 
 logger = logging.getLogger(__name__)
+
+_SYNCS_SPARED = 32
+"""How many that are not synced are passed over in looking for others."""
 
 
 class FileHandle:
@@ -104,6 +109,10 @@ class FileOwner(Protocol):
 
     recently_used: bool
 
+    @property
+    def is_synced(self) -> bool:
+        """False while closing the file could lose the news of a failed write."""
+
     def release_files(self) -> None:
         """Let all descriptors go; the next use opens them again."""
 
@@ -125,8 +134,8 @@ class OpenFileCache:
     def opened(self, owner: FileOwner) -> None:
         """Note that `owner` has just opened its files; others may be told to close theirs."""
         with self._lock:
+            victims = self._choose(len(self._owners) + 1 - self.limit)
             self._owners.append(owner)
-            victims = self._choose(len(self._owners) - self.limit)
         for victim in victims:
             victim.release_files()
 
@@ -150,16 +159,21 @@ class OpenFileCache:
         return len(self._owners)
 
     def _choose(self, count: int) -> list[FileOwner]:
+        owners = self._owners
         victims: list[FileOwner] = []
-        chances = 2 * len(self._owners)  # all may be in use: then the oldest goes
-        while len(victims) < count:
-            owner = self._owners.popleft()
+        unsynced: deque[FileOwner] = deque()
+        chances = 2 * len(owners)  # all may be in use: then the oldest goes
+        while len(victims) < count and owners and len(unsynced) < _SYNCS_SPARED:
+            owner = owners.popleft()
             chances -= 1
             if owner.recently_used and chances > 0:
                 owner.recently_used = False
-                self._owners.append(owner)
+                owners.append(owner)
             else:
-                victims.append(owner)
+                (victims if owner.is_synced else unsynced).append(owner)
+        while len(victims) < count:
+            victims.append((unsynced or owners).popleft())
+        owners.extendleft(reversed(unsynced))
         return victims
 
 

@@ -26,8 +26,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from storage import files
-from storage.open_files import FileHandle, FileSlice, OpenFileCache
+from storage.open_files import FileHandle, OpenFileCache
 from storage.segments.index import OffsetIndex, TimeIndex, TransactionIndex
+from storage.segments.log_file import LogFile
 from wire.errors import MalformedFrame
 from wire.record_batch import BATCH_OVERHEAD, BatchHeader, read_header
 
@@ -72,29 +73,23 @@ def file_name(offset: int, suffix: str) -> str:
     return f"{offset:020d}{suffix}"
 
 
-class LogSegment:
+class LogSegment(LogFile):
     """One segment; see the module for who may call what."""
 
     __slots__ = (
         "_first_timestamp",
-        "_handle",
         "_max_timestamp",
         "_max_timestamp_offset",
         "_older",
-        "_open_files",
         "_recent",
         "base_offset",
         "bytes_since_index",
         "created_ms",
         "directory",
         "index_interval_bytes",
-        "is_deleted",
         "is_index_full",
         "jitter_ms",
         "offset_index",
-        "path",
-        "recently_used",
-        "size",
         "suffix",
         "time_index",
         "txn_index",
@@ -112,20 +107,15 @@ class LogSegment:
         suffix: str = "",
     ) -> None:
         """Refer to an existing segment; `create` makes the file of a new one."""
+        super().__init__(directory / file_name(base_offset, LOG_SUFFIX + suffix), open_files)
         self.directory = directory
         self.base_offset = base_offset
         self.suffix = suffix
-        self.path = directory / file_name(base_offset, LOG_SUFFIX + suffix)
         self.index_interval_bytes = index_interval_bytes
         self.created_ms = created_ms
         self.jitter_ms = 0
-        self.size = 0
         self.bytes_since_index = 0
         self.is_index_full = False
-        self.is_deleted = False
-        self.recently_used = True
-        self._open_files = open_files
-        self._handle: FileHandle | None = None
         self._max_timestamp: int | None = None  # None: not read from disk yet
         self._max_timestamp_offset = base_offset
         self._first_timestamp: int | None = None
@@ -145,19 +135,6 @@ class LogSegment:
 
     # -- open files ------------------------------------------------------------------------------
 
-    def handle(self) -> FileHandle:
-        """The open log file; opened again if it was closed to save descriptors."""
-        self.recently_used = True
-        handle = self._handle
-        if handle is None:
-            handle = self._handle = self._open(files.READ_WRITE)
-        return handle
-
-    def _open(self, flags: int) -> FileHandle:
-        handle = FileHandle.open(self.path, flags)
-        self._open_files.opened(self)
-        return handle
-
     def create(self, preallocated_bytes: int = 0) -> None:
         """Make the empty log file; what an undone roll may have left in its place is set aside."""
         self._set_leftovers_aside()
@@ -173,27 +150,23 @@ class LogSegment:
                 logger.warning("setting leftover file aside path=%s", path)
                 files.replace(path, path.with_name(path.name + DELETED_SUFFIX))
 
-    def load_size(self) -> None:
-        """Take the size from the file (start-up: the file may be longer than what is valid)."""
-        self.size = os.stat(self.path).st_size
-
     def release_files(self) -> None:
-        """Let go of the descriptor and the indexes' memory (the cache's wish); slices keep theirs.
+        """Let go of the descriptor and the indexes' memory (the cache's wish)."""
+        super().release_files()
+        self._close_indexes()
 
-        An index that cannot be written now stays in memory: it is only a hint, and this may run in
-        another log's append.
-        """
-        self._handle = None
+    def close(self) -> None:
+        """Let everything go, synced or not; a later use opens it again."""
+        super().close()
+        self._close_indexes()
+
+    def _close_indexes(self) -> None:
+        """An index that cannot be written now stays in memory: it is only a hint."""
         for index in (self.offset_index, self.time_index, self.txn_index):
             try:
                 index.close()
             except OSError as error:
                 logger.warning("index not written path=%s error=%s", index.path, error)
-
-    def close(self) -> None:
-        """Let everything go; a later use opens it again."""
-        self._open_files.closed(self)
-        self.release_files()
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -238,6 +211,8 @@ class LogSegment:
         if len(recent) >= _REMEMBERED_BATCHES:
             self._older, self._recent = recent, {}
         self.size = position + size
+        if self._handle is not handle:
+            self._keep(handle)
 
     def append_run(self, run: files.Buffer, batches: Sequence[Batch]) -> None:
         """Append batches that lie back to back in `run`, at these positions, with one write: all or
@@ -257,6 +232,8 @@ class LogSegment:
         if position == 0:
             self._first_timestamp = batches[0][1].max_timestamp
         self.size = position + len(run)
+        if self._handle is not handle:
+            self._keep(handle)
 
     def _append_index_entry(self, last_offset: int, position: int) -> None:
         if self.is_index_full:
@@ -434,9 +411,6 @@ class LogSegment:
             return header.size
         raise CorruptSegment(self.path, position, "no batch")
 
-    def slice(self, position: int, size: int) -> FileSlice:
-        return FileSlice(self.handle(), position, size)
-
     def upper_bound_offset(self, position: int, size: int) -> int | None:
         """An offset that no batch before `position + size` reaches; None: the segment's end."""
         bound = self.offset_index.upper_bound_offset(position + size)
@@ -493,7 +467,7 @@ class LogSegment:
 
         Cannot fail; `finish_cut` must follow before anything is appended.
         """
-        self.size = position
+        self.size, self._synced_size = position, -1
         self._recent, self._older = {}, {}
         if position == 0:
             self._first_timestamp = None
@@ -513,7 +487,7 @@ class LogSegment:
     def cut_to_size(self, size: int) -> None:
         """Shorten the log file; the indexes are the caller's business (recovery rebuilds them)."""
         files.ftruncate(self.handle().fd, size)
-        self.size = size
+        self.size, self._synced_size = size, -1
         self._recent, self._older = {}, {}
 
     def rebuild_indexes(self, is_active: bool) -> None:
@@ -556,10 +530,6 @@ class LogSegment:
 
     def trim_preallocated(self) -> None:
         files.ftruncate(self.handle().fd, self.size)
-
-    def flush_log(self) -> None:
-        """Sync the log file only; OSError is final for the directory (S-4). Takes no lock."""
-        files.fsync(self.handle().fd)
 
     def flush(self) -> None:
         """Sync log and indexes; errors as in `flush_log`."""

@@ -8,6 +8,7 @@ import random
 import resource
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -580,3 +581,107 @@ def test_a_reader_waits_for_a_rename_that_is_under_way(
     reader.join(10)
     assert not log.is_offline
     assert [type(answer) for answer in answers] == [FileSlice]
+
+
+class WriteBack:
+    """The kernel, writing pages to a disk that fails: it tells those who have the file open then,
+    at their next sync, and nobody else, whatever they sync later (S-4)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._told: set[int] = set()
+        real_open, real_sync = files.open_file, files.fsync
+
+        def open_file(*args: Any) -> int:
+            fd = real_open(*args)
+            self._told.discard(fd)  # another file under an old number
+            return int(fd)
+
+        def fsync(fd: int) -> None:
+            if fd in self._told:
+                self._told.discard(fd)
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            real_sync(fd)
+
+        monkeypatch.setattr(files, "open_file", open_file)
+        monkeypatch.setattr(files, "fsync", fsync)
+
+    def fail(self, path: Path) -> None:
+        """The pages of this file that are not on the disk will never be."""
+        self._told |= self._descriptors(path)
+
+    def is_closed(self, path: Path) -> bool:
+        return not self._descriptors(path)
+
+    @staticmethod
+    def _descriptors(path: Path) -> set[int]:
+        found: set[int] = set()
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{name}") == str(path):
+                    found.add(int(name))
+        return found
+
+
+@pytest.mark.parametrize("use", ["flush", "append", "read"])
+def test_a_lost_write_is_not_forgotten_when_the_descriptor_is_needed_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: str
+) -> None:
+    kernel = WriteBack(monkeypatch)
+    env = environment(tmp_path, open_files=OpenFileCache(4))
+    logs = [
+        open_log(tmp_path / f"t-{number}", TopicPartition("t", number), LogConfig(), env)
+        for number in range(9)
+    ]
+    append(logs[0], "lost")
+    kernel.fail(logs[0].active_segment.path)
+    for log in logs[1:] * 3:
+        append(log, "x")
+    assert kernel.is_closed(logs[0].active_segment.path)
+    with pytest.raises(KafkaError) as error:
+        {"flush": logs[0].flush, "append": lambda: append(logs[0], "b"),
+         "read": lambda: logs[0].read(0, 100, True, 1)}[use]()  # fmt: skip
+    assert error.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert logs[0].flushed_offset == 0
+    assert env.is_offline
+
+
+def test_who_is_synced_lets_go_of_its_descriptor_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = environment(tmp_path, open_files=OpenFileCache(8))
+    logs = [
+        open_log(tmp_path / f"t-{number}", TopicPartition("t", number), LogConfig(), env)
+        for number in range(12)
+    ]
+    for log in logs[:4]:
+        append(log, "a")
+        log.flush()
+    syncs: list[str] = []
+    monkeypatch.setattr(files, "fsync", lambda fd: syncs.append(os.readlink(f"/proc/self/fd/{fd}")))
+    for log in logs[4:]:
+        append(log, "a")
+    assert [path for path in syncs if path.endswith(".log")] == []
+
+
+def test_macos_is_asked_to_empty_the_cache_of_the_drive_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    answer: list[OSError] = []
+
+    def fcntl(fd: int, command: int) -> int:
+        asked.append((fd, command))
+        if answer:
+            raise answer[0]
+        return 0
+
+    monkeypatch.setattr("fcntl.fcntl", fcntl)
+    sync = files._best_sync(51)
+    with (tmp_path / "file").open("wb") as file:
+        sync(file.fileno())
+        assert asked == [(file.fileno(), 51)]
+        answer.append(OSError(errno.ENOTSUP, "a network file system"))
+        sync(file.fileno())
+        answer[0] = OSError(errno.EIO, "the disk failed")
+        with pytest.raises(OSError, match="the disk failed"):
+            sync(file.fileno())
