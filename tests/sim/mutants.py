@@ -145,6 +145,15 @@ def _trust_across_skipped_epochs() -> AbstractContextManager[Any]:
     return patch.object(Leading, "_first_states", first_states)
 
 
+def _count_a_fetch_in_any_epoch() -> AbstractContextManager[Any]:
+    real = Partition.update_follower_fetch_state
+
+    def update(self: Partition, replica_id: int, epoch: int, fetch: Any, *seen: int) -> bool:
+        return real(self, replica_id, epoch, fetch, self.leader_epoch, seen[-1])
+
+    return patch.object(Partition, "update_follower_fetch_state", update)
+
+
 def _any_broker_epoch() -> AbstractContextManager[Any]:
     real = Partition.update_follower_fetch_state
 
@@ -306,6 +315,8 @@ MUTANTS = (
            {"story": "late_fetch"}),
     Mutant("trust offsets from before a skipped epoch", _trust_across_skipped_epochs, "stories", 20,
            {"story": "late_fetch"}),
+    Mutant("a fetch counts in another epoch than it was read in", _count_a_fetch_in_any_epoch,
+           "stories", 20, {"story": "stuck_fetch"}),
     Mutant("skip the broker epoch on ISR join", _any_broker_epoch, "stories", 20,
            {"story": "amnesia"}),
     Mutant("an unclean restart stays in the ISR", _unclean_stays, "power", 40, {}),

@@ -56,6 +56,8 @@ class Network:
         self.slow_ms = 400
         self.messages = 0
         self.held: dict[Link, list[Callable[[], object]]] = {}
+        self.arrived: Link | None = None
+        """The request whose handling began last."""
 
     def hold(self, kind: type, source_id: int, target_id: int) -> None:
         """Let no such request arrive until `release`."""
@@ -110,6 +112,7 @@ class Network:
             if not target.is_up or (needs_broker and not target.is_serving):
                 back(None)
                 return
+            self.arrived = kind, source_id, target_id
             target.do(lambda: serve(target, back), target.incarnation)
 
         limit_ms = timeout_ms // 3 if source is None else None

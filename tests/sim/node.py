@@ -210,6 +210,8 @@ class SimNode:
 
     # ---- what handlers ask
 
+    opens_compressed_records: frozenset[str] = frozenset()
+
     @property
     def metadata(self) -> MetadataImage:
         return self.loader.image

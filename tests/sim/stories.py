@@ -8,6 +8,8 @@ product ought to do: the invariants do, as in every run.
     late_fetch    a follower's fetch is under way while two elections pass and comes to the leader
                   of before, who leads again; the follower has cut off by then what it asks behind
                   (E-2, KIP-320). Or that leader hears of both elections at once (H-2).
+    stuck_fetch   the same, but the fetch has arrived: the leader has read for it when its thread is
+                  stopped, and goes on after both elections (L6)
     lagging_heir  a leader dies that showed more than its heir knows to be committed, while one that
                   is out of the ISR ends between the two (H-6)
     amnesia       a leader's request to let a replica join is under way while the power of its
@@ -16,22 +18,24 @@ product ought to do: the invariants do, as in every run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
 
+from replication.partition.partition import Partition
 from wire.messages.data import FetchRequest
 from wire.messages.quorum import AlterPartitionRequest
 from wire.primitives import TopicPartition
 
 if TYPE_CHECKING:
     from replication.metadata.image import PartitionRegistration
-    from replication.partition.partition import Partition
     from storage.log.partition_log import PartitionLog
     from tests.sim.cluster import SimCluster
     from tests.sim.node import SimNode
 
 _LOOK_MS = 1
-_NAMES = ("late_fetch", "lagging_heir", "amnesia")
+_NAMES = ("late_fetch", "stuck_fetch", "lagging_heir", "amnesia")
 
 
 class Wait(NamedTuple):
@@ -42,6 +46,13 @@ class Wait(NamedTuple):
 
 
 Story = Generator[Wait, None, None]
+
+
+class StoppedThread:
+    """A thread of a node that the scheduler has forgotten in the middle of its work."""
+
+    is_stopped = False
+    may_go_on = False
 
 
 class Stories:
@@ -115,16 +126,36 @@ class Stories:
     # ---- E-2, H-2
 
     def _late_fetch(self, parts: Parts) -> Story:
-        cluster, network, random = self._cluster, self._network, self._world.random
-        leader, between, follower = parts.leader, parts.one, parts.other
-        cluster.admin.move(parts.key, [between, leader, follower])
-        wanted = (between, leader, follower)
-        yield Wait(lambda: parts.now.replicas == wanted, 1_000)
-        network.hold(FetchRequest, between, leader)
-        yield Wait(lambda: parts.end(follower) > parts.end(between), 500)
+        network, follower, leader = self._network, parts.other, parts.leader
+        yield from self._follower_ahead(parts)
         network.hold(FetchRequest, follower, leader)
         late = (FetchRequest, follower, leader)
         yield Wait(lambda: bool(network.held[late]), 500)
+        yield from self._two_elections(parts)
+        network.release(late)
+        yield self._pass(200)
+
+    def _stuck_fetch(self, parts: Parts) -> Story:
+        yield from self._follower_ahead(parts)
+        with self._stopped_after_reading(parts) as thread:
+            yield Wait(lambda: thread.is_stopped, 1_000)
+            yield from self._two_elections(parts)
+            thread.may_go_on = True
+            yield self._pass(200)
+
+    def _follower_ahead(self, parts: Parts) -> Story:
+        """The preferred leader is the one that has less than the follower."""
+        leader, between, follower = parts.leader, parts.one, parts.other
+        self._cluster.admin.move(parts.key, [between, leader, follower])
+        wanted = (between, leader, follower)
+        yield Wait(lambda: parts.now.replicas == wanted, 1_000)
+        self._network.hold(FetchRequest, between, leader)
+        yield Wait(lambda: parts.end(follower) > parts.end(between), 500)
+
+    def _two_elections(self, parts: Parts) -> Story:
+        """The follower cuts off what it had ahead, and the leader of before leads again."""
+        cluster, network, random = self._cluster, self._network, self._world.random
+        leader, between, follower = parts.leader, parts.one, parts.other
         yield self._pass(self._world.between(1, 50))
         end = parts.end(follower)
         if random.random() < 0.5:
@@ -138,8 +169,31 @@ class Stories:
         parts.node(between).stop()
         yield Wait(lambda: parts.now.leader == leader, 2_000)
         yield Wait(lambda: parts.leads(leader), 1_500)
-        network.release(late)
-        yield self._pass(200)
+
+    @contextmanager
+    def _stopped_after_reading(self, parts: Parts) -> Iterator[StoppedThread]:
+        """The next fetch of the follower is read, and then its thread stands still."""
+        network, world, thread = self._network, self._world, StoppedThread()
+        real = Partition.read_records
+
+        def read_records(partition: Partition, *given: Any) -> Any:
+            result = real(partition, *given)
+            is_it = (
+                network.arrived == (FetchRequest, parts.other, parts.leader)
+                and world.node == parts.leader
+                and partition.topic_partition == parts.key
+                and partition.is_leader
+            )
+            if is_it and not thread.is_stopped:
+                thread.is_stopped = True
+                world.stand_still(lambda: thread.may_go_on or self._is_over, 6_000)
+            return result
+
+        with patch.object(Partition, "read_records", read_records):
+            try:
+                yield thread
+            finally:
+                thread.may_go_on = True
 
     # ---- H-6
 

@@ -69,7 +69,14 @@ class World:
             what()
             self.events += 1
             self.after_event()
-        self.ms = end_ms
+        self.ms = max(self.ms, end_ms)
+
+    def stand_still(self, until: Callable[[], bool], limit_ms: int) -> None:
+        """The thread that calls this is not scheduled for a while; everything else goes on."""
+        node, end_ms = self.node, self.ms + limit_ms
+        while not until() and self.ms < end_ms:
+            self.run_until(self.ms + 1)
+        self.node = node
 
     def chance(self, probability: float) -> bool:
         return probability > 0 and self.random.random() < probability
