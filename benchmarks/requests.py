@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from server.network import channel
+from server.network import transport
 from server.network.api import Api, Cost
 from server.network.listeners import Listener
 from server.network.socket_server import SocketServer, SocketServerConfig, keep_freed_memory
@@ -165,7 +165,7 @@ def slices() -> None:
                 sock.sendmsg([header, os.pread(file.fileno(), size, 0), tail])
 
             def sendfile(size: int = size) -> None:
-                sock.send(header, channel._MSG_MORE)
+                sock.send(header, transport._MSG_MORE)
                 sent = 0
                 while sent < size:
                     sent += os.sendfile(sock.fileno(), file.fileno(), sent, size - sent)

@@ -1,4 +1,4 @@
-"""A connection with its socket, and how answers get into it.
+"""A connection with its transport, and how answers get into it.
 
 Bytes that stand together are gathered into one sendmsg, announced with MSG_MORE if record data
 follow; record data go from file to socket with sendfile, except small pieces, which are read and
@@ -7,14 +7,14 @@ gathered (one system call less). What the socket does not take stays in the outb
 
 from __future__ import annotations
 
-import select
-import socket
 from typing import TYPE_CHECKING, Any
 
 from server.network.connection import Connection, ConnectionLimits
+from server.network.poller import READ
 
 if TYPE_CHECKING:
     from server.network.processor import Processor
+    from server.network.transport import Transport
     from wire.primitives import Part
 
 SENDFILE_BYTES_MAX = 1 << 20
@@ -27,16 +27,10 @@ BYTES = (bytes, bytearray, memoryview)
 _IOV_MAX = 512
 _TURNS = 4
 """Large pieces of one answer sent before other connections have their turn."""
-_MSG_MORE = getattr(socket, "MSG_MORE", 0)
-
-READ = select.EPOLLIN | select.EPOLLRDHUP if hasattr(select, "epoll") else 1
-WRITE = select.EPOLLOUT if hasattr(select, "epoll") else 4
-GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR if hasattr(select, "epoll") else 0
-MUTED = select.EPOLLRDHUP if hasattr(select, "epoll") else 0
 
 
 class Channel(Connection):
-    """A connection with its socket, as handlers and the processor see it (Kafka's KafkaChannel).
+    """A connection with its transport, as handlers and the processor see it (Kafka's KafkaChannel).
 
     `principal` is who the peer is; `local_host` and `local_port` are the address it dialled. With
     authentication `limits` starts with a small `frame_bytes_max` (sasl.server.max.receive.size) and
@@ -59,12 +53,12 @@ class Channel(Connection):
         "processor",
         "security_protocol",
         "slice_sent",
-        "sock",
+        "transport",
     )
 
     def __init__(
         self,
-        sock: socket.socket,
+        transport: Transport,
         processor: Processor,
         limits: ConnectionLimits,
         *,
@@ -73,17 +67,15 @@ class Channel(Connection):
         peer_host: str,
     ) -> None:
         super().__init__(limits, processor.now_ms)
-        self.sock = sock
-        self.fd = sock.fileno()
+        self.transport = transport
+        self.fd = transport.fd
         self.processor = processor
         self.connection_id = connection_id
         self.listener_name = listener_name
         self.security_protocol = "PLAINTEXT"
         self.principal = "User:ANONYMOUS"
         self.peer_host = peer_host
-        local = sock.getsockname()
-        self.local_host: str = local[0].removeprefix("::ffff:")
-        self.local_port: int = local[1]
+        self.local_host, self.local_port = transport.local_address
         self.client_id = ""
         self.client_id_raw = b""
         self.client_software = ("unknown", "unknown")
@@ -102,7 +94,7 @@ class Channel(Connection):
         if len(outbox) == 1:
             part = outbox[0]
             if isinstance(part, bytearray):  # the common case: one small answer
-                sent = self.sock.send(part)
+                sent = self.transport.send(part)
                 self.processor.bytes_out += sent
                 if sent == len(part):
                     outbox.clear()
@@ -124,16 +116,16 @@ class Channel(Connection):
         """Send the bytes in front of the outbox with one call; False if some are left."""
         count = 0
         size = 0
-        flags = 0
+        is_more = False
         for part in outbox:
             if not isinstance(part, BYTES):
-                flags = _MSG_MORE
+                is_more = True
                 break
             if count == _IOV_MAX:
                 break
             count += 1
             size += len(part)
-        sent = self.sock.sendmsg(outbox[:count], (), flags)  # type: ignore[arg-type]
+        sent = self.transport.send_parts(outbox[:count], is_more)
         self.processor.bytes_out += sent
         if sent == size:
             del outbox[:count]
@@ -146,7 +138,7 @@ class Channel(Connection):
         part: Any = outbox[0]
         left = len(part) - self.slice_sent
         if left:
-            sent = part.send_to(self.fd, self.slice_sent, min(left, SENDFILE_BYTES_MAX))
+            sent = self.transport.send_file(part, self.slice_sent, min(left, SENDFILE_BYTES_MAX))
             self.processor.bytes_out += sent
             self.slice_sent += sent
             left -= sent
@@ -155,51 +147,6 @@ class Channel(Connection):
             self.slice_sent = 0
             del outbox[0]
         return 0 if self.slice_sent < SENDFILE_BYTES_MAX else 1
-
-
-class _SelectorPoller:
-    """The face of select.epoll on a platform without it."""
-
-    def __init__(self) -> None:
-        import selectors
-
-        self._selector = selectors.DefaultSelector()
-
-    @staticmethod
-    def _events(mask: int) -> int:
-        return (1 if mask & READ else 0) | (2 if mask & WRITE else 0)
-
-    def register(self, fd: int, mask: int) -> None:
-        self._selector.register(fd, self._events(mask))
-
-    def modify(self, fd: int, mask: int) -> None:
-        events = self._events(mask)
-        registered = fd in self._selector.get_map()
-        if not events:
-            if registered:
-                self._selector.unregister(fd)
-        elif registered:
-            self._selector.modify(fd, events)
-        else:
-            self._selector.register(fd, events)
-
-    def unregister(self, fd: int) -> None:
-        if fd in self._selector.get_map():
-            self._selector.unregister(fd)
-
-    def poll(self, timeout: float) -> list[tuple[int, int]]:
-        ready = self._selector.select(timeout)
-        return [
-            (key.fd, (READ if events & 1 else 0) | (WRITE if events & 2 else 0))
-            for key, events in ready
-        ]
-
-    def close(self) -> None:
-        self._selector.close()
-
-
-def new_poller() -> Any:
-    return select.epoll() if hasattr(select, "epoll") else _SelectorPoller()
 
 
 def _consume(outbox: list[Part], sent: int) -> None:

@@ -33,16 +33,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from server.network.channel import (
-    BYTES,
-    GONE,
-    MUTED,
-    READ,
-    WRITE,
-    Channel,
-    new_poller,
-    release_slices,
-)
+from server.network.channel import BYTES, Channel, release_slices
+from server.network.poller import GONE, MUTED, READ, WRITE, new_poller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -242,7 +234,7 @@ class Processor:
                 self._serve(channel)
         if channel.closed:
             return
-        if event & select.POLLIN and channel.reading:
+        if event & (select.POLLIN | channel.transport.wants) and channel.reading:
             if not channel.frames:
                 self._read(channel)
             elif channel.in_flight is not None:
@@ -261,8 +253,9 @@ class Processor:
         if is_large and not self._may_read(channel):
             return
         try:
-            data = channel.sock.recv(channel.read_bytes())
+            data = channel.transport.recv(channel.read_bytes())
         except (BlockingIOError, InterruptedError):
+            self._settle(channel)  # the transport may want something else
             return
         except OSError:
             self._close(channel)
@@ -400,6 +393,7 @@ class Processor:
             interest = 0
         if channel.send_stalled_ms >= 0:
             interest = (interest & ~select.POLLIN) | WRITE
+        interest |= channel.transport.wants
         if interest != channel.interest:
             self._set_interest(channel, interest)
 
@@ -461,7 +455,7 @@ class Processor:
     def _register(self, channel: Channel) -> None:
         if self._draining or self._stopping:
             channel.closed = True
-            channel.sock.close()
+            channel.transport.close()
             self._quotas.release(channel.peer_host)
             return
         self.channels[channel.fd] = channel
@@ -477,7 +471,7 @@ class Processor:
         self.connections_closed += 1
         del self.channels[channel.fd]
         self._set_interest(channel, 0)
-        channel.sock.close()
+        channel.transport.close()
         self._quotas.release(channel.peer_host)
         if channel.charged_bytes:
             self._give_memory_back(channel)

@@ -38,6 +38,7 @@ from server.network.connection import ConnectionLimits
 from server.network.limits import ConnectionQuotas, MemoryPool
 from server.network.processor import Processor
 from server.network.request_channel import RequestChannel
+from server.network.transport import PlaintextTransport, TransportOf
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,6 +132,7 @@ class SocketServer:
         apis: Mapping[int, Api],
         clock_ms: Callable[[], int] = monotonic_ms,
         inter_broker_name: str = "",
+        transport_of: TransportOf = PlaintextTransport,
     ) -> None:
         self.config = config
         self.listeners = listeners
@@ -149,6 +151,7 @@ class SocketServer:
             for index in range(max(1, config.num_network_threads))
         ]
         self._clock_ms = clock_ms
+        self._transport_of = transport_of
         self._limits = config.connection_limits()
         self._reserved = inter_broker_name if len(listeners) > 1 else ""
         self._next_id = itertools.count()
@@ -183,7 +186,7 @@ class SocketServer:
         """A connection for one of the processors, which take them in turn."""
         connection_id = next(self._next_id)
         return Channel(
-            sock,
+            self._transport_of(sock),
             self.processors[connection_id % len(self.processors)],
             self._limits,
             listener_name=listener_name,

@@ -16,6 +16,7 @@ import time
 from struct import Struct
 from typing import TYPE_CHECKING, TypeVar
 
+from server.network.transport import PlaintextTransport, Transport
 from server.peers.peer_client import FRAME_BYTES_MAX, set_peer_options
 from wire.errors import MalformedFrame
 from wire.frame import decode_response_header, encode_request
@@ -47,6 +48,7 @@ class BlockingPeer:
         self._timeout_s = timeout_s
         self._correlation_id = 0
         self._socket: socket.socket | None = None
+        self._transport: Transport | None = None
         self._closed = False
         self._in_use = threading.Lock()
 
@@ -58,8 +60,7 @@ class BlockingPeer:
         """
         with self._in_use:
             try:
-                sock = self._connected()
-                return self._exchange(sock, request, version, response_class)
+                return self._exchange(self._connected(), request, version, response_class)
             except BlockingIOError:  # SO_RCVTIMEO and SO_SNDTIMEO say it so
                 self._drop_socket()
                 raise TimeoutError(f"{self._host}:{self._port} did not answer in time") from None
@@ -87,38 +88,39 @@ class BlockingPeer:
             self._in_use.release()
 
     def _exchange(
-        self, sock: socket.socket, request: Request, version: int, response_class: type[_R]
+        self, transport: Transport, request: Request, version: int, response_class: type[_R]
     ) -> _R:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFF_FFFF
         for part in encode_request(version, self._correlation_id, self._client_id, request):
-            sock.sendall(part)  # type: ignore[arg-type]  # a request holds no file
-        (size,) = _SIZE.unpack(self._receive(sock, _SIZE.size))
+            transport.send_all(part)  # type: ignore[arg-type]  # a request holds no file
+        (size,) = _SIZE.unpack(self._receive(transport, _SIZE.size))
         if not _SIZE.size <= size <= FRAME_BYTES_MAX:
             raise MalformedFrame(f"frame size {size}")
-        frame = self._receive(sock, size)
+        frame = self._receive(transport, size)
         correlation_id, position = decode_response_header(request.api_key, version, frame)
         if correlation_id != self._correlation_id:
             raise MalformedFrame("it answers another request")
         return response_class.decode(frame, version, position)
 
     @staticmethod
-    def _receive(sock: socket.socket, size: int) -> bytes:
-        """Exactly `size` bytes; the kernel collects them, so that one call is enough."""
-        data = sock.recv(size, socket.MSG_WAITALL)
+    def _receive(transport: Transport, size: int) -> bytes:
+        """Exactly `size` bytes."""
+        data = transport.recv_all(size)
         while len(data) < size:  # a timeout, a signal, or the end
-            more = sock.recv(size - len(data), socket.MSG_WAITALL)
+            more = transport.recv_all(size - len(data))
             if not more:
                 raise ConnectionError("the peer closed the connection")
             data += more
         return data
 
-    def _connected(self) -> socket.socket:
+    def _connected(self) -> Transport:
         if self._closed:
             raise ConnectionError("this connection is closed")
-        if self._socket is None:
+        if self._transport is None:
             self._connect()
             assert self._socket is not None
-        return self._socket
+            self._transport = PlaintextTransport(self._socket)
+        return self._transport
 
     def _connect(self) -> None:
         failure: OSError = ConnectionError(f"unknown host {self._host}")
@@ -151,6 +153,6 @@ class BlockingPeer:
         raise failure
 
     def _drop_socket(self) -> None:
-        sock, self._socket = self._socket, None
+        sock, self._socket, self._transport = self._socket, None, None
         if sock is not None:
             sock.close()

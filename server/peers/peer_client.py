@@ -43,7 +43,8 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from server.network.channel import READ, WRITE, new_poller
+from server.network.poller import READ, WRITE, new_poller
+from server.network.transport import PlaintextTransport, Transport
 from wire.errors import MalformedFrame
 from wire.frame import SIZE_BYTES, FrameReader, decode_response_header, encode_request
 
@@ -283,6 +284,7 @@ class _Connection:
         self._channel = channel
         self._state = _State.IDLE
         self._socket: socket.socket | None = None
+        self._transport: Transport | None = None
         self._reader = FrameReader(FRAME_BYTES_MAX)
         self._outbox: list[Any] = []
         self._writing = True
@@ -393,7 +395,7 @@ class _Connection:
             call.complete(PeerError(f"{self!r}: {reason}"))
 
     def _drop_socket(self) -> None:
-        sock, self._socket = self._socket, None
+        sock, self._socket, self._transport = self._socket, None, None
         if sock is not None:
             self._client.unregister(sock)
             sock.close()
@@ -420,7 +422,7 @@ class _Connection:
             if self._state is _State.CONNECTED:
                 if event & WRITE and self._outbox:
                     self._write()
-                if event & (READ | _GONE):
+                if event & (READ | _GONE | self._wants):
                     self._read(now_ms)
         except (OSError, MalformedFrame) as error:
             self._lost(getattr(error, "strerror", None) or str(error), now_ms)
@@ -432,6 +434,7 @@ class _Connection:
             self._address_failed(os.strerror(code), now_ms)
         elif event & (WRITE | _GONE):
             self._state = _State.CONNECTED
+            self._transport = PlaintextTransport(self._socket)
             self._failures = 0
             self._set_writing(False)
 
@@ -457,11 +460,11 @@ class _Connection:
             self._lost(error.strerror or str(error), now_ms)
 
     def _write(self) -> None:
-        assert self._socket is not None
+        assert self._transport is not None
         outbox = self._outbox
         while outbox:
             try:
-                sent = self._socket.send(outbox[0])
+                sent = self._transport.send(outbox[0])
             except (BlockingIOError, InterruptedError):
                 break
             if sent == len(outbox[0]):
@@ -470,18 +473,24 @@ class _Connection:
                 outbox[0] = memoryview(outbox[0])[sent:]
         self._set_writing(bool(outbox))
 
+    @property
+    def _wants(self) -> int:
+        return 0 if self._transport is None else self._transport.wants
+
     def _set_writing(self, writing: bool) -> None:
+        writing = writing or self._wants & WRITE != 0
         if writing is not self._writing:
             assert self._socket is not None
             self._writing = writing
             self._client.set_writing(self._socket, writing)
 
     def _read(self, now_ms: int) -> None:
-        assert self._socket is not None
+        assert self._transport is not None
         reader = self._reader
         try:
-            data = self._socket.recv(reader.read_bytes())
+            data = self._transport.recv(reader.read_bytes())
         except (BlockingIOError, InterruptedError):
+            self._set_writing(bool(self._outbox))
             return
         if not data:
             self._lost("the peer closed the connection", now_ms)

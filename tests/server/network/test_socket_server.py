@@ -18,7 +18,9 @@ import pytest
 
 from server.network.api import Api, Cost
 from server.network.listeners import Listener
+from server.network.poller import WRITE
 from server.network.socket_server import BindError, SocketServer, SocketServerConfig
+from server.network.transport import PlaintextTransport
 from tests.server.wire_client import WireClient, request_bytes
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
@@ -528,7 +530,7 @@ def test_a_reader_that_stops_holds_no_memory_and_starts_nothing_more():
         stopped.sock.sendall(request_bytes(heartbeat(1), 4, 1))
         (channel,) = [
             c for c in server.processors[0].channels.values()
-            if c.sock.getpeername() == stopped.sock.getsockname()
+            if c.transport.sock.getpeername() == stopped.sock.getsockname()
         ]  # fmt: skip
         wait_until(lambda: channel.send_stalled_ms >= 0)
         before = server.processors[0].requests
@@ -725,10 +727,10 @@ def test_sockets_are_told_to_send_at_once_and_to_find_vanished_peers(served):
     with WireClient(server.port) as client:
         client.ask(heartbeat(1), 4)
         (channel,) = server.processors[0].channels.values()
-        assert channel.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        assert channel.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert channel.transport.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert channel.transport.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         if hasattr(socket, "TCP_KEEPIDLE"):
-            assert channel.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+            assert channel.transport.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
 
 
 def test_stopping_answers_what_is_in_flight_and_wakes_long_polls():
@@ -876,10 +878,10 @@ def test_a_request_leaves_no_reference_cycle_behind(served):
 
 
 def test_the_platforms_without_epoll_are_served_too(monkeypatch):
-    from server.network import channel, processor
+    from server.network import poller, processor
 
     with monkeypatch.context() as patched:
-        patched.setattr(processor, "new_poller", channel._SelectorPoller)
+        patched.setattr(processor, "new_poller", poller._SelectorPoller)
         with running() as (server, handlers), WireClient(server.port) as client:
             assert client.ask(heartbeat(1), 4).error_code == 1
             client.send(fetch(number=4), 12)
@@ -889,3 +891,35 @@ def test_the_platforms_without_epoll_are_served_too(monkeypatch):
             assert client.read(FETCH, 12)[1].session_id == 4
             assert client.read(HEARTBEAT, 4)[1].error_code == 2
     assert hasattr(select, "epoll")
+
+
+class Reluctant(PlaintextTransport):
+    """As TLS may: it reads only after the socket could be written, and says so."""
+
+    __slots__ = ("recv",)
+
+    def __init__(self, sock):
+        super().__init__(sock)
+        plain = self.recv
+
+        def recv(count):
+            self.wants ^= WRITE
+            if self.wants:
+                raise BlockingIOError
+            return plain(count)
+
+        self.recv = recv
+
+
+def test_a_transport_may_want_to_write_before_it_can_read():
+    handlers = Handlers()
+    server = SocketServer(
+        SocketServerConfig(), LOOPBACK, handlers.broker, handlers.apis(), transport_of=Reluctant
+    )
+    server.start()
+    try:
+        with WireClient(server.port) as client:
+            for number in range(3):
+                assert client.ask(heartbeat(number), 4).error_code == number
+    finally:
+        server.shutdown(2.0)
