@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help run test lint compat compat-cluster chaos compat-spark compat-pipeline fuzz sim sim-mutants bench bench-quick bench-micro clean
+.PHONY: help run test lint compat compat-cluster chaos compat-spark compat-pipeline fuzz soak sim sim-mutants workflows bench bench-quick bench-micro clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -23,7 +23,7 @@ lint: $(VENV)/.spark  ## ruff, mypy --strict, import contracts
 	$(BIN)/lint-imports
 
 compat: $(VENV)/.test  ## real clients (Python, C, Java, kcat) against a real broker process
-	$(BIN)/python -m pytest compat_tests --ignore=compat_tests/spark --ignore=compat_tests/pipeline --ignore=compat_tests/cluster --ignore=compat_tests/java/test_mixed_cluster.py $(ARGS)
+	$(BIN)/python -m pytest compat_tests --ignore=compat_tests/spark --ignore=compat_tests/pipeline --ignore=compat_tests/cluster --ignore=compat_tests/soak --ignore=compat_tests/java/test_mixed_cluster.py $(ARGS)
 
 compat-cluster: $(VENV)/.test  ## three nodes under kills, pauses, partitions, bad disks; one of them Apache Kafka
 	$(BIN)/python -m pytest compat_tests/cluster compat_tests/java/test_mixed_cluster.py $(ARGS)
@@ -41,12 +41,20 @@ N ?= 100000
 fuzz: $(VENV)/.test  ## wild requests to every listener, honest clients beside them: N=1000000 SEED=17
 	$(BIN)/python -m compat_tests.fuzz --requests $(N) --seed $(or $(SEED),1) $(ARGS)
 
+SOAK_MINUTES ?= 3
+soak: $(VENV)/.test  ## churn against one broker, whose memory, threads and files stay (SOAK_MINUTES=60)
+	SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m pytest compat_tests/soak -s $(ARGS)
+
 SEEDS ?= 300
 sim: $(VENV)/.test  ## whole clusters in virtual time: SEEDS=10000, or one: SEED=17 (its story)
 	$(BIN)/python -m tests.sim.run $(if $(SEED),$(SEED) --story,--seeds 0-$$(($(SEEDS) - 1)))
 
 sim-mutants: $(VENV)/.test  ## faults put into the product that the simulator must notice
 	$(BIN)/python -m tests.sim.mutants $(ARGS)
+
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
+workflows:  ## check .github/workflows (needs Go)
+	go run $(ACTIONLINT) .github/workflows/*.yml
 
 bench: $(VENV)/.spark  ## every workload beside Apache Kafka 4.3.1 (ARGS="--only W4", ARGS="--list")
 	$(BIN)/python -m benchmarks --out .cache/bench $(ARGS)
