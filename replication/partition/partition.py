@@ -445,7 +445,7 @@ class Partition:
         with self.lock:
             log = self._followed_log(leader_epoch)
             if records:
-                info = log.append_as_follower(records, leader_epoch)
+                info = log.append_as_follower(records, leader_epoch, log_start_offset)
             end_offset = log.log_end_offset
             offset = high_watermark if high_watermark < end_offset else end_offset
             is_advanced = offset > log.high_watermark and log.update_high_watermark(offset)

@@ -54,7 +54,6 @@ _TURN_BYTES = 8 << 20
 _REST_BYTES = 1 << 20
 _WAIT_MS = 50
 _RETRY_MS = 1_000
-_BASE_OFFSET_BYTES = 8
 
 
 class Assign(Protocol):
@@ -271,14 +270,9 @@ class LogDirMoves:
         if read.records is None:
             return b""
         try:
-            data = read.records.read()
+            return read.records.read()
         finally:
             read.records.close()
-        base_offset = int.from_bytes(data[:_BASE_OFFSET_BYTES], "big")
-        if base_offset < offset and not future.size:
-            # The log starts within a batch, and batches are copied whole.
-            future.truncate_fully_and_start_at(base_offset)
-        return data
 
     # ------------------------------------------------------------------ changing over
 

@@ -54,6 +54,7 @@ PreparedBatch = tuple[BatchHeader, Buffer, int]
 _FEW_RECORDS = 16
 _FEW_COMPRESSED_BYTES = 4096
 _OPENING_HEADER = Struct(">21xh4x8xq14xi")  # attributes, max timestamp, records count
+_BASE_OFFSET_BYTES = 8
 
 
 def prepare_batch(
@@ -184,6 +185,20 @@ def _recompress(header: BatchHeader, records: Buffer, config: LogConfig) -> byte
         base_sequence=header.base_sequence,
         is_transactional=header.is_transactional,
     )
+
+
+def base_offset(records: Buffer) -> int:
+    """Of the first batch."""
+    return int.from_bytes(records[:_BASE_OFFSET_BYTES], "big")
+
+
+def start_of_batch_around(records: Buffer, offset: int) -> int:
+    """Where the first batch begins, if it begins before `offset` and holds it; else `offset`."""
+    try:
+        header = read_header(records)
+    except MalformedFrame:
+        return offset
+    return header.base_offset if header.base_offset < offset <= header.last_offset else offset
 
 
 def check_follower_batches(

@@ -43,8 +43,10 @@ from storage.log.append import (
     FROM_RAFT,
     AppendSource,
     PreparedBatch,
+    base_offset,
     check_follower_batches,
     prepare_batch,
+    start_of_batch_around,
 )
 from storage.log.follower_append import write_given
 from storage.log.leader_epochs import LeaderEpochCache
@@ -294,19 +296,28 @@ class PartitionLog(LogReader):
             duplicate=True,
         )
 
-    def append_as_follower(self, records: files.Buffer, leader_epoch: int) -> LogAppendInfo:
+    def append_as_follower(
+        self, records: files.Buffer, leader_epoch: int, leader_start_offset: int = 0
+    ) -> LogAppendInfo:
         """Write batches as the leader stamped them: offsets from the log's end on, ascending (E-9).
 
         The longest valid prefix is written, with one system call if it fits into one segment; a
-        partial batch at the end is left out. Raises KafkaError CORRUPT_MESSAGE if not even the
-        first batch is valid, OFFSET_OUT_OF_RANGE if it starts below the log's end,
-        FENCED_LEADER_EPOCH if it is of an epoch above `leader_epoch`, KAFKA_STORAGE_ERROR (what was
-        written before the error stays).
-        Budget: 5 us, and 2 us for each batch (benchmarks/log.py).
+        partial batch at the end is left out. A log that ends within the first batch, and holds
+        nothing above its own start or the leader's, begins anew with the whole of it: records are
+        deleted by offset, batches are copied whole (Kafka: UnexpectedAppendOffsetException). Raises
+        KafkaError CORRUPT_MESSAGE if not even the first batch is valid, OFFSET_OUT_OF_RANGE if it
+        starts below the log's end, FENCED_LEADER_EPOCH if it is of an epoch above `leader_epoch`,
+        KAFKA_STORAGE_ERROR (what was written before the error stays). Budget: 5 us, and 2 us for
+        each batch (benchmarks/log.py).
         """
         with self.lock:
             self._check_writable()
-            batches = check_follower_batches(records, self.view.end_offset, leader_epoch)
+            begin = end = self.view.end_offset
+            if base_offset(records) < end <= max(self.view.log_start_offset, leader_start_offset):
+                begin = start_of_batch_around(records, end)
+            batches = check_follower_batches(records, begin, leader_epoch)
+            if batches and begin < end:
+                self._cut(self.with_valid_indexes(lambda: plan_new_start(self, begin)))
             try:
                 info = write_given(self, records, batches)
             except OSError as error:

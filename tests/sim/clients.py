@@ -20,7 +20,12 @@ from wire.messages.admin import (
     DeleteTopicsRequest,
     ElectLeadersRequest,
 )
-from wire.messages.data import FetchRequest, FetchResponse, ProduceRequest
+from wire.messages.data import (
+    DeleteRecordsRequest,
+    FetchRequest,
+    FetchResponse,
+    ProduceRequest,
+)
 from wire.messages.groups import OffsetCommitRequest, OffsetFetchRequest
 from wire.primitives import TopicPartition
 from wire.records import Record, build_batch, iterate_headers
@@ -291,6 +296,10 @@ class Consumer:
             return
         answer = response.responses[0].partitions[0]
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and self._asked == self._leader:
+            start = self._cluster.check.start_asked_for(self._topic_id, self._key[1])
+            if self._position < start:  # as auto.offset.reset=earliest, or a little later
+                self._position = start
+                return
             raise InvariantBroken(
                 f"NoConsumerBeyondTheLog: {self._key} at {self._position} is out of range"
             )
@@ -459,6 +468,26 @@ class Administrator:
         topic = DeleteTopicsRequest.Topic(name=name, topic_id=bytes(16))
         self._world.tell(f"topic {name} is to be deleted")
         self.ask(DeleteTopicsRequest(topics=[topic], timeout_ms=5_000))
+
+    def delete_records(self, key: TopicPartition, before: int) -> None:
+        """At whoever leads, of the topic that he knows by this name; not asked again."""
+        registration = self._cluster.check.image.partition(*key)
+        if registration is None or registration.leader < 0:
+            return
+        self._world.tell(f"{key.topic}-{key[1]}: records below {before} are to be deleted")
+        partition = DeleteRecordsRequest.Topic.Partition(partition_index=key[1], offset=before)
+        topic = DeleteRecordsRequest.Topic(name=key.topic, partitions=[partition])
+        request = DeleteRecordsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS - 300)
+
+        def serve(node: SimNode, reply: Reply) -> None:
+            log = node.log(key)
+            if log is not None:
+                self._cluster.check.deletion_asked_for(key, log, before)
+            handlers.delete_records(context(node, 2, reply), request)
+
+        self._cluster.network.call(
+            None, registration.leader, serve, lambda answer: None, _TIMEOUT_MS, needs_broker=True
+        )
 
     def move(self, key: TopicPartition, replicas: list[int] | None) -> None:
         """Reassign; None cancels."""

@@ -13,7 +13,7 @@ at a time; `power_loss_is_fair` keeps to that. Where topics are synced before th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +43,7 @@ _CONFIG = {
     "replica.fetch.backoff.ms": "100",
     "replica.high.watermark.checkpoint.interval.ms": "700",
     "log.flush.offset.checkpoint.interval.ms": "1500",
+    "log.flush.start.offset.checkpoint.interval.ms": "700",
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "offsets.topic.num.partitions": "2",
@@ -80,6 +81,8 @@ class Options:
     stop_every_ms: int = 0
     move_every_ms: int = 0
     topic_every_ms: int = 0
+    records_every_ms: int = 0
+    """Between two DeleteRecords."""
     story_every_ms: int = 0
     """Between two stories of `tests.sim.stories`; 0: none is told."""
     story: str = ""
@@ -300,17 +303,22 @@ class SimCluster:
         for topic in self.check.image.topics_by_name.values():
             for index, registration in topic.partitions.items():
                 key = TopicPartition(topic.name, index)
-                contents = {self._bytes(broker, key) for broker in registration.replicas}
+                start = self._first_common(registration.replicas, key)
+                contents = {self._bytes(broker, key, start) for broker in registration.replicas}
                 if len(contents) != 1:
                     raise InvariantBroken(f"ReplicasEqual: {topic.name}-{index}")
-                self._check_values(key, dict(_values(contents.pop())))
+                self._check_values(key, dict(_values(contents.pop())), start)
 
-    def _bytes(self, broker_id: int, key: TopicPartition) -> bytes:
+    def _first_common(self, replicas: Sequence[int], key: TopicPartition) -> int:
+        """Where the log begins that begins last: deleting records is noted later than answered."""
+        logs = (self.nodes[broker].log(key) for broker in replicas)
+        return max(0 if log is None else log.log_start_offset for log in logs)
+
+    def _bytes(self, broker_id: int, key: TopicPartition, start: int) -> bytes:
         log = self.nodes[broker_id].log(key)
         assert log is not None
-        read = log.read(log.log_start_offset, 1 << 30, True, log.log_end_offset)
+        read = log.read(start, 1 << 30, True, log.log_end_offset)
         data = b"" if read.records is None else read.records.read()
-        start = log.log_start_offset
         while data and start < log.log_end_offset:  # a read ends with its segment
             last = max(header.next_offset for _, header in iterate_headers(data))
             if last >= log.log_end_offset:
@@ -321,12 +329,13 @@ class SimCluster:
             data += more.records.read()
         return data
 
-    def _check_values(self, key: TopicPartition, found: dict[int, bytes]) -> None:
+    def _check_values(self, key: TopicPartition, found: dict[int, bytes], start: int) -> None:
         for producer in self.producers:
             if producer.topic_id == self.check.image.topics_by_name[key.topic].topic_id:
                 prefix = b"%d-" % producer.producer_id
                 mine = [value for _, value in sorted(found.items()) if value.startswith(prefix)]
                 self._check_producer(key, producer, found, mine)
+                self._check_acked(key, producer, found, start)
 
     def _check_producer(
         self, key: TopicPartition, producer: Producer, found: dict[int, bytes], mine: list[bytes]
@@ -336,18 +345,24 @@ class SimCluster:
         there = set(mine)
         if len(there) != len(mine):
             raise InvariantBroken(f"Once: {key} of producer {producer.producer_id}")
+        if there - set(producer.sent.get(key[1], ())):
+            raise InvariantBroken(f"NothingMadeUp: {key}")
+
+    def _check_acked(
+        self, key: TopicPartition, producer: Producer, found: dict[int, bytes], start: int
+    ) -> None:
+        """Of what lies below `start` nothing is known, nor of what was never told its offset."""
+        there = set(found.values())
         for value, offset in producer.acked.get(key[1], ()):
-            if value not in there:
+            if value not in there and (offset >= start or not start):
                 raise InvariantBroken(f"AckedIsThere: {value!r} in {key}")
-            if offset >= 0 and found.get(offset) != value:
+            if offset >= start and found.get(offset) != value:
                 raise InvariantBroken(
                     f"AckedWhereItWasSaid: {value!r} in {key} at {offset}: {found.get(offset)!r}"
                 )
         for value in producer.given_up.get(key[1], ()):
-            if value not in there:
+            if value not in there and not start:
                 raise InvariantBroken(f"RefusedOnlyIfThere: {value!r} in {key}")
-        if there - set(producer.sent.get(key[1], ())):
-            raise InvariantBroken(f"NothingMadeUp: {key}")
 
 
 def _values(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -376,6 +391,7 @@ class Faults:
         self._every(options.stop_every_ms, self._stop)
         self._every(options.move_every_ms, self._move)
         self._every(options.topic_every_ms, self._topic)
+        self._every(options.records_every_ms, self._records)
         self._topics = 0
         self._stories = Stories(cluster)
 
@@ -463,6 +479,17 @@ class Faults:
         key = TopicPartition("orders", random.randrange(cluster.options.partitions))
         replicas = random.sample(list(cluster.nodes), 3)
         cluster.admin.move(key, replicas if random.random() < 0.8 else None)
+
+    def _records(self) -> None:
+        """Some of what was shown is deleted."""
+        random, check = self._world.random, self._cluster.check
+        topics = check.image.topics_by_name
+        name = random.choice([name for name in ("orders", "passing") if name in topics])
+        index = random.choice(sorted(topics[name].partitions))
+        exposed = check.exposed.get((topics[name].topic_id, index))
+        if exposed is not None and exposed.end:
+            before = self._world.between(0, exposed.end)
+            self._cluster.admin.delete_records(TopicPartition(name, index), before)
 
     def _topic(self) -> None:
         """A topic that comes and goes, with a name that comes again."""

@@ -7,6 +7,7 @@
     LeadsAsRegistered         nobody leads by what the metadata says of an earlier incarnation (B-3)
     LeaderInIsr               who leads in the metadata stands in the ISR
     OrderOfOffsets            log start <= LSO <= HW <= LEO
+    StartsWhereAskedFor       no log begins behind what DeleteRecords asked for, of its own topic id
     HWNeverGoesBack           while a process runs, and in one leader epoch (H-1); one that was read
                               from a disk whose page cache was lost may have outlived its records
     StrongIsr                 what was below any presumed leader's HW, or acknowledged, is on every
@@ -92,6 +93,7 @@ class Invariants:
         """The newest that any node has."""
         self.exposed: dict[tuple[bytes, int], Exposed] = {}
         self.raft_leaders: dict[int, int] = {}
+        self._asked_starts: dict[tuple[bytes, int], int] = {}
         self._metadata: list[tuple[int, int, int, str]] = []
         self._metadata_at: dict[int, int] = {}
         self._leaders: dict[tuple[bytes, int, int], int] = {}
@@ -148,6 +150,16 @@ class Invariants:
             and node.node_id in registration.replicas
         )
 
+    def deletion_asked_for(self, key: TopicPartition, log: PartitionLog, before: int) -> None:
+        """DeleteRecords is about to be served by this log."""
+        assert log.topic_id is not None
+        own = log.topic_id, key[1]
+        self._asked_starts[own] = max(before, self._asked_starts.get(own, 0))
+
+    def start_asked_for(self, topic_id: bytes, index: int) -> int:
+        """Up to where records may be gone, because somebody asked for it."""
+        return self._asked_starts.get((topic_id, index), 0)
+
     def node_gone(self, node: SimNode) -> None:
         for key in [k for k in self._watermarks if k[0] == node.node_id]:
             del self._watermarks[key]
@@ -199,6 +211,12 @@ class Invariants:
                 "OrderOfOffsets",
                 f"{partition} on {node.node_id}: start {log.log_start_offset}, "
                 f"LSO {log.last_stable_offset}, HW {watermark}, LEO {end}",
+            )
+        if log.log_start_offset > self._asked_starts.get(key, 0):
+            raise self.broken(
+                "StartsWhereAskedFor",
+                f"{partition} on {node.node_id} begins at {log.log_start_offset}, "
+                f"asked for was {self._asked_starts.get(key, 0)}",
             )
         epoch = partition.leader_epoch
         if self._epochs.get(own, -1) > epoch:
@@ -366,9 +384,10 @@ class Invariants:
         incarnation, truncations, done = exposed.compared.get(node.node_id, (-1, -1, 0))
         if (incarnation, truncations) != (node.incarnation, log.truncations):
             done = 0
+        done = max(done, log.log_start_offset)
         if done >= end:
             return
-        for batch in batches_of(log, max(done, log.log_start_offset), end):
+        for batch in batches_of(log, done, end):
             known = exposed.batches.get(batch.base_offset)
             if known != batch:
                 raise self.broken(

@@ -35,7 +35,8 @@ from replication.raft.log import RaftLog
 from replication.replicas import replica_reads
 from server.coordinator.held import HeldAnswers
 from server.coordinator.shard import Shard
-from storage.log import follower_append, log_sync
+from storage.dir_checkpoints import DirCheckpoints
+from storage.log import follower_append, log_sync, partition_log
 from tests.sim.cluster import Options
 from tests.sim.run import SCENARIOS, simulate
 from tests.sim.world import InvariantBroken
@@ -291,6 +292,14 @@ def _end_a_fetcher_in_use() -> AbstractContextManager[Any]:
     return patch.object(ReplicaFetcherManager, "_look_at", look_at)
 
 
+def _checkpoints_outlive_logs() -> AbstractContextManager[Any]:
+    return patch.object(DirCheckpoints, "forget", lambda self, key: None)
+
+
+def _refuse_the_batch_around_the_start() -> AbstractContextManager[Any]:
+    return patch.object(partition_log, "start_of_batch_around", lambda records, offset: offset)
+
+
 _HASTY = {
     "config": {
         "controller.quorum.election.timeout.ms": "120",
@@ -336,6 +345,9 @@ MUTANTS = (
            20, {}),
     Mutant("a follower serves consumers to its log's end", _followers_serve_to_their_end, "network",
            60, {}),
+    Mutant("a log's checkpoints outlive it", _checkpoints_outlive_logs, "deletions", 20, {}),
+    Mutant("followers refuse a batch around the leader's start", _refuse_the_batch_around_the_start,
+           "deletions", 20, {}),
     Mutant("a deleted topic answers a fetch of quiet ones", _answer_for_the_unknown, "topics", 5,
            {}),
     Mutant("a partition comes to a fetcher that ends", _end_a_fetcher_in_use, "rolling", 5, {}),

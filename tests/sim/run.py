@@ -34,6 +34,9 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "failed syncs": {"flushes": True, "sync_fails_every_ms": 2_000, "power_every_ms": 5_000},
     "reassignments": {"move_every_ms": 1_200, "brokers": 4},
     "topics": {"topic_every_ms": 1_500, "stop_every_ms": 3_000},
+    "deletions": {
+        "records_every_ms": 300, "topic_every_ms": 900, "crash_every_ms": 1_500, "down_ms": 500,
+    },
     "slow threads": {"loss": 0.03, "slow": 0.15, "cut_every_ms": 1_500, "lag": 0.5, "lag_ms": 300},
     "stories": {
         "story_every_ms": 200, "cut_every_ms": 0, "pause_every_ms": 0, "crash_every_ms": 0,

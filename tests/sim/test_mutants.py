@@ -17,6 +17,7 @@ QUICK = {
     "a fetch counts in another epoch than it was read in": "StrongIsr",
     "a deleted topic answers a fetch of quiet ones": "NothingHurries",
     "a coordinator's shard resets on any fault": "NobodyElsePays",
+    "a log's checkpoints outlive it": "StartsWhereAskedFor",
 }
 
 

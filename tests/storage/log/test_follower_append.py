@@ -121,3 +121,53 @@ def test_no_bytes_a_leader_might_send_break_the_log(tmp_path: Path) -> None:
         ErrorCode.RECORD_LIST_TOO_LARGE,
     }
     assert not log.is_offline
+
+
+def test_an_empty_log_that_begins_within_a_batch_begins_with_the_whole_of_it(
+    tmp_path: Path,
+) -> None:
+    """Records were deleted up to the middle of a batch, and a follower begins anew there."""
+    sent = batch("a", "b", "c", base_offset=4, leader_epoch=2) + stored("d", 7, 2)
+    log = make_log(tmp_path)
+    log.truncate_fully_and_start_at(5)
+    info = log.append_as_follower(sent, 2)
+    assert (info.first_offset, info.last_offset) == (4, 7)
+    assert (log.log_start_offset, log.log_end_offset) == (4, 8)
+    assert read_bytes(log, 5) + read_bytes(log, 7) in (sent, sent + read_bytes(log, 7))
+    assert [path.name for path in log.directory.glob("*.log")] == ["00000000000000000004.log"]
+    again = make_log(tmp_path)
+    assert (again.log_start_offset, again.log_end_offset) == (4, 8)
+
+
+def test_a_log_that_has_only_what_its_leader_deleted_begins_anew_around_its_end(
+    tmp_path: Path,
+) -> None:
+    """It was cut where the leader's log starts, which is in the middle of another batch there."""
+    log = make_log(tmp_path)
+    log.append_as_follower(b"".join(run(5)), 1)
+    sent = batch("c", "d", "e", base_offset=4, leader_epoch=2)
+    with pytest.raises(KafkaError):
+        log.append_as_follower(sent, 2, leader_start_offset=4)
+    log.append_as_follower(sent, 2, leader_start_offset=5)
+    assert (log.log_start_offset, log.log_end_offset) == (4, 7)
+    assert read_bytes(log, 5) == sent
+
+
+@pytest.mark.parametrize("start", [7, 3])
+def test_a_batch_that_does_not_hold_the_start_of_an_empty_log_is_refused_below_it(
+    tmp_path: Path, start: int
+) -> None:
+    log = make_log(tmp_path)
+    log.truncate_fully_and_start_at(7)
+    with pytest.raises(KafkaError) as refused:
+        log.append_as_follower(batch("a", "b", "c", base_offset=start - 3, leader_epoch=2), 2)
+    assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (log.log_start_offset, log.log_end_offset) == (7, 7)
+
+
+def test_a_log_with_records_takes_no_batch_that_begins_below_its_end(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    log.append_as_follower(stored("x", 0, 2), 2)
+    with pytest.raises(KafkaError) as refused:
+        log.append_as_follower(batch("a", "b", base_offset=0, leader_epoch=2), 2)
+    assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
