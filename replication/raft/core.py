@@ -14,14 +14,8 @@ Here is what a quorum of one voter needs: state, log, commit, becoming leader. T
 other replicas are `peers`, loaded when there are some: with `answers` (what we are asked),
 `election` and `fetcher` (what we ask), `voter_changes`.
 
-Roles and moves (a move not listed is our bug and raises):
-    UNATTACHED  -> UNATTACHED, PROSPECTIVE, CANDIDATE, FOLLOWER  knows the epoch, no leader
-    PROSPECTIVE -> UNATTACHED, CANDIDATE, FOLLOWER               asks if it would get votes
-    CANDIDATE   -> UNATTACHED, PROSPECTIVE, LEADER, FOLLOWER     asks for votes in a new epoch
-    LEADER      -> UNATTACHED, FOLLOWER, RESIGNED                appends and commits
-    FOLLOWER    -> UNATTACHED, PROSPECTIVE, FOLLOWER             fetches from the leader
-    RESIGNED    -> UNATTACHED, CANDIDATE, FOLLOWER               led this epoch, will not again
-UNATTACHED -> UNATTACHED: a vote given, or a higher epoch. Moves to the same epoch never clear a
+Roles and the moves between them are values of `roles`: what ends with a role is its own (timeout,
+what the leader said, what a leader knows). Moves to the same epoch never clear a
 vote; a move to a higher epoch always does. Only a sole voter goes to CANDIDATE without a pre-vote.
 An observer is UNATTACHED or FOLLOWER (RESIGNED when it was removed while it led).
 
@@ -45,7 +39,6 @@ Steps must come from one thread. Call `step(Tick(), now_ms)` no later than `dead
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from replication.raft.leader_state import LeaderState
@@ -64,6 +57,16 @@ from replication.raft.own_events import (
     Tick,
     VotersAppended,
 )
+from replication.raft.roles import (
+    TRANSITIONS,
+    Candidate,
+    EpochState,
+    Follower,
+    Leader,
+    Resigned,
+    Role,
+    Unattached,
+)
 from replication.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterHistory, VoterSet
 
 if TYPE_CHECKING:
@@ -80,27 +83,6 @@ class Random(Protocol):
     def randrange(self, stop: int, /) -> int: ...
 
 
-class Role(Enum):
-    """What this replica is in its epoch."""
-
-    UNATTACHED = "unattached"
-    PROSPECTIVE = "prospective"
-    CANDIDATE = "candidate"
-    LEADER = "leader"
-    FOLLOWER = "follower"
-    RESIGNED = "resigned"
-
-
-TRANSITIONS: Mapping[Role, frozenset[Role]] = {
-    Role.UNATTACHED: frozenset({Role.UNATTACHED, Role.PROSPECTIVE, Role.CANDIDATE, Role.FOLLOWER}),
-    Role.PROSPECTIVE: frozenset({Role.UNATTACHED, Role.CANDIDATE, Role.FOLLOWER}),
-    Role.CANDIDATE: frozenset({Role.UNATTACHED, Role.PROSPECTIVE, Role.LEADER, Role.FOLLOWER}),
-    Role.LEADER: frozenset({Role.UNATTACHED, Role.FOLLOWER, Role.RESIGNED}),
-    Role.FOLLOWER: frozenset({Role.UNATTACHED, Role.PROSPECTIVE, Role.FOLLOWER}),
-    Role.RESIGNED: frozenset({Role.UNATTACHED, Role.CANDIDATE, Role.FOLLOWER}),
-}
-
-
 class RaftCore:
     """One replica of the quorum's log. Owner: the raft driver's thread.
 
@@ -109,7 +91,6 @@ class RaftCore:
     """
 
     __slots__ = (
-        "_changes",
         "_election",
         "_fetcher",
         "_random",
@@ -117,25 +98,20 @@ class RaftCore:
         "can_vote",
         "cluster_id",
         "config",
+        "current",
         "deadline_ms",
         "endpoints",
         "high_watermark",
         "history",
         "is_stopping",
         "key",
-        "leader",
         "leader_endpoints",
-        "leader_high_watermark",
         "led_until_stop",
         "listener_name",
         "log",
         "log_view",
         "node_id",
-        "role",
         "state",
-        "timeout_ms",
-        "told_epoch",
-        "update_ms",
     )
 
     def __init__(
@@ -167,26 +143,16 @@ class RaftCore:
             Peer(-2 - index, host, port) for index, (host, port) in enumerate(bootstrap)
         )
         self.can_vote = can_vote
-        self.role = Role.UNATTACHED
+        self.current: EpochState = Unattached()
         self.state = ElectionState()
         self.log = LogPosition(0, 0)
         self.high_watermark = -1
         self.deadline_ms: int | None = None
-        self.leader_high_watermark = -1
-        """What the present leader said last; not bounded by how far our log goes."""
         self.is_stopping = False
         self.led_until_stop = False
-        self.leader: LeaderState | None = None
         self.leader_endpoints: tuple[Endpoint, ...] = ()
         """As the leader told them, when it is another."""
-        self.timeout_ms: int | None = None
-        """When the role's patience ends."""
-        self.update_ms = 0
-        """When we may tell the leader (again) that the voter set is wrong about us."""
-        self.told_epoch = -1
-        """The epoch whose leader knows about us, a static voter (kraft.version 0)."""
         self._random = random
-        self._changes: VoterChanges | None = None
         self._election: Election | None = None
         self._fetcher: Fetcher | None = None
 
@@ -199,6 +165,16 @@ class RaftCore:
     @property
     def leader_id(self) -> int:
         return self.state.leader_id
+
+    @property
+    def role(self) -> Role:
+        return self.current.role
+
+    @property
+    def leader(self) -> LeaderState | None:
+        """What we know as leader; None when we do not lead."""
+        current = self.current
+        return current.state if isinstance(current, Leader) else None
 
     @property
     def is_leader(self) -> bool:
@@ -222,11 +198,16 @@ class RaftCore:
         """Is all that the leader has committed, as far as we know, below our high watermark."""
         if self.is_leader:
             return self.has_committed_in_epoch
-        return 0 <= self.leader_high_watermark <= self.high_watermark
+        current = self.current
+        return (
+            isinstance(current, Follower)
+            and 0 <= current.leader_high_watermark <= self.high_watermark
+        )
 
     @property
     def has_committed_in_epoch(self) -> bool:
-        return self.leader is not None and self.high_watermark > self.leader.epoch_start_offset
+        leader = self.leader
+        return leader is not None and self.high_watermark > leader.epoch_start_offset
 
     @property
     def told_high_watermark(self) -> int:
@@ -254,12 +235,18 @@ class RaftCore:
     @property
     def changes(self) -> VoterChanges:
         """Changes of the voter set under this leadership."""
-        assert self.leader is not None, "only a leader changes voters"
-        if self._changes is None:
+        current = self.current
+        assert isinstance(current, Leader), "only a leader changes voters"
+        if current.changes is None:
             from replication.raft.voter_changes import VoterChanges
 
-            self._changes = VoterChanges(self)
-        return self._changes
+            return current.take(VoterChanges(self))
+        return current.changes
+
+    @property
+    def _changes_begun(self) -> VoterChanges | None:
+        """Those of this leadership, if there were any."""
+        return self.current.changes if isinstance(self.current, Leader) else None
 
     def random_below(self, stop: int) -> int:
         return self._random.randrange(stop)
@@ -301,20 +288,22 @@ class RaftCore:
         ready = Ready()
         handler = _HANDLERS.get(type(event)) or _with_peers().HANDLERS[type(event)]
         handler(self, event, ready, now_ms)
-        if self.leader is not None:
-            self._poll_leader(self.leader, ready, now_ms)
+        leader = self.leader
+        if leader is not None:
+            self._poll_leader(leader, ready, now_ms)
         else:
             _with_peers().POLLS[self.role](self, ready, now_ms)
         self.deadline_ms = self._next_deadline()
         return ready
 
     def _next_deadline(self) -> int | None:
-        deadlines = [self.timeout_ms]
-        if self.leader is not None:
-            deadlines.append(self.leader.quorum_deadline_ms)
-            deadlines.append(self.leader.announce_ms)
-            if self._changes is not None:
-                deadlines.append(self._changes.deadline_ms)
+        deadlines = [self.current.timeout_ms]
+        leader, changes = self.leader, self._changes_begun
+        if leader is not None:
+            deadlines.append(leader.quorum_deadline_ms)
+            deadlines.append(leader.announce_ms)
+            if changes is not None:
+                deadlines.append(changes.deadline_ms)
         else:
             deadlines.append(self.election.retry_ms)
             if self.role not in (Role.PROSPECTIVE, Role.CANDIDATE) and not self.is_only_voter:
@@ -337,15 +326,15 @@ class RaftCore:
         self.state = stored
         if self.is_only_voter:
             if stored.leader_id == self.node_id:
-                self.role = Role.RESIGNED
+                self.current = Resigned()
             self.become_candidate(ready, now_ms)
             return
         short_ms = self.config.election_timeout_ms // 4
         if stored.leader_id == self.node_id:
-            self.role = Role.RESIGNED
-            self.timeout_ms = self.round_timeout(now_ms)
+            self.current = Resigned()
+            self.current.wait_until(self.round_timeout(now_ms))
         elif self.leader_peer() is not None:
-            self.role = Role.FOLLOWER
+            self.current = Follower()
             self.wait(now_ms, short_ms + self.random_below(short_ms))
         else:
             self.wait(now_ms, 1 + self.random_below(short_ms))
@@ -366,15 +355,24 @@ class RaftCore:
     # --- the log --------------------------------------------------------------------------------
 
     def _on_flushed(self, event: Flushed, ready: Ready, _now_ms: int) -> None:
-        self.log = event.log
-        if self.leader is not None:
-            self.leader.flushed(event.log.end_offset)
+        self.log_ends(event.log)
+        leader = self.leader
+        if leader is not None:
+            leader.flushed(event.log.end_offset)
             self._commit(ready)
+
+    def log_ends(self, log: LogPosition) -> None:
+        """Our log is durable up to there, and no longer."""
+        assert log.end_offset >= self.high_watermark, (
+            f"the log ends at {log.end_offset}, below the high watermark {self.high_watermark}"
+        )
+        self.log = log
 
     def replica_fetched(self, replica: ReplicaKey, offset: int, ready: Ready, now_ms: int) -> None:
         """A replica holds all below `offset`; we lead."""
-        assert self.leader is not None
-        if self.leader.fetched(replica, offset, self.log.end_offset, now_ms):
+        leader = self.leader
+        assert leader is not None, "only a leader is fetched from"
+        if leader.fetched(replica, offset, self.log.end_offset, now_ms):
             self._commit(ready)
 
     def _commit(self, ready: Ready) -> None:
@@ -384,18 +382,19 @@ class RaftCore:
         reached = leader.committed()
         if reached > leader.epoch_start_offset and reached > self.high_watermark:
             self.high_watermark = ready.high_watermark = reached
-            if self._changes is not None:
-                self._changes.committed(reached, ready)
+            if self._changes_begun is not None:
+                self._changes_begun.committed(reached, ready)
 
     def _on_voters_appended(self, event: VotersAppended, ready: Ready, now_ms: int) -> None:
         was_voter = self.is_voter
         self.history.add(event.offset, event.voters)
-        if self.leader is None:
+        leader = self.leader
+        if leader is None:
             self.voter_or_observer(was_voter, now_ms)
             return
-        self.leader.change_voters(event.voters, self.log.end_offset, now_ms)
-        if self._changes is not None:
-            self._changes.appended(event.offset, ready)
+        leader.change_voters(event.voters, self.log.end_offset, now_ms)
+        if self._changes_begun is not None:
+            self._changes_begun.appended(event.offset, ready)
 
     def voter_or_observer(self, was_voter: bool, now_ms: int) -> None:
         """Our log says that we vote, or vote no longer."""
@@ -404,7 +403,8 @@ class RaftCore:
 
     def follow_high_watermark(self, high_watermark: int, ready: Ready) -> None:
         """The leader said so; believed as far as our log goes."""
-        self.leader_high_watermark = max(high_watermark, self.leader_high_watermark)
+        if isinstance(self.current, Follower):
+            self.current.hear_high_watermark(high_watermark)
         reached = min(high_watermark, self.log.end_offset)
         if reached > self.high_watermark:
             self.high_watermark = ready.high_watermark = reached
@@ -413,7 +413,7 @@ class RaftCore:
 
     def wait(self, now_ms: int, timeout_ms: int) -> None:
         """Stand for election after that time; observers never do."""
-        self.timeout_ms = now_ms + timeout_ms if self.is_voter else None
+        self.current.wait_until(now_ms + timeout_ms if self.is_voter else None)
 
     def wait_for_leader(self, now_ms: int) -> None:
         """Stand after the fetch timeout and a bit: parked fetches are answered all at once, and
@@ -424,7 +424,7 @@ class RaftCore:
 
     def wait_for_election(self, now_ms: int) -> None:
         """Stand after a round's time, as whoever gave its vote away or knows no leader."""
-        self.timeout_ms = self.round_timeout(now_ms) if self.is_voter else None
+        self.current.wait_until(self.round_timeout(now_ms) if self.is_voter else None)
 
     def round_timeout(self, now_ms: int) -> int:
         """Between one and two election timeouts, so that two candidates rarely collide twice."""
@@ -432,9 +432,8 @@ class RaftCore:
         return now_ms + base + self.random_below(base)
 
     def become_candidate(self, ready: Ready, now_ms: int) -> None:
-        self.move(Role.CANDIDATE)
+        self.become(Candidate())
         self.save(ElectionState(self.epoch + 1, NO_LEADER, *self.key), ready)
-        self.leader_endpoints = ()
         if self.is_only_voter:
             self.become_leader(self.voters.keys, ready, now_ms)
         else:
@@ -444,13 +443,10 @@ class RaftCore:
 
     def become_leader(self, granting: tuple[ReplicaKey, ...], ready: Ready, now_ms: int) -> None:
         """`granting`: the voters whose votes made us leader."""
-        self.move(Role.LEADER)
+        voters, timeout_ms = self.voters, self.config.fetch_timeout_ms
+        leader = LeaderState(self.key, self.epoch, self.log.end_offset, voters, timeout_ms, now_ms)
+        self.become(Leader(leader))
         self.save(ElectionState(self.epoch, self.node_id), ready)
-        self.timeout_ms = None
-        voters = self.voters
-        self.leader = LeaderState(
-            self.key, self.epoch, self.log.end_offset, voters, self.config.fetch_timeout_ms, now_ms
-        )
         to_write = self._voters_to_write()
         change = LeaderChange(self.node_id, self.epoch, voters.keys, granting, to_write)
         ready.append.append(change)
@@ -468,37 +464,43 @@ class RaftCore:
         return voters if self.history.latest_offset < 0 else None
 
     def become_resigned(self, ready: Ready, now_ms: int) -> None:
-        assert self.leader is not None
-        successors = self.leader.successors()
-        self.stop_leading(ready)
-        self.move(Role.RESIGNED)
-        self.timeout_ms = self.round_timeout(now_ms)
+        leader = self.leader
+        assert leader is not None, "only a leader resigns"
+        successors = leader.successors()
+        self.become(Resigned(), ready)
+        self.current.wait_until(self.round_timeout(now_ms))
         if successors:
             _with_peers().say_farewell(self, successors, ready)
 
-    def stop_leading(self, ready: Ready) -> None:
-        if self._changes is not None:
-            self._changes.abandon(ready)
-        self.leader = self._changes = None
+    def become(self, role: EpochState, ready: Ready | None = None) -> None:
+        """The one place where roles change. `ready`: for moves that a leader may make; whoever
+        waits for a change of voters is then told that it leads no longer.
+        """
+        before = self.current
+        assert role.role in TRANSITIONS[before.role], f"illegal move {before.role} -> {role.role}"
+        if isinstance(before, Leader) and before.changes is not None:
+            assert ready is not None, "who waits for a leader must be told that it is none"
+            before.changes.abandon(ready)
+        self.current = role
 
-    def move(self, role: Role) -> None:
-        assert role in TRANSITIONS[self.role], f"illegal move {self.role} -> {role}"
-        self.role = role
-
-    def save(self, state: ElectionState, ready: Ready) -> None:
+    def save(
+        self, state: ElectionState, ready: Ready, leader_endpoints: tuple[Endpoint, ...] = ()
+    ) -> None:
+        """Another epoch, vote or leader; `leader_endpoints`: as that leader told them."""
         assert state.epoch >= self.state.epoch, "an epoch never falls"
         self.state = state
+        self.leader_endpoints = leader_endpoints
         ready.persist = state
+
+    def leader_is_at(self, endpoints: tuple[Endpoint, ...]) -> None:
+        """The leader that we know said where it is."""
+        self.leader_endpoints = endpoints or self.leader_endpoints
 
     # --- time -----------------------------------------------------------------------------------
 
-    def is_over(self, now_ms: int) -> bool:
-        """Has the role's patience ended."""
-        return self.timeout_ms is not None and now_ms >= self.timeout_ms
-
     def _poll_leader(self, leader: LeaderState, ready: Ready, now_ms: int) -> None:
-        if self._changes is not None:
-            self._changes.expire(ready, now_ms)
+        if self._changes_begun is not None:
+            self._changes_begun.expire(ready, now_ms)
         deserted = leader.quorum_deadline_ms is not None and now_ms >= leader.quorum_deadline_ms
         removed = not leader.is_voter and self.history.latest_offset < self.high_watermark
         if deserted or removed:

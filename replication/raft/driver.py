@@ -42,7 +42,7 @@ from replication.raft.batches import (
     control_batch,
     record_batches,
 )
-from replication.raft.core import RaftCore, Role
+from replication.raft.core import RaftCore
 from replication.raft.delivery import Delivery, RaftListener, RecordSerde
 from replication.raft.faults import FaultHandler
 from replication.raft.log import METADATA_TOPIC, RaftLog
@@ -63,6 +63,7 @@ from replication.raft.own_events import (
     Tick,
     VotersAppended,
 )
+from replication.raft.roles import Role
 from replication.raft.voter_set import Endpoint, ReplicaKey, VoterSet
 from storage import files
 from storage.config import Clock
@@ -114,7 +115,7 @@ class RaftDriver:
         if voters is None:
             alone = can_vote and transport is None
             voters = VoterSet.of_ids(node_id) if alone else VoterSet()
-        log.voter_history.static = voters
+        log.voter_history.begin_with(voters)
         self.node_id = node_id
         self.log = log
         self.core = RaftCore(

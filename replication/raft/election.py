@@ -54,6 +54,10 @@ class Election:
         self.granted = {self._core.node_id}
         self.ask(ready)
 
+    def decided(self) -> None:
+        """Somebody was elected: the next time we begin with the shortest backoff again."""
+        self.rounds = 0
+
     def end(self) -> None:
         """Nobody is asked any more; answers still under way mean nothing."""
         self._request = None

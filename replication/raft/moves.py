@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from replication.raft.core import Role
 from replication.raft.events import (
     NO_LEADER,
     ElectionState,
@@ -17,6 +16,7 @@ from replication.raft.events import (
     Ready,
     Vote,
 )
+from replication.raft.roles import Follower, Prospective, Role, Unattached
 
 if TYPE_CHECKING:
     from replication.raft.core import RaftCore
@@ -36,24 +36,21 @@ def leader_is(
         assert leader_id == core.leader_id, (
             f"two leaders in epoch {epoch}: {core.leader_id}, {leader_id}"
         )
-        if endpoints:
-            core.leader_endpoints = endpoints
+        core.leader_is_at(endpoints)
         if core.role is Role.UNATTACHED and core.leader_peer() is not None:
-            follow(core, now_ms)
+            follow(core, ready, now_ms)
         return
-    core.leader_endpoints = endpoints
     voted = core.state.voted_id, core.state.voted_directory_id
-    core.stop_leading(ready)
-    core.save(ElectionState(epoch, leader_id, *(voted if epoch == core.epoch else ())), ready)
-    core.election.rounds = 0
-    follow(core, now_ms)
+    state = ElectionState(epoch, leader_id, *(voted if epoch == core.epoch else ()))
+    core.save(state, ready, endpoints)
+    core.election.decided()
+    follow(core, ready, now_ms)
 
 
-def follow(core: RaftCore, now_ms: int) -> None:
+def follow(core: RaftCore, ready: Ready, now_ms: int) -> None:
     """Fetch from the leader we know; ask around where it is if nobody said that."""
     known = core.leader_peer() is not None
-    core.move(Role.FOLLOWER if known else Role.UNATTACHED)
-    core.leader_high_watermark = -1
+    core.become(Follower() if known else Unattached(), ready)
     core.election.end()
     core.fetcher.restart(now_ms)
     core.wait_for_leader(now_ms)
@@ -70,16 +67,14 @@ def become_unattached(core: RaftCore, epoch: int, ready: Ready, now_ms: int) -> 
     """A higher epoch, whose leader is not known. What was left of a timeout goes on, so that
     a voter that cannot win does not keep those that can from standing.
     """
-    left_ms = core.timeout_ms
-    core.stop_leading(ready)
-    core.move(Role.UNATTACHED)
+    left_ms = core.current.timeout_ms
+    core.become(Unattached(), ready)
     core.save(ElectionState(epoch), ready)
-    core.leader_endpoints = ()
     core.election.end()
     core.fetcher.restart(now_ms)
     core.wait_for_election(now_ms)
-    if left_ms is not None and core.timeout_ms is not None:
-        core.timeout_ms = left_ms
+    if left_ms is not None and core.current.timeout_ms is not None:
+        core.current.wait_until(left_ms)
 
 
 def would_grant(core: RaftCore, log: LogPosition) -> bool:
@@ -90,7 +85,7 @@ def would_grant(core: RaftCore, log: LogPosition) -> bool:
 
 def vote_for(core: RaftCore, candidate: ReplicaKey, ready: Ready, now_ms: int) -> None:
     """Give our vote of this epoch."""
-    core.move(Role.UNATTACHED)
+    core.become(Unattached())
     core.election.end()
     core.save(ElectionState(core.epoch, NO_LEADER, *candidate), ready)
     core.wait_for_election(now_ms)
@@ -100,7 +95,7 @@ def become_prospective(core: RaftCore, ready: Ready, now_ms: int) -> None:
     if core.is_only_voter:
         core.become_candidate(ready, now_ms)
         return
-    core.move(Role.PROSPECTIVE)
+    core.become(Prospective())
     core.fetcher.restart(now_ms)
     ask_for_votes(core, True, ready, now_ms)
 
@@ -113,18 +108,18 @@ def ask_for_votes(core: RaftCore, pre_vote: bool, ready: Ready, now_ms: int) -> 
         return Vote(key, epoch, log, pre_vote, voter.key, cluster_id)
 
     core.election.begin(ask, ready)
-    core.timeout_ms = core.round_timeout(now_ms)
+    core.current.wait_until(core.round_timeout(now_ms))
 
 
-def election_lost(core: RaftCore, now_ms: int) -> None:
+def election_lost(core: RaftCore, ready: Ready, now_ms: int) -> None:
     """A majority refuses, or the time is up: a candidate waits and asks again, a prospective
     one was told that it is not needed.
     """
     if core.role is Role.CANDIDATE:
-        core.timeout_ms = core.election.back_off(now_ms)
+        core.current.wait_until(core.election.back_off(now_ms))
     elif core.leader_peer() is not None:
-        follow(core, now_ms)
+        follow(core, ready, now_ms)
     else:
-        core.move(Role.UNATTACHED)
+        core.become(Unattached())
         core.election.end()
         core.wait_for_election(now_ms)

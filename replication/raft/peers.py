@@ -20,7 +20,7 @@ from replication.raft.answers import (
     answer_vote,
     answer_voter_change,
 )
-from replication.raft.core import RaftCore, Role
+from replication.raft.core import RaftCore
 from replication.raft.events import (
     NO_LEADER,
     AddVoter,
@@ -52,6 +52,7 @@ from replication.raft.moves import (
     election_lost,
     leader_is,
 )
+from replication.raft.roles import Follower, Role
 from replication.raft.voter_set import ReplicaKey, Voter
 from wire.errors import ErrorCode
 
@@ -61,14 +62,14 @@ from wire.errors import ErrorCode
 def on_truncated(core: RaftCore, event: Truncated, _ready: Ready, now_ms: int) -> None:
     was_voter = core.is_voter
     core.fetcher.taken(now_ms, True)
-    core.log = event.log
+    core.log_ends(event.log)
     core.history.truncate_to(event.log.end_offset)
     core.voter_or_observer(was_voter, now_ms)
 
 
 def on_fetched(core: RaftCore, event: Fetched, ready: Ready, now_ms: int) -> None:
     core.fetcher.taken(now_ms, event.log != core.log)
-    core.log = event.log
+    core.log_ends(event.log)
     core.follow_high_watermark(event.high_watermark, ready)
 
 
@@ -79,7 +80,7 @@ def on_snapshot_part(core: RaftCore, event: SnapshotPart, _ready: Ready, now_ms:
 def on_snapshot_loaded(core: RaftCore, event: SnapshotLoaded, ready: Ready, now_ms: int) -> None:
     was_voter = core.is_voter
     core.fetcher.snapshot_loaded()
-    core.log = event.log
+    core.log_ends(event.log)
     core.history.restart(event.log.end_offset, event.voters)
     core.voter_or_observer(was_voter, now_ms)
     core.follow_high_watermark(event.log.end_offset, ready)
@@ -103,8 +104,9 @@ def on_answered(core: RaftCore, event: Answered, ready: Ready, now_ms: int) -> N
             said = None if reply is None else True
             core.election.answered(event.peer.node_id, said, now_ms)
     elif isinstance(request, UpdateVoter):
-        if useful or (reply and reply.error is ErrorCode.UNSUPPORTED_VERSION):
-            core.told_epoch = request.epoch
+        heard = useful or (reply and reply.error is ErrorCode.UNSUPPORTED_VERSION)
+        if heard and isinstance(core.current, Follower) and request.epoch == core.epoch:
+            core.current.was_heard()
     elif isinstance(request, (Fetch, FetchSnapshot)):
         core.fetcher.answered(event.peer, request, reply, useful, ready, now_ms)
 
@@ -143,7 +145,7 @@ def vote_answered(
             granting = tuple(v.key for v in core.voters if v.node_id in election.granted)
             core.become_leader(granting, ready, now_ms)
     elif election.is_lost and not election.is_backing_off:
-        election_lost(core, now_ms)
+        election_lost(core, ready, now_ms)
 
 
 # --- what each role does as time passes ---------------------------------------------------------
@@ -165,31 +167,34 @@ def say_farewell(core: RaftCore, successors: tuple[ReplicaKey, ...], ready: Read
 
 
 def poll_electing(core: RaftCore, ready: Ready, now_ms: int) -> None:
-    if core.is_over(now_ms):
+    if core.current.is_over(now_ms):
         if core.is_stopping:
-            core.timeout_ms = None
+            core.current.wait_until(None)
         elif core.election.is_backing_off:
             become_prospective(core, ready, now_ms)
         else:
-            election_lost(core, now_ms)
+            election_lost(core, ready, now_ms)
     elif core.election.retry_ms is not None and now_ms >= core.election.retry_ms:
         core.election.ask(ready)
 
 
 def poll_waiting(core: RaftCore, ready: Ready, now_ms: int) -> None:
     """UNATTACHED and FOLLOWER."""
-    if core.is_over(now_ms):
-        core.timeout_ms = None
+    if core.current.is_over(now_ms):
+        core.current.wait_until(None)
         if core.is_voter and not core.is_stopping:
             become_prospective(core, ready, now_ms)
         return
-    leader = core.leader_peer() if core.role is Role.FOLLOWER else None
-    if leader is not None and now_ms >= core.update_ms:
-        tell_leader_of_us(core, leader, ready, now_ms)
+    following = core.current if isinstance(core.current, Follower) else None
+    leader = core.leader_peer() if following is not None else None
+    if following is not None and leader is not None and following.may_tell(now_ms):
+        tell_leader_of_us(core, following, leader, ready, now_ms)
     core.fetcher.poll(leader, ready, now_ms)
 
 
-def tell_leader_of_us(core: RaftCore, leader: Peer, ready: Ready, now_ms: int) -> None:
+def tell_leader_of_us(
+    core: RaftCore, following: Follower, leader: Peer, ready: Ready, now_ms: int
+) -> None:
     """KIP-853: our endpoints changed while we were down, or nothing of us is in the log (static
     voters); KIP-1186: we would like to vote.
     """
@@ -197,9 +202,9 @@ def tell_leader_of_us(core: RaftCore, leader: Peer, ready: Ready, now_ms: int) -
     is_static = voters.kraft_version < 1
     if not core.endpoints or not core.can_vote:
         return
-    if is_static and (core.leader_high_watermark < 0 or core.told_epoch == core.epoch):
+    if is_static and (following.leader_high_watermark < 0 or following.has_told):
         return  # the leader does not listen yet, or listened
-    core.update_ms = now_ms + core.config.fetch_timeout_ms
+    following.tells(now_ms + core.config.fetch_timeout_ms)
     me = Voter(*core.key, core.endpoints)
     known = voters.get(core.node_id)
     request: Outgoing | None = None
@@ -218,8 +223,8 @@ def tell_leader_of_us(core: RaftCore, leader: Peer, ready: Ready, now_ms: int) -
 
 
 def poll_resigned(core: RaftCore, ready: Ready, now_ms: int) -> None:
-    if core.is_over(now_ms):
-        core.timeout_ms = None
+    if core.current.is_over(now_ms):
+        core.current.wait_until(None)
         if core.is_only_voter and not core.is_stopping:
             core.become_candidate(ready, now_ms)
         else:

@@ -15,7 +15,7 @@ KRaftVersionUpgrade, LeaderState.maybeAppendUpgradedKRaftVersion.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from replication.raft.answers import change_reply
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 VoterChange = AddVoter | RemoveVoter | UpdateVoter
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Pending:
     """The Add or Remove under way; `offset` is its record's once appended."""
 
@@ -229,7 +229,7 @@ class VoterChanges:
         pending = self.pending
         if pending is None:
             return
-        pending.offset = offset
+        self.pending = replace(pending, offset=offset)
         if isinstance(pending.request, AddVoter) and not pending.request.ack_when_committed:
             self._finish(ErrorCode.NONE, "", ready)
 

@@ -149,6 +149,10 @@ class VoterHistory:
         # Replaced, never changed: a snapshot is written on another thread.
         self._sets: tuple[tuple[int, VoterSet], ...] = ()
 
+    def begin_with(self, static: VoterSet) -> None:
+        """The configuration names these."""
+        self.static = static
+
     @property
     def latest(self) -> VoterSet:
         return self._sets[-1][1] if self._sets else self.static

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from replication.controller import cluster as controller_cluster
+from replication.controller.controller import Controller
 from replication.following.fetcher_manager import ReplicaFetcherManager
 from replication.partition import isr as isr_rules
 from replication.partition import log_reads
@@ -300,6 +301,16 @@ def _refuse_the_batch_around_the_start() -> AbstractContextManager[Any]:
     return patch.object(partition_log, "start_of_batch_around", lambda records, offset: offset)
 
 
+def _controller_dies_in_silence() -> AbstractContextManager[Any]:
+    """As when its thread met what nobody expected, and its node went on leading the quorum."""
+    real = Controller.turn
+
+    def turn(self: Controller) -> bool:
+        return real(self) if self._clock.now_ms() < 3_000 or not self.is_active else False
+
+    return patch.object(Controller, "turn", turn)
+
+
 _HASTY = {
     "config": {
         "controller.quorum.election.timeout.ms": "120",
@@ -343,6 +354,8 @@ MUTANTS = (
            60, {}),
     Mutant("a coordinator's shard resets on any fault", _reset_on_any_fault, "hostile",
            20, {}),
+    Mutant("a controller dies and its node goes on leading", _controller_dies_in_silence, "crashes",
+           5, {}),
     Mutant("a follower serves consumers to its log's end", _followers_serve_to_their_end, "network",
            60, {}),
     Mutant("a log's checkpoints outlive it", _checkpoints_outlive_logs, "deletions", 20, {}),

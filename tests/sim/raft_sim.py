@@ -21,7 +21,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from replication.raft.answers import fetch_reply, snapshot_reply
-from replication.raft.core import RaftCore, Role
+from replication.raft.core import RaftCore
 from replication.raft.events import (
     AddVoter,
     Answered,
@@ -50,6 +50,7 @@ from replication.raft.events import (
     VotersAppended,
 )
 from replication.raft.leader_state import LeaderState
+from replication.raft.roles import Role
 from replication.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterHistory, VoterSet
 from wire.errors import ErrorCode, KafkaError
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.raft.core import RaftCore, Role
+from replication.raft.core import RaftCore
 from replication.raft.events import (
     Answered,
     BeginQuorumEpoch,
@@ -36,6 +36,7 @@ from replication.raft.events import (
     VoteReply,
 )
 from replication.raft.leader_state import OBSERVER_SESSION_MS, committed_offset
+from replication.raft.roles import Role
 from replication.raft.voter_set import ReplicaKey, VoterHistory, VoterSet
 from wire.errors import ErrorCode
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from replication.raft.core import Role
 from replication.raft.events import (
     AddVoter,
     Fetch,
@@ -21,6 +20,7 @@ from replication.raft.events import (
     Vote,
     VoterChangeReply,
 )
+from replication.raft.roles import Role
 from replication.raft.snapshots import SnapshotId
 from replication.raft.voter_set import Endpoint, ReplicaKey
 from storage import files
