@@ -16,6 +16,7 @@ from typing import Any
 
 from replication.metadata.image import EMPTY_IMAGE, MetadataDelta, PartitionRegistration, TopicImage
 from replication.replicas.replica_manager import (
+    AppendRequest,
     FetchPartition,
     ReplicaManager,
     ReplicaManagerConfig,
@@ -118,7 +119,7 @@ def measure(root: Path, timer: Timer) -> dict[str, float]:
         log.append_as_leader(BATCH, 0, wall_ms)
 
     def produce(acks: int) -> Callable[[], object]:
-        return lambda: manager.append_records(acks, 1000, entries, nothing)
+        return lambda: manager.append_records(AppendRequest(acks, 1000, entries, nothing))
 
     def park() -> None:
         operation = manager.fetch(-1, 500, 1, 1 << 20, 0, at_end, nothing)
@@ -128,7 +129,7 @@ def measure(root: Path, timer: Timer) -> dict[str, float]:
     def long_poll() -> None:
         end = [FetchPartition("orders", TOPIC_ID, PRODUCED.partition_index, log.log_end_offset)]
         manager.fetch(-1, 500, 1, 1 << 20, 0, end, nothing)
-        manager.append_records(1, 1000, entries, nothing)
+        manager.append_records(AppendRequest(1, 1000, entries, nothing))
 
     bare = microseconds(append_to_log, 5_000)
     figures = {
@@ -142,7 +143,7 @@ def measure(root: Path, timer: Timer) -> dict[str, float]:
         "park and cancel a fetch": microseconds(park, 5_000),
         "long poll: park, append, read": microseconds(long_poll, 2_000),
         "check_and_complete, nothing watched": microseconds(
-            lambda: manager.fetch_purgatory.check_and_complete(QUIET), 100_000
+            lambda: manager.parked.fetch.check_and_complete(QUIET), 100_000
         ),
         "timer add and cancel": microseconds(lambda: timer.add(500, print).cancel(), 50_000),
     }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from storage.log.append import FROM_CLIENT, AppendSource
 from wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -52,6 +53,24 @@ class IsolationLevel(IntEnum):
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
+
+
+class AppendRequest(NamedTuple):
+    """What one request appends, one batch for each entry, and who hears what became of it.
+
+    `on_done` gets one result for each entry, in order, exactly once. With `leader_epoch`, a
+    partition that is not led under exactly that epoch refuses with NOT_LEADER_OR_FOLLOWER
+    (coordinators: what they know is from that leadership).
+    """
+
+    required_acks: int
+    """0 or 1: written by the leader; -1: below the high watermark."""
+    timeout_ms: int
+    entries: Sequence[tuple[tuple[str, int], memoryview | bytes]]
+    """Partitions and their records."""
+    on_done: Callable[[list[AppendResult]], None]
+    source: AppendSource = FROM_CLIENT
+    leader_epoch: int | None = None
 
 
 @dataclass(slots=True)

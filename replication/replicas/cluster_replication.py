@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from replication.metadata.image import MetadataImage
     from replication.metadata.registrations import Endpoint
     from replication.partition.partition import Partition
-    from replication.replicas.local_replicas import LocalReplicas
-    from replication.replicas.replica_manager import ClusterLinks, ReplicaManagerConfig
+    from replication.replicas.config import ClusterLinks, ReplicaManagerConfig
     from replication.replicas.timer import Timer
     from storage.config import Clock
 
@@ -42,7 +41,7 @@ class ClusterReplication:
         self,
         links: ClusterLinks,
         config: ReplicaManagerConfig,
-        local: LocalReplicas,
+        hosted: Callable[[], list[Partition]],
         metadata: Callable[[], MetadataImage],
         node_id: int,
         clock: Clock,
@@ -51,7 +50,7 @@ class ClusterReplication:
         on_progress: Callable[[Partition], object],
     ) -> None:
         self._listener_name = links.listener_name
-        self._local = local
+        self._hosted = hosted
         self._metadata = metadata
         windows = config.replication_quota_window_num
         self.leader_quota = ReplicationQuota(clock, window_count=windows)
@@ -88,9 +87,7 @@ class ClusterReplication:
         moved = frozenset(moved_brokers)
         changed = list(partitions)
         if moved:
-            with self._local.state_lock:  # another thread may take a failed directory's away
-                known = list(self._local.partitions.values())
-            changed += [partition for partition in known if partition.leader_id in moved]
+            changed += [p for p in self._hosted() if p.leader_id in moved]
         self.fetchers.update(changed)
 
     def _address_of(self, broker_id: int) -> Endpoint | None:
@@ -98,7 +95,7 @@ class ClusterReplication:
         return None if broker is None else broker.endpoints.get(self._listener_name)
 
     def _shrink_isrs(self) -> None:
-        for partition in list(self._local.partitions.values()):
+        for partition in self._hosted():
             partition.maybe_shrink_isr()
 
     def shutdown(self) -> None:

@@ -37,7 +37,6 @@ from replication.partition.requests import FetchPartition, FetchResult, QuietAns
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from replication.replicas.delayed import DelayedFollowerFetch
     from replication.replicas.purgatory import Purgatory
 
 MISSED_MAX = 10_000
@@ -48,6 +47,16 @@ class SessionPartition(Protocol):
 
     request: FetchPartition
     told: FetchResult | None
+
+
+class ParkedFetch(Protocol):
+    """A fetch of the session that waits."""
+
+    @property
+    def is_completed(self) -> bool: ...
+
+    def try_complete_of(self, request: FetchPartition) -> bool:
+        """Something happened to the partition of this request."""
 
 
 def _never(partition: SessionPartition) -> bool:
@@ -93,7 +102,7 @@ class FollowerSession:
         self._lock = threading.Lock()
         self._watches: dict[SessionPartition, _Watch] = {}
         self._touched: dict[SessionPartition, None] = {}
-        self.parked: DelayedFollowerFetch | None = None
+        self.parked: ParkedFetch | None = None
         """The last fetch that waited; it may be completed by now."""
         self._follower = (-1, -1)
         self._look_due_ms: int | None = None

@@ -136,6 +136,11 @@ class LocalReplicas:
             raise self.absent(key)
         return partition
 
+    def hosted(self) -> list[Partition]:
+        """All partitions here; waits for no disk, whatever other threads change meanwhile."""
+        with self.state_lock:
+            return list(self.partitions.values())
+
     def absent(self, key: Key) -> KafkaError:
         """Why a partition is not here: offline (56), on other nodes (6), or nowhere (3)."""
         topic, index = key

@@ -31,6 +31,7 @@ log still knows of idempotent producers whose batches were deleted is not copied
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from replication.partition.partition import Partition
-    from replication.replicas.local_replicas import LocalReplicas
     from storage.directories.log_manager import LogManager
     from storage.log.partition_log import PartitionLog
 
@@ -91,7 +91,7 @@ class LogDirMoves:
 
     def __init__(
         self,
-        local: LocalReplicas,
+        state_lock: threading.Lock,
         log_manager: LogManager,
         node_id: int,
         assign: Assign,
@@ -99,10 +99,10 @@ class LogDirMoves:
         quota: ReplicationQuota,
         on_moved: Callable[[Partition], object],
     ) -> None:
-        """`run_later(delay_ms, job)`: on the storage scheduler. `on_moved` is called with no lock
-        held after a partition's log was replaced."""
+        """`state_lock` is `LocalReplicas`'s. `run_later(delay_ms, job)`: on the storage scheduler.
+        `on_moved` is called with no lock held after a partition's log was replaced."""
         self.quota = quota
-        self._local = local
+        self._state_lock = state_lock
         self._manager = log_manager
         self._node_id = node_id
         self._assign = assign
@@ -129,7 +129,7 @@ class LogDirMoves:
 
         Raises KafkaError KAFKA_STORAGE_ERROR.
         """
-        with self._local.state_lock:
+        with self._state_lock:
             self._begin(partition, directory)
         self._plan(0)
 
@@ -211,7 +211,7 @@ class LogDirMoves:
         futures = self._manager.future_logs
         if futures.get(move.key) is not move.future or move.future.is_offline:
             logger.error("move failed partition=%s-%s error=%s", *move.key, error)
-            with self._local.state_lock:
+            with self._state_lock:
                 if self._is_current(move):
                     self.cancel(move.key)
             return None
@@ -239,7 +239,7 @@ class LogDirMoves:
 
     def _release(self, move: _Move) -> None:
         """The current log's directory failed: what was copied stays until the next start."""
-        with self._local.state_lock:
+        with self._state_lock:
             if self._is_current(move) and move.partition.log is None:
                 del self._moves[move.key]
                 self._manager.future_logs.release(move.key)
@@ -304,7 +304,7 @@ class LogDirMoves:
         """Copy the rest while nothing is appended, and serve from the copy; False: not yet."""
         partition, future = move.partition, move.future
         future.flush()
-        with self._local.state_lock, partition.lock:
+        with self._state_lock, partition.lock:
             current = partition.log
             if current is None or partition.is_electing or not self._is_current(move):
                 return False

@@ -1,13 +1,13 @@
-"""Requests against the partitions of this node: append, fetch, offsets, deletes.
+"""The replicas of this node, and the only door from handlers and coordinators to storage.
 
-The only door from handlers and coordinators to storage. `LocalReplicas` decides which partitions
-are here and in which role (from metadata); this module serves requests on them, and parks what must
-wait in three purgatories keyed by (topic, partition_index).
+    local_replicas        which partitions are here and in which role, from metadata
+    replica_writes        Produce, DeleteRecords
+    replica_reads         Fetch, ListOffsets, OffsetForLeaderEpoch
+    parked_requests       what of these waits, and what lets it go on
+    cluster_replication   what only a cluster has; see below
+    log_dir_moves         replicas that move between directories of this node
 
-The path of a produce: `append_records` -> `Partition.append_records_to_leader` -> the log; then
-delayed operations on that partition are completed, and the answer is given inline unless it must
-wait for the high watermark or an fsync. The path of a fetch: read; answer inline if there is
-enough, else park; an append on one of its partitions reads again and answers.
+`ReplicaManager` puts them together; what handlers call are the parts' own methods under its name.
 
 Threads: any thread may call anything here. Callbacks run on the thread whose action completed them:
 the caller's (inline), another request's, the reaper's, or the flusher's; never under a lock of this
@@ -18,9 +18,7 @@ With other brokers (`ClusterLinks`), what concerns them lives in `cluster_replic
 a follower, ISR changes, reports of directories. It is made when the first partition with more than
 one replica comes here, so that a node alone neither loads nor runs it.
 
-Counters are plain ints that `server.node.metrics` reads.
-
-Replicas that move between directories of this node: `log_dir_moves`, made for the first of them.
+The moves are made for the first of them.
 
 Gaps: no tiered storage; transactional appends are not verified with their coordinator here.
 """
@@ -29,17 +27,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
-from replication.metadata.topic_names import INTERNAL_TOPICS
 from replication.partition.requests import (
     CONSUMER_REPLICA_ID,
     DEBUGGING_REPLICA_ID,
     DELETE_TO_HIGH_WATERMARK,
     LIST_OFFSETS_MIN_VERSION,
-    UNKNOWN_EPOCH,
+    AppendRequest,
     AppendResult,
     FetchPartition,
     FetchResult,
@@ -47,38 +43,27 @@ from replication.partition.requests import (
     LogDirInfo,
     ReplicaLogInfo,
 )
-from replication.replicas.delayed import (
-    DelayedDeleteRecords,
-    DelayedProduce,
-    DeleteStatus,
-    ProduceStatus,
-)
+from replication.replicas.config import ClusterLinks, ReplicaManagerConfig
 from replication.replicas.local_replicas import Key, LocalReplicas
-from replication.replicas.purgatory import DelayedOperation, Purgatory
+from replication.replicas.parked_requests import ParkedRequests
 from replication.replicas.replica_reads import ReplicaReads
+from replication.replicas.replica_writes import ReplicaWrites
 from storage.config import LONG_MAX
 from storage.directories.log_dirs import FUTURE_SUFFIX, NAME_MAX
-from storage.log.append import (
-    FROM_CLIENT,
-    FROM_COORDINATOR,
-    AppendSource,
-    needs_records_opened,
-)
+from storage.log.append import FROM_CLIENT, FROM_COORDINATOR, AppendSource
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from replication.following.fetcher_manager import RunFetcher
     from replication.metadata.image import MetadataDelta, MetadataImage
     from replication.partition.partition import Partition
     from replication.partition.requests import IsrChange
     from replication.replicas.cluster_replication import ClusterReplication
     from replication.replicas.log_dir_moves import LogDirMoves
     from replication.replicas.timer import Timer
-    from storage.config import Clock, LogConfig, Scheduler
+    from storage.config import Clock, LogConfig
     from storage.directories.log_manager import LogManager
-    from storage.log.partition_log import LogAppendInfo
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +75,7 @@ __all__ = [
     "DEBUGGING_REPLICA_ID",
     "DELETE_TO_HIGH_WATERMARK",
     "LIST_OFFSETS_MIN_VERSION",
+    "AppendRequest",
     "AppendResult",
     "ClusterLinks",
     "FetchPartition",
@@ -104,44 +90,7 @@ __all__ = [
 _UNIQUE_LENGTH = 32  # of a future log's directory name: a uuid in hex
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaManagerConfig:
-    """Broker configs this package obeys, with Kafka's names and defaults."""
-
-    replica_lag_time_max_ms: int = 30_000
-    """A follower that was not caught up for so long leaves the ISR."""
-    fetch_max_bytes: int = 57_671_680
-    """Most bytes of records in one Fetch response (`fetch.max.bytes`)."""
-    replica_fetch_max_bytes: int = 1_048_576
-    replica_fetch_response_max_bytes: int = 10_485_760
-    replica_fetch_min_bytes: int = 1
-    replica_fetch_wait_max_ms: int = 500
-    replica_fetch_backoff_ms: int = 1_000
-    num_replica_fetchers: int = 1
-    """Threads that fetch from each leader."""
-    replica_selector_class: str | None = None
-    """Which replica serves a consumer: the leader, or by rack (Kafka's class of that name)."""
-    replication_quota_window_num: int = 11
-
-
-class ClusterLinks(NamedTuple):
-    """What a replica manager needs of the rest of a cluster."""
-
-    submit: Callable[[Any, Callable[[Any], None]], object]
-    """A request to the controller; the response or a KafkaError comes back, on any thread."""
-    broker_epoch: Callable[[], int]
-    """This broker's, as registered; -1 before."""
-    run_fetcher: RunFetcher
-    """Make a fetcher fetch from its leader: with a thread and a socket, or in a simulator."""
-    listener_name: str
-    """`inter.broker.listener.name`: where other brokers are reached."""
-    scheduler: Scheduler
-    """For what waits for no disk (ISR expiry)."""
-    mover: Scheduler | None = None
-    """Copies replicas between the directories of this node; `scheduler` if there is none."""
-
-
-class ReplicaManager(ReplicaReads):
+class ReplicaManager:
     """See the module. `local` is the set of partitions here; its dict is read on each request."""
 
     def __init__(
@@ -159,24 +108,37 @@ class ReplicaManager(ReplicaReads):
     ) -> None:
         """`links` is asked once, when a partition first has more than one replica; `own_links`, on
         a node alone, when a replica first moves between directories."""
-        self.produce_purgatory = Purgatory("Produce", timer)
-        self.delete_records_purgatory = Purgatory("DeleteRecords", timer)
-        local = LocalReplicas(
+        self.config = config
+        self.parked = ParkedRequests(timer)
+        self.local = LocalReplicas(
             log_manager,
             metadata,
             clock,
             node_id,
             topic_config=topic_config,
             lag_ms_max=config.replica_lag_time_max_ms,
-            on_change=self._partition_changed,
+            on_change=self.parked.partition_changed,
             alter_isr=None if links is None else self._alter_isr,
             cluster=None if links is None else self.cluster,
             moves=self._log_dir_moves,
         )
-        super().__init__(local, Purgatory("Fetch", timer), metadata, clock.now_ms, node_id, config)
-        self.on_partition_leadership = local.on_partition_leadership
+        self.reads = ReplicaReads(self.local, self.parked, metadata, clock.now_ms, node_id, config)
+        self.writes = ReplicaWrites(self.local, self.parked, clock.wall_ms)
+        self.on_partition_leadership = self.local.on_partition_leadership
+        self.add_high_watermark_listener = self.parked.add_high_watermark_listener
+        self.remove_high_watermark_listener = self.parked.remove_high_watermark_listener
+        self.append_records = self.writes.append_records
+        self.must_open_records = self.writes.must_open_records
+        self.delete_records = self.writes.delete_records
+        self.fetch = self.reads.fetch
+        self.follow = self.reads.follow
+        self.follower_session = self.reads.follower_session
+        self.list_offset = self.reads.list_offset
+        self.offset_for_leader_epoch = self.reads.offset_for_leader_epoch
+        self._partitions = self.local.partitions
+        self._metadata = metadata
+        self._node_id = node_id
         self._clock = clock
-        self._wall_ms = clock.wall_ms
         self._timer = timer
         self._links = links
         self._cluster: ClusterReplication | None = None
@@ -185,217 +147,6 @@ class ReplicaManager(ReplicaReads):
         self._moves: LogDirMoves | None = None
         self._throttled_rates = LONG_MAX, LONG_MAX
         self._alter_log_dirs_rate = LONG_MAX
-        self._high_watermark_listeners: dict[Key, list[Callable[[], object]]] = {}
-
-        self.produce_requests = 0
-        self.failed_produce_requests = 0
-        """Partitions of Produce requests that were refused."""
-        self.failed_fetch_requests = 0
-        self.expired_produce_requests = 0
-
-    # ------------------------------------------------------------------ produce
-
-    def append_records(
-        self,
-        acks: int,
-        timeout_ms: int,
-        entries: Sequence[tuple[Key, memoryview | bytes]],
-        on_complete: Callable[[list[AppendResult]], None],
-        *,
-        source: AppendSource = FROM_CLIENT,
-        leader_epoch: int | None = None,
-    ) -> DelayedOperation | None:
-        """Append one batch to each partition; partitions succeed and fail alone.
-
-        With `leader_epoch`, a partition that is not led under exactly that epoch refuses with
-        NOT_LEADER_OR_FOLLOWER (coordinators: what they know is from that leadership).
-
-        `on_complete` gets one result per entry, in order, exactly once: before this returns unless
-        acks=-1 waits for the HW or `flush.messages` for the disk. A parked operation is returned
-        so that the end of its connection can cancel it (the records stay appended).
-        Budget: 6 µs for one entry on top of `PartitionLog.append_as_leader` when nothing waits.
-        """
-        self.produce_requests += 1
-        if acks not in (-1, 0, 1):
-            on_complete([_refused(key, *_INVALID_ACKS) for key, _ in entries])
-            return None
-        wall_ms = self._wall_ms()
-        results: list[AppendResult] = []
-        appended: list[tuple[Key, bool]] = []
-        pending: list[ProduceStatus] = []
-        for key, records in entries:
-            partition = self._partitions.get(key)
-            try:
-                if partition is None:
-                    raise self.local.absent(key)
-                info, is_advanced = partition.append_records_to_leader(
-                    records, acks, wall_ms, source, leader_epoch
-                )
-            except KafkaError as error:
-                results.append(self._append_failed(key, partition, error))
-                continue
-            next_offset = info.last_offset + 1
-            result = _appended_result(key, info)
-            results.append(result)
-            if not info.duplicate:
-                appended.append((key, is_advanced))
-            if info.must_flush:
-                partition.request_flush()
-            epoch = info.leader_epoch
-            if acks and partition.must_wait(next_offset, acks, epoch):
-                pending.append(ProduceStatus(result, partition, next_offset, epoch, acks))
-        if not pending:
-            try:
-                on_complete(results)
-            finally:
-                self._appended(appended)
-            return None
-        operation = DelayedProduce(timeout_ms, results, pending, on_complete, self._produce_expired)
-        self._appended(appended)
-        keys = [status.result.topic_partition for status in pending]
-        if self.produce_purgatory.try_complete_else_watch(operation, keys):
-            return None
-        return operation
-
-    def must_open_records(
-        self, key: Key, records: memoryview | bytes, opens_compressed: bool
-    ) -> bool:
-        """Whether this batch costs more than a thread that serves sockets should spend."""
-        partition = self._partitions.get(key)
-        log = None if partition is None else partition.leader_log
-        return log is not None and needs_records_opened(
-            records, log.config, self._wall_ms(), opens_compressed
-        )
-
-    def _append_failed(
-        self, key: Key, partition: Partition | None, error: KafkaError
-    ) -> AppendResult:
-        self.failed_produce_requests += 1
-        result = _refused(key, error.code, error.detail or error.code.name)
-        result.record_errors = getattr(error, "record_errors", ())
-        if partition is not None and partition.log is not None:
-            result.log_start_offset = partition.log.log_start_offset
-        return result
-
-    def _appended(self, appended: list[tuple[Key, bool]]) -> None:
-        """Complete what these appends made possible. `is_advanced`: the HW moved, too."""
-        fetches = self.fetch_purgatory.watchers
-        for key, is_advanced in appended:
-            if key in fetches:
-                self.fetch_purgatory.check_and_complete(key)
-            if is_advanced:
-                self.produce_purgatory.check_and_complete(key)
-                self.delete_records_purgatory.check_and_complete(key)
-                if key in self._high_watermark_listeners:
-                    self._tell_listeners(key)
-
-    def _partition_changed(self, partition: Partition) -> None:
-        """Role, epoch, HW or flushed offset changed: look at everything parked on it."""
-        key = partition.topic_partition
-        self.produce_purgatory.check_and_complete(key)
-        self.fetch_purgatory.check_and_complete(key)
-        self.delete_records_purgatory.check_and_complete(key)
-        if key in self._high_watermark_listeners:
-            self._tell_listeners(key)
-
-    def add_high_watermark_listener(self, key: Key, listener: Callable[[], object]) -> None:
-        """Call `listener` after the partition's high watermark may have moved.
-
-        With no lock held, on whatever thread moved it; also when nothing came of it. It must take
-        note and return.
-        """
-        with self._cluster_lock:
-            listeners = self._high_watermark_listeners.get(key, [])
-            self._high_watermark_listeners[key] = [*listeners, listener]
-
-    def remove_high_watermark_listener(self, key: Key, listener: Callable[[], object]) -> None:
-        """Call it no more; an unknown one is ignored."""
-        with self._cluster_lock:
-            listeners = self._high_watermark_listeners.pop(key, [])
-            rest = [one for one in listeners if one != listener]
-            if rest:
-                self._high_watermark_listeners[key] = rest
-
-    def _tell_listeners(self, key: Key) -> None:
-        for listener in self._high_watermark_listeners.get(key, ()):
-            try:
-                listener()
-            except Exception:
-                logger.exception("high watermark listener failed partition=%s-%s", *key)
-
-    def _produce_expired(self, partition_count: int) -> None:
-        self.expired_produce_requests += partition_count
-
-    # ------------------------------------------------------------------ offsets
-
-    def list_offset(
-        self,
-        tp: Key,
-        timestamp: int,
-        isolation_level: int,
-        current_leader_epoch: int = UNKNOWN_EPOCH,
-        replica_id: int = CONSUMER_REPLICA_ID,
-    ) -> tuple[int, int, int, int]:
-        """(error_code, timestamp, offset, leader_epoch); see `offset_lookup` for the timestamps.
-
-        Only clients see by isolation level; a debugging replica (-2) may ask a follower. The
-        handler checks versions against LIST_OFFSETS_MIN_VERSION.
-        """
-        isolation = IsolationLevel(isolation_level) if replica_id == CONSUMER_REPLICA_ID else None
-        try:
-            found = self.partition(tp).fetch_offset_for_timestamp(
-                timestamp,
-                isolation,
-                current_leader_epoch,
-                leader_only=replica_id != DEBUGGING_REPLICA_ID,
-            )
-        except KafkaError as error:
-            return int(error.code), -1, -1, UNKNOWN_EPOCH
-        return (0, *found)
-
-    def offset_for_leader_epoch(
-        self, tp: Key, current_leader_epoch: int, leader_epoch: int
-    ) -> tuple[int, int, int]:
-        """(error_code, leader_epoch, end_offset); epoch and offset are -1 if unknown (E-4)."""
-        try:
-            found = self.partition(tp).end_offset_for_epoch(current_leader_epoch, leader_epoch)
-        except KafkaError as error:
-            return int(error.code), UNKNOWN_EPOCH, -1
-        return (0, *found)
-
-    def delete_records(
-        self,
-        offsets: dict[Any, int],
-        timeout_ms: int,
-        on_complete: Callable[[dict[Any, tuple[int, int]]], None],
-    ) -> DelayedOperation | None:
-        """Raise log start offsets (-1: to the HW); answers (error_code, low_watermark) for each.
-
-        Internal topics are refused. With followers it waits until all living ones have followed.
-        """
-        done: dict[Any, tuple[int, int]] = {}
-        pending: dict[Any, DeleteStatus] = {}
-        for key, offset in offsets.items():
-            try:
-                if key[0] in INTERNAL_TOPICS:
-                    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{key[0]} is internal")
-                partition = self.partition(key)
-                requested_offset, low_watermark = partition.delete_records(offset)
-            except KafkaError as error:
-                done[key] = (int(error.code), -1)
-                continue
-            self.fetch_purgatory.check_and_complete(key)  # followers are to hear of it
-            if low_watermark >= requested_offset:
-                done[key] = (0, low_watermark)
-            else:
-                pending[key] = DeleteStatus(partition, requested_offset)
-        if not pending:
-            on_complete(done)
-            return None
-        operation = DelayedDeleteRecords(timeout_ms, done, pending, on_complete)
-        if self.delete_records_purgatory.try_complete_else_watch(operation, list(pending)):
-            return None
-        return operation
 
     def active_producers(self, tp: Key) -> list[Any]:
         """DescribeProducers of one partition; raises KafkaError as `partition`."""
@@ -413,7 +164,7 @@ class ReplicaManager(ReplicaReads):
 
     def partitions(self) -> list[Partition]:
         """All partitions hosted here, in whatever role."""
-        return list(self._partitions.values())
+        return self.local.hosted()
 
     def apply_delta(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Bring the local partitions to what `image` says; see `LocalReplicas.apply_delta`."""
@@ -439,12 +190,12 @@ class ReplicaManager(ReplicaReads):
                     self._cluster = ClusterReplication(
                         self._links(),
                         self.config,
-                        self.local,
+                        self.local.hosted,
                         self._metadata,
                         self._node_id,
                         self._clock,
                         self._timer,
-                        on_progress=self._partition_changed,
+                        on_progress=self.parked.partition_changed,
                     )
                     self.set_throttled_rates(*self._throttled_rates, self._alter_log_dirs_rate)
         return self._cluster
@@ -463,7 +214,7 @@ class ReplicaManager(ReplicaReads):
         if cluster is not None:
             cluster.leader_quota.rate_limit = leader
             cluster.follower_quota.rate_limit = follower
-            self.leader_quota = cluster.leader_quota if cluster.leader_quota.is_set else None
+            self.reads.leader_quota = cluster.leader_quota if cluster.leader_quota.is_set else None
 
     # ------------------------------------------------------------------ between own directories
 
@@ -515,7 +266,7 @@ class ReplicaManager(ReplicaReads):
         )
         schedule = (links.mover or links.scheduler).schedule_once
         return LogDirMoves(
-            self.local,
+            self.local.state_lock,
             self.local.log_manager,
             self._node_id,
             assignments.report,
@@ -529,17 +280,12 @@ class ReplicaManager(ReplicaReads):
         if self._cluster is not None:
             self._cluster.partitions_changed([partition])
         partition.request_flush()
-        self._partition_changed(partition)
+        self.parked.partition_changed(partition)
 
     def _alter_isr(self, change: IsrChange) -> None:
         cluster = self.cluster()
         assert cluster is not None, "only a partition of a cluster asks for another ISR"
         cluster.alter_partition.submit(change)
-
-    def maybe_shrink_isrs(self) -> None:
-        """Propose to remove followers that lag from the ISRs led here (each half of the lag)."""
-        for partition in self.partitions():
-            partition.maybe_shrink_isr()
 
     def shutdown(self) -> None:
         """End the fetchers, drop every parked request: their connections are closed."""
@@ -547,12 +293,7 @@ class ReplicaManager(ReplicaReads):
             self._moves.shutdown()
         if self._cluster is not None:
             self._cluster.shutdown()
-        for purgatory in (
-            self.produce_purgatory,
-            self.fetch_purgatory,
-            self.delete_records_purgatory,
-        ):
-            purgatory.shutdown()
+        self.parked.shutdown()
         logger.info("replica manager stopped partitions=%s", len(self._partitions))
 
     # ------------------------------------------------------------------ describing
@@ -606,23 +347,3 @@ class ReplicaManager(ReplicaReads):
             ),
             "BrokerTopicMetrics.ReplicationBytesIn": sum(f.byte_count for f in fetchers),
         }
-
-
-_INVALID_ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1")
-
-
-def _appended_result(key: Key, info: LogAppendInfo) -> AppendResult:
-    return AppendResult(
-        key,
-        0,
-        info.first_offset,
-        info.log_append_time_ms,
-        info.log_start_offset,
-        None,
-        (),
-        info.last_offset,
-    )
-
-
-def _refused(key: Key, code: ErrorCode, message: str) -> AppendResult:
-    return AppendResult(key, int(code), error_message=message)

@@ -1,6 +1,6 @@
 """Reading for Fetch: what a consumer or follower gets now, or what it waits for.
 
-The reading half of `replica_manager.ReplicaManager`. A fetch reads its partitions in order and is
+A fetch reads its partitions in order and is
 answered at once if there is enough to say, else it is parked in the fetch purgatory; an append on
 one of its partitions, a moved high watermark or a new role reads again and answers.
 
@@ -20,10 +20,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from replication.partition.requests import FetchPartition, FetchResult
+from replication.partition.requests import (
+    CONSUMER_REPLICA_ID,
+    DEBUGGING_REPLICA_ID,
+    UNKNOWN_EPOCH,
+    FetchPartition,
+    FetchResult,
+    IsolationLevel,
+)
 from replication.replicas.delayed import DelayedFetch, DelayedFollowerFetch, OnFollowed
-from replication.replicas.local_replicas import LocalReplicas
-from replication.replicas.purgatory import DelayedOperation, Purgatory
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import ZERO_UUID
 
@@ -31,8 +36,11 @@ if TYPE_CHECKING:
     from replication.following.replication_quota import ReplicationQuota
     from replication.metadata.image import MetadataImage
     from replication.partition.partition import Partition
+    from replication.replicas.config import ReplicaManagerConfig
     from replication.replicas.follower_session import FollowerSession, SessionPartition
-    from replication.replicas.replica_manager import ReplicaManagerConfig
+    from replication.replicas.local_replicas import LocalReplicas
+    from replication.replicas.parked_requests import Key, ParkedRequests
+    from replication.replicas.purgatory import DelayedOperation
     from wire.messages.data import FetchRequest
 
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -43,34 +51,31 @@ _UNKNOWN = frozenset((int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), _UNKNOWN_TOPIC_
 
 
 class ReplicaReads:
-    """See the module; made by `ReplicaManager` only."""
+    """See the module; any thread may call."""
 
     def __init__(
         self,
         local: LocalReplicas,
-        fetch_purgatory: Purgatory,
+        parked: ParkedRequests,
         metadata: Callable[[], MetadataImage],
         now_ms: Callable[[], int],
         node_id: int,
         config: ReplicaManagerConfig,
     ) -> None:
         self.config = config
-        self.local = local
-        self.fetch_purgatory = fetch_purgatory
         self.leader_quota: ReplicationQuota | None = None
         """Bounds what throttled replicas that are behind get; None while there is no limit."""
         self.fetch_requests = 0
+        self.failed_fetch_requests = 0
         self.expired_consumer_fetches = 0
         self.expired_follower_fetches = 0
+        self._local = local
         self._partitions = local.partitions
+        self._parked = parked
         self._now_ms = now_ms
         self._metadata = metadata
         self._node_id = node_id
         self._selects_by_rack = config.replica_selector_class == RACK_AWARE_SELECTOR
-
-    def _partition_changed(self, partition: Partition) -> None:
-        """Role, epoch, HW or flushed offset changed: look at everything parked on it."""
-        raise NotImplementedError
 
     def fetch(
         self,
@@ -125,7 +130,7 @@ class ReplicaReads:
             self, max_wait_ms, min_bytes, max_bytes, isolation, replica_id, partitions, found,
             on_complete, leader_only, replica_epoch,
         )  # fmt: skip
-        if self.fetch_purgatory.try_complete_else_watch(operation, keys):
+        if self._parked.fetch.try_complete_else_watch(operation, keys):
             return None
         return operation
 
@@ -149,7 +154,7 @@ class ReplicaReads:
         """What `follow` needs to know of a session; one for each."""
         from replication.replicas.follower_session import FollowerSession
 
-        return FollowerSession(self.fetch_purgatory, self.config.replica_lag_time_max_ms // 6)
+        return FollowerSession(self._parked.fetch, self.config.replica_lag_time_max_ms // 6)
 
     def follow(
         self,
@@ -195,7 +200,7 @@ class ReplicaReads:
             self, max_wait_ms, min_bytes, max_bytes, follower, session, on_followed, unknown
         )
         session.parked = operation
-        return None if self.fetch_purgatory.park(operation) else operation
+        return None if self._parked.fetch.park(operation) else operation
 
     def complete_follower_fetch(self, fetch: DelayedFollowerFetch) -> None:
         """Read what was touched since it was parked, and answer it."""
@@ -209,6 +214,41 @@ class ReplicaReads:
         if self.leader_quota is not None:
             self._throttle(replica_id, found, results)
         fetch.on_followed(looked, results)
+
+    def list_offset(
+        self,
+        tp: Key,
+        timestamp: int,
+        isolation_level: int,
+        current_leader_epoch: int = UNKNOWN_EPOCH,
+        replica_id: int = CONSUMER_REPLICA_ID,
+    ) -> tuple[int, int, int, int]:
+        """(error_code, timestamp, offset, leader_epoch); see `offset_lookup` for the timestamps.
+
+        Only clients see by isolation level; a debugging replica (-2) may ask a follower. The
+        handler checks versions against LIST_OFFSETS_MIN_VERSION.
+        """
+        isolation = IsolationLevel(isolation_level) if replica_id == CONSUMER_REPLICA_ID else None
+        try:
+            found = self._local.get(tp).fetch_offset_for_timestamp(
+                timestamp,
+                isolation,
+                current_leader_epoch,
+                leader_only=replica_id != DEBUGGING_REPLICA_ID,
+            )
+        except KafkaError as error:
+            return int(error.code), -1, -1, UNKNOWN_EPOCH
+        return (0, *found)
+
+    def offset_for_leader_epoch(
+        self, tp: Key, current_leader_epoch: int, leader_epoch: int
+    ) -> tuple[int, int, int]:
+        """(error_code, leader_epoch, end_offset); epoch and offset are -1 if unknown (E-4)."""
+        try:
+            found = self._local.get(tp).end_offset_for_epoch(current_leader_epoch, leader_epoch)
+        except KafkaError as error:
+            return int(error.code), UNKNOWN_EPOCH, -1
+        return (0, *found)
 
     def partition_of(self, key: tuple[str, int]) -> Partition | None:
         return self._partitions.get(key)
@@ -256,7 +296,7 @@ class ReplicaReads:
     def _absent(self, request: FetchPartition) -> FetchResult:
         if not request.topic:
             return FetchResult(_UNKNOWN_TOPIC_ID, aborted=())
-        code = int(self.local.absent(request.key).code)
+        code = int(self._local.absent(request.key).code)
         return FetchResult(code, aborted=() if code in _UNKNOWN else None)
 
     def _read_as_follower(
@@ -328,7 +368,7 @@ class ReplicaReads:
             if partition.update_follower_fetch_state(
                 replica_id, replica_epoch, request, leader_epoch, leader_end_offset
             ):
-                self._partition_changed(partition)
+                self._parked.partition_changed(partition)
             result.high_watermark = partition.high_watermark
         except KafkaError as error:
             return error.code

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple
 
-from replication.replicas.replica_manager import FROM_COORDINATOR
+from replication.replicas.replica_manager import FROM_COORDINATOR, AppendRequest
 from server.coordinator.machine import R
 from server.coordinator.shard import AppendOutcome
 from wire.control_records import ControlRecordType, parse_end_txn_marker
@@ -83,12 +83,14 @@ class ReplicatedShardLog(Generic[R]):
         topic's `max.message.bytes`.
         """
         self._replica_manager.append_records(
-            _ACKS_ALL,
-            self._config.append_timeout_ms,
-            [(self._topic_partition, batch)],
-            partial(_completed, on_complete),
-            source=FROM_COORDINATOR,
-            leader_epoch=leader_epoch,
+            AppendRequest(
+                _ACKS_ALL,
+                self._config.append_timeout_ms,
+                [(self._topic_partition, batch)],
+                partial(_completed, on_complete),
+                source=FROM_COORDINATOR,
+                leader_epoch=leader_epoch,
+            )
         )
 
     def end_offset(self) -> int:

@@ -21,6 +21,7 @@ from replication.partition.requests import (
     CONSUMER_REPLICA_ID,
     DEBUGGING_REPLICA_ID,
     LIST_OFFSETS_MIN_VERSION,
+    AppendRequest,
     AppendResult,
     FetchPartition,
     FetchResult,
@@ -123,11 +124,13 @@ def produce(ctx: RequestContext, request: ProduceRequest) -> None:
         return
     ctx.park(
         ctx.broker.replica_manager.append_records(
-            request.acks,
-            request.timeout_ms,
-            entries,
-            on_complete,
-            source=_source(ctx.api_version, _opens_compressed(ctx)),
+            AppendRequest(
+                request.acks,
+                request.timeout_ms,
+                entries,
+                on_complete,
+                source=_source(ctx.api_version, _opens_compressed(ctx)),
+            )
         )
     )
 

@@ -32,6 +32,7 @@ from replication.metadata.image import (
 )
 from replication.partition.partition import Partition
 from replication.replicas.replica_manager import (
+    AppendRequest,
     AppendResult,
     ClusterLinks,
     FetchPartition,
@@ -469,7 +470,11 @@ class SimCluster:
         """One batch to one broker; the list gets its result once it is answered."""
         told: list[AppendResult] = []
         manager = self.nodes[node_id].replica_manager
-        manager.append_records(acks, timeout_ms, [(key, records(*values, **batch))], told.extend)
+        manager.append_records(
+            AppendRequest(
+                acks, timeout_ms, [(key, records(*values, **batch))], told.extend
+            )
+        )  # fmt: skip
         self.nodes[node_id].check()
         return told
 

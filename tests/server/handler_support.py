@@ -100,10 +100,16 @@ class FakeReplicaManager:
         self.must_open.append((key, bytes(records), opens_compressed))
         return self.are_records_opened
 
-    def append_records(self, acks, timeout_ms, entries, on_complete, *, source):
-        self.appended_from.append(source)
+    def append_records(self, request):
+        entries, on_complete = request.entries, request.on_done
+        self.appended_from.append(request.source)
         self.appended.append(
-            (acks, timeout_ms, [(key, bytes(r)) for key, r in entries], source.request_version)
+            (
+                request.required_acks,
+                request.timeout_ms,
+                [(key, bytes(r)) for key, r in entries],
+                request.source.request_version,
+            )
         )
         offset = 100
         results = []

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 from typing import Any
 
 from replication.replicas.cluster_replication import ClusterReplication
+from replication.replicas.local_replicas import LocalReplicas
 
 
 class Fetchers:
@@ -17,18 +17,19 @@ def test_a_directory_that_fails_meanwhile_does_not_disturb_who_looks_for_moved_b
     """The loader's thread looks at all partitions; the failed directory's are taken away by another
     thread, which holds the lock of roles.
     """
-    partitions: dict[tuple[str, int], Any] = {}
-    local = SimpleNamespace(partitions=partitions, state_lock=threading.Lock())
+    local = LocalReplicas.__new__(LocalReplicas)
+    local.partitions = {}
+    local.state_lock = threading.Lock()
 
     class Partition:
         @property
         def leader_id(self) -> int:
             with local.state_lock:  # the other thread comes in between, as it may at any time
-                partitions.pop(("t", 2), None)
+                local.partitions.pop(("t", 2), None)
             return 9
 
-    partitions.update({("t", index): Partition() for index in range(3)})
+    local.partitions.update({("t", index): Partition() for index in range(3)})  # type: ignore[misc]
     cluster = ClusterReplication.__new__(ClusterReplication)
-    cluster._local, cluster.fetchers = local, Fetchers()  # type: ignore[assignment]
-    cluster.partitions_changed([], [7])
-    assert list(partitions) == [("t", 0), ("t", 1)]
+    cluster._hosted, cluster.fetchers = local.hosted, Fetchers()  # type: ignore[assignment]
+    cluster.partitions_changed([], [9])
+    assert list(local.partitions) == [("t", 0), ("t", 1)]

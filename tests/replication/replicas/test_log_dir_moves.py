@@ -18,6 +18,7 @@ from replication.metadata.image import (
 )
 from replication.replicas.log_dir_moves import MoveState
 from replication.replicas.replica_manager import (
+    AppendRequest,
     AppendResult,
     ClusterLinks,
     FetchPartition,
@@ -136,7 +137,9 @@ class Node:
     def append(self, *values: str, producer: tuple[int, int] | None = None) -> AppendResult:
         results: list[list[AppendResult]] = []
         self.manager.append_records(
-            1, 1000, [(ORDERS_0, batch(*values, producer=producer))], results.append,
+            AppendRequest(
+                1, 1000, [(ORDERS_0, batch(*values, producer=producer))], results.append
+            )
         )  # fmt: skip
         return results[0][0]
 
@@ -567,7 +570,7 @@ def test_a_waiting_fsync_is_waited_for(tmp_path: Path) -> None:
     partition._group_commit._flush_async = node.logs.flush_async
     answers: list[Any] = []
     entry = (ORDERS_0, batch("a"))
-    node.manager.append_records(1, 1000, [entry], answers.append)
+    node.manager.append_records(AppendRequest(1, 1000, [entry], answers.append))
     assert answers == []
     node.move(node.b)
     node.scheduler.run(3)

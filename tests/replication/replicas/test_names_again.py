@@ -103,9 +103,9 @@ def test_a_deleted_partition_is_freed_by_its_last_reference(
 
     assert instances() == before
     for purgatory in (
-        node.manager.produce_purgatory,
-        node.manager.fetch_purgatory,
-        node.manager.delete_records_purgatory,
+        node.manager.parked.produce,
+        node.manager.parked.fetch,
+        node.manager.parked.delete_records,
     ):
         assert purgatory.watchers == {}, "a watch key outlived its partition"
     node.manager.shutdown()

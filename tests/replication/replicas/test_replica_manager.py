@@ -23,6 +23,7 @@ from replication.metadata.image import (
 from replication.replicas.delayed import ProduceStatus
 from replication.replicas.purgatory import DelayedOperation
 from replication.replicas.replica_manager import (
+    AppendRequest,
     AppendResult,
     FetchPartition,
     FetchResult,
@@ -194,7 +195,9 @@ class Broker:
         self, *batches: tuple[TopicPartition, bytes], acks: int = -1, timeout_ms: int = 1000
     ) -> Answer[list[AppendResult]]:
         answer: Answer[list[AppendResult]] = Answer()
-        answer.operation = self.manager.append_records(acks, timeout_ms, list(batches), answer)
+        answer.operation = self.manager.append_records(
+            AppendRequest(acks, timeout_ms, list(batches), answer)
+        )
         return answer
 
     def fetch(
@@ -308,7 +311,7 @@ def test_a_cluster_of_one_answers_every_produce_inline(single: Broker, acks: int
     assert first.log_append_time_ms == -1
     assert first.log_start_offset == 0
     assert codes(answer) == [0, 0]
-    assert (single.manager.messages_in, single.manager.produce_requests) == (3, 1)
+    assert (single.manager.messages_in, single.manager.writes.produce_requests) == (3, 1)
 
 
 def test_partitions_of_a_produce_fail_alone_and_keep_their_order(single: Broker) -> None:
@@ -328,7 +331,7 @@ def test_partitions_of_a_produce_fail_alone_and_keep_their_order(single: Broker)
     ]
     assert [result.base_offset for result in answer.value] == [-1, -1, 0, -1]
     assert answer.value[1].log_start_offset == 0
-    assert single.manager.failed_produce_requests == 3
+    assert single.manager.writes.failed_produce_requests == 3
 
 
 def test_other_acks_are_refused_and_nothing_is_written(single: Broker) -> None:
@@ -353,7 +356,7 @@ def test_acks_all_waits_until_the_followers_have_it(replicated: Broker) -> None:
     replicated.follower_fetches(2)
     assert codes(answer) == [0]
     assert answer.value[0].base_offset == 0
-    assert replicated.manager.produce_purgatory.watched == 0
+    assert replicated.manager.parked.produce.watched == 0
 
 
 def test_acks_one_does_not_wait_for_followers(replicated: Broker) -> None:
@@ -366,7 +369,7 @@ def test_acks_all_times_out_and_keeps_the_records(replicated: Broker) -> None:
     assert answer.is_pending
     replicated.pass_time(20)
     assert codes(answer) == [ErrorCode.REQUEST_TIMED_OUT]
-    assert replicated.manager.expired_produce_requests == 1
+    assert replicated.manager.writes.expired_produce_requests == 1
     replicated.follower_fetches(1)
     assert len(answer.told) == 1
     assert values_of(replicated.fetch(read_from(0)).value[0]) == [b"a"]
@@ -478,7 +481,7 @@ def test_a_produce_cancelled_by_its_connection_is_never_answered(replicated: Bro
     replicated.follower_fetches(1)
     replicated.pass_time(5000)
     assert answer.is_pending
-    assert replicated.manager.produce_purgatory.watched == len(replicated.timer) == 0
+    assert replicated.manager.parked.produce.watched == len(replicated.timer) == 0
 
 
 # ---------------------------------------------------------------------- group commit
@@ -539,7 +542,7 @@ def test_a_parked_fetch_is_answered_by_the_next_append(single: Broker) -> None:
     assert answer.is_pending
     single.produce((ORDERS_1, batch(b"b")))
     assert [values_of(result) for result in answer.value] == [[], [b"b"]]
-    assert single.manager.fetch_purgatory.watched == len(single.timer) == 0
+    assert single.manager.parked.fetch.watched == len(single.timer) == 0
 
 
 def test_a_fetch_waits_for_min_bytes(single: Broker) -> None:
@@ -567,7 +570,7 @@ def test_a_fetch_gives_up_after_max_wait_with_what_there_is(single: Broker) -> N
     assert answer.is_pending
     single.pass_time(10)
     assert values_of(answer.value[0]) == [b"a"]
-    assert single.manager.expired_consumer_fetches == 1
+    assert single.manager.reads.expired_consumer_fetches == 1
 
 
 @pytest.mark.parametrize(("max_wait_ms", "partitions"), [(0, 1), (500, 0)])
@@ -676,7 +679,7 @@ def test_all_partitions_together_stay_below_max_bytes(single: Broker) -> None:
 
 def test_the_brokers_fetch_max_bytes_caps_the_request(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    broker.manager.config = ReplicaManagerConfig(fetch_max_bytes=300)
+    broker.manager.reads.config = ReplicaManagerConfig(fetch_max_bytes=300)
     broker.publish(topic("orders", ORDERS, led()))
     for _ in range(10):
         broker.produce((ORDERS_0, batch(b"x" * 20)))
@@ -695,11 +698,11 @@ def test_a_new_leader_epoch_answers_fetches_of_the_old_one(single: Broker) -> No
 
 def test_fetches_dropped_by_their_connections_leave_nothing(single: Broker) -> None:
     answers = [single.fetch(read_from(0), read_from(0, 1)) for _ in range(1000)]
-    assert single.manager.fetch_purgatory.delayed == 1000
+    assert single.manager.parked.fetch.delayed == 1000
     for answer in answers:
         assert answer.operation is not None
         answer.operation.cancel()
-    assert single.manager.fetch_purgatory.watched == len(single.timer) == 0
+    assert single.manager.parked.fetch.watched == len(single.timer) == 0
     single.produce((ORDERS_0, batch(b"a")))
     assert all(answer.is_pending for answer in answers)
 
@@ -997,7 +1000,7 @@ class Restartable:
 
     def produce(self, *values: bytes, acks: int = 1) -> Answer[list[AppendResult]]:
         answer: Answer[list[AppendResult]] = Answer()
-        self.manager.append_records(acks, 1000, [(ORDERS_0, batch(*values))], answer)
+        self.manager.append_records(AppendRequest(acks, 1000, [(ORDERS_0, batch(*values))], answer))
         return answer
 
     def read(self, offset: int, replica: int = -1) -> list[bytes | None]:
@@ -1061,7 +1064,9 @@ def test_the_flusher_thread_acknowledges_what_it_has_synced(tmp_path: Path) -> N
 
     def produce() -> None:
         for _ in range(20):
-            broker.manager.append_records(1, 30_000, [(ORDERS_0, batch(b"a"))], on_complete)
+            broker.manager.append_records(
+                AppendRequest(1, 30_000, [(ORDERS_0, batch(b"a"))], on_complete)
+            )
 
     producers = [threading.Thread(target=produce) for _ in range(3)]
     for producer in producers:
@@ -1115,4 +1120,4 @@ def test_concurrent_producers_and_long_polling_consumers_lose_and_repeat_nothing
         assert event.wait(30)
         assert consumed[index] == consumed[0]
         assert len(set(consumed[index])) == len(consumed[index]) == total
-    assert single.manager.fetch_purgatory.watched == 0
+    assert single.manager.parked.fetch.watched == 0

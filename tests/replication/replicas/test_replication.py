@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from replication.partition.partition import Partition
-from replication.replicas.replica_manager import ReplicaManagerConfig
+from replication.replicas.replica_manager import AppendRequest, ReplicaManagerConfig
 from replication.replicas.replica_reads import RACK_AWARE_SELECTOR
 from storage.config import LONG_MAX
 from tests.replication.cluster_support import ORDERS_0, SimCluster, encoded, records
@@ -504,7 +504,7 @@ def test_an_append_for_another_leader_epoch_is_refused(orders: SimCluster) -> No
     told: list[object] = []
     for wrong in (epoch - 1, epoch + 1):
         orders.nodes[1].replica_manager.append_records(
-            -1, 100, [(ORDERS_0, records(b"a"))], told.extend, leader_epoch=wrong
+            AppendRequest(-1, 100, [(ORDERS_0, records(b"a"))], told.extend, leader_epoch=wrong)
         )
     assert [r.error_code for r in told] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2  # type: ignore[attr-defined]
     assert leo(orders, 1) == [0]

@@ -183,9 +183,9 @@ def test_a_parked_produce_keeps_no_records_alive(asked):
     kept = []
     plain = rm.append_records
 
-    def append_records(acks, timeout_ms, entries, on_complete, *, source):
-        kept.append(weakref.ref(entries[0][1]))  # the memoryview into the frame
-        plain(acks, timeout_ms, entries, on_complete, source=source)
+    def append_records(request):
+        kept.append(weakref.ref(request.entries[0][1]))  # the memoryview into the frame
+        plain(request)
 
     rm.append_records = append_records
     request = produce([("t", [(0, BATCH)])])

@@ -1,0 +1,177 @@
+"""Appending and deleting: what changes the partitions led here, and when that is answered.
+
+The path of a produce: `append_records` -> `Partition.append_records_to_leader` -> the log; then
+delayed operations on that partition are completed, and the answer is given inline unless it must
+wait for the high watermark or an fsync.
+
+Counters are plain ints that `server.node.metrics` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from replication.metadata.topic_names import INTERNAL_TOPICS
+from replication.partition.requests import AppendRequest, AppendResult
+from replication.replicas.delayed import (
+    DelayedDeleteRecords,
+    DelayedProduce,
+    DeleteStatus,
+    ProduceStatus,
+)
+from storage.log.append import needs_records_opened
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from replication.partition.partition import Partition
+    from replication.replicas.local_replicas import LocalReplicas
+    from replication.replicas.parked_requests import Key, ParkedRequests
+    from replication.replicas.purgatory import DelayedOperation
+    from storage.log.partition_log import LogAppendInfo
+
+
+class ReplicaWrites:
+    """See the module; any thread may call."""
+
+    def __init__(
+        self, local: LocalReplicas, parked: ParkedRequests, wall_ms: Callable[[], int]
+    ) -> None:
+        self.produce_requests = 0
+        self.failed_produce_requests = 0
+        """Partitions of Produce requests that were refused."""
+        self.expired_produce_requests = 0
+        self._local = local
+        self._partitions = local.partitions
+        self._parked = parked
+        self._wall_ms = wall_ms
+
+    def append_records(self, request: AppendRequest) -> DelayedOperation | None:
+        """Append one batch to each partition; partitions succeed and fail alone.
+
+        `on_done` is called before this returns unless acks=-1 waits for the HW or `flush.messages`
+        for the disk. A parked operation is returned so that the end of its connection can cancel
+        it (the records stay appended); it keeps nothing of the records.
+        Budget: 6 µs for one entry on top of `PartitionLog.append_as_leader` when nothing waits.
+        """
+        self.produce_requests += 1
+        acks, on_done = request.required_acks, request.on_done
+        if acks not in (-1, 0, 1):
+            on_done([_refused(key, *_INVALID_ACKS) for key, _ in request.entries])
+            return None
+        wall_ms = self._wall_ms()
+        results: list[AppendResult] = []
+        appended: list[tuple[Key, bool]] = []
+        pending: list[ProduceStatus] = []
+        for key, records in request.entries:
+            partition = self._partitions.get(key)
+            try:
+                if partition is None:
+                    raise self._local.absent(key)
+                info, is_advanced = partition.append_records_to_leader(
+                    records, acks, wall_ms, request.source, request.leader_epoch
+                )
+            except KafkaError as error:
+                results.append(self._append_failed(key, partition, error))
+                continue
+            next_offset = info.last_offset + 1
+            result = _appended_result(key, info)
+            results.append(result)
+            if not info.duplicate:
+                appended.append((key, is_advanced))
+            if info.must_flush:
+                partition.request_flush()
+            epoch = info.leader_epoch
+            if acks and partition.must_wait(next_offset, acks, epoch):
+                pending.append(ProduceStatus(result, partition, next_offset, epoch, acks))
+        if not pending:
+            try:
+                on_done(results)
+            finally:
+                self._parked.appended(appended)
+            return None
+        operation = DelayedProduce(
+            request.timeout_ms, results, pending, on_done, self._produce_expired
+        )
+        self._parked.appended(appended)
+        keys = [status.result.topic_partition for status in pending]
+        if self._parked.produce.try_complete_else_watch(operation, keys):
+            return None
+        return operation
+
+    def must_open_records(
+        self, key: Key, records: memoryview | bytes, opens_compressed: bool
+    ) -> bool:
+        """Whether this batch costs more than a thread that serves sockets should spend."""
+        partition = self._partitions.get(key)
+        log = None if partition is None else partition.leader_log
+        return log is not None and needs_records_opened(
+            records, log.config, self._wall_ms(), opens_compressed
+        )
+
+    def _append_failed(
+        self, key: Key, partition: Partition | None, error: KafkaError
+    ) -> AppendResult:
+        self.failed_produce_requests += 1
+        result = _refused(key, error.code, error.detail or error.code.name)
+        result.record_errors = getattr(error, "record_errors", ())
+        if partition is not None and partition.log is not None:
+            result.log_start_offset = partition.log.log_start_offset
+        return result
+
+    def _produce_expired(self, partition_count: int) -> None:
+        self.expired_produce_requests += partition_count
+
+    def delete_records(
+        self,
+        offsets: dict[Any, int],
+        timeout_ms: int,
+        on_complete: Callable[[dict[Any, tuple[int, int]]], None],
+    ) -> DelayedOperation | None:
+        """Raise log start offsets (-1: to the HW); answers (error_code, low_watermark) for each.
+
+        Internal topics are refused. With followers it waits until all living ones have followed.
+        """
+        done: dict[Any, tuple[int, int]] = {}
+        pending: dict[Any, DeleteStatus] = {}
+        for key, offset in offsets.items():
+            try:
+                if key[0] in INTERNAL_TOPICS:
+                    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{key[0]} is internal")
+                partition = self._local.get(key)
+                requested_offset, low_watermark = partition.delete_records(offset)
+            except KafkaError as error:
+                done[key] = (int(error.code), -1)
+                continue
+            self._parked.fetch.check_and_complete(key)  # followers are to hear of it
+            if low_watermark >= requested_offset:
+                done[key] = (0, low_watermark)
+            else:
+                pending[key] = DeleteStatus(partition, requested_offset)
+        if not pending:
+            on_complete(done)
+            return None
+        operation = DelayedDeleteRecords(timeout_ms, done, pending, on_complete)
+        if self._parked.delete_records.try_complete_else_watch(operation, list(pending)):
+            return None
+        return operation
+
+
+_INVALID_ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1")
+
+
+def _appended_result(key: Key, info: LogAppendInfo) -> AppendResult:
+    return AppendResult(
+        key,
+        0,
+        info.first_offset,
+        info.log_append_time_ms,
+        info.log_start_offset,
+        None,
+        (),
+        info.last_offset,
+    )
+
+
+def _refused(key: Key, code: ErrorCode, message: str) -> AppendResult:
+    return AppendResult(key, int(code), error_message=message)
