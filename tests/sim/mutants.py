@@ -83,7 +83,9 @@ def _ignore_current_leader_epoch() -> AbstractContextManager[Any]:
     real = Partition.read_records
 
     def read_records(self: Partition, fetch: Any, *rest: Any) -> Any:
-        return real(self, replace(fetch, current_leader_epoch=self.leader_epoch), *rest)
+        if fetch.log_start_offset >= 0:  # a follower's
+            fetch = replace(fetch, current_leader_epoch=self.leader_epoch)
+        return real(self, fetch, *rest)
 
     return patch.object(Partition, "read_records", read_records)
 

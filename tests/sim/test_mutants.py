@@ -10,7 +10,7 @@ QUICK = {
     "truncate follower to HW": "StrongIsr",
     "ack before HW covers the batch": "StrongIsr",
     "ignore the last fetched epoch in Fetch": "SameBelowHW|StrongIsr",
-    "ignore the current leader epoch in Fetch": "StrongIsr",
+    "ignore the current leader epoch in Fetch": "SameBelowHW|StrongIsr",
     "expand the ISR without the epoch start": "JoinsWithAll (H-6)",
     "skip the broker epoch on ISR join": "StrongIsr",
     "trust offsets from before a skipped epoch": "StrongIsr",
