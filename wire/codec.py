@@ -51,6 +51,7 @@ _FIXED = {
 }
 # Below this many bytes, copying records costs less than one more buffer in the socket's write.
 _COPIED_RECORDS_BYTES_MAX = 4096
+_STRING_MAX = 32_767
 
 
 def compile_decoder(cls: type[Message], version: int) -> Callable[[bytes, int, int], Any]:
@@ -91,6 +92,19 @@ def _long_length(data: bytes, pos: int, first: int) -> tuple[int, int]:
     if first == 0:
         raise MalformedFrame("null where the protocol allows none")
     return first, pos
+
+
+def _more_text(data: bytes, pos: int, first: int) -> tuple[int, int]:
+    """As `_more`, for a string: Kafka's generated readers refuse more than an int16 could tell."""
+    length, pos = read_uvarint(data, pos - 1)
+    if length > _STRING_MAX + 1:
+        raise MalformedFrame(f"a string of {length - 1} bytes, at most {_STRING_MAX} are allowed")
+    return length, pos
+
+
+def _long_text_length(data: bytes, pos: int, first: int) -> tuple[int, int]:
+    """As `_long_length`, for a string."""
+    return _more_text(data, pos, first) if first else _long_length(data, pos, first)
 
 
 def _refuse_length(length: int) -> None:
@@ -231,7 +245,9 @@ class _DecoderWriter(_Writer):
         self.namespace.update(
             new=object.__new__,
             more=_more,
+            more_text=_more_text,
             long_length=_long_length,
+            long_text_length=_long_text_length,
             refuse_length=_refuse_length,
             refuse_count=_refuse_count,
             next_tag=next_tag,
@@ -293,7 +309,7 @@ class _DecoderWriter(_Writer):
             self.array(field, target)
         else:
             nullable = field.null_allowed(self.version)
-            self.length("h" if kind == "string" else "i", nullable)
+            self.length("h" if kind == "string" else "i", nullable, is_text=kind == "string")
             if nullable:
                 with self.block(self.if_present()):
                     self.content(kind, target)
@@ -302,14 +318,16 @@ class _DecoderWriter(_Writer):
             else:
                 self.content(kind, target)
 
-    def length(self, code: str, nullable: bool) -> None:
+    def length(self, code: str, nullable: bool, *, is_text: bool = False) -> None:
         """Read a length into `n`: compact ones are one too many, so that 0 means null."""
         self.pending.append(("B" if self.flexible else code, "n"))
         self.flush()
         if self.flexible and nullable:
-            self.line("if n > 127: n, p = more(data, p, n)")
+            rest = "more_text" if is_text else "more"
+            self.line(f"if n > 127: n, p = {rest}(data, p, n)")
         elif self.flexible:
-            self.line("if not 0 < n < 128: n, p = long_length(data, p, n)")
+            rest = "long_text_length" if is_text else "long_length"
+            self.line(f"if not 0 < n < 128: n, p = {rest}(data, p, n)")
         else:
             self.line(f"if n < {-1 if nullable else 0}: refuse_length(n)")
 
@@ -363,7 +381,8 @@ class _DecoderWriter(_Writer):
                     self.struct(field.struct, item)
                     self.flush()
                 else:
-                    self.length("h" if kind == "string" else "i", nullable=False)
+                    is_text = kind == "string"
+                    self.length("h" if is_text else "i", nullable=False, is_text=is_text)
                     self.content(kind, item)
                 self.line(f"{items}.append({item})")
 

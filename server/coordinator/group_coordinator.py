@@ -172,8 +172,12 @@ class GroupCoordinator:
         self, states: Collection[str], types: Collection[str], on_complete: Reply
     ) -> None:
         """The groups of all partitions we lead, as a list; KafkaError COORDINATOR_LOAD_IN_PROGRESS
-        if one of them is not loaded yet, since a partial list would look like a whole one.
+        if one of them is not loaded yet, since a partial list would look like a whole one, and
+        COORDINATOR_NOT_AVAILABLE after the shutdown.
         """
+        if not self.runtime.is_running:
+            on_complete(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return
         shards = list(self.runtime.shards())
 
         def joined(parts: list[list[ListGroupsResponse.Group] | KafkaError]) -> None:

@@ -53,14 +53,12 @@ class HeldAnswers:
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
-        self._held: list[Held] = []
+        self.waiting: list[Held] = []
+        """In the order of the log; others only look whether there is something."""
         self.deliveries: list[Answer] = []
         self.required_offset = 0
         """What is decided now rests on the records below it."""
         self.committed_offset = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._held)
 
     def deliver(self, answers: list[Answer], effects: list[Effect], now_ms: int) -> Held | None:
         """Tell it now if all it rests on is committed, else hold it."""
@@ -72,7 +70,7 @@ class HeldAnswers:
     def hold(self, answers: list[Answer], effects: list[Effect], now_ms: int) -> Held:
         """Keep it until `commit_to` reaches what it rests on."""
         held = Held(self.required_offset, now_ms + self._timeout_ms, answers, effects)
-        self._held.append(held)
+        self.waiting.append(held)
         return held
 
     def fail(self, held: Held, code: int) -> None:
@@ -84,10 +82,10 @@ class HeldAnswers:
         what waited too long.
         """
         self.committed_offset = max(self.committed_offset, offset)
-        if not self._held:
+        if not self.waiting:
             return
         waiting = []
-        for held in self._held:
+        for held in self.waiting:
             if held.required_offset <= self.committed_offset:
                 self._release(held.answers, held.effects)
                 continue
@@ -95,17 +93,17 @@ class HeldAnswers:
                 self.fail(held, ErrorCode.REQUEST_TIMED_OUT)
             if held.answers or held.effects:
                 waiting.append(held)
-        self._held = waiting
+        self.waiting = waiting
 
     def close(self, error: KafkaError) -> None:
         """Nothing of it is known to be committed ever: answers are told so, effects are dropped."""
-        for held in self._held:
+        for held in self.waiting:
             self._refuse(held, error)
-        self._held = []
+        self.waiting = []
 
     def next_deadline_ms(self) -> int | None:
         """When the first answer has waited too long."""
-        return min((held.deadline_ms for held in self._held if held.answers), default=None)
+        return min((held.deadline_ms for held in self.waiting if held.answers), default=None)
 
     def _release(self, answers: list[Answer], effects: list[Effect]) -> None:
         self.deliveries += answers

@@ -133,7 +133,7 @@ class CoordinatorRuntime(Generic[M, R]):
         self._wait: _TopicWait | None = None
         self._placement = (b"", topic.partition_count)
         """Topic id and number of partitions, replaced together."""
-        self._is_running = True
+        self.is_running = True
         around.replica_manager.on_partition_leadership.append(self.on_leadership)
 
     # -- requests ----------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class CoordinatorRuntime(Generic[M, R]):
             return list(self._shards.values())
 
     def _refusal(self) -> KafkaError:
-        if self._is_running:
+        if self.is_running:
             return KafkaError(ErrorCode.NOT_COORDINATOR)
         return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
@@ -191,7 +191,7 @@ class CoordinatorRuntime(Generic[M, R]):
                     shard.note_resigned()
             else:
                 shard = self._shards.get(index)
-                if shard is None and self._is_running:
+                if shard is None and self.is_running:
                     shard = self._shards[index] = self._new_shard(index)
                 if shard is not None:
                     shard.note_elected(leader_epoch)
@@ -207,7 +207,7 @@ class CoordinatorRuntime(Generic[M, R]):
     def shutdown(self) -> None:
         """Answer everything that waits with NOT_COORDINATOR, so that clients look elsewhere."""
         with self._lock:
-            self._is_running = False
+            self.is_running = False
             shards = list(self._shards.values())
             self._shards.clear()
             wait = self._wait
@@ -223,7 +223,7 @@ class CoordinatorRuntime(Generic[M, R]):
     ) -> None:
         """Say which broker coordinates the key; creates the topic if there is none yet."""
         found = self._leader_of(key)
-        if found is not None or not self._is_running:
+        if found is not None or not self.is_running:
             on_complete(found or KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
 

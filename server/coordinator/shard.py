@@ -49,9 +49,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Generic, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
-from server.coordinator.deadlines import Moment
+from server.coordinator.deadlines import Job, Moment
 from server.coordinator.held import Held, HeldAnswers, coordinator_error
 from server.coordinator.machine import Answer, Decision, Effect, M, R, Reply
 from wire.errors import ErrorCode, KafkaError
@@ -211,7 +211,7 @@ class Shard(Generic[M, R]):
         Who is about to hold an answer looks at the high watermark once it is on the list, so
         nothing is missed when there is none yet.
         """
-        if self._held:
+        if self._held.waiting:
             self._mailbox.append(self._release)
             self.work()
 
@@ -261,7 +261,7 @@ class Shard(Generic[M, R]):
             self._held.deliveries.append((on_complete, self._refusal()))
             return
         try:
-            self._attempt(machine, partial(decide, machine), on_complete)
+            self._attempt(machine, decide, on_complete)
         except Exception:
             self._reset()
             # Unless it was parked: then it was told what all that wait were told.
@@ -295,7 +295,7 @@ class Shard(Generic[M, R]):
     # -- decide, encode, append, change, replay ----------------------------------------------
 
     def _attempt(
-        self, machine: M, decide: Callable[[], Decision[R] | None], on_complete: Reply | None
+        self, machine: M, decide: Callable[[M], Decision[R] | None], on_complete: Reply | None
     ) -> bool:
         """Carry one decision out; False if nothing came of it, which was told to who asked.
 
@@ -303,7 +303,7 @@ class Shard(Generic[M, R]):
         """
         batch = None
         try:
-            decision = decide()
+            decision = decide(machine)
             if decision is None:
                 return True
             if decision.records:
@@ -349,11 +349,11 @@ class Shard(Generic[M, R]):
         if machine.effects:
             effects += machine.effects
             machine.effects.clear()
+        held = self._held
         outcome = None if append is None else append.outcome
         if append is None or (outcome is not None and not outcome.error_code):
             self._deliver(answers, effects)
             return
-        held = self._held
         held.required_offset = self._log.end_offset()
         append.held = held.hold(answers, effects, self._moment.now_ms)
         self._release()
@@ -394,18 +394,18 @@ class Shard(Generic[M, R]):
         deadlines, now_ms = machine.deadlines, self._moment.now_ms
         while (due := deadlines.pop_due(now_ms)) is not None:
             key, job = due
-            if not self._attempt(machine, job, None) and key not in deadlines:
+            if not self._attempt(machine, partial(_run_job, job), None) and key not in deadlines:
                 deadlines.set(key, now_ms + RETRY_MS, job)
             if self._machine is not machine:
                 return
-        if self._held:
+        if self._held.waiting:
             self._release()
         self._set_alarm(machine)
 
     def _set_alarm(self, machine: M) -> None:
         """Be woken for the next deadline; an alarm that rings too early is set again."""
         wake_ms = machine.deadlines.next_wake_ms()
-        held_ms = self._held.next_deadline_ms() if self._held else None
+        held_ms = self._held.next_deadline_ms() if self._held.waiting else None
         if held_ms is not None:
             wake_ms = held_ms if wake_ms is None else min(wake_ms, held_ms)
         if wake_ms is None or (self._alarm is not None and self._alarm_ms <= wake_ms):
@@ -505,3 +505,7 @@ class Shard(Generic[M, R]):
         self.state = ShardState.ACTIVE
         machine.on_loaded()
         self._settle(machine, [], None)
+
+
+def _run_job(job: Job, _: object) -> Decision[Any] | None:
+    return job()

@@ -21,7 +21,11 @@ from wire.errors import MalformedFrame, TooManyElements
 from wire.messages import all_messages, request_class
 from wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
 from wire.messages.data import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
-from wire.messages.groups import ConsumerGroupHeartbeatResponse
+from wire.messages.groups import (
+    ConsumerGroupHeartbeatResponse,
+    DescribeGroupsRequest,
+    OffsetCommitRequest,
+)
 from wire.messages.groups_records import ConsumerGroupMemberMetadataValue
 from wire.messages.metadata_records import PartitionRecord
 from wire.primitives import TAGS_MAX, skip_tags, uvarint
@@ -121,6 +125,26 @@ def test_arrays_strings_and_bytes_of_more_than_127_need_longer_lengths() -> None
         for version in (8, 9):
             encoded = produce.encode_bytes(version)
             assert ProduceRequest.decode(encoded, version) == produce
+
+
+@pytest.mark.parametrize(
+    ("cls", "version", "field"),
+    [(OffsetCommitRequest, 8, "group_id"), (OffsetCommitRequest, 8, "group_instance_id"),
+     (DescribeGroupsRequest, 5, "groups")],
+)  # fmt: skip
+def test_a_compact_string_is_no_longer_than_any_other(
+    cls: type[Message], version: int, field: str
+) -> None:
+    """As Kafka's readers have it: what is longer could be in no record and no older response."""
+    for size in (32_767, 32_768):
+        message = cls.blank()
+        setattr(message, field, ["g" * size] if field == "groups" else "g" * size)
+        data = message.encode_bytes(version)
+        if size == 32_767:
+            assert getattr(cls.decode(data, version), field) == getattr(message, field)
+        else:
+            with pytest.raises(MalformedFrame, match="32768"):
+                cls.decode(data, version)
 
 
 def test_a_length_may_be_written_longer_than_needed() -> None:

@@ -1150,6 +1150,9 @@ def test_after_the_shutdown_clients_are_sent_away(node: Node) -> None:
     node.find()
     node.groups.shutdown()
     assert node.commit("g", 1).error == E.COORDINATOR_NOT_AVAILABLE
+    listed = Answer()
+    node.groups.list_groups([], [], listed)
+    assert listed.error == E.COORDINATOR_NOT_AVAILABLE, "not that there are no groups"
     assert node.find("g").response.broker_id == 1, "where the group is, is still known"
 
 
