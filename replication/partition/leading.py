@@ -29,6 +29,7 @@ from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from replication.metadata.image import BrokerRegistration, PartitionRegistration
+    from storage.log.results import LogView
 
 _NOT_DONE = (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA)
 """The controller did not change the ISR, and will not: back to the committed one."""
@@ -270,7 +271,9 @@ class Leading:
 
         Raises as `follower`.
         """
-        follower = self.follower(leader_epoch, replica_id, fetch.current_leader_epoch)
+        follower = self.followers.get(replica_id)
+        if follower is None or leader_epoch != self.leader_epoch:
+            follower = self.follower(leader_epoch, replica_id, fetch.current_leader_epoch)
         fetch_offset = fetch.fetch_offset
         is_start_moved = follower.log_start_offset != fetch.log_start_offset
         is_end_moved = follower.log_end_offset != fetch_offset
@@ -297,35 +300,34 @@ class Leading:
         replica_epoch: int,
         request: FetchPartition,
         now_ms: int | None,
-        log_end_offset: int,
-        high_watermark: int,
-        log_start_offset: int,
+        view: LogView,
     ) -> QuietAnswer | None:
         """The answer to a follower in sync that asks from our end what it asked there before.
 
         None: look at what it tells. In a session most partitions are of this kind at any time, and
         all that such a fetch says is that the follower is still there: at `now_ms`, or nothing if
-        that is None (a parked fetch is answered). It is called without the lock: what is written is
-        only when the follower was caught up.
+        that is None (a parked fetch is answered). `view` is what our log shows. No lock is held:
+        what is written is only when the follower was caught up.
         """
         follower = self.followers.get(replica_id)
         if (
             follower is None
             or follower.quiet_request is not request
             or follower.broker_epoch != replica_epoch
-            or log_end_offset != request.fetch_offset
+            or view.end_offset != request.fetch_offset
             or replica_id not in self.isr_state.isr
         ):
             return None
         if now_ms is not None:
             follower.last_fetch_ms = follower.last_caught_up_ms = now_ms
         answer = follower.quiet_answer
+        high_watermark = view.high_watermark
         if (
             type(answer) is not QuietAnswer
             or answer.high_watermark != high_watermark
-            or answer.log_start_offset != log_start_offset
+            or answer.log_start_offset != view.log_start_offset
         ):
-            answer = QuietAnswer(0, high_watermark, high_watermark, log_start_offset)
+            answer = QuietAnswer(0, high_watermark, high_watermark, view.log_start_offset)
             follower.quiet_answer = answer
         return answer
 

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from replication.partition.group_commit import FlushAsync, GroupCommit
@@ -58,12 +58,14 @@ from replication.partition.roles import Following, Role, Stopped
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from replication.metadata.image import MetadataImage, PartitionRegistration
+    from replication.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration
     from storage.config import Clock
     from storage.log.partition_log import AppendSource, LogAppendInfo, PartitionLog
     from wire.primitives import TopicPartition
 
 logger = logging.getLogger(__name__)
+
+_NOBODY: Mapping[int, BrokerRegistration] = {}
 
 
 class Partition:
@@ -304,7 +306,9 @@ class Partition:
         offset = self._group_commit.counted_end_offset(log)
         current = log.high_watermark
         if role.followers:
-            now_ms, brokers = self._clock.now_ms(), self._metadata().brokers
+            now_ms = self._clock.now_ms()
+            # Who may join is asked only where somebody may.
+            brokers = _NOBODY if role.all_in_sync else self._metadata().brokers
             offset = role.high_watermark(role.leader_epoch, current, offset, now_ms, brokers)
         return offset > current and log.update_high_watermark(offset)
 
@@ -319,7 +323,8 @@ class Partition:
         else:
             is_reached = not self.waits_for_flush(next_offset)
         # Asked after the offset was read: who leads since then led when it was true.
-        return not (is_reached and self.role.leads_since(leader_epoch))
+        role = self.role
+        return not (is_reached and type(role) is Leading and role.since_epoch <= leader_epoch)
 
     def waits_for_flush(self, next_offset: int) -> bool:
         """Must records below `next_offset` still be fsynced before they may be acknowledged?"""
@@ -382,7 +387,7 @@ class Partition:
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"stale broker epoch {replica_epoch} of replica {replica_id}",
             )
-        changes, change = self.isr_changes, None
+        change = None
         with self.lock:
             role, log = self.role, self.log
             if type(role) is not Leading or log is None:
@@ -395,14 +400,14 @@ class Partition:
                 leader_end_offset,
                 self._clock.now_ms(),
             )
-            if not role.all_in_sync and changes.may_ask:
+            if not role.all_in_sync and self.isr_changes.may_ask:
                 state = role.expand_isr(leader_epoch, replica_id, brokers, log.high_watermark)
                 if state is not None:
-                    change = changes.change_to(self, role, state)
+                    change = self.isr_changes.change_to(self, role, state)
             if is_end_moved:
                 is_advanced |= self.advance_high_watermark(role, log)
         if change is not None:
-            changes.ask(change)
+            self.isr_changes.ask(change)
         return is_advanced
 
     def quiet_answer(
@@ -412,10 +417,7 @@ class Partition:
         role, log = self.role, self.log
         if type(role) is not Leading or log is None:
             return None
-        start_offset, _, high_watermark, end_offset, _, _ = log.view
-        return role.quiet_answer(
-            replica_id, replica_epoch, request, now_ms, end_offset, high_watermark, start_offset
-        )
+        return role.quiet_answer(replica_id, replica_epoch, request, now_ms, log.view)
 
     def maybe_shrink_isr(self) -> None:
         """H-5: propose to remove who was not caught up for `lag_ms_max`; every half of that."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from replication.partition.leading import IsrOutcome, Leading
 from replication.partition.requests import AlteredIsr, FetchPartition
 from wire.errors import ErrorCode, KafkaError
 
+VIEW: Any = SimpleNamespace(log_start_offset=0, high_watermark=12, end_offset=12)
 NODE, LAG_MS, EPOCH = 1, 30_000, 5
 BROKERS = {i: BrokerRegistration(i, 70 + i, bytes(16), {}, fenced=False) for i in (1, 2, 3)}
 
@@ -93,9 +96,9 @@ def test_who_still_looks_at_the_epoch_before_does_not_write_into_the_next() -> N
     new = leading(registered(EPOCH + 1, isr=(1, 3), version=10), old)
     assert new.followers[2].log_end_offset == 12, "nobody else led in between"
     before = replace(new.followers[2])
-    assert old.quiet_answer(2, 72, request, 5_000, 12, 12, 0) is not None
+    assert old.quiet_answer(2, 72, request, 5_000, VIEW) is not None
     assert new.followers[2] == before
-    assert new.quiet_answer(2, 72, request, 5_000, 12, 12, 0) is None
+    assert new.quiet_answer(2, 72, request, 5_000, VIEW) is None
 
 
 def test_a_skipped_epoch_forgets_what_followers_told_and_an_unbroken_one_does_not() -> None:
