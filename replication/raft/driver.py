@@ -36,12 +36,8 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from replication.raft.batches import (
-    CommittedBatch,
-    PendingBatch,
-    control_batch,
-    record_batches,
-)
+from replication.raft.accumulator import BatchAccumulator
+from replication.raft.batches import CommittedBatch
 from replication.raft.core import RaftCore
 from replication.raft.delivery import Delivery, RaftListener, RecordSerde
 from replication.raft.faults import FaultHandler
@@ -88,6 +84,14 @@ OnReply = Callable[[Any], None]
 class RaftDriver:
     """One replica of the metadata quorum. See the module for threads and failures."""
 
+    fatal_error: BaseException | None = None
+    on_wake: Callable[[], None] | None = None
+    """Called on any thread when there is work (for a simulator)."""
+    # Made when they are needed first; a single voter needs but the thread:
+    _parked: ParkedFetches | None = None
+    _follower: Follower | None = None
+    _thread: threading.Thread | None = None
+
     def __init__(
         self,
         node_id: int,
@@ -130,31 +134,23 @@ class RaftDriver:
             bootstrap=bootstrap_servers,
             can_vote=can_vote,
         )
-        self.fatal_error: BaseException | None = None
-        self.on_wake: Callable[[], None] | None = None
-        """Called on any thread when there is work (for a simulator)."""
         self._clock = clock
         self._serde = serde
         self._faults = faults or FaultHandler()
         self._transport = transport
         self._delivery = Delivery(log, serde)
-        self._parked: ParkedFetches | None = None
-        self._follower: Follower | None = None
+        self._accumulator = BatchAccumulator()
         self._core_lock = threading.Lock()
         self._caught_up = threading.Event()
         self._wake = threading.Condition()
         # Guarded by _wake: what callers hand over.
-        self._accumulator: deque[PendingBatch] = deque()
         self._inbox: deque[tuple[Event, OnReply | None]] = deque()
-        self._next_offset = -1
-        self._append_epoch = -1
         self._written_snapshots: list[SnapshotId] = []
         self._stopping = False
         self._stopped = False
         self._stop_deadline_ms: int | None = None
         # The driver's thread only:
         self._on_change_reply: OnReply | None = None
-        self._thread: threading.Thread | None = None
 
     # --- for callers ----------------------------------------------------------------------------
 
@@ -169,7 +165,7 @@ class RaftDriver:
 
     @property
     def is_leader(self) -> bool:
-        return self._append_epoch >= 0
+        return self._accumulator.epoch >= 0
 
     @property
     def is_voter(self) -> bool:
@@ -220,6 +216,7 @@ class RaftDriver:
         with self._wake:
             if not self._stopping:
                 self._stopping = True
+                self._accumulator.stop()
                 self._stop_deadline_ms = self._clock.now_ms() + timeout_ms
             self._wake.notify()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -272,9 +269,7 @@ class RaftDriver:
 
     def next_offset(self, epoch: int) -> int:
         """The offset the next append of `epoch`'s leader gets. Raises KafkaError NOT_CONTROLLER."""
-        with self._wake:
-            self._check_leader(epoch)
-            return self._next_offset
+        return self._accumulator.next_offset(epoch)
 
     def append(self, epoch: int, records: Sequence[Any]) -> int:
         """Take records for the log; returns the last one's offset at once, before it is written.
@@ -285,21 +280,12 @@ class RaftDriver:
         RECORD_LIST_TOO_LARGE.
         """
         values = [self._serde.encode(record) for record in records]
-        wall_ms = self._clock.wall_ms()
+        last_offset = self._accumulator.append(epoch, records, values, self._clock.wall_ms())
         with self._wake:
-            self._check_leader(epoch)
-            batches = record_batches(records, values, self._next_offset, epoch, wall_ms)
-            self._accumulator.extend(batches)
-            self._next_offset += len(values)
-            last_offset = self._next_offset - 1
             self._wake.notify()
         if self.on_wake is not None:
             self.on_wake()
         return last_offset
-
-    def _check_leader(self, epoch: int) -> None:
-        if self._append_epoch != epoch or self._stopping:
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")
 
     def upgrade_kraft_version(self, epoch: int, level: int, validate_only: bool) -> None:
         """As leader of `epoch`, raise kraft.version; whatever is appended next lies behind it.
@@ -307,8 +293,7 @@ class RaftDriver:
         Raises KafkaError NOT_CONTROLLER, INVALID_UPDATE_VERSION.
         """
         with self._core_lock:
-            with self._wake:
-                self._check_leader(epoch)
+            self._accumulator.next_offset(epoch)
             if self.core.leader is None:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, "leadership was lost")
             change = self.core.changes.upgrade(level, validate_only)
@@ -508,18 +493,13 @@ class RaftDriver:
 
     def _append_control(self, change: LeaderChange | AppendVoters) -> None:
         """First records of our epoch, or a voter set; behind what waits already."""
+        self._accumulator.append_control(change, self.log.end_offset, self._clock.wall_ms())
         with self._wake:
-            starts_epoch = isinstance(change, LeaderChange)
-            offset = self.log.end_offset if starts_epoch else self._next_offset
-            batch = control_batch(change, offset, self._clock.wall_ms())
-            self._accumulator.append(batch)
-            self._next_offset = batch.committed.last_offset + 1
             self._wake.notify()
 
     def _write_pending(self) -> KafkaError | None:
         """Write all waiting batches, sync once, count ourselves; returns what stopped it."""
-        with self._wake:
-            waiting, self._accumulator = self._accumulator, deque()
+        waiting = self._accumulator.drain()
         if not waiting:
             return None
         failure: KafkaError | None = None
@@ -543,9 +523,7 @@ class RaftDriver:
 
     def _lose_leadership(self) -> None:
         """Nothing more is taken in this epoch; what waits unwritten is forgotten."""
-        with self._wake:
-            self._append_epoch = -1
-            self._accumulator.clear()
+        self._accumulator.close()
         self._delivery.forget_appended()
         self._give_up_parked()
         logger.info("leadership lost epoch=%s role=%s", self.core.epoch, self.core.role.value)
@@ -571,17 +549,15 @@ class RaftDriver:
             return
         if self._parked is not None:
             self._parked.wake()
-        if self._append_epoch != self.core.epoch:
-            with self._wake:
-                self._append_epoch = self.core.epoch
+        if self._accumulator.epoch != self.core.epoch:
+            self._accumulator.open(self.core.epoch)
             logger.info("became leader epoch=%s high_watermark=%s", self.core.epoch, high_watermark)
             self._delivery.tell_leader(self.node_id, self.core.epoch)
 
     def _fail(self, error: BaseException) -> None:
         with self._wake:
             self.fatal_error = error
-            self._append_epoch = -1
-            self._accumulator.clear()
+            self._accumulator.close()
             refused, self._inbox = self._inbox, deque()
         # First of all: what is told below may be what failed.
         self._faults.fatal("raft-driver", error)
