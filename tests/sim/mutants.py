@@ -7,6 +7,7 @@ how many seeds it may take. Nothing in the product knows of them.
 
     python -m tests.sim.mutants              all of them, with their whole budget
     python -m tests.sim.mutants "pending"    those whose name contains it
+    python -m tests.sim.mutants "pending" 8  with eight seeds each
 
 Not here: "replies out of order" (no sockets in the simulator; tests/server has it). Three need an
 order of events that chance hardly ever finds; `tests.sim.stories` tells those.
@@ -388,12 +389,13 @@ def hunt(mutant: Mutant, seeds: int | None = None) -> Caught | None:
 
 def main() -> int:
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    seeds = int(sys.argv[2]) if len(sys.argv) > 2 else None
     escaped = 0
     for mutant in MUTANTS:
         if wanted in mutant.name:
-            caught = hunt(mutant)
+            caught = hunt(mutant, seeds)
             escaped += caught is None
-            verdict = f"ESCAPED {mutant.seeds} seeds"
+            verdict = f"ESCAPED {seeds or mutant.seeds} seeds"
             if caught is not None:
                 verdict = f"caught by seed {caught.seed}: {caught.by[:150]}"
             print(f"{mutant.name}: {verdict}", flush=True)
