@@ -48,6 +48,7 @@ from replication.controller.context import (
     ControllerContext,
     ControllerResult,
 )
+from replication.controller.deferred import DeferredAnswers, OnComplete, complete, not_controller
 from replication.controller.periodic import PeriodicTasks
 from replication.controller.requests import ActiveState, decide
 from replication.controller.sessions import BrokerSessions
@@ -72,8 +73,6 @@ logger = logging.getLogger(__name__)
 
 _RETRY_MS = 100
 """After periodic work failed; what made it fail (a lost leadership) is about to be told."""
-OnComplete = Callable[[Any], None]
-"""Called exactly once with the response or a KafkaError."""
 
 
 class _Submitted(NamedTuple):
@@ -88,15 +87,6 @@ class _LeaderChanged(NamedTuple):
     committed_offset: int
     lost_leader: tuple[int, int] | None
     """The other node that led before, and when (monotonic ms) it was given up."""
-
-
-class _Waiting(NamedTuple):
-    """An answer that waits for `offset` to be published, as it was written in `epoch`."""
-
-    offset: int
-    epoch: int
-    on_complete: OnComplete
-    answer: Any
 
 
 class Controller:
@@ -132,12 +122,7 @@ class Controller:
         self._events: deque[_Submitted | _LeaderChanged] = deque()
         self._heard: dict[int, tuple[int, int]] = {}
         self._stopping = False
-        # Guarded by _answers_lock:
-        self._answers_lock = threading.Lock()
-        self._answers: deque[_Waiting] = deque()
-        self._published_offset = -1
-        self._ended = -1, -1
-        """The last epoch this node led and lost, and what was committed by then."""
+        self._answers = DeferredAnswers()
         # The raft driver's thread only:
         self._committed_offset = -1
         self._leader_id = -1
@@ -199,7 +184,7 @@ class Controller:
                     _Submitted(request, on_complete, context or ControllerContext())
                 )
         if stopping:
-            _complete(on_complete, _not_controller())
+            complete(on_complete, not_controller())
         else:
             self._notify()
 
@@ -245,10 +230,7 @@ class Controller:
             self._leader_id = leader_id
         led = epoch if leader_id == own_id else -1
         if self._led_epoch not in (-1, led):
-            # Now, not when the controller's thread comes to it: what another leader commits is
-            # published from here on, at offsets for which answers of ours may wait.
-            with self._answers_lock:
-                self._ended = self._led_epoch, self._committed_offset
+            self._answers.epoch_ended(self._led_epoch, self._committed_offset)
         self._led_epoch = led
         with self._wake:
             self._events.append(_LeaderChanged(led, self._committed_offset, self._lost_leader))
@@ -269,8 +251,9 @@ class Controller:
             events, self._events = self._events, deque()
         for event in events:
             if type(event) is _Submitted:
-                _complete(event.on_complete, _not_controller())
-        self._renounce(self._published_offset)
+                complete(event.on_complete, not_controller())
+        self._renounce()
+        self._answers.refuse_unpublished()
 
     def _wait_for_work(self) -> bool:
         """Wait for an event, or for what is due. False when the controller should end."""
@@ -348,7 +331,8 @@ class Controller:
         if event.epoch == self._epoch:
             return
         if self._epoch >= 0:
-            self._renounce(event.committed_offset)
+            self._renounce()
+            self._answers.refuse_above(event.committed_offset)
         if event.epoch >= 0:
             self._claim = event
 
@@ -389,24 +373,18 @@ class Controller:
                 raise  # a leader that cannot write its first records
             logger.warning("activation failed error=%s", error)
 
-    def _renounce(self, committed_offset: int) -> None:
-        """Leadership is lost: what is not committed never will be answered as if it were."""
+    def _renounce(self) -> None:
+        """Leadership is lost, and all that was decided on it."""
         if self._epoch >= 0:
             logger.info("controller is inactive epoch=%s", self._epoch)
         self._epoch = -1
         self._state.image = EMPTY_IMAGE
-        with self._answers_lock:
-            kept = [waiting for waiting in self._answers if waiting.offset <= committed_offset]
-            failed = [waiting for waiting in self._answers if waiting.offset > committed_offset]
-            self._answers = deque(kept)
-        for waiting in failed:
-            _complete(waiting.on_complete, _not_controller())
 
     # --- one request ----------------------------------------------------------------------------
 
     def _serve(self, event: _Submitted) -> None:
         if self._epoch < 0:
-            _complete(event.on_complete, _not_controller())
+            complete(event.on_complete, not_controller())
             return
         answer: Any
         try:
@@ -416,10 +394,10 @@ class Controller:
             answer = result.response
         except KafkaError as error:
             if error.code == ErrorCode.NOT_CONTROLLER:
-                _complete(event.on_complete, error)
+                complete(event.on_complete, error)
                 return
             answer = error
-        self._answer(event.on_complete, answer)
+        self._answers.give(self._state.image.offset, self._epoch, event.on_complete, answer)
 
     def _decide(self, event: _Submitted) -> ControllerResult:
         """Raises KafkaError; a bug is UNKNOWN_SERVER_ERROR, since nothing was replayed or
@@ -467,47 +445,8 @@ class Controller:
         state.image = image if last == offset else replace(image, offset=last)
         self._periodic.appended(records, self._clock.now_ms())
 
-    def _answer(self, on_complete: OnComplete, answer: Any) -> None:
-        """Answer when everything the controller has decided so far is published."""
-        waiting = _Waiting(self._state.image.offset, self._epoch, on_complete, answer)
-        with self._answers_lock:
-            if self._published_offset < waiting.offset:
-                self._answers.append(waiting)
-                return
-            is_void = self._is_void(waiting)
-        _complete(on_complete, _not_controller() if is_void else answer)
-
-    def _is_void(self, waiting: _Waiting) -> bool:
-        """Was it decided on records that were not committed when this node ceased to lead; under
-        the answers' lock. What stands at their offsets is another leader's, or will be."""
-        epoch, committed_offset = self._ended
-        return waiting.epoch < epoch or (
-            waiting.epoch == epoch and waiting.offset > committed_offset
-        )
-
     def _published(self, offset: int) -> None:
-        """On the loader's thread: give the answers that rest on nothing newer."""
-        ready = []
-        with self._answers_lock:
-            self._published_offset = offset
-            while self._answers and self._answers[0].offset <= offset:
-                waiting = self._answers.popleft()
-                is_void = self._is_void(waiting)
-                ready.append(
-                    (waiting.on_complete, _not_controller() if is_void else waiting.answer)
-                )
-        for on_complete, answer in ready:
-            _complete(on_complete, answer)
+        """On the loader's thread."""
+        self._answers.published(offset)
         if self._claim is not None:
             self._notify()
-
-
-def _not_controller() -> KafkaError:
-    return KafkaError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")
-
-
-def _complete(on_complete: OnComplete, answer: Any) -> None:
-    try:
-        on_complete(answer)
-    except Exception:
-        logger.exception("a completion of a controller request failed")

@@ -15,6 +15,7 @@ from server.node.node import Node
 _PROGRAM = """
 import sys, threading
 from replication.controller.controller import Controller
+from replication.controller.deferred import DeferredAnswers
 from replication.metadata.loader import MetadataLoader
 from replication.raft.driver import RaftDriver
 from server.config.kafka_config import KafkaConfig
@@ -54,7 +55,7 @@ def config(directory: Path) -> KafkaConfig:
     [
         ("RaftDriver", "turn", "raft-driver"),
         ("Controller", "turn", "controller"),
-        ("Controller", "_is_void", "metadata-loader"),
+        ("DeferredAnswers", "_valid", "metadata-loader"),
         ("MetadataLoader", "_replay", "metadata-loader"),
     ],
 )
