@@ -57,7 +57,7 @@ def _produce(size: int, key: str = "t") -> bytes:
 def path() -> None:
     asked = Asked(FakeBroker(image_of(topic_image("t"))))
     rm = asked.broker.replica_manager
-    rm.append_records = lambda *a, **k: a[3](_APPENDED)  # type: ignore[method-assign]
+    rm.append_records = lambda request: request.on_done(_APPENDED)  # type: ignore[method-assign]
     rm.fetch = lambda *a, **k: a[6](_FETCHED)  # type: ignore[method-assign]
     asked.processor.complete = _take  # type: ignore[method-assign,assignment]
     heartbeat = asked.requests._apis[12]
