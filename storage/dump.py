@@ -32,8 +32,9 @@ from storage.checkpoint import (
     read_partition_metadata,
 )
 from storage.log.producer_snapshot import SNAPSHOT_SUFFIX, CorruptSnapshot, read_snapshot
-from storage.segments.index import CorruptIndexError, OffsetIndex, TimeIndex, TransactionIndex
+from storage.segments.index import CorruptIndexError, OffsetIndex, TimeIndex
 from storage.segments.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from storage.segments.transaction_index import TransactionIndex
 from wire.errors import KafkaError, MalformedFrame
 from wire.primitives import uuid_to_text
 from wire.record_batch import BATCH_OVERHEAD, BatchHeader, check_crc, read_header

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from wire.errors import ErrorCode, KafkaError
+from wire.primitives import NO_TIMESTAMP
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
-NO_TIMESTAMP = -1
 RECORD_SIZE_MIN = 7
 """Length, attributes, two deltas, key and value lengths, header count: one byte each."""
 

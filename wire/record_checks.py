@@ -18,6 +18,7 @@ from wire.compression import (
 )
 from wire.crc import crc32c
 from wire.errors import ErrorCode, KafkaError
+from wire.primitives import NO_TIMESTAMP
 from wire.record_batch import (
     BATCH_OVERHEAD,
     CODEC_MASK,
@@ -34,7 +35,6 @@ from wire.record_batch import (
     unpack_header,
 )
 from wire.record_body import (
-    NO_TIMESTAMP,
     RECORD_SIZE_MIN,
     check_fields,
     invalid_record,

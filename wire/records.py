@@ -26,6 +26,7 @@ from wire.control_records import (
     parse_end_txn_marker,
 )
 from wire.crc import crc32c
+from wire.primitives import NO_TIMESTAMP
 from wire.record_batch import (
     BATCH_OVERHEAD,
     CONTROL_MASK,
@@ -49,7 +50,6 @@ from wire.record_batch import (
     with_log_append_time,
 )
 from wire.record_body import (
-    NO_TIMESTAMP,
     Record,
     encode_records,
     invalid_record,

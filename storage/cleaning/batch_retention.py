@@ -31,10 +31,11 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from storage.cleaning.offset_map import OffsetMap
-from storage.segments.index import AbortedTxn, TransactionIndex
+from storage.segments.transaction_index import AbortedTxn, TransactionIndex
 from wire.compression import compress
 from wire.control_records import ControlRecordType, control_record_type
 from wire.crc import crc32c
+from wire.primitives import NO_TIMESTAMP
 from wire.record_batch import (
     BATCH_OVERHEAD,
     CODEC_MASK,
@@ -46,7 +47,7 @@ from wire.record_batch import (
     pack_header,
     read_header,
 )
-from wire.record_body import NO_TIMESTAMP, RECORD_SIZE_MIN, invalid_record, read_varint
+from wire.record_body import RECORD_SIZE_MIN, invalid_record, read_varint
 from wire.record_checks import records_body
 from wire.records import build_batch, read_records
 

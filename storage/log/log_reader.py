@@ -19,9 +19,10 @@ from typing import NamedTuple, TypeVar
 from storage.environment import LogEnvironment
 from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.results import LogView, ReadResult
-from storage.segments.index import AbortedTxn, CorruptIndexError
+from storage.segments.index import CorruptIndexError
 from storage.segments.log_segments import LogSegments
 from storage.segments.segment import Batch, CorruptSegment, IndexMismatch, LogSegment
+from storage.segments.transaction_index import AbortedTxn
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
 from wire.records import read_records

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from storage import files
 from storage.log.producer_state import ProducerStateManager
-from storage.segments.index import AbortedTxn, CorruptIndexError
+from storage.segments.index import CorruptIndexError
 from storage.segments.log_segments import LogSegments
 from storage.segments.segment import LogSegment
+from storage.segments.transaction_index import AbortedTxn
 from wire.control_records import EndTxnMarker, parse_end_txn_marker
 from wire.record_batch import BatchHeader
 from wire.records import read_records

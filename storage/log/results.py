@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from storage.open_files import FileSlice
-    from storage.segments.index import AbortedTxn
     from storage.segments.segment import LogSegment
+    from storage.segments.transaction_index import AbortedTxn
 
 
 class LogAppendInfo:

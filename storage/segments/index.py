@@ -1,8 +1,8 @@
-"""Offset, time and transaction index of one segment: small sorted files beside the `.log`.
+"""Offset and time index of one segment: small sorted files beside the `.log`.
 
 Why: a fetch must find the batch with an offset without reading the segment from its start.
 Indexes are hints (S-10): who uses one verifies the batch it points at, and recovery rebuilds any
-of them from the log. The transaction index is rebuilt only together with the producer state.
+of them from the log.
 
 How. Entries live in two `array`s, searched by `bisect` in C: a lookup takes well under a
 microsecond and no system call. They are read from the file on first use and dropped by `close`;
@@ -12,12 +12,11 @@ and `close`: after a crash everything above the recovery point is scanned anyway
 point moves only after `flush`. The file is created by the first write. Kafka preallocates 10 MiB
 for the active segment; we do not, and drop the zeros of a file that Kafka left untrimmed.
 
-Byte layout, big-endian (Kafka: OffsetIndex, TimeIndex, AbortedTxn):
+Byte layout, big-endian (Kafka: OffsetIndex, TimeIndex):
 
     .index      8 bytes: int32 offset - base, int32 position. The offset is the last one of the
     batch that starts at the position. .timeindex  12 bytes: int64 timestamp, int32 offset - base.
-    No record up to the offset is younger. .txnindex   34 bytes: int16 version 0, int64
-    producer_id, first_offset, last_offset (of the abort marker), last_stable_offset (after it)
+    No record up to the offset is younger.
 
 Duties of the caller: appends and truncations come from one thread at a time (the log's lock);
 lookups and `flush` may come from any thread at the same time. OSError from any method is the
@@ -32,16 +31,14 @@ from bisect import bisect_left, bisect_right
 from contextlib import suppress
 from operator import ge, gt
 from pathlib import Path
-from struct import Struct
 from threading import Lock
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from storage import files
+from wire.primitives import NO_TIMESTAMP
 
 _WRITE_BATCH = 64
 _INT32_MAX = 2**31 - 1
-_NO_TIMESTAMP = -1
-_ABORTED_TXN = Struct(">hqqqq")
 _LITTLE_ENDIAN = sys.byteorder == "little"
 
 
@@ -358,7 +355,7 @@ class TimeIndex(_IndexFile):
         """(timestamp, offset) of the last entry; (-1, base offset) when there is none."""
         entries = self._loaded()
         if not entries.keys:
-            return _NO_TIMESTAMP, self.base_offset
+            return NO_TIMESTAMP, self.base_offset
         return entries.keys[-1], self.base_offset + entries.values[-1]
 
     def maybe_append(self, timestamp: int, offset: int, skip_full_check: bool = False) -> None:
@@ -371,7 +368,7 @@ class TimeIndex(_IndexFile):
         entries = self._entries or self._loaded()
         if len(entries.keys) >= self.max_entries - (0 if skip_full_check else 1):
             raise ValueError(f"{self.path} is full with {len(entries.keys)} entries")
-        last_timestamp = _NO_TIMESTAMP
+        last_timestamp = NO_TIMESTAMP
         if entries.keys:
             last_timestamp = entries.keys[-1]
             last_offset = self.base_offset + entries.values[-1]
@@ -391,7 +388,7 @@ class TimeIndex(_IndexFile):
         entries = self._loaded()
         slot = bisect_right(entries.keys, timestamp)
         if slot == 0:
-            return _NO_TIMESTAMP, self.base_offset
+            return NO_TIMESTAMP, self.base_offset
         return entries.keys[slot - 1], self.base_offset + entries.values[slot - 1]
 
     def entry(self, slot: int) -> tuple[int, int]:
@@ -437,133 +434,3 @@ class TimeIndex(_IndexFile):
         words[0::3], words[1::3] = (high, low) if _LITTLE_ENDIAN else (low, high)
         words[2::3] = values
         return _big_endian(words)
-
-
-class AbortedTxn(NamedTuple):
-    """An aborted transaction; its marker is at `last_offset`, and the LSO after it is noted."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-
-class TransactionIndex:
-    """The aborted transactions whose markers are in one segment, in marker order.
-
-    The file appears with the first one. An append is in the file when it returns (P-7: the last
-    stable offset moves only then).
-    """
-
-    __slots__ = ("_aborted", "_lock", "path", "start_offset")
-
-    def __init__(self, path: Path, start_offset: int) -> None:
-        self.path = path
-        self.start_offset = start_offset
-        self._aborted: list[AbortedTxn] | None = None
-        # A file that is being renamed is not one that does not exist.
-        self._lock = Lock()
-
-    @property
-    def aborted(self) -> list[AbortedTxn]:
-        """All entries. Raises CorruptIndexError for an unknown version or a broken file."""
-        aborted = self._aborted
-        if aborted is None:
-            with self._lock:
-                aborted = self._aborted = self._read()
-        return aborted
-
-    def append(self, txn: AbortedTxn) -> None:
-        """Raises ValueError when the marker is not behind the last one, and OSError."""
-        aborted = self.aborted
-        if aborted and txn.last_offset <= aborted[-1].last_offset:
-            raise ValueError(f"{txn} is not behind the last of {self.path}")
-        self._write(aborted, [txn], keep=len(aborted))
-        aborted.append(txn)
-
-    def collect_aborted(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
-        """Transactions overlapping [fetch_offset, upper_bound), and whether the search is complete.
-
-        It is when an entry's last stable offset reaches the bound: nothing that begins below can
-        abort later. Else the next segment's index must be searched too.
-        """
-        found: list[AbortedTxn] = []
-        for txn in self.aborted:
-            if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound:
-                found.append(txn)
-            if txn.last_stable_offset >= upper_bound:
-                return found, True
-        return found, False
-
-    def truncate_to(self, offset: int) -> None:
-        """Drop transactions whose marker is at or above `offset`."""
-        aborted = self.aborted
-        keep = [txn for txn in aborted if txn.last_offset < offset]
-        if len(keep) < len(aborted):
-            self._write(aborted, [], keep=len(keep))
-            self._aborted = keep
-
-    def truncate(self) -> None:
-        """Drop everything, whatever the file contains."""
-        if self.path.exists():
-            self._write([], [], keep=0)
-        self._aborted = []
-
-    def sanity_check(self) -> None:
-        """Raise CorruptIndexError for a broken file, one cut within an entry, or entries that no
-        segment has: a marker follows its records, and the markers of a segment ascend from its
-        base. The file must be there."""
-        next_offset = self.start_offset
-        for txn in self.aborted:
-            if not next_offset <= txn.last_offset > txn.first_offset:
-                raise CorruptIndexError(f"{self.path}: {txn} is empty or before {next_offset}")
-            next_offset = txn.last_offset + 1
-        if self.path.stat().st_size != len(self.aborted) * _ABORTED_TXN.size:
-            raise CorruptIndexError(f"{self.path} ends within an entry")
-
-    def flush(self) -> None:
-        """fsync, if there is a file."""
-        with suppress(FileNotFoundError):
-            files.sync_file(self.path)
-
-    def close(self) -> None:
-        """Free the memory; the next use reads the file again."""
-        self._aborted = None
-
-    def delete(self) -> None:
-        """Remove the file, if there is one."""
-        self._aborted = []
-        with suppress(FileNotFoundError):
-            files.unlink(self.path)
-
-    def rename(self, path: Path) -> None:
-        """Move the file, if there is one."""
-        with self._lock:
-            with suppress(FileNotFoundError):
-                files.replace(self.path, path)
-            self.path = path
-
-    def _read(self) -> list[AbortedTxn]:
-        try:
-            data = self.path.read_bytes()
-        except FileNotFoundError:
-            return []
-        # A crash may leave part of an entry: it was never acknowledged, and truncation removes it.
-        whole = len(data) - len(data) % _ABORTED_TXN.size
-        aborted = []
-        for version, *fields in _ABORTED_TXN.iter_unpack(data[:whole]):
-            if version != 0:
-                raise CorruptIndexError(f"{self.path} has an entry of version {version}")
-            aborted.append(AbortedTxn(*fields))
-        return aborted
-
-    def _write(self, aborted: list[AbortedTxn], added: list[AbortedTxn], keep: int) -> None:
-        end = keep * _ABORTED_TXN.size
-        data = b"".join(_ABORTED_TXN.pack(0, *txn) for txn in added)
-        fd = files.open_or_relieve(self.path, files.CREATE)
-        try:
-            files.ftruncate(fd, end)
-            if data:
-                files.write_fully(fd, [data], len(data), end)
-        finally:
-            files.close(fd)

@@ -27,9 +27,11 @@ from pathlib import Path
 
 from storage import files
 from storage.open_files import FileHandle, OpenFileCache
-from storage.segments.index import OffsetIndex, TimeIndex, TransactionIndex
+from storage.segments.index import OffsetIndex, TimeIndex
 from storage.segments.log_file import LogFile
+from storage.segments.transaction_index import TransactionIndex
 from wire.errors import MalformedFrame
+from wire.primitives import NO_TIMESTAMP
 from wire.record_batch import BATCH_OVERHEAD, BatchHeader, read_header
 
 logger = logging.getLogger(__name__)
@@ -43,7 +45,6 @@ CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
-NO_TIMESTAMP = -1
 
 _SCAN_CHUNK = 8192  # a little more than an index interval: finds any batch between two entries
 _REMEMBERED_BATCHES = 256

@@ -12,13 +12,8 @@ from pathlib import Path
 import pytest
 
 from storage import files
-from storage.segments.index import (
-    AbortedTxn,
-    CorruptIndexError,
-    OffsetIndex,
-    TimeIndex,
-    TransactionIndex,
-)
+from storage.segments.index import CorruptIndexError, OffsetIndex, TimeIndex
+from storage.segments.transaction_index import AbortedTxn, TransactionIndex
 
 BASE = 1000
 MAX_BYTES = 4096

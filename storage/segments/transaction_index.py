@@ -1,0 +1,154 @@
+"""The transaction index of one segment: which aborted transactions have their marker in it.
+
+It is rebuilt only together with the producer state, and exists only where there is something in it.
+
+Byte layout, big-endian (Kafka: AbortedTxn), 34 bytes each: int16 version 0, int64 producer_id,
+first_offset, last_offset (of the abort marker), last_stable_offset (after it).
+
+Duties of the caller: appends and truncations come from one thread at a time (the log's lock);
+lookups and `flush` may come from any thread at the same time. OSError from any method is the
+disk's.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct
+from threading import Lock
+from typing import NamedTuple
+
+from storage import files
+from storage.segments.index import CorruptIndexError
+
+_ABORTED_TXN = Struct(">hqqqq")
+
+
+class AbortedTxn(NamedTuple):
+    """An aborted transaction; its marker is at `last_offset`, and the LSO after it is noted."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """The aborted transactions whose markers are in one segment, in marker order.
+
+    The file appears with the first one. An append is in the file when it returns (P-7: the last
+    stable offset moves only then).
+    """
+
+    __slots__ = ("_aborted", "_lock", "path", "start_offset")
+
+    def __init__(self, path: Path, start_offset: int) -> None:
+        self.path = path
+        self.start_offset = start_offset
+        self._aborted: list[AbortedTxn] | None = None
+        # A file that is being renamed is not one that does not exist.
+        self._lock = Lock()
+
+    @property
+    def aborted(self) -> list[AbortedTxn]:
+        """All entries. Raises CorruptIndexError for an unknown version or a broken file."""
+        aborted = self._aborted
+        if aborted is None:
+            with self._lock:
+                aborted = self._aborted = self._read()
+        return aborted
+
+    def append(self, txn: AbortedTxn) -> None:
+        """Raises ValueError when the marker is not behind the last one, and OSError."""
+        aborted = self.aborted
+        if aborted and txn.last_offset <= aborted[-1].last_offset:
+            raise ValueError(f"{txn} is not behind the last of {self.path}")
+        self._write(aborted, [txn], keep=len(aborted))
+        aborted.append(txn)
+
+    def collect_aborted(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
+        """Transactions overlapping [fetch_offset, upper_bound), and whether the search is complete.
+
+        It is when an entry's last stable offset reaches the bound: nothing that begins below can
+        abort later. Else the next segment's index must be searched too.
+        """
+        found: list[AbortedTxn] = []
+        for txn in self.aborted:
+            if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound:
+                found.append(txn)
+            if txn.last_stable_offset >= upper_bound:
+                return found, True
+        return found, False
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop transactions whose marker is at or above `offset`."""
+        aborted = self.aborted
+        keep = [txn for txn in aborted if txn.last_offset < offset]
+        if len(keep) < len(aborted):
+            self._write(aborted, [], keep=len(keep))
+            self._aborted = keep
+
+    def truncate(self) -> None:
+        """Drop everything, whatever the file contains."""
+        if self.path.exists():
+            self._write([], [], keep=0)
+        self._aborted = []
+
+    def sanity_check(self) -> None:
+        """Raise CorruptIndexError for a broken file, one cut within an entry, or entries that no
+        segment has: a marker follows its records, and the markers of a segment ascend from its
+        base. The file must be there."""
+        next_offset = self.start_offset
+        for txn in self.aborted:
+            if not next_offset <= txn.last_offset > txn.first_offset:
+                raise CorruptIndexError(f"{self.path}: {txn} is empty or before {next_offset}")
+            next_offset = txn.last_offset + 1
+        if self.path.stat().st_size != len(self.aborted) * _ABORTED_TXN.size:
+            raise CorruptIndexError(f"{self.path} ends within an entry")
+
+    def flush(self) -> None:
+        """fsync, if there is a file."""
+        with suppress(FileNotFoundError):
+            files.sync_file(self.path)
+
+    def close(self) -> None:
+        """Free the memory; the next use reads the file again."""
+        self._aborted = None
+
+    def delete(self) -> None:
+        """Remove the file, if there is one."""
+        self._aborted = []
+        with suppress(FileNotFoundError):
+            files.unlink(self.path)
+
+    def rename(self, path: Path) -> None:
+        """Move the file, if there is one."""
+        with self._lock:
+            with suppress(FileNotFoundError):
+                files.replace(self.path, path)
+            self.path = path
+
+    def _read(self) -> list[AbortedTxn]:
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        # A crash may leave part of an entry: it was never acknowledged, and truncation removes it.
+        whole = len(data) - len(data) % _ABORTED_TXN.size
+        aborted = []
+        for version, *fields in _ABORTED_TXN.iter_unpack(data[:whole]):
+            if version != 0:
+                raise CorruptIndexError(f"{self.path} has an entry of version {version}")
+            aborted.append(AbortedTxn(*fields))
+        return aborted
+
+    def _write(self, aborted: list[AbortedTxn], added: list[AbortedTxn], keep: int) -> None:
+        end = keep * _ABORTED_TXN.size
+        data = b"".join(_ABORTED_TXN.pack(0, *txn) for txn in added)
+        fd = files.open_or_relieve(self.path, files.CREATE)
+        try:
+            files.ftruncate(fd, end)
+            if data:
+                files.write_fully(fd, [data], len(data), end)
+        finally:
+            files.close(fd)
