@@ -17,7 +17,7 @@ QUICK = {
     "expand the ISR without the epoch start": "JoinsWithAll (H-6)",
     "skip the broker epoch on ISR join": "StrongIsr",
     "trust offsets from before a skipped epoch": "StrongIsr",
-    "a fetch counts in another epoch than it was read in": "StrongIsr",
+    "a fetch counts in another epoch than it was read in": "SameBelowHW|StrongIsr",
     "a deleted topic answers a fetch of quiet ones": "NothingHurries",
     "a coordinator's shard resets on any fault": "NobodyElsePays",
     "a log's checkpoints outlive it": "StartsWhereAskedFor",
