@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 import pytest
@@ -726,6 +727,28 @@ def test_unloading_answers_everything_that_waits() -> None:
         reply(result)
     assert joining.error == again.error == E.NOT_COORDINATOR
     assert world.shard.deadlines.next_wake_ms() is None
+
+
+def test_groups_that_came_and_went_leave_nothing_to_the_cycle_collector() -> None:
+    world = World()
+    world.looks_twice = False
+
+    def come_and_go() -> None:
+        for _ in range(20):
+            members = world.stable(2)
+            world.leave(*((member, None) for member in members))
+            world.run(lambda: world.shard.delete_group(GROUP))
+
+    come_and_go()
+    gc.collect()
+    gc.disable()
+    try:
+        come_and_go()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    assert not world.groups
+    assert len(world.shard.deadlines) == 1, "the sweep's"
 
 
 # ---- the table of transitions, and the state machine as a whole
