@@ -141,6 +141,13 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
 fsync_directory = os.fsync if fsync is getattr(os, "fdatasync", None) else fsync
 
 
+def remove_directory(path: str | os.PathLike[str]) -> None:
+    """Remove a directory that has files only. Raises OSError."""
+    for name in os.listdir(path):
+        unlink(os.path.join(path, name))
+    os.rmdir(path)
+
+
 def sync_file(path: str | os.PathLike[str]) -> None:
     """Sync one file by its path."""
     fd = open_or_relieve(path, READ_ONLY)

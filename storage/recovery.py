@@ -26,6 +26,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -188,15 +189,25 @@ def open_log(
     """Open the log in `directory`, made if it is missing; see the module for the steps.
 
     `topic_id` is written to `partition.metadata` if that is missing; one that contradicts it raises
-    ValueError. Raises OSError: the directory's disk is bad, or the files are not ours to read.
+    ValueError. Raises OSError: the directory's disk is bad or full, or the files are not ours to
+    read. A directory that was missing is missing after any error.
     """
-    if not directory.is_dir():
+    assert recovery_point >= 0 <= log_start_offset, "offsets of a log are not negative"
+    recovery = _Recovery(directory, topic_partition, config, environment, had_clean_shutdown)
+    is_new = not directory.is_dir()
+    if is_new:
         os.mkdir(directory)
-        files.sync_directory(directory.parent)
-    topic_id = _check_topic_id(directory, topic_id)
-    return _Recovery(directory, topic_partition, config, environment, had_clean_shutdown).run(
-        topic_id, recovery_point, log_start_offset
-    )
+    try:
+        if is_new:
+            files.sync_directory(directory.parent)
+        topic_id = _check_topic_id(directory, topic_id)
+        return recovery.run(topic_id, recovery_point, log_start_offset)
+    except OSError:
+        recovery.close()
+        if is_new:
+            with suppress(OSError):
+                files.remove_directory(directory)
+        raise
 
 
 def _check_topic_id(directory: Path, topic_id: bytes | None) -> bytes | None:
@@ -282,6 +293,11 @@ class _Recovery:
             except IndexMismatch as error:
                 self._repair(error.segment)
         raise OSError(errno.EIO, f"indexes of {self._directory} do not fit their logs")
+
+    def close(self) -> None:
+        """Let go of the files of a log that cannot be opened."""
+        for segment in self._segments:
+            segment.close()
 
     def _rebuild_txn_indexes(
         self, producer_state: ProducerStateManager, log_start_offset: int

@@ -115,6 +115,7 @@ class FutureLogs:
         manager = self._manager
         future = self._logs[key]
         path = future.directory.with_name(partition_dir_name(key))
+        assert path.parent != current.directory.parent, "a replica moves to another directory"
         with manager.creation_lock, current.lock, future.lock:
             future.take_over(current)
             try:

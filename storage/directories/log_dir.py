@@ -270,8 +270,6 @@ class Reserve:
 def remove_tree(path: Path) -> None:
     """Unlink a partition directory that nobody uses any more."""
     try:
-        for name in os.listdir(path):
-            files.unlink(path / name)
-        os.rmdir(path)
+        files.remove_directory(path)
     except OSError as error:
         logger.warning("removing deleted log failed path=%s error=%s", path, error)

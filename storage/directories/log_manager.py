@@ -109,6 +109,7 @@ class LogManager:
         """Broker epoch of the last stop if it was clean in every directory, else -1 (B-3)."""
         self._clock = clock
         self._workers = dict.fromkeys(dirs, scheduler) if workers is None else workers
+        assert all(path in self._workers for path in dirs), "a directory has no worker"
         self._run_urgently = run_urgently or partial(_run_once, scheduler)
         self._on_dir_failure = on_dir_failure
         self._open_files = OpenFileCache(descriptor_budget())

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from struct import error as struct_error
@@ -158,6 +159,10 @@ def write_snapshot(path: Path, entries: Iterable[ProducerStateEntry]) -> None:
     fd = files.open_or_relieve(path, files.CREATE | os.O_TRUNC)
     try:
         files.write_fully(fd, [data], len(data), 0)
+    except OSError:
+        with suppress(OSError):
+            files.unlink(path)
+        raise
     finally:
         files.close(fd)
 

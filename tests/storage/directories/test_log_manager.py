@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -755,6 +756,52 @@ def test_a_full_disk_still_takes_checkpoints_and_serves_again_by_itself(
     manager.checkpoint_high_watermarks()
     assert reserve.exists()
     assert append(log, "b").first_offset == 1
+    node.stop()
+
+
+@pytest.mark.parametrize("name", ["pwritev", "open_file", "fsync", "fsync_directory"])
+def test_a_log_that_a_full_disk_refuses_leaves_nothing_behind(
+    tmp_path: Path, disk: FaultyDisk, name: str
+) -> None:
+    """Neither a new one nor a future one, however often it is tried."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    node = Node(one, other)
+    manager = node.start()
+    append(node.create(directory=one), "a")
+    before = len(os.listdir("/proc/self/fd"))
+    disk.fail(name, errno.ENOSPC, count=10**6)
+    for _ in range(3):
+        with pytest.raises(KafkaError):
+            node.create("more", directory=one)
+        with pytest.raises(KafkaError):
+            manager.future_logs.create(ORDERS, TOPIC_ID, node.config, other)
+    disk.repair()
+    assert [path.name for path in one.iterdir() if path.is_dir()] == ["orders-0"]
+    assert [path.name for path in other.iterdir() if path.is_dir()] == []
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert append(node.create("more", directory=one), "a").first_offset == 0
+    assert manager.future_logs.create(ORDERS, TOPIC_ID, node.config, other).log_end_offset == 0
+    node.stop()
+
+
+@pytest.mark.parametrize("name", ["pwritev", "fsync", "replace"])
+def test_a_full_disk_leaves_no_temporary_file(tmp_path: Path, disk: FaultyDisk, name: str) -> None:
+    """Nor half a producer snapshot, which a start would have to find out about."""
+    node = Node(tmp_path)
+    manager = node.start()
+    log = node.create()
+    append(log, "a", producer_id=7, producer_epoch=0, base_sequence=0)
+    log.update_high_watermark(1)
+    before = {path for path in tmp_path.rglob("*") if path.name != RESERVE_FILE}
+    disk.fail(name, errno.ENOSPC, count=10**6)
+    manager.checkpoint_high_watermarks()
+    with suppress(KafkaError):
+        log.roll()
+    disk.repair()
+    after = {path for path in tmp_path.rglob("*") if path.name != RESERVE_FILE}
+    assert [path for path in after if path.suffix in (".tmp", ".cleaned", ".swap")] == []
+    if name == "pwritev":
+        assert after == before
     node.stop()
 
 
