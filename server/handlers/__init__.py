@@ -7,7 +7,7 @@ listed that is not served (with Kafka's one exception: Produce is listed from ve
 finds a handler: the area names the file here, and the function is the API's name in snake_case.
 Nearly always the area is also the file of wire/messages that declares the request.
 
-    def produce(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | None
+    def produce(ctx: RequestContext[Any], request: ProduceRequest) -> ProduceResponse | None
 
 A handler returns the response, or None when it answers later through `ctx`; it may raise KafkaError
 to answer everything it was asked with one code. Where the cost of a request lies in what it holds

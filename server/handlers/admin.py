@@ -38,13 +38,14 @@ from wire.messages.admin import (
 )
 
 if TYPE_CHECKING:
+    from server.handlers.edges import ReplicasBroker
     from server.network.request_channel import RequestContext
 
 
 # ---- passed on to the controller
 
 
-def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> None:
+def create_topics(ctx: RequestContext[ReplicasBroker], request: CreateTopicsRequest) -> None:
     """Create topics.
 
     Behaviour: topics fail alone; answered when a producer can use the new topics.
@@ -54,7 +55,7 @@ def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> None:
     pass_on(ctx, request)
 
 
-def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> None:
+def delete_topics(ctx: RequestContext[ReplicasBroker], request: DeleteTopicsRequest) -> None:
     """Delete topics by name, or by id.
 
     Behaviour: topics fail alone; the files go after file.delete.delay.ms.
@@ -64,7 +65,9 @@ def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> None:
     pass_on(ctx, request)
 
 
-def create_partitions(ctx: RequestContext, request: CreatePartitionsRequest) -> None:
+def create_partitions(
+    ctx: RequestContext[ReplicasBroker], request: CreatePartitionsRequest
+) -> None:
     """Add partitions to topics.
 
     Behaviour: topics fail alone, and each is named in the answer.
@@ -74,7 +77,7 @@ def create_partitions(ctx: RequestContext, request: CreatePartitionsRequest) -> 
     pass_on(ctx, request)
 
 
-def elect_leaders(ctx: RequestContext, request: ElectLeadersRequest) -> None:
+def elect_leaders(ctx: RequestContext[ReplicasBroker], request: ElectLeadersRequest) -> None:
     """Elect the preferred replica, or an unclean one, as leader.
 
     Behaviour: partitions fail alone; without a list, only those that needed one are named.
@@ -85,7 +88,7 @@ def elect_leaders(ctx: RequestContext, request: ElectLeadersRequest) -> None:
 
 
 def alter_partition_reassignments(
-    ctx: RequestContext, request: AlterPartitionReassignmentsRequest
+    ctx: RequestContext[ReplicasBroker], request: AlterPartitionReassignmentsRequest
 ) -> None:
     """Move replicas to other brokers, or cancel that (KIP-455).
 
@@ -98,7 +101,7 @@ def alter_partition_reassignments(
 
 
 def list_partition_reassignments(
-    ctx: RequestContext, request: ListPartitionReassignmentsRequest
+    ctx: RequestContext[ReplicasBroker], request: ListPartitionReassignmentsRequest
 ) -> None:
     """List the reassignments that are under way.
 
@@ -109,7 +112,9 @@ def list_partition_reassignments(
     pass_on(ctx, request)
 
 
-def unregister_broker(ctx: RequestContext, request: UnregisterBrokerRequest) -> None:
+def unregister_broker(
+    ctx: RequestContext[ReplicasBroker], request: UnregisterBrokerRequest
+) -> None:
     """Forget a broker that will not come back.
 
     Behaviour: it leaves every ISR; a broker that still runs registers again at its restart.
@@ -119,7 +124,7 @@ def unregister_broker(ctx: RequestContext, request: UnregisterBrokerRequest) -> 
     pass_on(ctx, request)
 
 
-def update_features(ctx: RequestContext, request: UpdateFeaturesRequest) -> None:
+def update_features(ctx: RequestContext[ReplicasBroker], request: UpdateFeaturesRequest) -> None:
     """Change which feature levels the cluster uses.
 
     Behaviour: all updates of a request are made, or none: INVALID_UPDATE_VERSION.
@@ -133,7 +138,7 @@ def update_features(ctx: RequestContext, request: UpdateFeaturesRequest) -> None
 
 
 def alter_configs(
-    ctx: RequestContext, request: AlterConfigsRequest
+    ctx: RequestContext[ReplicasBroker], request: AlterConfigsRequest
 ) -> config_admin.Response | None:
     """Replace all dynamic configs of resources.
 
@@ -146,7 +151,7 @@ def alter_configs(
 
 
 def incremental_alter_configs(
-    ctx: RequestContext, request: IncrementalAlterConfigsRequest
+    ctx: RequestContext[ReplicasBroker], request: IncrementalAlterConfigsRequest
 ) -> config_admin.Response | None:
     """Set, delete, append to or subtract from single configs.
 
@@ -158,7 +163,7 @@ def incremental_alter_configs(
 
 
 def describe_configs(
-    ctx: RequestContext, request: DescribeConfigsRequest
+    ctx: RequestContext[ReplicasBroker], request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     """Each config of topics, brokers, groups, client metrics and loggers.
 
@@ -190,7 +195,9 @@ def describe_configs(
     return DescribeConfigsResponse(results=results)
 
 
-def _describe(ctx: RequestContext, resource_type: int, name: str) -> list[ConfigEntry]:
+def _describe(
+    ctx: RequestContext[ReplicasBroker], resource_type: int, name: str
+) -> list[ConfigEntry]:
     config: KafkaConfig = ctx.broker.config
     image = ctx.broker.metadata
     if resource_type == schema.TOPIC:
@@ -237,7 +244,7 @@ def _described(
 
 
 def list_config_resources(
-    ctx: RequestContext, request: ListConfigResourcesRequest
+    ctx: RequestContext[ReplicasBroker], request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
     """Name the resources that have configs.
 
@@ -278,7 +285,7 @@ def list_config_resources(
 
 
 def describe_log_dirs(
-    ctx: RequestContext, request: DescribeLogDirsRequest
+    ctx: RequestContext[ReplicasBroker], request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     """Sizes of the log directories and of the partitions in them.
 
@@ -316,7 +323,7 @@ def describe_log_dirs(
 
 
 def alter_replica_log_dirs(
-    ctx: RequestContext, request: AlterReplicaLogDirsRequest
+    ctx: RequestContext[ReplicasBroker], request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
     """Say in which log directory of this broker a replica should be.
 
@@ -344,7 +351,7 @@ def alter_replica_log_dirs(
     )
 
 
-def _alter_log_dir(ctx: RequestContext, topic: str, index: int, path: str) -> int:
+def _alter_log_dir(ctx: RequestContext[ReplicasBroker], topic: str, index: int, path: str) -> int:
     try:
         ctx.broker.replica_manager.alter_replica_log_dir((topic, index), path)
     except KafkaError as error:

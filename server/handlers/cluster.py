@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         PartitionRegistration,
         TopicImage,
     )
+    from server.handlers.edges import ClusterNode
     from server.network.request_channel import RequestContext
     from wire.messages.admin import CreateTopicsResponse
 
@@ -63,7 +64,9 @@ _CONTROLLER_ENDPOINTS = 2
 # ---- ApiVersions
 
 
-def api_versions(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+def api_versions(
+    ctx: RequestContext[ClusterNode], request: ApiVersionsRequest
+) -> ApiVersionsResponse:
     """List what this listener serves, and the feature levels of the cluster.
 
     Behaviour: derived from the listener's dispatch table; Produce is listed from 0 (KAFKA-18659).
@@ -100,7 +103,7 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersion
     )
 
 
-def _finalized(ctx: RequestContext, image: MetadataImage) -> dict[str, int]:
+def _finalized(ctx: RequestContext[ClusterNode], image: MetadataImage) -> dict[str, int]:
     """The cluster's feature levels; that of the quorum stands in its own records."""
     kraft_version: int = ctx.broker.raft.voters.kraft_version
     return {**image.features, "kraft.version": kraft_version}
@@ -122,7 +125,7 @@ def _api_keys(role: str) -> list[ApiVersionsResponse.ApiKey]:
 # ---- Metadata
 
 
-def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse | None:
+def metadata(ctx: RequestContext[ClusterNode], request: MetadataRequest) -> MetadataResponse | None:
     """Name the brokers, and the partitions of topics with their leaders.
 
     Behaviour: null topics means all (v0: empty means all). Unknown topics are created if request
@@ -165,7 +168,9 @@ def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse 
     return _metadata_response(ctx, request, names)
 
 
-def _create_then_answer(ctx: RequestContext, names: list[str], response: MetadataResponse) -> None:
+def _create_then_answer(
+    ctx: RequestContext[ClusterNode], names: list[str], response: MetadataResponse
+) -> None:
     """Have the controller create topics; answer when it did (or could not), or when time is up.
 
     The answer was true when it was asked for. It waits so that who asks again finds a leader.
@@ -198,7 +203,7 @@ def _create_then_answer(ctx: RequestContext, names: list[str], response: Metadat
 
 
 def _metadata_by_id(
-    ctx: RequestContext, request: MetadataRequest, ids: list[bytes]
+    ctx: RequestContext[ClusterNode], request: MetadataRequest, ids: list[bytes]
 ) -> MetadataResponse:
     image: MetadataImage = ctx.broker.metadata
     found = [image.topics_by_id.get(topic_id) for topic_id in ids]
@@ -216,7 +221,7 @@ def _metadata_by_id(
 
 
 def _metadata_response(
-    ctx: RequestContext, request: MetadataRequest, names: Iterable[str]
+    ctx: RequestContext[ClusterNode], request: MetadataRequest, names: Iterable[str]
 ) -> MetadataResponse:
     image: MetadataImage = ctx.broker.metadata
     asks_operations = request.include_topic_authorized_operations
@@ -246,18 +251,18 @@ def _metadata_response(
     )
 
 
-def _reachable_brokers(ctx: RequestContext) -> dict[int, tuple[str, int]]:
+def _reachable_brokers(ctx: RequestContext[ClusterNode]) -> dict[int, tuple[str, int]]:
     """The alive brokers that have this client's listener, and where."""
     endpoints = {b.broker_id: ctx.broker.endpoint_for(ctx, b) for b in _alive_brokers(ctx)}
     return {broker_id: at for broker_id, at in endpoints.items() if at[1] >= 0}
 
 
-def _alive_brokers(ctx: RequestContext) -> Sequence[BrokerRegistration]:
+def _alive_brokers(ctx: RequestContext[ClusterNode]) -> Sequence[BrokerRegistration]:
     image: MetadataImage = ctx.broker.metadata
     return image.alive_brokers()
 
 
-def _controller_id(ctx: RequestContext, image: MetadataImage) -> int:
+def _controller_id(ctx: RequestContext[ClusterNode], image: MetadataImage) -> int:
     """Some alive broker: any of them takes controller requests in KRaft mode (protocol.md 5.3)."""
     node_id: int = ctx.broker.node_id
     if image.is_active(node_id):
@@ -277,7 +282,7 @@ def _absent_topic(name: str, operations: int) -> MetadataResponse.Topic:
 
 
 def _metadata_topic(
-    ctx: RequestContext,
+    ctx: RequestContext[ClusterNode],
     topic: TopicImage,
     reachable: Mapping[int, tuple[str, int]],
     operations: int,
@@ -336,7 +341,7 @@ def _offline_replicas(
 
 
 def describe_cluster(
-    ctx: RequestContext, request: DescribeClusterRequest
+    ctx: RequestContext[ClusterNode], request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     """Name the cluster and its brokers; on a controller listener, its controllers (KIP-919).
 
@@ -379,7 +384,9 @@ def describe_cluster(
     )
 
 
-def _brokers(ctx: RequestContext, with_fenced: bool) -> list[DescribeClusterResponse.Broker]:
+def _brokers(
+    ctx: RequestContext[ClusterNode], with_fenced: bool
+) -> list[DescribeClusterResponse.Broker]:
     image: MetadataImage = ctx.broker.metadata
     brokers = []
     for broker_id, broker in sorted(image.brokers.items()):
@@ -394,7 +401,7 @@ def _brokers(ctx: RequestContext, with_fenced: bool) -> list[DescribeClusterResp
     return brokers
 
 
-def _controllers(ctx: RequestContext) -> list[DescribeClusterResponse.Broker]:
+def _controllers(ctx: RequestContext[ClusterNode]) -> list[DescribeClusterResponse.Broker]:
     """The registered controllers that have the listener that was asked."""
     image: MetadataImage = ctx.broker.metadata
     return [
@@ -425,7 +432,7 @@ def _wrong_endpoint(api_version: int, endpoint_type: int, served: int) -> Descri
 
 
 def describe_topic_partitions(
-    ctx: RequestContext, request: DescribeTopicPartitionsRequest
+    ctx: RequestContext[ClusterNode], request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Page through topics and partitions, by name and index (KIP-966).
 
@@ -448,7 +455,7 @@ def describe_topic_partitions(
     if cursor is not None:
         names = names[bisect_left(names, cursor.topic_name) :]
     limit = min(
-        int(ctx.broker.config.get("max.request.partition.size.limit")),
+        ctx.broker.config.get_int("max.request.partition.size.limit"),
         request.response_partition_limit,
     )
     page = _Page(image, _reachable_brokers(ctx), max(1, limit))

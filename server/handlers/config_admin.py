@@ -28,6 +28,7 @@ from wire.messages.admin import (
 )
 
 if TYPE_CHECKING:
+    from server.handlers.edges import AnyNode
     from server.network.request_channel import RequestContext
 
 Response = AlterConfigsResponse | IncrementalAlterConfigsResponse
@@ -39,7 +40,7 @@ _PASSED_ON = (schema.TOPIC, schema.BROKER, schema.CLIENT_METRICS, schema.GROUP)
 
 
 def incremental_alter(
-    ctx: RequestContext, request: IncrementalAlterConfigsRequest
+    ctx: RequestContext[AnyNode], request: IncrementalAlterConfigsRequest
 ) -> Response | None:
     """Serve IncrementalAlterConfigs."""
 
@@ -62,7 +63,7 @@ def incremental_alter(
     return _alter(ctx, request, judge, IncrementalAlterConfigsResponse)
 
 
-def alter(ctx: RequestContext, request: AlterConfigsRequest) -> Response | None:
+def alter(ctx: RequestContext[AnyNode], request: AlterConfigsRequest) -> Response | None:
     """Serve AlterConfigs."""
 
     def judge(resource: AlterConfigsRequest.Resource) -> KafkaError | None:
@@ -76,7 +77,7 @@ def alter(ctx: RequestContext, request: AlterConfigsRequest) -> Response | None:
 
 
 def _alter(
-    ctx: RequestContext,
+    ctx: RequestContext[AnyNode],
     request: Any,
     judge: Callable[[Any], KafkaError | None],
     answer: Any,
@@ -138,17 +139,17 @@ def _check_entries(resource: Any, nulls: list[str]) -> None:
         raise _invalid_request(f"Unknown resource type {resource.resource_type}")
 
 
-def _check_broker(ctx: RequestContext, resource: Any, values: dict[str, str]) -> None:
+def _check_broker(ctx: RequestContext[AnyNode], resource: Any, values: dict[str, str]) -> None:
     validate_reconfiguration(ctx.broker.config, values, per_broker=bool(resource.resource_name))
 
 
-def _check_node_id(ctx: RequestContext, name: str) -> None:
+def _check_node_id(ctx: RequestContext[AnyNode], name: str) -> None:
     """A broker's values are changed by that broker; the empty name stands for all of them."""
     if name:
         check_own_id(ctx, name)
 
 
-def check_own_id(ctx: RequestContext, name: str) -> None:
+def check_own_id(ctx: RequestContext[AnyNode], name: str) -> None:
     """Raise KafkaError INVALID_REQUEST unless `name` is this node's id."""
     if not name.removeprefix("-").isdecimal():
         raise _invalid_request(f"Node id must be an integer, but it is: {name}")
@@ -166,7 +167,9 @@ def _invalid_request(detail: str) -> KafkaError:
 
 
 def _alter_loggers(
-    ctx: RequestContext, resource: IncrementalAlterConfigsRequest.Resource, validate_only: bool
+    ctx: RequestContext[AnyNode],
+    resource: IncrementalAlterConfigsRequest.Resource,
+    validate_only: bool,
 ) -> None:
     check_own_id(ctx, resource.resource_name)
     changes = {entry.name: _level(entry) for entry in resource.configs}

@@ -15,6 +15,7 @@ from wire.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from server.handlers.edges import AnyNode
     from server.network.request_channel import RequestContext
     from wire.messages.quorum import (
         AllocateProducerIdsRequest,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def pass_on(
-    ctx: RequestContext, request: Request, came_home: Callable[[], None] | None = None
+    ctx: RequestContext[AnyNode], request: Request, came_home: Callable[[], None] | None = None
 ) -> None:
     """Give the request to the controller; its answer is ours.
 
@@ -47,7 +48,7 @@ def pass_on(
     ctx.broker.controller.submit(request, answer, context=controller_context(ctx))
 
 
-def controller_context(ctx: RequestContext) -> ControllerContext:
+def controller_context(ctx: RequestContext[AnyNode]) -> ControllerContext:
     """Who asks, for the controller."""
     return ControllerContext(
         principal=ctx.principal,
@@ -57,7 +58,7 @@ def controller_context(ctx: RequestContext) -> ControllerContext:
     )
 
 
-def broker_registration(ctx: RequestContext, request: BrokerRegistrationRequest) -> None:
+def broker_registration(ctx: RequestContext[AnyNode], request: BrokerRegistrationRequest) -> None:
     """A broker makes itself known and is given its broker epoch.
 
     Behaviour: it is fenced until a heartbeat shows that it has read its registration.
@@ -67,7 +68,7 @@ def broker_registration(ctx: RequestContext, request: BrokerRegistrationRequest)
     pass_on(ctx, request)
 
 
-def broker_heartbeat(ctx: RequestContext, request: BrokerHeartbeatRequest) -> None:
+def broker_heartbeat(ctx: RequestContext[AnyNode], request: BrokerHeartbeatRequest) -> None:
     """A broker lives, and may want to be unfenced, fenced or to shut down.
 
     Behaviour: a silent broker is fenced after broker.session.timeout.ms.
@@ -77,7 +78,7 @@ def broker_heartbeat(ctx: RequestContext, request: BrokerHeartbeatRequest) -> No
     pass_on(ctx, request)
 
 
-def alter_partition(ctx: RequestContext, request: AlterPartitionRequest) -> None:
+def alter_partition(ctx: RequestContext[AnyNode], request: AlterPartitionRequest) -> None:
     """A partition's leader asks for another ISR.
 
     Behaviour: partitions fail alone; a compare-and-set on leader epoch and partition epoch.
@@ -87,7 +88,9 @@ def alter_partition(ctx: RequestContext, request: AlterPartitionRequest) -> None
     pass_on(ctx, request)
 
 
-def allocate_producer_ids(ctx: RequestContext, request: AllocateProducerIdsRequest) -> None:
+def allocate_producer_ids(
+    ctx: RequestContext[AnyNode], request: AllocateProducerIdsRequest
+) -> None:
     """A broker takes a block of producer ids to hand out.
 
     Behaviour: 1,000 ids that nobody else is ever given.
@@ -97,7 +100,9 @@ def allocate_producer_ids(ctx: RequestContext, request: AllocateProducerIdsReque
     pass_on(ctx, request)
 
 
-def controller_registration(ctx: RequestContext, request: ControllerRegistrationRequest) -> None:
+def controller_registration(
+    ctx: RequestContext[AnyNode], request: ControllerRegistrationRequest
+) -> None:
     """A controller says where it is reached and what it supports (KIP-919).
 
     Behaviour: replaces its earlier registration.
@@ -107,7 +112,9 @@ def controller_registration(ctx: RequestContext, request: ControllerRegistration
     pass_on(ctx, request)
 
 
-def assign_replicas_to_dirs(ctx: RequestContext, request: AssignReplicasToDirsRequest) -> None:
+def assign_replicas_to_dirs(
+    ctx: RequestContext[AnyNode], request: AssignReplicasToDirsRequest
+) -> None:
     """A broker says which of its log directories holds which replica (KIP-858).
 
     Behaviour: partitions fail alone; a replica in a directory that failed leaves its ISR.

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from replication.metadata.image import MetadataImage
+    from server.handlers.edges import DataContext
     from server.handlers.fetch_session import FetchContext
-    from server.network.request_channel import RequestContext
 
 ADMIN_CLIENT_ID = "__admin_client"
 """The one client id that may write internal topics (Kafka's AdminUtils)."""
@@ -83,7 +83,7 @@ class _ProducedTopic(NamedTuple):
     """Position in `indexes` -> why that partition was not even tried."""
 
 
-def produce(ctx: RequestContext, request: ProduceRequest) -> None:
+def produce(ctx: DataContext, request: ProduceRequest) -> None:
     """Append each partition's batch; answer when `acks` is met.
 
     Behaviour: partitions fail alone. acks=0 is not answered, and on error the connection is closed.
@@ -135,7 +135,7 @@ def produce(ctx: RequestContext, request: ProduceRequest) -> None:
     )
 
 
-def produce_is_costly(ctx: RequestContext, request: ProduceRequest) -> bool:
+def produce_is_costly(ctx: DataContext, request: ProduceRequest) -> bool:
     """Whether records must be opened: by the topic's rules, or to see that they can be."""
     must_open = ctx.broker.replica_manager.must_open_records
     opens_compressed = _opens_compressed(ctx)
@@ -149,7 +149,7 @@ def produce_is_costly(ctx: RequestContext, request: ProduceRequest) -> bool:
     return False
 
 
-def _opens_compressed(ctx: RequestContext) -> bool:
+def _opens_compressed(ctx: DataContext) -> bool:
     return ctx.listener_name in ctx.broker.opens_compressed_records
 
 
@@ -171,13 +171,13 @@ _NO_RECORDS = KafkaError(
 _UNKNOWN_ID = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
 
 
-def _topic_name(ctx: RequestContext, topic_id: bytes) -> str:
+def _topic_name(ctx: DataContext, topic_id: bytes) -> str:
     """The name of a topic id; "" if there is no such topic."""
     topic = ctx.broker.metadata.topics_by_id.get(topic_id)
     return "" if topic is None else topic.name
 
 
-def _produce_refusal(ctx: RequestContext, name: str) -> KafkaError | None:
+def _produce_refusal(ctx: DataContext, name: str) -> KafkaError | None:
     """Why nothing may be appended to the topic."""
     if name in INTERNAL_TOPICS:
         if ctx.client_id == ADMIN_CLIENT_ID:
@@ -197,7 +197,10 @@ def _refused_append(name: str, index: int, error: KafkaError) -> AppendResult:
 
 
 def _answer_produce(
-    ctx: RequestContext, topics: list[_ProducedTopic], acks: int, results: list[AppendResult]
+    ctx: DataContext,
+    topics: list[_ProducedTopic],
+    acks: int,
+    results: list[AppendResult],
 ) -> None:
     if acks == 0:
         failed = any(topic.refused for topic in topics) or any(r.error_code for r in results)
@@ -235,7 +238,7 @@ def _answer_produce(
 
 
 def _failed_partition(
-    ctx: RequestContext,
+    ctx: DataContext,
     name: str,
     index: int,
     result: AppendResult,
@@ -261,7 +264,7 @@ def _failed_partition(
     return partition
 
 
-def _current_leader(ctx: RequestContext, name: str, index: int, make: Callable[..., Any]) -> Any:
+def _current_leader(ctx: DataContext, name: str, index: int, make: Callable[..., Any]) -> Any:
     registration = ctx.broker.metadata.partition(name, index)
     if registration is None:
         return None
@@ -269,7 +272,7 @@ def _current_leader(ctx: RequestContext, name: str, index: int, make: Callable[.
 
 
 def _endpoints(
-    ctx: RequestContext, partitions: Iterable[tuple[str, int]], make: Callable[..., Any]
+    ctx: DataContext, partitions: Iterable[tuple[str, int]], make: Callable[..., Any]
 ) -> list[Any]:
     """Where the leaders of these partitions are reached (KIP-951)."""
     image: MetadataImage = ctx.broker.metadata
@@ -289,7 +292,7 @@ def _endpoints(
 # ---- Fetch
 
 
-def fetch(ctx: RequestContext, request: FetchRequest) -> FetchResponse | None:
+def fetch(ctx: DataContext, request: FetchRequest) -> FetchResponse | None:
     """Read record batches; wait for min_bytes, at most max_wait_ms.
 
     Behaviour: batches are sent whole and as they are stored, at least one if there is any (KIP-74).
@@ -344,7 +347,7 @@ def fetch(ctx: RequestContext, request: FetchRequest) -> FetchResponse | None:
     return None
 
 
-def _check_replica(ctx: RequestContext, replica_id: int) -> None:
+def _check_replica(ctx: DataContext, replica_id: int) -> None:
     """Only another broker of this cluster asks as a replica."""
     broker = ctx.broker
     if replica_id == broker.node_id or replica_id not in broker.metadata.brokers:
@@ -358,18 +361,21 @@ def _check_isolation_level(level: int) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"isolation level {level}")
 
 
-def _answer_fetch(ctx: RequestContext, context: FetchContext, results: list[FetchResult]) -> None:
+def _answer_fetch(ctx: DataContext, context: FetchContext, results: list[FetchResult]) -> None:
     _respond_fetch(ctx, context, results, partial(context.select, results, ctx.received_ms))
 
 
 def _answer_follower(
-    ctx: RequestContext, context: FetchContext, looked: Sequence[Any], results: list[FetchResult]
+    ctx: DataContext,
+    context: FetchContext,
+    looked: Sequence[Any],
+    results: list[FetchResult],
 ) -> None:
     _respond_fetch(ctx, context, results, partial(context.select_for_follower, looked, results))
 
 
 def _respond_fetch(
-    ctx: RequestContext,
+    ctx: DataContext,
     context: FetchContext,
     results: list[FetchResult],
     select: Callable[[], list[tuple[FetchPartition, FetchResult]]],
@@ -428,7 +434,10 @@ def _aborted(aborted: Sequence[Any]) -> list[Any]:
 
 
 def _unusual_partition(
-    ctx: RequestContext, one: FetchPartition, result: FetchResult, moved: list[tuple[str, int]]
+    ctx: DataContext,
+    one: FetchPartition,
+    result: FetchResult,
+    moved: list[tuple[str, int]],
 ) -> Any:
     """A partition's answer with an error or a diverging epoch."""
     code = result.error_code
@@ -459,7 +468,7 @@ def _unusual_partition(
 # ---- ListOffsets
 
 
-def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+def list_offsets(ctx: DataContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Find offsets: the log's ends, or the first record at or after a time.
 
     Behaviour: no record at or after the time: offset -1, timestamp -1, no error. A partition that
@@ -491,7 +500,7 @@ def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffset
 
 
 def _list_offset(
-    ctx: RequestContext,
+    ctx: DataContext,
     request: ListOffsetsRequest,
     name: str,
     p: ListOffsetsRequest.Topic.Partition,
@@ -524,7 +533,7 @@ def _list_offset(
 
 
 def offset_for_leader_epoch(
-    ctx: RequestContext, request: OffsetForLeaderEpochRequest
+    ctx: DataContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     """Say where epochs end, so that a consumer sees a truncation (KIP-320).
 
@@ -556,7 +565,7 @@ def offset_for_leader_epoch(
 # ---- DeleteRecords
 
 
-def delete_records(ctx: RequestContext, request: DeleteRecordsRequest) -> None:
+def delete_records(ctx: DataContext, request: DeleteRecordsRequest) -> None:
     """Move log start offsets up; the records below are gone for readers at once.
 
     Behaviour: offset -1 means the high watermark. Internal topics: INVALID_TOPIC_EXCEPTION.

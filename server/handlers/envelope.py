@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def envelope(ctx: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse | None:
+def envelope(ctx: RequestContext[Any], request: EnvelopeRequest) -> EnvelopeResponse | None:
     """Run the request inside; answer with its answer inside.
 
     Behaviour: PRINCIPAL_DESERIALIZATION_FAILURE, INVALID_REQUEST (address, or an API that no broker
@@ -54,7 +54,7 @@ def envelope(ctx: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse 
     return None
 
 
-def _open(ctx: RequestContext, request: EnvelopeRequest) -> tuple[EnvelopedContext, Request]:
+def _open(ctx: RequestContext[Any], request: EnvelopeRequest) -> tuple[EnvelopedContext, Request]:
     """The request inside and its context. Raises KafkaError with the envelope's error."""
     from server.handlers import CONTROLLER_APIS
 
@@ -78,14 +78,14 @@ def _open(ctx: RequestContext, request: EnvelopeRequest) -> tuple[EnvelopedConte
     return EnvelopedContext(ctx, api, header, principal, host), message
 
 
-class EnvelopedContext(RequestContext):
+class EnvelopedContext(RequestContext[Any]):
     """A request inside an envelope: who asks is the client, the way back is the envelope's."""
 
     __slots__ = ("_outer", "_peer_host", "_principal")
 
     def __init__(
         self,
-        outer: RequestContext,
+        outer: RequestContext[Any],
         api: Api,
         header: RequestHeader,
         principal: str,

@@ -47,6 +47,7 @@ from wire.primitives import ZERO_UUID
 if TYPE_CHECKING:
     from replication.metadata.image import BrokerRegistration, MetadataImage, TopicImage
     from server.coordinator.group_coordinator import GroupCoordinator
+    from server.handlers.edges import GroupsBroker
     from server.network.request_channel import RequestContext
 
 R = TypeVar("R")
@@ -70,7 +71,7 @@ _ALL_GROUP_OPERATIONS = Resource.GROUP.all_operations
 # ---- FindCoordinator
 
 
-def find_coordinator(ctx: RequestContext, request: FindCoordinatorRequest) -> None:
+def find_coordinator(ctx: RequestContext[GroupsBroker], request: FindCoordinatorRequest) -> None:
     """Say which broker coordinates each key.
 
     Behaviour: makes __consumer_offsets when it is first asked for, and answers when it is there.
@@ -124,7 +125,7 @@ def _refuse_key(key_type: int) -> KafkaError | None:
 def _put_coordinator(
     gather: Gather[FindCoordinatorResponse.Coordinator],
     i: int,
-    ctx: RequestContext,
+    ctx: RequestContext[GroupsBroker],
     key: str,
     found: BrokerRegistration | KafkaError,
 ) -> None:
@@ -142,7 +143,7 @@ def _put_coordinator(
 # ---- members
 
 
-def join_group(ctx: RequestContext, request: JoinGroupRequest) -> None:
+def join_group(ctx: RequestContext[GroupsBroker], request: JoinGroupRequest) -> None:
     """Take part in the next generation; answered when it starts.
 
     Behaviour: see coordinator.classic_protocol.
@@ -174,7 +175,7 @@ def _join_failed(request: JoinGroupRequest, error: KafkaError) -> JoinGroupRespo
     )
 
 
-def sync_group(ctx: RequestContext, request: SyncGroupRequest) -> None:
+def sync_group(ctx: RequestContext[GroupsBroker], request: SyncGroupRequest) -> None:
     """Hand in or wait for the assignment; answered when it is committed.
 
     Behaviour: see coordinator.classic_protocol.
@@ -195,7 +196,7 @@ def sync_group(ctx: RequestContext, request: SyncGroupRequest) -> None:
     _coordinator(ctx).sync_group(request, answer)
 
 
-def heartbeat(ctx: RequestContext, request: HeartbeatRequest) -> None:
+def heartbeat(ctx: RequestContext[GroupsBroker], request: HeartbeatRequest) -> None:
     """Keep a member alive; tells it when to join again.
 
     Behaviour: while the group is still loading every heartbeat is fine, as in Kafka.
@@ -212,7 +213,7 @@ def heartbeat(ctx: RequestContext, request: HeartbeatRequest) -> None:
     _coordinator(ctx).heartbeat(request, answer)
 
 
-def leave_group(ctx: RequestContext, request: LeaveGroupRequest) -> None:
+def leave_group(ctx: RequestContext[GroupsBroker], request: LeaveGroupRequest) -> None:
     """Remove members at once.
 
     Behaviour: members fail alone; an empty member id with an instance id is an administrator's.
@@ -238,7 +239,7 @@ def leave_group(ctx: RequestContext, request: LeaveGroupRequest) -> None:
 # ---- offsets
 
 
-def offset_commit(ctx: RequestContext, request: OffsetCommitRequest) -> None:
+def offset_commit(ctx: RequestContext[GroupsBroker], request: OffsetCommitRequest) -> None:
     """Store a group's offsets; answered when they are committed.
 
     Behaviour: partitions that do not exist fail alone; all others share the group's fate.
@@ -324,7 +325,7 @@ def _merge_unknown(
             answered.partitions += topic.partitions
 
 
-def offset_fetch(ctx: RequestContext, request: OffsetFetchRequest) -> None:
+def offset_fetch(ctx: RequestContext[GroupsBroker], request: OffsetFetchRequest) -> None:
     """Read stored offsets: of some partitions, or all of a group (null topics).
 
     Behaviour: what is not there is -1 without an error, unknown groups included.
@@ -457,7 +458,7 @@ def _as_single(
     return OffsetFetchResponse(topics=topics, error_code=group.error_code)
 
 
-def offset_delete(ctx: RequestContext, request: OffsetDeleteRequest) -> None:
+def offset_delete(ctx: RequestContext[GroupsBroker], request: OffsetDeleteRequest) -> None:
     """Delete a group's offsets of some partitions (KIP-496).
 
     Behaviour: topics that a member subscribes to: GROUP_SUBSCRIBED_TO_TOPIC.
@@ -507,7 +508,7 @@ def offset_delete(ctx: RequestContext, request: OffsetDeleteRequest) -> None:
 # ---- many groups
 
 
-def describe_groups(ctx: RequestContext, request: DescribeGroupsRequest) -> None:
+def describe_groups(ctx: RequestContext[GroupsBroker], request: DescribeGroupsRequest) -> None:
     """State, protocol and members of classic groups.
 
     Behaviour: groups fail alone. One that does not exist is Dead.
@@ -529,7 +530,7 @@ def describe_groups(ctx: RequestContext, request: DescribeGroupsRequest) -> None
     _coordinator(ctx).describe_groups(request.groups, version, answer)
 
 
-def list_groups(ctx: RequestContext, request: ListGroupsRequest) -> None:
+def list_groups(ctx: RequestContext[GroupsBroker], request: ListGroupsRequest) -> None:
     """The groups this broker coordinates.
 
     Behaviour: filters ignore case; unknown states and types match nothing.
@@ -547,7 +548,7 @@ def list_groups(ctx: RequestContext, request: ListGroupsRequest) -> None:
     _coordinator(ctx).list_groups(request.states_filter, request.types_filter, answer)
 
 
-def delete_groups(ctx: RequestContext, request: DeleteGroupsRequest) -> None:
+def delete_groups(ctx: RequestContext[GroupsBroker], request: DeleteGroupsRequest) -> None:
     """Delete groups without members, and their offsets.
 
     Behaviour: groups fail alone: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND.
@@ -561,5 +562,5 @@ def delete_groups(ctx: RequestContext, request: DeleteGroupsRequest) -> None:
     _coordinator(ctx).delete_groups(list(dict.fromkeys(request.groups_names)), answer)
 
 
-def _coordinator(ctx: RequestContext) -> GroupCoordinator:
-    return cast("GroupCoordinator", ctx.broker.group_coordinator)
+def _coordinator(ctx: RequestContext[GroupsBroker]) -> GroupCoordinator:
+    return ctx.broker.group_coordinator

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from replication.raft.driver import ReplicaState
     from replication.raft.events import Request as RaftRequest
+    from server.handlers.edges import QuorumNode
     from server.network.request_channel import RequestContext
     from wire.messages.data import FetchRequest
     from wire.messages.quorum import (
@@ -55,7 +56,7 @@ _Node = DescribeQuorumResponse.Node
 # ---- between voters
 
 
-def vote(ctx: RequestContext, request: VoteRequest) -> VoteResponse | None:
+def vote(ctx: RequestContext[QuorumNode], request: VoteRequest) -> VoteResponse | None:
     """Give a candidate our vote, or tell it whether it would get it (pre-vote, KIP-996).
 
     Behaviour: INCONSISTENT_CLUSTER_ID, and INVALID_REQUEST for another log, stand at the top;
@@ -73,7 +74,7 @@ def vote(ctx: RequestContext, request: VoteRequest) -> VoteResponse | None:
 
 
 def begin_quorum_epoch(
-    ctx: RequestContext, request: BeginQuorumEpochRequest
+    ctx: RequestContext[QuorumNode], request: BeginQuorumEpochRequest
 ) -> BeginQuorumEpochResponse | None:
     """Hear of a new leader. Errors as those of Vote.
 
@@ -89,7 +90,7 @@ def begin_quorum_epoch(
 
 
 def end_quorum_epoch(
-    ctx: RequestContext, request: EndQuorumEpochRequest
+    ctx: RequestContext[QuorumNode], request: EndQuorumEpochRequest
 ) -> EndQuorumEpochResponse | None:
     """Hear that the leader resigns, and when to stand for election. Errors as those of Vote.
 
@@ -104,7 +105,7 @@ def end_quorum_epoch(
     return None
 
 
-def fetch(ctx: RequestContext, request: FetchRequest) -> FetchResponse | None:
+def fetch(ctx: RequestContext[QuorumNode], request: FetchRequest) -> FetchResponse | None:
     """Read the metadata log as a voter or an observer; wait up to max_wait_ms for what is new.
 
     Behaviour: only the quorum's leader answers with records, a diverging epoch, or the id of a
@@ -123,7 +124,7 @@ def fetch(ctx: RequestContext, request: FetchRequest) -> FetchResponse | None:
 
 
 def fetch_snapshot(
-    ctx: RequestContext, request: FetchSnapshotRequest
+    ctx: RequestContext[QuorumNode], request: FetchSnapshotRequest
 ) -> FetchSnapshotResponse | None:
     """Read a piece of a snapshot's file from the leader.
 
@@ -156,7 +157,7 @@ def _unknown_snapshot(request: FetchSnapshotRequest) -> FetchSnapshotResponse:
 
 
 def update_raft_voter(
-    ctx: RequestContext, request: UpdateRaftVoterRequest
+    ctx: RequestContext[QuorumNode], request: UpdateRaftVoterRequest
 ) -> UpdateRaftVoterResponse | None:
     """Take a voter's present endpoints and kraft.version range into the voter set (KIP-853).
 
@@ -172,7 +173,7 @@ def update_raft_voter(
 
 
 def add_raft_voter(
-    ctx: RequestContext, request: AddRaftVoterRequest
+    ctx: RequestContext[QuorumNode], request: AddRaftVoterRequest
 ) -> AddRaftVoterResponse | None:
     """Make a replica that has caught up a voter (KIP-853).
 
@@ -189,7 +190,7 @@ def add_raft_voter(
     return None
 
 
-def remove_raft_voter(ctx: RequestContext, request: RemoveRaftVoterRequest) -> None:
+def remove_raft_voter(ctx: RequestContext[QuorumNode], request: RemoveRaftVoterRequest) -> None:
     """Take a voter out (KIP-853); a leader that removed itself resigns once that is committed.
 
     Behaviour: VOTER_NOT_FOUND unless id and directory id are a voter's; the rest as AddRaftVoter.
@@ -202,7 +203,7 @@ def remove_raft_voter(ctx: RequestContext, request: RemoveRaftVoterRequest) -> N
 
 
 def _ask(
-    ctx: RequestContext,
+    ctx: RequestContext[QuorumNode],
     event: RaftRequest,
     to_response: Callable[[Any, str], Response],
     *,
@@ -217,14 +218,16 @@ def _ask(
     ctx.broker.raft.handle(event, lambda reply: ctx.respond(to_response(reply, listener)))
 
 
-def _must_forward(ctx: RequestContext) -> bool:
+def _must_forward(ctx: RequestContext[QuorumNode]) -> bool:
     """Is this a broker's listener, and the quorum's leader another node."""
     broker = ctx.broker
     return broker.role == "broker" and not broker.raft.is_leader and not broker.is_alone
 
 
 def _forward(
-    ctx: RequestContext, request: Request, handler: Callable[[RequestContext, Any], Response | None]
+    ctx: RequestContext[QuorumNode],
+    request: Request,
+    handler: Callable[[RequestContext[QuorumNode], Any], Response | None],
 ) -> None:
     """Have the quorum's leader answer, which this node may have become by then."""
 
@@ -240,7 +243,7 @@ def _forward(
 
 
 def describe_quorum(
-    ctx: RequestContext, request: DescribeQuorumRequest
+    ctx: RequestContext[QuorumNode], request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse | None:
     """Leader, voters and observers of `__cluster_metadata`, with their log end offsets.
 

@@ -24,6 +24,7 @@ from wire.messages.transactions import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from server.handlers.edges import TransactionsBroker
     from server.network.request_channel import RequestContext
 
 _NO_ID = -1
@@ -34,7 +35,9 @@ _PREFETCH_LEFT = 100
 # ---- InitProducerId
 
 
-def init_producer_id(ctx: RequestContext, request: InitProducerIdRequest) -> None:
+def init_producer_id(
+    ctx: RequestContext[TransactionsBroker], request: InitProducerIdRequest
+) -> None:
     """Give an idempotent producer its id.
 
     Behaviour: any broker serves it. A producer that tells its id gets a new one, not another
@@ -66,7 +69,7 @@ def init_producer_id(ctx: RequestContext, request: InitProducerIdRequest) -> Non
 _creating = threading.Lock()
 
 
-def _producer_ids(broker: Any) -> ProducerIds:
+def _producer_ids(broker: TransactionsBroker) -> ProducerIds:
     """The broker's producer ids; made when the first producer asks."""
     ids: ProducerIds | None = getattr(broker, "producer_ids", None)
     if ids is None:
@@ -85,7 +88,7 @@ class ProducerIds:
     Lock: `_lock` around the block and who waits; held while nothing is called.
     """
 
-    def __init__(self, broker: Any) -> None:
+    def __init__(self, broker: TransactionsBroker) -> None:
         self._broker = broker
         self._lock = threading.Lock()
         self._next = 0
@@ -158,7 +161,7 @@ class ProducerIds:
 
 
 def describe_producers(
-    ctx: RequestContext, request: DescribeProducersRequest
+    ctx: RequestContext[TransactionsBroker], request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
     """Show the idempotent producers that partitions remember.
 
@@ -174,7 +177,7 @@ def describe_producers(
 
 
 def _described(
-    ctx: RequestContext, name: str, index: int
+    ctx: RequestContext[TransactionsBroker], name: str, index: int
 ) -> DescribeProducersResponse.Topic.Partition:
     make = DescribeProducersResponse.Topic.Partition
     try:

@@ -31,7 +31,7 @@ import select
 import socket
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from server.network.channel import BYTES, Channel, release_slices
 from server.network.poller import GONE, MUTED, READ, WRITE, new_poller
@@ -92,7 +92,7 @@ class Processor:
         self._poller.register(self._wake_reader.fileno(), READ)
         self._sleeping = False
         self._woken = False
-        self._completed: deque[tuple[Channel, RequestContext, list[Part] | None]] = deque()
+        self._completed: deque[tuple[Channel, RequestContext[Any], list[Part] | None]] = deque()
         self._commands: deque[Callable[[], None]] = deque()
         self._ready: deque[Channel] = deque()
         self._throttled: list[tuple[int, int, Channel]] = []
@@ -118,7 +118,9 @@ class Processor:
         """Take over a connection that was just accepted."""
         self._command(lambda: self._register(channel))
 
-    def complete(self, channel: Channel, request: RequestContext, parts: list[Part] | None) -> None:
+    def complete(
+        self, channel: Channel, request: RequestContext[Any], parts: list[Part] | None
+    ) -> None:
         """The request was answered with `parts`; [] sends nothing, None closes the connection."""
         if threading.get_ident() == self._thread_id:
             self._finish(channel, request, parts)
@@ -218,7 +220,9 @@ class Processor:
                 logger.exception("connection failed connection=%r", channel)
                 self._close(channel)
 
-    def _guarded(self, channel: Channel, request: RequestContext, parts: list[Part] | None) -> None:
+    def _guarded(
+        self, channel: Channel, request: RequestContext[Any], parts: list[Part] | None
+    ) -> None:
         try:
             self._finish(channel, request, parts)
         except Exception:
@@ -347,7 +351,9 @@ class Processor:
         else:
             self._settle(channel)
 
-    def _finish(self, channel: Channel, request: RequestContext, parts: list[Part] | None) -> None:
+    def _finish(
+        self, channel: Channel, request: RequestContext[Any], parts: list[Part] | None
+    ) -> None:
         """A request was answered: put the answer in line, send it, look at what waits behind it."""
         if parts is None:
             if channel.in_flight is request:

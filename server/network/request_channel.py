@@ -1,4 +1,4 @@
-"""From frame to handler to answer: RequestContext, the bounded RequestChannel, and dispatch.
+"""From frame to handler to answer: RequestContext[Any], the bounded RequestChannel, and dispatch.
 
 What: a Processor gives a frame to `RequestChannel.receive`. The header is decoded, the API and its
 version looked up in the dispatch table, and the request either runs at once on the processor's own
@@ -38,7 +38,7 @@ import logging
 import threading
 from queue import SimpleQueue
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from server.network.channel import read_small_slices
 from server.network.error_responses import error_response
@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from wire.schema import Request, Response
 
 logger = logging.getLogger(__name__)
+
+B = TypeVar("B", covariant=True)
+"""What the handlers of an area ask of the node: a Protocol of `server.handlers.edges`."""
 
 _HEADER = Struct(">4xhhih")  # size, api_key, api_version, correlation_id, length of client_id
 _API_VERSIONS = 18
@@ -79,7 +82,7 @@ def elements_max(frame_bytes: int) -> int:
     return _ELEMENTS_FREE + frame_bytes // _BYTES_PER_ELEMENT
 
 
-class RequestContext:
+class RequestContext(Generic[B]):
     """One request on its way: who asked, for what version, and how to answer.
 
     Exactly one of returning a response from the handler, `respond`, `no_response` and `close` ends
@@ -106,7 +109,7 @@ class RequestContext:
         correlation_id: int,
         client_id: str,
         connection: Channel,
-        broker: Any,
+        broker: B,
     ) -> None:
         self.api = api
         self.api_version = api_version
@@ -315,7 +318,7 @@ class RequestChannel:
 
     # -- running
 
-    def run(self, context: RequestContext, frame: bytes, pos: int, elements: int) -> bool:
+    def run(self, context: RequestContext[Any], frame: bytes, pos: int, elements: int) -> bool:
         """Decode, handle, answer, on whatever thread this is.
 
         `elements`: how many it may have; INLINE_ELEMENTS on a network thread. False, with nothing
@@ -349,7 +352,9 @@ class RequestChannel:
             self._failed(context, request, error)
         return True
 
-    def _failed(self, context: RequestContext, request: Request | None, error: Exception) -> None:
+    def _failed(
+        self, context: RequestContext[Any], request: Request | None, error: Exception
+    ) -> None:
         """A fault of ours."""
         self.failed += 1
         logger.error("request failed %r", context, exc_info=error)
@@ -360,7 +365,7 @@ class RequestChannel:
 
     @staticmethod
     def _answer_error(
-        context: RequestContext, request: Request | None, code: int, message: str | None
+        context: RequestContext[Any], request: Request | None, code: int, message: str | None
     ) -> None:
         if request is None or getattr(request, "acks", None) == 0:
             context.close()
@@ -434,4 +439,4 @@ def unsupported_version(api: Api) -> Response:
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
 
 
-_Queued = tuple[RequestContext, bytes, int]
+_Queued = tuple[RequestContext[Any], bytes, int]

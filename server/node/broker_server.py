@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from replication.controller.bootstrap import SUPPORTED_FEATURES
 from replication.controller.controller import Controller
@@ -33,6 +33,8 @@ from storage.directories.log_dirs import LogDirError
 from storage.directories.log_manager import LogManager
 
 if TYPE_CHECKING:
+    from server.handlers.edges import ClusterNode, DataBroker, GroupsBroker, TransactionsBroker
+    from server.handlers.transactions import ProducerIds
     from server.network.request_channel import RequestContext
     from server.node.replica_publisher import ReplicaPublisher
     from server.peers.controller_channel import ControllerChannel
@@ -63,6 +65,8 @@ class BrokerServer(NodePart):
             self.config, self.listeners.broker
         )
         """Names of the listeners on which compressed batches are decompressed to be checked."""
+        self.producer_ids: ProducerIds | None = None
+        """Made when the first producer asks."""
         self.fetch_sessions = FetchSessionCache(
             self.config.get_int("max.incremental.fetch.session.cache.slots")
         )
@@ -91,7 +95,7 @@ class BrokerServer(NodePart):
         return self.socket_server.port
 
     def endpoint_for(
-        self, ctx: RequestContext, registration: BrokerRegistration
+        self, ctx: RequestContext[Any], registration: BrokerRegistration
     ) -> tuple[str, int]:
         """Where the client of `ctx` reaches a broker; ("", -1) if not on this listener.
 
@@ -317,3 +321,11 @@ class BrokerServer(NodePart):
     def _publish_groups(self, delta: MetadataDelta, _image: MetadataImage) -> None:
         if delta.deleted_topics:
             self.group_coordinator.on_topics_deleted(list(delta.deleted_topics))
+
+
+if TYPE_CHECKING:
+
+    def _has_what_handlers_ask(
+        broker: BrokerServer,
+    ) -> tuple[ClusterNode, DataBroker, GroupsBroker, TransactionsBroker]:
+        return broker, broker, broker, broker

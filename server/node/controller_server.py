@@ -25,6 +25,7 @@ from server.node.shared_server import SharedServer, new_uuid
 
 if TYPE_CHECKING:
     from replication.raft.log import RaftLog
+    from server.handlers.edges import QuorumNode
 
 
 def bootstrap_records(metadata_dir: Path, log: RaftLog, serde: MetadataRecordSerde) -> list[object]:
@@ -130,3 +131,9 @@ class ControllerServer(NodePart):
         from server.node.controller_registration import ControllerRegistrationManager
 
         return [ControllerRegistrationManager(self.registration, channel, self.timer).publish]
+
+
+if TYPE_CHECKING:
+
+    def _has_what_handlers_ask(node: ControllerServer) -> QuorumNode:
+        return node

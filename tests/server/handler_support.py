@@ -177,6 +177,11 @@ class FakeController:
         self.submitted.append((request, on_complete, context))
 
 
+class FakeConfig(dict[str, Any]):
+    def get_int(self, key: str) -> int:
+        return int(self[key])
+
+
 class FakeBroker:
     node_id = NODE
     cluster_id = "cluster-of-tests-01"
@@ -190,10 +195,12 @@ class FakeBroker:
         self.timer = FakeTimer()
         self.fetch_sessions = FetchSessionCache(1000)
         self.opens_compressed_records: frozenset[str] = frozenset()
-        self.config = {
-            "auto.create.topics.enable": True,
-            "max.request.partition.size.limit": 2000,
-        }
+        self.config = FakeConfig(
+            {
+                "auto.create.topics.enable": True,
+                "max.request.partition.size.limit": 2000,
+            }
+        )
         self.topic_configs: dict[str, LogConfig] = {}
 
     def endpoint_for(self, ctx, registration):

@@ -1,0 +1,96 @@
+"""What handlers ask of the node they work for, area by area: `ctx.broker`.
+
+The handlers of groups take a `RequestContext[GroupsBroker]` and can ask nothing else of the node.
+A BrokerServer is all of these, a ControllerServer is a QuorumNode; both modules say so to the type
+checker. What a controllers' listener serves of other areas asks for no more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from replication.controller.controller import Controller
+    from replication.metadata.image import MetadataImage
+    from replication.metadata.registrations import BrokerRegistration
+    from replication.raft.driver import RaftDriver
+    from replication.replicas.replica_manager import ReplicaManager
+    from server.config.kafka_config import KafkaConfig
+    from server.coordinator.group_coordinator import GroupCoordinator
+    from server.handlers.fetch_session import FetchSessionCache
+    from server.handlers.transactions import ProducerIds
+    from server.network.request_channel import RequestContext
+    from server.peers.controller_channel import ControllerChannel
+
+
+class AnyNode(Protocol):
+    """What every node has, whatever its roles."""
+
+    @property
+    def role(self) -> str: ...
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def metadata(self) -> MetadataImage: ...
+    @property
+    def config(self) -> KafkaConfig: ...
+    @property
+    def controller(self) -> ControllerChannel | Controller: ...
+
+
+class QuorumNode(AnyNode, Protocol):
+    """For votes and the metadata log."""
+
+    @property
+    def raft(self) -> RaftDriver: ...
+    @property
+    def is_alone(self) -> bool: ...
+
+
+class _Reachable(AnyNode, Protocol):
+    def endpoint_for(
+        self, ctx: RequestContext[Any], registration: BrokerRegistration
+    ) -> tuple[str, int]:
+        """Where the client of `ctx` reaches a broker; ("", -1) if not on this listener."""
+
+
+class ClusterNode(QuorumNode, _Reachable, Protocol):
+    """For who and what is in the cluster."""
+
+    @property
+    def cluster_id(self) -> str: ...
+    @property
+    def timer(self) -> Any: ...
+
+
+class GroupsBroker(_Reachable, Protocol):
+    """For consumer groups."""
+
+    @property
+    def group_coordinator(self) -> GroupCoordinator: ...
+
+
+class ReplicasBroker(AnyNode, Protocol):
+    """For topics' partitions and where they lie."""
+
+    @property
+    def replica_manager(self) -> ReplicaManager: ...
+
+
+class DataBroker(ReplicasBroker, _Reachable, Protocol):
+    """For records."""
+
+    @property
+    def fetch_sessions(self) -> FetchSessionCache: ...
+    @property
+    def opens_compressed_records(self) -> frozenset[str]: ...
+
+
+class TransactionsBroker(ReplicasBroker, Protocol):
+    """For producers' ids."""
+
+    producer_ids: ProducerIds | None
+
+
+if TYPE_CHECKING:
+    DataContext = RequestContext[DataBroker]
