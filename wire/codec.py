@@ -28,8 +28,9 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from wire.errors import MalformedFrame, TooManyElements
-from wire.primitives import next_tag, pass_tags, read_uvarint, uvarint
+from wire import codec_calls
+from wire.errors import MalformedFrame
+from wire.primitives import next_tag, pass_tags, uvarint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -51,7 +52,6 @@ _FIXED = {
 }
 # Below this many bytes, copying records costs less than one more buffer in the socket's write.
 _COPIED_RECORDS_BYTES_MAX = 4096
-_STRING_MAX = 32_767
 
 
 def compile_decoder(cls: type[Message], version: int) -> Callable[[bytes, int, int], Any]:
@@ -75,59 +75,6 @@ def warm(messages: Iterable[type[Message]]) -> None:
                 cls.decoder(version)
             else:
                 cls.encoder(version)
-
-
-# --- what generated code calls for the uncommon cases ----------------------------------------
-
-
-def _more(data: bytes, pos: int, first: int) -> tuple[int, int]:
-    """The rest of an unsigned varint whose first byte, 128 or more, was read already."""
-    return read_uvarint(data, pos - 1)
-
-
-def _long_length(data: bytes, pos: int, first: int) -> tuple[int, int]:
-    """A compact length that may not be null and whose first byte is 0 or above 127."""
-    if first:
-        first, pos = read_uvarint(data, pos - 1)
-    if first == 0:
-        raise MalformedFrame("null where the protocol allows none")
-    return first, pos
-
-
-def _more_text(data: bytes, pos: int, first: int) -> tuple[int, int]:
-    """As `_more`, for a string: Kafka's generated readers refuse more than an int16 could tell."""
-    length, pos = read_uvarint(data, pos - 1)
-    if length > _STRING_MAX + 1:
-        raise MalformedFrame(f"a string of {length - 1} bytes, at most {_STRING_MAX} are allowed")
-    return length, pos
-
-
-def _long_text_length(data: bytes, pos: int, first: int) -> tuple[int, int]:
-    """As `_long_length`, for a string."""
-    return _more_text(data, pos, first) if first else _long_length(data, pos, first)
-
-
-def _refuse_length(length: int) -> None:
-    raise MalformedFrame(f"length {length} where the protocol allows none")
-
-
-def _refuse_count(count: int, size: int, left: int) -> None:
-    if left < 0:
-        raise TooManyElements(f"{-left} elements more than are allowed, in {size} bytes")
-    raise MalformedFrame(f"{count} elements cannot be in the {size} bytes left")
-
-
-def _refuse_tag(tag: int) -> None:
-    raise MalformedFrame(f"tagged field {tag} has another size than it claims")
-
-
-def _append_tags(out: bytearray, tags: list[tuple[int, bytearray]]) -> None:
-    """Write a tag section that is not empty."""
-    out += uvarint(len(tags))
-    for tag, content in tags:
-        out += uvarint(tag)
-        out += uvarint(len(content))
-        out += content
 
 
 # --- writing source ---------------------------------------------------------------------------
@@ -244,15 +191,15 @@ class _DecoderWriter(_Writer):
     def write(self) -> None:
         self.namespace.update(
             new=object.__new__,
-            more=_more,
-            more_text=_more_text,
-            long_length=_long_length,
-            long_text_length=_long_text_length,
-            refuse_length=_refuse_length,
-            refuse_count=_refuse_count,
+            more=codec_calls.more,
+            more_text=codec_calls.more_text,
+            long_length=codec_calls.long_length,
+            long_text_length=codec_calls.long_text_length,
+            refuse_length=codec_calls.refuse_length,
+            refuse_count=codec_calls.refuse_count,
             next_tag=next_tag,
             pass_tags=pass_tags,
-            refuse_tag=_refuse_tag,
+            refuse_tag=codec_calls.refuse_tag,
             unpack_from=struct.unpack_from,
             MalformedFrame=MalformedFrame,
         )
@@ -443,7 +390,7 @@ class _EncoderWriter(_Writer):
         self.namespace.update(
             uvarint=uvarint,
             pack=struct.pack,
-            append_tags=_append_tags,
+            append_tags=codec_calls.append_tags,
             BYTES_LIKE=(bytes, bytearray, memoryview),
         )
         start = len(self.lines)
