@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,6 +70,7 @@ class Barnabas:
         self.driver = RaftDriver(1, RaftLog.open(path, clock), clock, serde)
         self.loader = MetadataLoader(self.driver, clock, snapshot_config=SnapshotConfig())
         self.driver.add_listener(self.loader)
+        self.published = threading.Event()
         self.controller = Controller(
             ControllerConfig(node_id=1, cluster_id=cluster_id),
             self.driver, self.loader, serde, clock, Schema(), new_id=lambda: os.urandom(16),
@@ -184,7 +185,7 @@ class Barnabas:
 def barnabas(path: Path, cluster_id: str = CLUSTER_ID) -> Iterator[Barnabas]:
     made = Barnabas(path, cluster_id)
     made.driver.start()
-    made.loader.start([])
+    made.loader.start([lambda _delta, _image: made.published.set()])
     made.controller.start()
     try:
         yield made
@@ -337,7 +338,8 @@ def _live_through_much(made: Barnabas, monkeypatch: pytest.MonkeyPatch) -> None:
     made.call(UnregisterBrokerRequest(broker_id=2))
     offset = made.image.offset
     while made.image.offset == offset:  # four brokers: an idle log is written to
-        time.sleep(0.05)
+        assert made.published.wait(60)
+        made.published.clear()
 
 
 def _isr(made: Barnabas, name: str) -> tuple[int, ...]:

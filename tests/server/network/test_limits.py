@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 import threading
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -14,6 +13,7 @@ from server.network.api import Api
 from server.network.limits import MemoryPool
 from server.network.listeners import Listener
 from server.network.socket_server import SocketServer, SocketServerConfig, monotonic_ms
+from tests.server.network.network_support import wait_until
 from tests.server.wire_client import WireClient, request_bytes
 from wire.messages.data import ProduceRequest, ProduceResponse
 
@@ -57,7 +57,7 @@ class Served:
         client = self.client()
         before = self.pool.available
         client.sock.sendall(produce_frame(claimed)[:sent])
-        wait_until(lambda: self.pool.available <= before - sent + 1)
+        wait_until(self.server, lambda: self.pool.available <= before - sent + 1)
         return client
 
     def let_pass(self, ms):
@@ -85,13 +85,6 @@ def serving(memory):
         for client in served.clients:
             client.close()
         served.server.shutdown(2.0)
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
 
 
 def produce(size):
@@ -122,11 +115,11 @@ def test_half_sent_frames_that_fill_the_memory_do_not_stop_a_large_request():
         hostile = served.half_sent(claimed=50_000_000, sent=1_100_000)
         left = served.pool.available
         hostile.sock.sendall(b"x")  # is let in although nothing is left: nobody else wanted in
-        wait_until(lambda: served.pool.available < left)
+        wait_until(served.server, lambda: served.pool.available < left)
         honest = served.client()
         sender = threading.Thread(target=honest.send, args=(produce(5_000_000), 9))
         sender.start()
-        wait_until(lambda: served.pool.blocker is not None)
+        wait_until(served.server, lambda: served.pool.blocker is not None)
         assert served.taken == []
         served.let_pass(2_000)
         honest.read(PRODUCE, 9)
@@ -156,7 +149,7 @@ def test_a_large_request_cut_off_gives_its_memory_back():
     with serving(memory=300_000) as served:
         cut = served.half_sent(claimed=500_000, sent=400_000)
         cut.close()
-        wait_until(lambda: served.pool.available == 300_000)
+        wait_until(served.server, lambda: served.pool.available == 300_000)
 
 
 def test_half_sent_frames_are_hurried_while_they_use_up_the_memory():
