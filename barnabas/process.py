@@ -46,10 +46,6 @@ class NodeProcess:
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
-    @property
-    def is_paused(self) -> bool:
-        return self._is_paused and self.pid is not None
-
     def spawn(self, arguments: Sequence[str]) -> None:
         """Run `barnabas ARGUMENTS`; returns at once."""
         self._is_paused = False

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wire.primitives import Part
     from wire.schema import Request, Response
 
-_API_VERSIONS = 18
+API_VERSIONS = 18
 # The first flexible version of each API that has one. The declarations know it too, but a header
 # must be readable before the API's area is imported; a test compares the two.
 FIRST_FLEXIBLE: dict[int, int] = {
@@ -139,12 +139,12 @@ _SMALL_CHUNK_BYTES = 2_048
 
 def request_header_version(api_key: int, version: int) -> int:
     """1, or 2 in flexible versions. An unknown API counts as not flexible."""
-    return 2 if version >= FIRST_FLEXIBLE.get(api_key, _NEVER) else 1
+    return 2 if version >= FIRST_FLEXIBLE.get(api_key, NEVER) else 1
 
 
 def response_header_version(api_key: int, version: int) -> int:
     """0, or 1 in flexible versions of all APIs but ApiVersions."""
-    return int(version >= FIRST_FLEXIBLE.get(api_key, _NEVER) and api_key != _API_VERSIONS)
+    return int(version >= FIRST_FLEXIBLE.get(api_key, NEVER) and api_key != API_VERSIONS)
 
 
 class RequestHeader:
@@ -182,7 +182,7 @@ class RequestHeader:
                 raise MalformedFrame(f"client id is not UTF-8: {error}") from error
         elif length != -1:
             raise MalformedFrame(f"client id of length {length}")
-        if version >= FIRST_FLEXIBLE.get(api_key, _NEVER):
+        if version >= FIRST_FLEXIBLE.get(api_key, NEVER):
             pos = _skip_header_tags(frame, pos)
         if pos > len(frame):
             raise MalformedFrame("request header ends beyond the frame")

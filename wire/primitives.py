@@ -21,6 +21,8 @@ from wire.errors import MalformedFrame, TooManyElements
 ZERO_UUID = bytes(16)
 # Kafka's Uuid.METADATA_TOPIC_ID: the id of __cluster_metadata.
 METADATA_TOPIC_ID = (1).to_bytes(16, "big")
+METADATA_TOPIC = "__cluster_metadata"
+"""The metadata log's name: no topic, and none may be called so."""
 
 # ListOffsets: timestamps that ask for an end of the log instead of a time.
 LATEST_TIMESTAMP = -1
@@ -37,6 +39,11 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
 NO_OFFSET = -1
+
+# Fetch sessions (KIP-227).
+NO_SESSION = 0
+INITIAL_EPOCH = 0
+EPOCH_MAX = 2**31 - 1
 
 # Tagged fields that a header may have. Kafka 4.3's have none.
 TAGS_MAX = 256

@@ -108,11 +108,6 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & CONTROL_MASK)
 
     @property
-    def has_producer_id(self) -> bool:
-        """Whether an idempotent or transactional producer wrote this batch."""
-        return self.producer_id > -1
-
-    @property
     def has_delete_horizon(self) -> bool:
         """Whether `base_timestamp` is the time when tombstones and markers may go (KIP-534)."""
         return bool(self.attributes & DELETE_HORIZON_MASK)

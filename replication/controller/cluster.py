@@ -34,13 +34,13 @@ from replication.metadata.image import (
     CONTROLLER_REGISTRATION_SINCE,
     DIRECTORIES_RESERVED,
     METADATA_VERSION,
-    NO_LEADER,
     BrokerRegistration,
     ControllerRegistration,
     MetadataImage,
     replayed,
 )
 from replication.metadata.registrations import endpoints_of, features_of
+from replication.raft.own_events import NO_LEADER
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import (
     BrokerRegistrationChangeRecord,

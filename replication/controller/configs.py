@@ -88,7 +88,7 @@ def alter_configs(
     def changes(resource: AlterConfigsRequest.Resource) -> dict[str, str | None]:
         nulls = [entry.name for entry in resource.configs if entry.value is None]
         if nulls:
-            raise _invalid_request(f"Null value not supported for : {', '.join(nulls)}")
+            raise invalid_request(f"Null value not supported for : {', '.join(nulls)}")
         current = image.config(resource.resource_type, resource.resource_name)
         wanted = {entry.name: entry.value for entry in resource.configs}
         return {**wanted, **{name: None for name in current if name not in wanted}}
@@ -126,7 +126,7 @@ def _alter(
     for key, resource in zip(keys, resources, strict=True):
         try:
             if key in twice:
-                raise _invalid_request("Each resource must appear at most once.")
+                raise invalid_request("Each resource must appear at most once.")
             _check_name(*key)
             _check_keys(resource)
             added = _records(image, key, changes(resource), schema)
@@ -143,19 +143,19 @@ def _alter(
 
 def _check_keys(resource: Any) -> None:
     if repeated(entry.name for entry in resource.configs):
-        raise _invalid_request("Error due to duplicate config keys")
+        raise invalid_request("Error due to duplicate config keys")
 
 
 def _check_name(resource_type: int, name: str) -> None:
     """Can there be such a resource?"""
     if resource_type not in RESOURCE_TYPES:
-        raise _invalid_request(f"Unknown resource type {resource_type}")
+        raise invalid_request(f"Unknown resource type {resource_type}")
     if resource_type == RESOURCE_BROKER:
         if name and not name.isdecimal():
-            raise _invalid_request(f"Node id must be an integer, but it is: {name}")
+            raise invalid_request(f"Node id must be an integer, but it is: {name}")
     elif not name:
         kind = RESOURCE_TYPES[resource_type]
-        raise _invalid_request(f"Default {kind} resources are not allowed.")
+        raise invalid_request(f"Default {kind} resources are not allowed.")
     elif resource_type == RESOURCE_TOPIC:
         check_topic_name(name)
 
@@ -167,7 +167,7 @@ def _check_existence(image: MetadataImage, resource_type: int, name: str) -> Non
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
         )
     if resource_type == RESOURCE_BROKER and name and int(name) not in image.brokers:
-        raise _invalid_request(f"Unexpected broker id: no broker {name} is registered")
+        raise invalid_request(f"Unexpected broker id: no broker {name} is registered")
 
 
 def values_after(
@@ -204,12 +204,12 @@ def _operate(
     try:
         operation = ConfigOperation(entry.config_operation)
     except ValueError:
-        raise _invalid_request(f"Unknown operations type {entry.config_operation}") from None
+        raise invalid_request(f"Unknown operations type {entry.config_operation}") from None
     if operation is ConfigOperation.DELETE:
         return None
     value: str | None = entry.value
     if value is None:
-        raise _invalid_request(f"Null value not supported for : {entry.name}")
+        raise invalid_request(f"Null value not supported for : {entry.name}")
     if operation is ConfigOperation.SET:
         return value
     if not schema.is_list(resource_type, entry.name):
@@ -306,5 +306,5 @@ def _check_min_insync_replicas(
         )
 
 
-def _invalid_request(detail: str) -> KafkaError:
+def invalid_request(detail: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, detail)

@@ -24,13 +24,13 @@ from replication.controller.context import (
 from replication.controller.partition_change import Election, PartitionChange
 from replication.metadata.image import (
     ELR_VERSION,
-    NO_LEADER,
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
     MetadataImage,
     PartitionRegistration,
     TopicImage,
 )
+from replication.raft.own_events import NO_LEADER
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

@@ -36,11 +36,10 @@ from replication.metadata.image import (
     MetadataImage,
     VersionRange,
 )
+from replication.metadata.tables import KRAFT_VERSION
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import UpdateFeaturesRequest, UpdateFeaturesResponse
 from wire.messages.metadata_records import ConfigRecord, FeatureLevelRecord, NoOpRecord
-
-KRAFT_VERSION = "kraft.version"
 
 # metadata.version levels that brought new records or fields; going back below one loses them.
 _LEVELS_WITH_NEW_RECORDS = (7, 8, 11, 13, 14, 15, 17, 23, 30)

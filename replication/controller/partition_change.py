@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 from replication.metadata.image import (
     DIRECTORY_UNASSIGNED,
-    NO_LEADER,
     NO_LEADER_CHANGE,
     RECOVERING,
     PartitionRegistration,
 )
+from replication.raft.own_events import NO_LEADER
 from wire.messages.metadata_records import PartitionChangeRecord
 
 

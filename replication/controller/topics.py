@@ -29,7 +29,7 @@ from replication.metadata.image import (
     PartitionRegistration,
     TopicImage,
 )
-from replication.metadata.topic_names import CLUSTER_METADATA_TOPIC, check_topic_name
+from replication.metadata.topic_names import check_topic_name
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import (
     CreatePartitionsRequest,
@@ -40,7 +40,7 @@ from wire.messages.admin import (
     DeleteTopicsResponse,
 )
 from wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
-from wire.primitives import ZERO_UUID, uuid_to_text
+from wire.primitives import METADATA_TOPIC, ZERO_UUID, uuid_to_text
 
 _VERSION_WITH_CONFIGS = 5
 _NOTHING = (None, ZERO_UUID)
@@ -110,7 +110,7 @@ class _TopicCreation:
         )
 
     def _check_name(self, name: str) -> None:
-        if name == CLUSTER_METADATA_TOPIC:
+        if name == METADATA_TOPIC:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited."
             )

@@ -23,10 +23,8 @@ from typing import NamedTuple
 
 from wire.errors import ErrorCode
 from wire.messages.data import FetchRequest
+from wire.primitives import EPOCH_MAX, INITIAL_EPOCH, NO_SESSION
 
-NO_SESSION = 0
-INITIAL_EPOCH = 0
-_EPOCH_MAX = 2**31 - 1
 _Topic = FetchRequest.Topic
 _Partition = FetchRequest.Topic.Partition
 _ForgottenTopic = FetchRequest.ForgottenTopic
@@ -104,7 +102,7 @@ class FetchSessionHandler:
         elif self.epoch == INITIAL_EPOCH:
             self.session_id, self.epoch = session_id, 1
         else:
-            self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
+            self.epoch = 1 if self.epoch == EPOCH_MAX else self.epoch + 1
         return True
 
     def failed(self) -> None:

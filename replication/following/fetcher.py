@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from replication.following.fetch_session_handler import FetchSessionHandler, Key, PartitionData
 from replication.following.fetch_state import FetchPhase, FollowedPartition, PartitionFetchState
 from replication.following.replication_quota import ReplicationQuota, is_throttled
-from replication.partition.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from replication.raft.events import NO_EPOCH
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.data import (
     FetchRequest,
@@ -56,6 +56,7 @@ from wire.messages.data import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
+from wire.primitives import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 if TYPE_CHECKING:
     from replication.partition.partition import Partition
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NO_EPOCH = -1
 _OFFSET_OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 _FENCED_LEADER_EPOCH = int(ErrorCode.FENCED_LEADER_EPOCH)
 _METADATA_RACE = frozenset(
@@ -430,7 +430,7 @@ class ReplicaFetcher:
         """E-6: go back to the end of the newest epoch both know, one step at a time."""
         log = state.log
         epoch, end_offset = log.end_offset_for_epoch(leader_epoch)
-        if epoch == _NO_EPOCH:
+        if epoch == NO_EPOCH:
             offset = leader_end
         elif epoch != leader_epoch:
             offset = end_offset  # we never had that epoch: back to before it, and ask again

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from replication.following.fetch_state import FollowedPartition
 from replication.following.fetcher import FetcherConfig, LeaderEndpoint, ReplicaFetcher
-from replication.partition.roles import NO_LEADER
+from replication.raft.own_events import NO_LEADER
 
 if TYPE_CHECKING:
     from replication.following.replication_quota import ReplicationQuota

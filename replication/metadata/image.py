@@ -26,7 +26,6 @@ from replication.metadata.registrations import (
     DIRECTORY_LOST,
     DIRECTORY_MIGRATING,
     DIRECTORY_UNASSIGNED,
-    NO_LEADER,
     NO_LEADER_CHANGE,
     RECOVERED,
     RECOVERING,
@@ -51,6 +50,7 @@ from replication.metadata.tables import (
     copy_of,
 )
 from replication.metadata.transactions import TransactionBuffer
+from replication.raft.own_events import NO_LEADER
 
 __all__ = [
     "CONTROLLER_REGISTRATION_SINCE",

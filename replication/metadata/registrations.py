@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
+from replication.raft.own_events import NO_LEADER
 from wire.messages import metadata_records as m
 from wire.primitives import ZERO_UUID
 
-NO_LEADER = -1
 NO_LEADER_CHANGE = -2
 RECOVERED = 0
 RECOVERING = 1

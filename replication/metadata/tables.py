@@ -27,6 +27,7 @@ RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
 
 METADATA_VERSION = "metadata.version"
+KRAFT_VERSION = "kraft.version"
 ELR_VERSION = "eligible.leader.replicas.version"
 CONTROLLER_REGISTRATION_SINCE = 15
 """metadata.version 3.7-IV0, the first with RegisterControllerRecord (KIP-919)."""

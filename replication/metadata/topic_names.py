@@ -12,8 +12,6 @@ TOPIC_NAME_LENGTH_MAX = 249
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 SHARE_GROUP_STATE_TOPIC = "__share_group_state"
-CLUSTER_METADATA_TOPIC = "__cluster_metadata"
-"""The metadata log's name: no topic, and none may be called so."""
 
 INTERNAL_TOPICS = frozenset(
     (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC)

@@ -16,18 +16,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from replication.partition.requests import (
-    DELETE_TO_HIGH_WATERMARK,
+from replication.partition.requests import DELETE_TO_HIGH_WATERMARK, UNKNOWN_EPOCH, IsolationLevel
+from wire.errors import ErrorCode, KafkaError
+from wire.primitives import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
-    UNKNOWN_EPOCH,
-    IsolationLevel,
 )
-from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from storage.log.partition_log import PartitionLog

@@ -101,7 +101,7 @@ class Partition:
         self.registration: PartitionRegistration | None = None
         """The metadata this was last brought to."""
 
-        # Plain counters, read by server.metrics. Written under the lock, but for `bytes_out`.
+        # Plain counters, read by server.node.metrics. Written under the lock, but for `bytes_out`.
         self.messages_in = 0
         self.bytes_in = 0
         self.bytes_out = 0

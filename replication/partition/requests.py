@@ -13,6 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from storage.log.append import FROM_CLIENT, AppendSource
 from wire.errors import ErrorCode
+from wire.primitives import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,12 +33,6 @@ CONSUMER_REPLICA_ID = -1
 DEBUGGING_REPLICA_ID = -2
 """ListOffsets by a debugging consumer: any replica may answer, up to its log end offset."""
 
-LATEST_TIMESTAMP = -1
-EARLIEST_TIMESTAMP = -2
-MAX_TIMESTAMP = -3
-EARLIEST_LOCAL_TIMESTAMP = -4
-LATEST_TIERED_TIMESTAMP = -5
-EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
 
 LIST_OFFSETS_MIN_VERSION = {
     LATEST_TIMESTAMP: 0,

@@ -18,9 +18,9 @@ from typing import ClassVar
 
 from replication.partition.isr import IsrState, ReplicaState
 from replication.partition.leading import Leading
+from replication.raft.own_events import NO_LEADER
 from wire.errors import ErrorCode
 
-NO_LEADER = -1
 _NO_ISR = IsrState(frozenset())
 _NO_FOLLOWERS: Mapping[int, ReplicaState] = MappingProxyType({})
 

@@ -41,7 +41,7 @@ from replication.raft.batches import CommittedBatch
 from replication.raft.core import RaftCore
 from replication.raft.delivery import Delivery, RaftListener, RecordSerde
 from replication.raft.faults import FaultHandler
-from replication.raft.log import METADATA_TOPIC, RaftLog
+from replication.raft.log import RaftLog
 from replication.raft.own_events import (
     NO_LEADER,
     AppendVoters,
@@ -64,6 +64,7 @@ from replication.raft.voter_set import Endpoint, ReplicaKey, VoterSet
 from storage import files
 from storage.config import Clock
 from wire.errors import ErrorCode, KafkaError
+from wire.primitives import METADATA_TOPIC
 
 if TYPE_CHECKING:
     from replication.raft.events import Event, RaftTransport, Reply, Request

@@ -51,13 +51,12 @@ from storage.environment import LogEnvironment
 from storage.log.partition_log import FROM_RAFT, PartitionLog
 from storage.recovery import open_log
 from wire.errors import KafkaError
-from wire.primitives import METADATA_TOPIC_ID, TopicPartition
+from wire.primitives import METADATA_TOPIC, METADATA_TOPIC_ID, TopicPartition
 from wire.record_batch import BatchHeader, iterate_headers
 from wire.records import read_records
 
 logger = logging.getLogger(__name__)
 
-METADATA_TOPIC = "__cluster_metadata"
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
 _READ_BYTES = 4 * 1024 * 1024
 

@@ -120,9 +120,6 @@ class VoterSet:
         voter = self._voters.get(key.node_id)
         return voter is not None and voter.accepts(key)
 
-    def is_only(self, key: ReplicaKey) -> bool:
-        return len(self._voters) == 1 and self.is_voter(key)
-
     def plus(self, voter: Voter) -> VoterSet:
         """With `voter` added, or in place of the one with its id."""
         others = [other for other in self if other.node_id != voter.node_id]

@@ -31,6 +31,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from replication.metadata.tables import RESOURCE_TOPIC
 from replication.partition.partition import Partition
 from replication.partition.requests import IsrChange, LogDirInfo, ReplicaLogInfo
 from wire.errors import ErrorCode, KafkaError
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_RESOURCE_TOPIC = 2
 _RESERVED_DIRECTORY_IDS = 100
 """Directory ids below this are words: unassigned, lost, migrating (KIP-858)."""
 
@@ -188,7 +188,7 @@ class LocalReplicas:
             self.log_manager.future_logs.delete_unclaimed()
         self._tell(changes)
         self._tell_cluster(changes, delta.changed_brokers)
-        changed = [name for kind, name in delta.changed_configs if kind == _RESOURCE_TOPIC]
+        changed = [name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC]
         if changed:
             self.reload_topic_configs(changed)
 

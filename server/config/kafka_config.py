@@ -49,7 +49,7 @@ PROFILE: Mapping[str, str] = {
     "listeners": "PLAINTEXT://127.0.0.1:9092",
 }
 
-# Every node's defaults, where they differ from Kafka's: server.socket_server says why.
+# Every node's defaults, where they differ from Kafka's: server.network.socket_server says why.
 DEFAULTS: Mapping[str, str] = {
     "num.network.threads": "1",
     "num.io.threads": "2",

@@ -41,6 +41,7 @@ from server.coordinator.classic_rebalance import Rebalances
 from server.coordinator.deadlines import Deadlines, Moment
 from server.coordinator.group_config import GroupConfig
 from server.coordinator.group_messages import (
+    NO_LEADER,
     Client,
     LeavingMember,
     described_members,
@@ -68,7 +69,6 @@ from wire.messages.groups_records import GroupMetadataKey, GroupMetadataValue
 
 _MEMBER_ID_REQUIRED_VERSION = 4
 _SKIP_ASSIGNMENT_VERSION = 9
-_NO_LEADER = ""
 
 GroupDecision = Decision[CoordinatorRecord]
 

@@ -14,10 +14,10 @@ from server.coordinator.records import CoordinatorRecord
 from wire.errors import ErrorCode
 from wire.messages.groups import JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
 from wire.messages.groups_records import GroupMetadataKey, GroupMetadataValue
+from wire.primitives import NO_TIMESTAMP
 
-_NO_LEADER = ""
+NO_LEADER = ""
 _NO_GENERATION = -1
-_NO_TIMESTAMP = -1
 
 
 class Client(NamedTuple):
@@ -52,7 +52,7 @@ def member_id_required_response(member_id: str) -> JoinGroupResponse:
         error_code=ErrorCode.MEMBER_ID_REQUIRED,
         generation_id=_NO_GENERATION,
         protocol_name=None,
-        leader=_NO_LEADER,
+        leader=NO_LEADER,
         member_id=member_id,
         members=[],
     )
@@ -82,7 +82,7 @@ def generation_response(
         generation_id=group.generation_id,
         protocol_type=group.protocol_type,
         protocol_name=group.protocol_name,
-        leader=group.leader_id or _NO_LEADER,
+        leader=group.leader_id or NO_LEADER,
         skip_assignment=False,
         member_id=member.member_id,
         members=described_members(group, group.members.values()) if with_members else [],
@@ -155,7 +155,7 @@ def empty_group_record(group: ClassicGroup) -> CoordinatorRecord:
         generation=0,
         protocol=None,
         leader=None,
-        current_state_timestamp=_NO_TIMESTAMP if timestamp is None else timestamp,
+        current_state_timestamp=NO_TIMESTAMP if timestamp is None else timestamp,
         members=[],
     )
     return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
@@ -166,7 +166,7 @@ def group_from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
     timestamp = value.current_state_timestamp
     group = ClassicGroup(
         group_id,
-        None if timestamp == _NO_TIMESTAMP else timestamp,
+        None if timestamp == NO_TIMESTAMP else timestamp,
         GroupState.STABLE if value.members else GroupState.EMPTY,
         value.generation,
         value.protocol_type or None,

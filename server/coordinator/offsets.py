@@ -49,10 +49,9 @@ from wire.messages.groups import (
     OffsetFetchResponse,
 )
 from wire.messages.groups_records import OffsetCommitKey, OffsetCommitValue
-from wire.primitives import ZERO_UUID
+from wire.primitives import NO_LEADER_EPOCH, ZERO_UUID
 
 INVALID_OFFSET = -1
-NO_LEADER_EPOCH = -1
 _NO_RETENTION = -1
 _GROUP_ID_NOT_FOUND_VERSION = 9
 

@@ -77,7 +77,7 @@ class Clock(Protocol):
 
 
 class Timer(Protocol):
-    """Runs small callbacks after a delay in ms (replication.timer.Timer)."""
+    """Runs small callbacks after a delay in ms (replication.replicas.timer.Timer)."""
 
     def add(self, delay_ms: int, fn: Callable[[], None], /) -> Alarm: ...
 

@@ -22,6 +22,7 @@ from replication.metadata.image import (
     NO_LEADER,
 )
 from replication.metadata.topic_names import INTERNAL_TOPICS, absent_topic_error
+from replication.raft.own_events import NO_LEADER
 from server.network.api import Resource
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.cluster import (

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from replication.controller.configs import ConfigOperation, values_after
+from replication.controller.configs import ConfigOperation, invalid_request, values_after
 from replication.controller.context import repeated
 from server.config import schema
 from server.config.schema import ConfigEntry, ConfigSchema
@@ -88,7 +88,7 @@ def _alter(
     for key, resource in zip(keys, request.resources, strict=True):
         try:
             if key in twice:
-                raise _invalid_request("Each resource must appear at most once.")
+                raise invalid_request("Each resource must appear at most once.")
             verdicts.append(judge(resource))
         except KafkaError as error:
             verdicts.append(error)
@@ -130,13 +130,13 @@ def _alter(
 
 def _check_entries(resource: Any, nulls: list[str]) -> None:
     if repeated(entry.name for entry in resource.configs):
-        raise _invalid_request("Error due to duplicate config keys")
+        raise invalid_request("Error due to duplicate config keys")
     if nulls:
-        raise _invalid_request(f"Null value not supported for : {', '.join(nulls)}")
+        raise invalid_request(f"Null value not supported for : {', '.join(nulls)}")
     is_logger = resource.resource_type == schema.BROKER_LOGGER
     has_loggers = isinstance(resource, IncrementalAlterConfigsRequest.Resource)
     if resource.resource_type not in _PASSED_ON and not (is_logger and has_loggers):
-        raise _invalid_request(f"Unknown resource type {resource.resource_type}")
+        raise invalid_request(f"Unknown resource type {resource.resource_type}")
 
 
 def _check_broker(ctx: RequestContext[AnyNode], resource: Any, values: dict[str, str]) -> None:
@@ -152,15 +152,11 @@ def _check_node_id(ctx: RequestContext[AnyNode], name: str) -> None:
 def check_own_id(ctx: RequestContext[AnyNode], name: str) -> None:
     """Raise KafkaError INVALID_REQUEST unless `name` is this node's id."""
     if not name.removeprefix("-").isdecimal():
-        raise _invalid_request(f"Node id must be an integer, but it is: {name}")
+        raise invalid_request(f"Node id must be an integer, but it is: {name}")
     if int(name) != ctx.broker.node_id:
-        raise _invalid_request(
+        raise invalid_request(
             f"Unexpected broker id, expected {ctx.broker.node_id}, but received {name}"
         )
-
-
-def _invalid_request(detail: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REQUEST, detail)
 
 
 # ---- log levels
@@ -181,12 +177,12 @@ def _alter_loggers(
 def _level(entry: IncrementalAlterConfigsRequest.Resource.Config) -> int:
     """The level that one operation gives a logger; NOTSET is that of the logger above it."""
     if entry.config_operation not in (ConfigOperation.SET, ConfigOperation.DELETE):
-        raise _invalid_request(f"log levels are set or deleted, not {entry.config_operation}")
+        raise invalid_request(f"log levels are set or deleted, not {entry.config_operation}")
     if entry.name not in _logger_names():
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {entry.name} does not exist!")
     if entry.config_operation == ConfigOperation.DELETE:
         if entry.name == _ROOT_LOGGER:
-            raise _invalid_request("Removing the log level of the root logger is not allowed")
+            raise invalid_request("Removing the log level of the root logger is not allowed")
         return logging.NOTSET
     if entry.value not in _LEVELS:
         raise KafkaError(

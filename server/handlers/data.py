@@ -29,6 +29,7 @@ from replication.partition.requests import (
 from replication.replicas.replica_manager import FROM_CLIENT, AppendSource
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.data import (
+    TOPIC_ID_VERSION,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     FetchRequest,
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
 ADMIN_CLIENT_ID = "__admin_client"
 """The one client id that may write internal topics (Kafka's AdminUtils)."""
-TOPIC_ID_VERSION = 13
 _FOLLOWER_READ_FETCH_VERSION = 11
 _REPLICA_STATE_FETCH_VERSION = 15
 _LEADER_HINT_PRODUCE_VERSION = 10
@@ -296,8 +296,8 @@ def fetch(ctx: DataContext, request: FetchRequest) -> FetchResponse | None:
     """Read record batches; wait for min_bytes, at most max_wait_ms.
 
     Behaviour: batches are sent whole and as they are stored, at least one if there is any (KIP-74).
-               Sessions are complete (KIP-227, server.fetch_session). Followers fetch up to the
-               log's end, and what they ask for says what they have. Topics and partitions that do
+               Sessions are complete (KIP-227, server.handlers.fetch_session). Followers fetch up
+               to the log's end, and what they ask for says what they have. Topics and partitions that do
                not exist are told with the rest and hurry nothing.
     Versions:  5 log start offset. 7 sessions. 9 leader epoch. 11 rack: consumers may read
                from followers (KIP-392). 12 diverging epoch. 13 topic ids. 15 broker epoch of a

@@ -37,8 +37,11 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from replication.partition.isr import UNKNOWN_OFFSET
 from replication.partition.requests import FetchPartition, FetchResult
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.data import TOPIC_ID_VERSION
+from wire.primitives import EPOCH_MAX, INITIAL_EPOCH, NO_SESSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -47,12 +50,7 @@ if TYPE_CHECKING:
     from wire.messages.data import FetchRequest
 
 FINAL_EPOCH = -1
-INITIAL_EPOCH = 0
-NO_SESSION = 0
 EVICTION_MS = 120_000
-TOPIC_ID_VERSION = 13
-_EPOCH_MAX = 2**31 - 1
-_UNKNOWN_OFFSET = -1
 
 SessionKey = tuple[str | bytes, int]
 """(topic id, or name below version 13; partition index)."""
@@ -65,8 +63,8 @@ class CachedPartition:
 
     def __init__(self, request: FetchPartition) -> None:
         self.request = request
-        self.high_watermark = _UNKNOWN_OFFSET
-        self.log_start_offset = _UNKNOWN_OFFSET
+        self.high_watermark = UNKNOWN_OFFSET
+        self.log_start_offset = UNKNOWN_OFFSET
         self.told: FetchResult | None = None
         """The last result if it was nothing but offsets: the very same again is no news."""
 
@@ -83,7 +81,7 @@ class CachedPartition:
         self.log_start_offset = result.log_start_offset
         self.told = None
         if result.error_code:
-            self.high_watermark = _UNKNOWN_OFFSET
+            self.high_watermark = UNKNOWN_OFFSET
             return True
         if (
             result.records is None
@@ -417,7 +415,7 @@ class FetchSessionCache:
 
     def _new_id(self) -> int:
         while True:
-            session_id = int.from_bytes(os.urandom(4), "big") & _EPOCH_MAX
+            session_id = int.from_bytes(os.urandom(4), "big") & EPOCH_MAX
             if session_id != NO_SESSION and session_id not in self._sessions:
                 return session_id
 
@@ -428,7 +426,7 @@ def _worth(session: FetchSession) -> tuple[bool, int, int]:
 
 def next_epoch(epoch: int) -> int:
     """The epoch after `epoch`: 1 after 2^31-1, because 0 means open."""
-    return 1 if epoch == _EPOCH_MAX else epoch + 1
+    return 1 if epoch == EPOCH_MAX else epoch + 1
 
 
 def _key_of(request: FetchPartition, uses_topic_ids: bool) -> SessionKey:

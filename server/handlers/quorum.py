@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from server.handlers.controller import pass_on
 from server.peers import raft_inbound as inbound
-from server.peers.raft_inbound import METADATA_TOPIC, OtherLog
+from server.peers.raft_inbound import OtherLog
 from wire.errors import ErrorCode
 from wire.messages.data import FetchResponse
 from wire.messages.quorum import (
@@ -29,6 +29,7 @@ from wire.messages.quorum import (
     UpdateRaftVoterResponse,
     VoteResponse,
 )
+from wire.primitives import METADATA_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

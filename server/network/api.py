@@ -11,15 +11,13 @@ from enum import Enum, IntEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from wire.frame import request_header_version, response_header_version
+from wire.frame import NEVER, request_header_version, response_header_version
 from wire.messages import request_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from wire.schema import Request, Response
-
-_NEVER = 1 << 15
 
 
 class Operation(IntEnum):
@@ -134,11 +132,11 @@ class Api:
         self.is_costly: Callable[[Any, Any], bool] | None = None
         served = range(self.min_version, self.max_version + 1)
         self.request_flexible = next(
-            (v for v in served if request_header_version(api_key, v) == 2), _NEVER
+            (v for v in served if request_header_version(api_key, v) == 2), NEVER
         )
         """First version with tagged fields in the request header."""
         self.response_flexible = next(
-            (v for v in served if response_header_version(api_key, v) == 1), _NEVER
+            (v for v in served if response_header_version(api_key, v) == 1), NEVER
         )
         """First version with tagged fields in the response header."""
 

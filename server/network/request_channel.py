@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from server.network.channel import read_small_slices
 from server.network.error_responses import error_response
 from wire.errors import ErrorCode, KafkaError, MalformedFrame, TooManyElements
-from wire.frame import encode_response
+from wire.frame import API_VERSIONS, encode_response
 from wire.primitives import skip_tags
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ B = TypeVar("B", covariant=True)
 """What the handlers of an area ask of the node: a Protocol of `server.handlers.edges`."""
 
 _HEADER = Struct(">4xhhih")  # size, api_key, api_version, correlation_id, length of client_id
-_API_VERSIONS = 18
 _PRODUCE = 0
 _CLIENT_ID_SHOWN = 256
 
@@ -303,7 +302,7 @@ class RequestChannel:
         self, channel: Channel, api: Api | None, key: int, version: int, correlation_id: int
     ) -> bool:
         """Close; or, for an ApiVersions newer than ours, answer in version 0 (N-3)."""
-        if api is None or key != _API_VERSIONS or version < 0:
+        if api is None or key != API_VERSIONS or version < 0:
             self._refuse(channel, f"unsupported API key={key} version={version}")
             return True
         context = RequestContext(api, 0, correlation_id, "", channel, self._broker)

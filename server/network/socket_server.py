@@ -15,7 +15,7 @@ Stopping is controlled: stop accepting, let what is in flight be answered (parke
 with what there is), close, end the threads.
 
 Gaps: TLS and SASL are not served; a configuration that asks for them is refused by
-server.listeners. Keys of one listener (listener.name.X.max.connections) are not obeyed.
+server.network.listeners. Keys of one listener (listener.name.X.max.connections) are not obeyed.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from replication.controller.bootstrap import BOOTSTRAP_CHECKPOINT, SUPPORTED_FEATURES
 from replication.controller.context import ControllerConfig
 from replication.metadata.record_serde import MetadataRecordSerde
+from replication.metadata.tables import KRAFT_VERSION, METADATA_VERSION
 from replication.raft.snapshots import SnapshotId, write_snapshot
 from replication.raft.voter_records import voter_controls
 from replication.raft.voter_set import Endpoint, Voter, VoterSet
@@ -42,8 +43,6 @@ from wire.primitives import uuid_from_text, uuid_to_text
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
 
-METADATA_VERSION = "metadata.version"
-KRAFT_VERSION = "kraft.version"
 
 # metadata.version by name; the first is level 7 (Kafka: MetadataVersion).
 _RELEASES = tuple(

@@ -35,7 +35,7 @@ from replication.raft.events import (
 )
 from replication.raft.voter_set import NO_REPLICA, Endpoint, ReplicaKey, Voter
 from wire.errors import ErrorCode
-from wire.messages.data import FetchRequest, FetchResponse
+from wire.messages.data import TOPIC_ID_VERSION, FetchRequest, FetchResponse
 from wire.messages.quorum import (
     AddRaftVoterRequest,
     AddRaftVoterResponse,
@@ -52,14 +52,10 @@ from wire.messages.quorum import (
     VoteRequest,
     VoteResponse,
 )
-from wire.primitives import METADATA_TOPIC_ID
-
-METADATA_TOPIC = "__cluster_metadata"
+from wire.primitives import METADATA_TOPIC, METADATA_TOPIC_ID
 
 TOP_LEVEL_ERRORS = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.UNKNOWN_SERVER_ERROR})
 """Errors that stand at the top of a response; all others stand with the partition."""
-
-_TOPIC_ID_VERSION = 13
 
 
 class OtherLog(Exception):
@@ -131,7 +127,7 @@ def fetch_event(request: FetchRequest, version: int) -> Fetch:
     topics = request.topics
     if len(topics) != 1 or len(topics[0].partitions) != 1 or topics[0].partitions[0].partition != 0:
         raise OtherLog
-    if version < _TOPIC_ID_VERSION:
+    if version < TOPIC_ID_VERSION:
         known = topics[0].topic == METADATA_TOPIC
     else:
         known = topics[0].topic_id == METADATA_TOPIC_ID

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from replication.metadata.tables import KRAFT_VERSION
 from replication.raft.events import (
     AddVoter,
     BeginQuorumEpoch,
@@ -34,7 +35,7 @@ from replication.raft.events import (
     VoteReply,
 )
 from replication.raft.voter_set import Endpoint
-from server.peers.raft_inbound import METADATA_TOPIC, OtherLog, only_partition
+from server.peers.raft_inbound import OtherLog, only_partition
 from wire.errors import ErrorCode
 from wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from wire.messages.data import FetchRequest, FetchResponse
@@ -54,10 +55,9 @@ from wire.messages.quorum import (
     VoteRequest,
     VoteResponse,
 )
-from wire.primitives import METADATA_TOPIC_ID
+from wire.primitives import METADATA_TOPIC, METADATA_TOPIC_ID
 from wire.schema import Request, Response
 
-KRAFT_VERSION = "kraft.version"
 _SOFTWARE = "barnabas"
 
 

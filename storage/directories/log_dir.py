@@ -30,7 +30,6 @@ from storage.directories.flusher import Flusher
 from storage.directories.log_dirs import (
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
-    METADATA_TOPIC,
     STRAY_SUFFIX,
     parse_future_dir,
     parse_partition_dir,
@@ -38,7 +37,7 @@ from storage.directories.log_dirs import (
 from storage.environment import LogEnvironment
 from storage.log.partition_log import PartitionLog
 from storage.open_files import OpenFileCache
-from wire.primitives import TopicPartition
+from wire.primitives import METADATA_TOPIC, TopicPartition
 
 logger = logging.getLogger(__name__)
 

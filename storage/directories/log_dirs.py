@@ -31,7 +31,6 @@ from wire.primitives import TopicPartition, uuid_to_text
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"
-METADATA_TOPIC = "__cluster_metadata"
 
 NAME_MAX = 255
 TOPIC_NAME_MAX = 249

@@ -30,7 +30,7 @@ from wire.record_batch import SEQUENCE_MAX, BatchHeader
 BATCHES_TO_RETAIN = 5
 SNAPSHOT_SUFFIX = ".snapshot"
 
-_NONE = -1
+NONE = -1
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = Struct(">hIi")
 _SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
@@ -55,7 +55,7 @@ class BatchMetadata(NamedTuple):
     def first_sequence(self) -> int:
         """Sequence of its first record; -1 when it has none."""
         if self.last_sequence < 0:
-            return _NONE
+            return NONE
         return (self.last_sequence - self.offset_delta) & SEQUENCE_MAX
 
     @property
@@ -79,10 +79,10 @@ class ProducerStateEntry:
 
     def __init__(self, producer_id: int) -> None:
         self.producer_id = producer_id
-        self.producer_epoch = _NONE
-        self.coordinator_epoch = _NONE
-        self.current_txn_first_offset = _NONE
-        self.last_timestamp = _NONE
+        self.producer_epoch = NONE
+        self.coordinator_epoch = NONE
+        self.current_txn_first_offset = NONE
+        self.last_timestamp = NONE
         self.last_append_ms = 0
         self.batches: list[BatchMetadata] = []
         """At most BATCHES_TO_RETAIN, oldest first, all of the current epoch."""
@@ -90,12 +90,12 @@ class ProducerStateEntry:
     @property
     def last_sequence(self) -> int:
         """Sequence of its last record in this epoch, -1 for none."""
-        return self.batches[-1].last_sequence if self.batches else _NONE
+        return self.batches[-1].last_sequence if self.batches else NONE
 
     @property
     def last_data_offset(self) -> int:
         """Offset of its last record that is no marker, -1 when unknown: compaction keeps it."""
-        return self.batches[-1].last_offset if self.batches else _NONE
+        return self.batches[-1].last_offset if self.batches else NONE
 
     def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
         """The kept batch that `header` repeats: same epoch, same first and last sequence."""

@@ -38,6 +38,7 @@ from typing import NamedTuple
 
 from storage import files
 from storage.log.producer_snapshot import (
+    NONE,
     SNAPSHOT_SUFFIX,
     BatchMetadata,
     CorruptSnapshot,
@@ -63,8 +64,6 @@ __all__ = [
 ]
 
 EXPIRATION_MS = 24 * 60 * 60 * 1000
-
-_NONE = -1
 
 
 class AppendOrigin(Enum):
@@ -165,7 +164,7 @@ class ProducerStateManager:
             duplicate = entry.find_duplicate(header)
             if duplicate is not None:
                 return duplicate
-        known_epoch = _NONE if entry is None else entry.producer_epoch
+        known_epoch = NONE if entry is None else entry.producer_epoch
         if header.producer_epoch < known_epoch:
             raise self._stale_epoch(known_epoch, header)
         in_transaction = entry is not None and entry.current_txn_first_offset >= 0
@@ -212,7 +211,7 @@ class ProducerStateManager:
                 raise self._out_of_order(header, f"{verification.lowest_sequence} comes first")
             if entry is None and sequence and verification.supports_epoch_bump:
                 raise self._out_of_order(header, "the first of a producer is 0")
-        if entry is None or entry.producer_epoch == _NONE:
+        if entry is None or entry.producer_epoch == NONE:
             # All its records were deleted, or it is new here: any sequence will do (KIP-360).
             return
         if header.producer_epoch != entry.producer_epoch:
@@ -277,7 +276,7 @@ class ProducerStateManager:
         entry.last_timestamp = header.max_timestamp
         entry.last_append_ms = wall_ms
         first_offset = entry.current_txn_first_offset
-        entry.current_txn_first_offset = _NONE
+        entry.current_txn_first_offset = NONE
         self._verifications.pop(header.producer_id, None)
         if first_offset < 0:
             # A marker of a transaction that wrote nothing here holds no reader back.

@@ -18,6 +18,9 @@ from wire.schema import (
     Uuid,
 )
 
+TOPIC_ID_VERSION = 13
+"""Produce and Fetch name topics by id from here on."""
+
 
 class ProduceRequest(Request, key=0, versions=(3, 13), flexible=9):
     """Append record batches to partitions."""

@@ -16,7 +16,6 @@ from replication.following.fetcher_manager import FetcherThread
 from replication.following.replication_quota import ReplicationQuota
 from replication.metadata.image import EMPTY_IMAGE, PartitionRegistration
 from replication.partition.partition import Partition
-from replication.partition.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from storage import files
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
@@ -29,7 +28,7 @@ from wire.messages.data import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
-from wire.primitives import TopicPartition
+from wire.primitives import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from wire.records import Record, build_batch
 
 TOPIC_ID = b"orders-topic-id!"
