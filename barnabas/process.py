@@ -38,7 +38,6 @@ class NodeProcess:
         self.name = name
         self.log_path = log_path
         self._process: subprocess.Popen[bytes] | None = None
-        self._is_paused = False
 
     @property
     def pid(self) -> int | None:
@@ -48,7 +47,6 @@ class NodeProcess:
 
     def spawn(self, arguments: Sequence[str]) -> None:
         """Run `barnabas ARGUMENTS`; returns at once."""
-        self._is_paused = False
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command(*arguments, "--stop-on-stdin-eof"),
@@ -135,13 +133,11 @@ class NodeProcess:
         if self.pid is None or self._process is None:
             raise BrokerError(f"{self.name} does not run")
         self._process.send_signal(signal.SIGSTOP)
-        self._is_paused = True
 
     def resume(self) -> None:
         """Let it go on (SIGCONT)."""
         if self.pid is not None and self._process is not None:
             self._process.send_signal(signal.SIGCONT)
-        self._is_paused = False
 
     def log_text(self) -> str:
         """All it wrote to its log, of all runs."""

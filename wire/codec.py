@@ -33,7 +33,7 @@ from wire.errors import MalformedFrame
 from wire.primitives import next_tag, pass_tags, uvarint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from wire.primitives import Part
     from wire.schema import Field, Message, Struct
@@ -64,17 +64,6 @@ def compile_encoder(cls: type[Message], version: int) -> Callable[[Any, bytearra
     """The function (message, first part) -> parts for one version."""
     made: Callable[[Any, bytearray], list[Part]] = _EncoderWriter(cls, version).compile()
     return made
-
-
-def warm(messages: Iterable[type[Message]]) -> None:
-    """Compile the code a broker will need (decode requests, encode responses), all versions."""
-    for cls in messages:
-        low, high = cls.versions
-        for version in range(low, high + 1):
-            if cls.kind == "request":
-                cls.decoder(version)
-            else:
-                cls.encoder(version)
 
 
 # --- writing source ---------------------------------------------------------------------------

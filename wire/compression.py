@@ -52,7 +52,7 @@ _PART_BYTES = 256
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + bytes((0, 0, 0, 1, 0, 0, 0, 1))
 _XERIAL_BLOCK_BYTES = 32 * 1024
-_INT32 = Struct(">i")
+_BLOCK_SIZE = Struct(">i")
 _SNAPPY_RATIO_MAX = 64
 """Snappy's longest copy makes 64 bytes of 3, so a larger declared length is a lie."""
 _ZSTD_WINDOW_BYTES_MAX = 128 * 1024 * 1024
@@ -195,7 +195,7 @@ def _snappy_compress(data: Buffer, level: int | None) -> bytes:
     parts = [_XERIAL_HEADER]
     for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
         block = snappy.compress(bytes(view[start : start + _XERIAL_BLOCK_BYTES]))
-        parts += (_INT32.pack(len(block)), block)
+        parts += (_BLOCK_SIZE.pack(len(block)), block)
     return b"".join(parts)
 
 
@@ -224,7 +224,7 @@ def _snappy_blocks(data: bytes) -> Iterator[bytes]:
     while pos < len(data):
         if len(data) - pos < 4:
             raise _bad("snappy", "a block length is cut short")
-        (size,) = _INT32.unpack_from(data, pos)
+        (size,) = _BLOCK_SIZE.unpack_from(data, pos)
         pos += 4
         if not 0 <= size <= len(data) - pos:
             raise _bad("snappy", f"a block of {size} bytes with {len(data) - pos} left")

@@ -124,7 +124,7 @@ _TWO_INT32 = Struct(">ii")
 _REQUEST_START = Struct(">hhih")
 _RESPONSE_START = bytes(8)
 _RESPONSE_START_FLEXIBLE = bytes(9)  # and no tagged fields
-_NEVER = 1 << 15
+NEVER = 1 << 15
 SIZE_BYTES = 4
 REQUEST_BYTES_MIN = 10
 """The shortest request header: api_key, api_version, correlation_id, length of the client id."""

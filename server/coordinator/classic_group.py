@@ -329,11 +329,6 @@ class ClassicGroup:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     @property
-    def is_simple(self) -> bool:
-        """A group that only keeps offsets: it never had a member (no protocol type)."""
-        return self.protocol_type is None and not self.members and not self.pending_join
-
-    @property
     def is_gathering(self) -> bool:
         """An Empty group's first members wait for more of them to come (KIP-134)."""
         return (

@@ -41,7 +41,6 @@ from server.coordinator.classic_rebalance import Rebalances
 from server.coordinator.deadlines import Deadlines, Moment
 from server.coordinator.group_config import GroupConfig
 from server.coordinator.group_messages import (
-    NO_LEADER,
     Client,
     LeavingMember,
     described_members,

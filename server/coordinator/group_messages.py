@@ -128,7 +128,7 @@ def group_record(
         generation=group.generation_id,
         protocol=name,
         leader=leader_id,
-        current_state_timestamp=_NO_TIMESTAMP if timestamp is None else timestamp,
+        current_state_timestamp=NO_TIMESTAMP if timestamp is None else timestamp,
         members=told,
     )
     return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)

@@ -16,11 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from replication.controller.bootstrap import SERVED_FEATURES, SUPPORTED_FEATURES
 from replication.controller.context import ControllerContext
-from replication.metadata.image import (
-    CONTROLLER_REGISTRATION_SINCE,
-    METADATA_VERSION,
-    NO_LEADER,
-)
+from replication.metadata.image import CONTROLLER_REGISTRATION_SINCE, METADATA_VERSION
 from replication.metadata.topic_names import INTERNAL_TOPICS, absent_topic_error
 from replication.raft.own_events import NO_LEADER
 from server.network.api import Resource

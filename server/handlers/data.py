@@ -297,8 +297,8 @@ def fetch(ctx: DataContext, request: FetchRequest) -> FetchResponse | None:
 
     Behaviour: batches are sent whole and as they are stored, at least one if there is any (KIP-74).
                Sessions are complete (KIP-227, server.handlers.fetch_session). Followers fetch up
-               to the log's end, and what they ask for says what they have. Topics and partitions that do
-               not exist are told with the rest and hurry nothing.
+               to the log's end, and what they ask for says what they have. Topics and partitions
+               that do not exist are told with the rest and hurry nothing.
     Versions:  5 log start offset. 7 sessions. 9 leader epoch. 11 rack: consumers may read
                from followers (KIP-392). 12 diverging epoch. 13 topic ids. 15 broker epoch of a
                follower (KIP-903). 16 names the new leader (KIP-951).

@@ -16,13 +16,13 @@ from server.network.request_channel import RequestContext, elements_max
 from server.peers.envelope import read_address, read_principal
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.frame import RequestHeader, encode_response, response_header_version
-from wire.messages.quorum import EnvelopeResponse
+from wire.messages.envelope import EnvelopeResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from server.network.api import Api
-    from wire.messages.quorum import EnvelopeRequest
+    from wire.messages.envelope import EnvelopeRequest
     from wire.schema import Request, Response
 
 logger = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ import socket
 from typing import TYPE_CHECKING
 
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
-from wire.frame import decode_response_header, encode_request
+from wire.frame import SIZE_BYTES, decode_response_header, encode_request
 from wire.messages import response_class
-from wire.messages.quorum import EnvelopeRequest, EnvelopeResponse
+from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from wire.messages.security import DefaultPrincipalData
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 CORRELATION_ID = 0
 """Of the request inside; there is one in each envelope, so it says nothing."""
 _PRINCIPAL_VERSION = b"\0\0"
-_SIZE_BYTES = 4
 
 
 def wrap(request: Request, context: ControllerContext) -> EnvelopeRequest:
@@ -36,7 +35,7 @@ def wrap(request: Request, context: ControllerContext) -> EnvelopeRequest:
     parts = encode_request(context.api_version, CORRELATION_ID, context.client_id, request)
     frame = b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]  # it holds no file
     return EnvelopeRequest(
-        request_data=frame[_SIZE_BYTES:],
+        request_data=frame[SIZE_BYTES:],
         request_principal=principal_bytes(context.principal),
         client_host_address=_address_bytes(context.client_host),
     )

@@ -535,9 +535,8 @@ class LogSegment(LogFile):
     def flush(self) -> None:
         """Sync log and indexes; errors as in `flush_log`."""
         self.flush_log()
-        self.offset_index.flush()
-        self.time_index.flush()
-        self.txn_index.flush()
+        for index in (self.offset_index, self.time_index, self.txn_index):
+            index.flush()
 
     def rename_suffix(self, suffix: str) -> None:
         """Give all files of the segment another suffix (`.deleted`, or none after `.swap`)."""
@@ -565,9 +564,8 @@ class LogSegment(LogFile):
         self.close()
         with suppress(FileNotFoundError):
             files.unlink(self.path)
-        self.offset_index.delete()
-        self.time_index.delete()
-        self.txn_index.delete()
+        for index in (self.offset_index, self.time_index, self.txn_index):
+            index.delete()
 
     def __repr__(self) -> str:
         return f"LogSegment(base_offset={self.base_offset}, size={self.size})"

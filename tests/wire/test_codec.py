@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from wire.codec import compile_decoder, warm
+from wire.codec import compile_decoder
 from wire.errors import MalformedFrame, TooManyElements
 from wire.messages import all_messages, request_class
 from wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
@@ -567,10 +567,7 @@ def test_a_traceback_shows_the_generated_line() -> None:
     assert "<wire.codec encode_FetchResponse_v12>" in shown
 
 
-def test_code_is_compiled_once_and_warm_compiles_ahead() -> None:
-    warm([ApiVersionsRequest, ApiVersionsResponse])
+def test_code_is_compiled_once() -> None:
     before = ApiVersionsRequest.decoder(3)
     assert ApiVersionsRequest.decoder(3) is before
     assert compile_decoder(ApiVersionsRequest, 3) is not before
-    assert set(ApiVersionsRequest._decoders) >= {0, 1, 2, 3, 4}
-    assert set(ApiVersionsResponse._encoders) >= {0, 1, 2, 3, 4}

@@ -1,6 +1,7 @@
 """Kafka's messages and internal records, one module for each area of the protocol.
 
-    data cluster groups transactions admin security quorum share streams     requests and responses
+    data cluster groups transactions admin security quorum envelope share
+    streams                                                                 requests and responses
     groups_records transactions_records share_records metadata_records
     raft_records consumer_protocol                                          what is kept in logs
 
@@ -24,7 +25,8 @@ AREAS: dict[str, tuple[int, ...]] = {
     "transactions": (22, 24, 25, 26, 27, 28, 61, 65, 66),
     "admin": (19, 20, 32, 33, 34, 35, 37, 43, 44, 45, 46, 48, 49, 57, 64, 71, 72, 74),
     "security": (17, 29, 30, 31, 36, 38, 39, 40, 41, 50, 51),
-    "quorum": (52, 53, 54, 55, 56, 58, 59, 62, 63, 67, 70, 73, 80, 81, 82),
+    "quorum": (52, 53, 54, 55, 56, 59, 62, 63, 67, 70, 73, 80, 81, 82),
+    "envelope": (58,),
     "share": (76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92),
     "streams": (88, 89),
 }

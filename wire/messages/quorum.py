@@ -6,7 +6,6 @@ from wire.primitives import ZERO_UUID, Part
 from wire.schema import (
     Array,
     Bool,
-    Bytes,
     Int8,
     Int16,
     Int32,
@@ -584,18 +583,3 @@ class AssignReplicasToDirsResponse(Response, to=AssignReplicasToDirsRequest):
         topics: list[Topic] = Array(Topic)
 
     directories: list[Directory] = Array(Directory)
-
-
-class EnvelopeRequest(Request, key=58, versions=(0, 0), flexible=0):
-    """A broker forwards a client's request to the controller."""
-
-    request_data: bytes = Bytes()
-    request_principal: bytes | None = Bytes(nullable=0)
-    client_host_address: bytes = Bytes()
-
-
-class EnvelopeResponse(Response, to=EnvelopeRequest):
-    """The controller's answer to the request inside."""
-
-    response_data: bytes | None = Bytes(nullable=0, default=None)
-    error_code: int = Int16()

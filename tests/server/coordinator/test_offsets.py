@@ -46,7 +46,7 @@ def test_a_consumer_without_group_management_commits_into_an_empty_or_new_group(
     world = World()
     assert world.commit(5) == 0
     assert (world.state(), world.fetch()) == ("Empty", 5)
-    assert world.groups[GROUP].is_simple
+    assert world.groups[GROUP].protocol_type is None
     assert world.commit(6) == 0
 
 

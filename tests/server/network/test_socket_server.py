@@ -20,6 +20,7 @@ from server.network.api import Api, Cost
 from server.network.listeners import Listener
 from server.network.poller import WRITE
 from server.network.socket_server import BindError, SocketServer, SocketServerConfig
+from server.network.transport import PlaintextTransport
 from tests.server.network.network_support import turn, wait_until
 from tests.server.wire_client import WireClient, request_bytes
 from wire.errors import ErrorCode, KafkaError

@@ -25,12 +25,11 @@ from wire.messages.admin import (
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
+from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from wire.messages.quorum import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     DescribeQuorumRequest,
-    EnvelopeRequest,
-    EnvelopeResponse,
 )
 
 NOT_CONTROLLER = KafkaError(ErrorCode.NOT_CONTROLLER)
