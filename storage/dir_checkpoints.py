@@ -84,7 +84,7 @@ class DirCheckpoints:
         self._lock = threading.Lock()
         self._offsets: dict[str, Offsets] = {kind: {} for kind in CHECKPOINTS}
         self._recorded: dict[str, Offsets | None] = {kind: {} for kind in CHECKPOINTS}
-        """What the files say; None where that is not known."""
+        """What the files say; None where that is not known, or there is no file yet."""
 
     def read(self) -> None:
         """Take over what is written; a file that cannot be understood is as good as none: more is
@@ -92,7 +92,9 @@ class DirCheckpoints:
         with self._lock:
             for kind in CHECKPOINTS:
                 try:
-                    self._offsets[kind] = self._recorded[kind] = self._file(kind).read()
+                    self._offsets[kind] = self._file(kind).read()
+                    is_there = (self._directory / kind).exists()
+                    self._recorded[kind] = self._offsets[kind] if is_there else None
                 except CorruptCheckpoint as error:
                     logger.warning("ignoring corrupt checkpoint reason=%s", error)
                     self._offsets[kind], self._recorded[kind] = {}, None
@@ -153,8 +155,10 @@ class DirCheckpoints:
         """These are the logs of this directory, and where they end."""
         with self._lock:
             for kind, offsets in self._offsets.items():
-                self._offsets[kind] = {k: min(o, ends[k]) for k, o in offsets.items() if k in ends}
-        self.write()
+                trimmed = {k: min(o, ends[k]) for k, o in offsets.items() if k in ends}
+                if trimmed != offsets:
+                    self._offsets[kind] = trimmed
+                    self._write(kind)
 
     def write(self) -> None:
         """Bring all files up to date."""
