@@ -23,6 +23,7 @@ from replication.replicas.replica_manager import (
 )
 from replication.replicas.timer import Timer
 from storage.config import LogConfig, SystemClock
+from storage.directories.copies import Copies
 from storage.directories.future_logs import FutureLogs
 from storage.environment import LogEnvironment
 from storage.log.partition_log import PartitionLog
@@ -46,6 +47,7 @@ class Logs:
         self.logs: dict[TopicPartition, PartitionLog] = {}
         manager: Any = self
         self.future_logs = FutureLogs(manager)
+        self.copies = Copies()
 
     def all_logs(self) -> list[PartitionLog]:
         return list(self.logs.values())

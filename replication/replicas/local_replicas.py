@@ -232,7 +232,11 @@ class LocalReplicas:
 
     def _rename_strays(self, image: MetadataImage) -> None:
         """B-8: a log without topic id, of an unknown id, or not assigned to us is set aside."""
-        for log in list(self.log_manager.all_logs()):
+        manager = self.log_manager
+        for key in manager.copies:
+            if not self._is_assigned_here(key, image):
+                manager.copies.settle(key, None, None)
+        for log in manager.all_logs():
             if not self._belongs_here(log, image):
                 logger.warning(
                     "log is stray partition=%s-%s topic_id=%s",
@@ -240,18 +244,20 @@ class LocalReplicas:
                     log.topic_id and log.topic_id.hex(),
                 )
                 try:
-                    self.log_manager.mark_stray(log.topic_partition)
+                    manager.mark_stray(log.topic_partition)
                 except KafkaError as error:
                     logger.error(
                         "stray log stays partition=%s-%s error=%s", *log.topic_partition, error
                     )
 
     def _belongs_here(self, log: PartitionLog, image: MetadataImage) -> bool:
-        name, index = log.topic_partition
-        topic = image.topics_by_name.get(name)
-        if topic is None or log.topic_id != topic.topic_id:
-            return False
-        registration = topic.partitions.get(index)
+        topic = image.topics_by_name.get(log.topic_partition.topic)
+        is_of_topic = topic is not None and log.topic_id == topic.topic_id
+        return is_of_topic and self._is_assigned_here(log.topic_partition, image)
+
+    def _is_assigned_here(self, key: TopicPartition, image: MetadataImage) -> bool:
+        topic = image.topics_by_name.get(key.topic)
+        registration = None if topic is None else topic.partitions.get(key.partition_index)
         return registration is not None and self._node_id in registration.replicas
 
     def _remove_deleted(self, delta: MetadataDelta, changes: _Changes) -> None:
@@ -376,7 +382,23 @@ class LocalReplicas:
             logger.warning("log of another topic id is stray partition=%s-%s", *key)
             manager.mark_stray(key)
         directory = self._assigned_directory(key, topic_id, registration)
+        if existing is None:
+            directory = self._found_directory(key, topic_id, registration) or directory
         return manager.get_or_create(key, topic_id, self._topic_config(key.topic), directory)
+
+    def _found_directory(
+        self, key: TopicPartition, topic_id: bytes, registration: PartitionRegistration
+    ) -> Path | None:
+        """Where the log is that no start could open without metadata; None if there is none.
+
+        Raises KAFKA_STORAGE_ERROR as `Copies.settle`.
+        """
+        manager = self.log_manager
+        known = manager.directory_by_id(registration.directory(self._node_id))
+        found = manager.copies.settle(key, topic_id, known)
+        if found is None and known is not None:
+            manager.future_logs.adopt(key, topic_id, known)
+        return found
 
     def _assigned_directory(
         self, key: Key, topic_id: bytes, registration: PartitionRegistration

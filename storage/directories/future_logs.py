@@ -9,8 +9,9 @@ disk:
                  '-- found at a start: the move goes on where it was
 
 `promote` first gives the future log its name in its directory, then takes the old one's away: a
-crash between leaves the partition whole in both directories (the start then says so and uses the
-first), never in none.
+crash between leaves the partition whole in both directories (`storage.directories.copies` decides
+at the next start), never in none. A future log in the directory where metadata knows the replica
+was complete; it is adopted when the old one's disk does not come back.
 
 Locks: `promote` takes the manager's creation lock, then both logs'.
 
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from storage import files
 from storage.config import LogConfig
+from storage.directories.copies import topic_id_of
 from storage.directories.log_dir import remove_tree
 from storage.directories.log_dirs import FUTURE_SUFFIX, partition_dir_name, renamed_dir_name
 from storage.log.partition_log import PartitionLog
@@ -83,6 +85,28 @@ class FutureLogs:
         self._logs[key] = log
         logger.info("created future log partition=%s log_dir=%s", key, directory)
         return log
+
+    def adopt(self, key: TopicPartition, topic_id: bytes, directory: Path) -> None:
+        """Let what a stop left of a move to `directory` be the log there, if it left something.
+
+        For a partition without a log that metadata knows in `directory`: the move had told so, and
+        had all there was, before the old log was lost (Kafka: recoverAbandonedFutureLogs). Raises
+        KafkaError KAFKA_STORAGE_ERROR.
+        """
+        path = self.found.get(key)
+        if path is None or path.parent != directory or topic_id_of(path) != topic_id:
+            return
+        log_dir = self._manager.online_dir(directory)
+        current = path.with_name(partition_dir_name(key))
+        try:
+            log_dir.checkpoints.forget(key)
+            log_dir.checkpoints.write()
+            files.replace(path, current)
+            files.sync_directory(directory)
+        except OSError as error:
+            raise log_dir.environment.storage_error(error, f"renaming {path}") from error
+        del self.found[key]
+        logger.warning("future log takes the place of a lost one path=%s", current)
 
     def delete(self, key: TopicPartition) -> None:
         """Forget a move: the future log goes, the current one stays. Never raises."""

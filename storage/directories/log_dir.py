@@ -16,7 +16,9 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from storage import files
 from storage.checkpoint import (
@@ -25,7 +27,7 @@ from storage.checkpoint import (
     RECOVERY_POINT_CHECKPOINT,
     CleanShutdownFile,
 )
-from storage.config import Clock, Scheduler
+from storage.config import Clock, LogConfig, Scheduler
 from storage.directories.flusher import Flusher
 from storage.directories.log_dirs import (
     DELETE_SUFFIX,
@@ -33,10 +35,13 @@ from storage.directories.log_dirs import (
     STRAY_SUFFIX,
     parse_future_dir,
     parse_partition_dir,
+    partition_dir_name,
+    renamed_dir_name,
 )
 from storage.environment import LogEnvironment
 from storage.log.partition_log import PartitionLog
 from storage.open_files import OpenFileCache
+from storage.recovery import open_log
 from wire.primitives import METADATA_TOPIC, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -150,6 +155,42 @@ class LogDir:
                 strays,
             )
         return partitions, deleted
+
+    def take_clean_marker(self) -> int | None:
+        """Delete the clean marker before anything is loaded (S-7); the broker epoch it told, None
+        if there was none. Raises OSError."""
+        marker = self.clean_shutdown
+        epoch = marker.read_broker_epoch() if marker.exists() else None
+        marker.delete()
+        return epoch
+
+    def open_log(self, key: TopicPartition, config: LogConfig, **options: Any) -> PartitionLog:
+        """Open or make a log here with what is noted of it; raises what `recovery.open_log` does,
+        and ValueError for a name that cannot be a directory."""
+        noted = partial(self.checkpoints.get, key=key)
+        log = open_log(
+            self.path / partition_dir_name(key),
+            key,
+            config,
+            self.environment,
+            recovery_point=noted(RECOVERY_POINT_CHECKPOINT) or 0,
+            log_start_offset=noted(LOG_START_OFFSET_CHECKPOINT) or 0,
+            **options,
+        )
+        log.update_high_watermark(min(noted(HIGH_WATERMARK_CHECKPOINT) or 0, log.log_end_offset))
+        return log
+
+    def set_aside(self, key: TopicPartition, path: Path) -> None:
+        """Rename a partition's directory, which nobody has opened, to `-stray`; never raises."""
+        stray = path.with_name(renamed_dir_name(key, os.urandom(16), STRAY_SUFFIX))
+        try:
+            files.replace(path, stray)
+        except OSError as error:
+            self.environment.storage_error(error, f"renaming {path}")
+            return
+        logger.warning("set stray log aside partition=%s path=%s", key, stray)
+        self.failed_partitions.discard(key)
+        self.log_left(key)
 
     def find_futures(self) -> list[tuple[TopicPartition, Path]]:
         """Directories of replicas that were on their way here. Raises OSError."""

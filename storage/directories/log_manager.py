@@ -27,20 +27,15 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from storage import files
-from storage.checkpoint import (
-    HIGH_WATERMARK_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-)
 from storage.cleaning.cleaner import CleanerConfig, LogCleaner
 from storage.config import LONG_MAX, Clock, LogConfig, ScheduledTask, Scheduler
+from storage.directories.copies import Copies
 from storage.directories.flusher import FlushCallback
 from storage.directories.future_logs import FutureLogs
 from storage.directories.log_dir import LogDir, remove_tree
@@ -52,7 +47,6 @@ from storage.directories.log_dirs import (
 )
 from storage.log.partition_log import PartitionLog
 from storage.open_files import OpenFileCache, descriptor_budget
-from storage.recovery import open_log
 from storage.segments.segment import CorruptSegment
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
@@ -119,6 +113,7 @@ class LogManager:
         self._tasks: list[ScheduledTask] = []
         self.cleaner = LogCleaner(self.all_logs, clock, cleaner_config)
         self.future_logs = FutureLogs(self)
+        self.copies = Copies()
         self._dirs = {path: self._make_dir(path, uuid) for path, uuid in dirs.items()}
 
     def _make_dir(self, path: Path, directory_id: bytes) -> LogDir:
@@ -139,21 +134,27 @@ class LogManager:
 
         A directory that fails goes offline; nothing is raised for it.
         """
-        epochs: list[int] = []
+        stops: dict[LogDir, int | None] = {}
+        found: dict[LogDir, list[tuple[TopicPartition, Path]]] = {}
         for log_dir in self._dirs.values():
             try:
-                epochs.append(self._load_dir(log_dir, configs))
+                stops[log_dir] = log_dir.take_clean_marker()
+                found[log_dir] = self._read_dir(log_dir)
             except OSError as error:
                 log_dir.environment.fail(error)
-                epochs.append(-1)
-        if epochs and not self.offline_dirs and len(set(epochs)) == 1:
-            self.previous_broker_epoch = epochs[0]
+        self.copies.find(found)
+        for log_dir, partitions in found.items():
+            try:
+                self._load_dir(log_dir, partitions, configs, is_clean=stops[log_dir] is not None)
+            except OSError as error:
+                log_dir.environment.fail(error)
+        epochs = {stops[log_dir] if log_dir.is_online else None for log_dir in self._dirs.values()}
+        epoch = epochs.pop() if len(epochs) == 1 else None
+        if epoch is not None and not self.offline_dirs:
+            self.previous_broker_epoch = epoch
 
-    def _load_dir(self, log_dir: LogDir, configs: Callable[[str], LogConfig]) -> int:
-        started_ms = self._clock.now_ms()
-        is_clean = log_dir.clean_shutdown.exists()
-        epoch = log_dir.clean_shutdown.read_broker_epoch() if is_clean else -1
-        log_dir.clean_shutdown.delete()
+    def _read_dir(self, log_dir: LogDir) -> list[tuple[TopicPartition, Path]]:
+        """Its partitions; what is on its way here is noted, what was deleted goes."""
         log_dir.restore_reserve()
         log_dir.checkpoints.read()
         for key, path in log_dir.find_futures():
@@ -162,11 +163,24 @@ class LogManager:
         partitions, deleted = log_dir.find_partitions()
         for path in deleted:
             log_dir.later(REMOVAL, 0, partial(remove_tree, path))
+        return partitions
+
+    def _load_dir(
+        self,
+        log_dir: LogDir,
+        partitions: Sequence[tuple[TopicPartition, Path]],
+        configs: Callable[[str], LogConfig],
+        *,
+        is_clean: bool,
+    ) -> None:
+        started_ms = self._clock.now_ms()
         ends = dict.fromkeys((key for key, _ in partitions), LONG_MAX)
         count = 0
-        for key, path in self._not_elsewhere(partitions):
+        for key, path in partitions:
+            if key in self.copies:
+                continue
             try:
-                log = _open_log(log_dir, key, configs(key.topic), had_clean_shutdown=is_clean)
+                log = log_dir.open_log(key, configs(key.topic), had_clean_shutdown=is_clean)
             except (KafkaError, ValueError, CorruptSegment) as error:
                 logger.error("cannot open log path=%s error=%s", path, error)
                 log_dir.failed_partitions.add(key)
@@ -182,22 +196,6 @@ class LogManager:
             is_clean,
             self._clock.now_ms() - started_ms,
         )
-        return epoch
-
-    def _not_elsewhere(
-        self, partitions: Iterable[tuple[TopicPartition, Path]]
-    ) -> Iterator[tuple[TopicPartition, Path]]:
-        for key, path in partitions:
-            used = self._logs.get(key)
-            if used is None:
-                yield key, path
-            else:
-                logger.error(
-                    "partition is in two log directories partition=%s used=%s ignored=%s",
-                    key,
-                    used.directory,
-                    path,
-                )
 
     def start_background(self) -> None:
         """Begin the periodic work of each directory; needs its worker."""
@@ -290,7 +288,7 @@ class LogManager:
             if not (log_dir.path / name).exists():
                 log_dir.checkpoints.forget(topic_partition)
                 log_dir.checkpoints.write()
-            log = _open_log(log_dir, topic_partition, config, topic_id=topic_id)
+            log = log_dir.open_log(topic_partition, config, topic_id=topic_id)
         except OSError as error:
             raise log_dir.environment.storage_error(error, f"creation of {name}") from error
         except ValueError as error:
@@ -328,7 +326,7 @@ class LogManager:
         Does nothing if there is no such log. Raises KafkaError KAFKA_STORAGE_ERROR.
         """
         self.future_logs.delete(topic_partition)
-        log = self._rename_away(topic_partition, DELETE_SUFFIX, is_kept=False)
+        log = self._rename_away(topic_partition, DELETE_SUFFIX)
         if log is not None:
             self._remove_later(log)
 
@@ -344,7 +342,7 @@ class LogManager:
     def discard(self, log: PartitionLog) -> None:
         """Delete a log that another has replaced; never raises. For `future_logs` only."""
         try:
-            self._close_and_rename(log, DELETE_SUFFIX, is_kept=False)
+            self._close_and_rename(log, DELETE_SUFFIX)
         except KafkaError as error:
             logger.error("deleting a log that moved failed path=%s error=%s", log.directory, error)
         else:
@@ -356,27 +354,28 @@ class LogManager:
         logger.info("deleted log partition=%s path=%s", log.topic_partition, log.directory)
 
     def mark_stray(self, topic_partition: TopicPartition) -> None:
-        """Set aside a log that the cluster does not know as ours (B-8); nothing deletes it."""
-        log = self._rename_away(topic_partition, STRAY_SUFFIX, is_kept=True)
+        """Set aside a log that the cluster does not know as ours (B-8); nothing deletes it.
+
+        Nobody waits for a sync: whoever wants it back has it checked as after a crash.
+        """
+        log = self._rename_away(topic_partition, STRAY_SUFFIX)
         if log is not None:
             logger.warning(
                 "set stray log aside partition=%s path=%s", topic_partition, log.directory
             )
 
-    def _rename_away(
-        self, topic_partition: TopicPartition, suffix: str, *, is_kept: bool
-    ) -> PartitionLog | None:
+    def _rename_away(self, topic_partition: TopicPartition, suffix: str) -> PartitionLog | None:
         with self.creation_lock:
             with self._lock:
                 log = self._logs.pop(topic_partition, None)
             if log is not None:
-                self._close_and_rename(log, suffix, is_kept=is_kept)
+                self._close_and_rename(log, suffix)
             return log
 
-    def _close_and_rename(self, log: PartitionLog, suffix: str, *, is_kept: bool) -> None:
+    def _close_and_rename(self, log: PartitionLog, suffix: str) -> None:
         """Without a sync: the directory's worker does that. Should the old name come back with a
         power loss, the log's topic id tells that it is nobody's."""
-        log.close(is_kept=is_kept)
+        log.close(is_kept=False)
         name = renamed_dir_name(log.topic_partition, os.urandom(16), suffix)
         path = log.directory.with_name(name)
         try:
@@ -527,24 +526,6 @@ class LogManager:
                 log_dir.write_clean_marker(broker_epoch)
         with self._lock:
             self._logs.clear()
-
-
-def _open_log(
-    log_dir: LogDir, key: TopicPartition, config: LogConfig, **options: Any
-) -> PartitionLog:
-    """Open or make the log of this name with what is noted of it; raises what `open_log` raises."""
-    noted = partial(log_dir.checkpoints.get, key=key)
-    log = open_log(
-        log_dir.path / partition_dir_name(key),
-        key,
-        config,
-        log_dir.environment,
-        recovery_point=noted(RECOVERY_POINT_CHECKPOINT) or 0,
-        log_start_offset=noted(LOG_START_OFFSET_CHECKPOINT) or 0,
-        **options,
-    )
-    log.update_high_watermark(min(noted(HIGH_WATERMARK_CHECKPOINT) or 0, log.log_end_offset))
-    return log
 
 
 def _for_all(

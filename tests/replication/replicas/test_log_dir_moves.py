@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -75,7 +76,13 @@ class Node:
     """A broker with the directories `a` and `b` and one partition; the controller is the test."""
 
     def __init__(
-        self, root: Path, config: LogConfig | None = None, *, leader: int = NODE, epoch: int = 0
+        self,
+        root: Path,
+        config: LogConfig | None = None,
+        *,
+        leader: int = NODE,
+        epoch: int = 0,
+        directory: bytes = A_ID,
     ) -> None:
         self.root = root
         self.a, self.b = root / "a", root / "b"
@@ -105,7 +112,7 @@ class Node:
             topic_config=lambda topic: self.config,
             own_links=self.links,
         )
-        self.apply(registration(leader, epoch))
+        self.apply(registration(leader, epoch, directory))
 
     def links(self) -> ClusterLinks:
         def run_fetcher(*_: Any) -> Any:
@@ -582,3 +589,45 @@ def test_a_waiting_fsync_is_waited_for(tmp_path: Path) -> None:
     node.scheduler.run(3)
     assert node.state is None
     assert partition.open_log().flushed_offset == 1
+
+
+def test_an_old_copy_that_stayed_is_not_served_after_the_next_start(tmp_path: Path) -> None:
+    """The stop came before the old copy was renamed: the first directory's was used, silently."""
+    node = Node(tmp_path)
+    node.append("a")
+    node.logs.get(ORDERS_0).flush()  # type: ignore[union-attr]
+    shutil.copytree(node.a / "orders-0", tmp_path / "old")
+    node.move(node.b)
+    node.finish_move()
+    node.append("b")
+    node.stop()
+    shutil.move(tmp_path / "old", node.a / "orders-0")
+    again = Node(tmp_path, directory=B_ID)
+    assert again.described() == [("b", False, 0)]
+    assert again.read() == ["a", "b"]
+    assert again.dirs() == ["a/orders-0-stray", "b/orders-0"]
+    again.stop()
+
+
+def test_old_copies_of_a_partition_that_left_are_set_aside(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "payments-3").mkdir(parents=True)
+    node = Node(tmp_path)
+    assert node.dirs() == ["a/orders-0", "a/payments-3-stray", "b/payments-3-stray"]
+    node.stop()
+
+
+def test_a_complete_copy_takes_the_place_of_a_log_whose_disk_is_gone(tmp_path: Path) -> None:
+    """The controller knew it there already: an empty log in its place would lead with nothing."""
+    node = Node(tmp_path)
+    node.append("a")
+    node.append("b")
+    node.move(node.b)
+    node.scheduler.run(3)
+    node.stop()
+    shutil.rmtree(node.a / "orders-0")
+    again = Node(tmp_path, directory=B_ID)
+    assert again.described() == [("b", False, 0)]
+    assert again.read() == ["a", "b"]
+    assert again.dirs() == ["b/orders-0"]
+    again.stop()

@@ -33,6 +33,7 @@ from replication.replicas.replica_manager import (
 from replication.replicas.timer import BackgroundScheduler, Timer
 from storage import files
 from storage.config import LogConfig
+from storage.directories.copies import Copies
 from storage.directories.future_logs import FutureLogs
 from storage.directories.log_manager import LogManager
 from storage.environment import LogEnvironment
@@ -96,6 +97,7 @@ class Logs:
         self._environment = LogEnvironment(root, clock=clock)
         manager: Any = self
         self.future_logs = FutureLogs(manager)
+        self.copies = Copies()
         self._root = root
         self._lives = 0
 

@@ -468,22 +468,6 @@ def test_the_metadata_log_is_left_to_the_quorum(tmp_path: Path) -> None:
     node.stop()
 
 
-def test_a_partition_in_two_directories_is_used_once_and_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    node = Node(tmp_path / "a", tmp_path / "b")
-    node.start()
-    log = node.create()
-    node.stop()
-    other = tmp_path / "b" / "orders-0"
-    other.mkdir()
-    manager = node.start()
-    assert manager.get(ORDERS).directory == log.directory  # type: ignore[union-attr]
-    assert "two log directories" in caplog.text
-    assert other.is_dir()
-    node.stop()
-
-
 def test_a_config_change_reaches_every_partition_of_the_topic(tmp_path: Path) -> None:
     node = Node(tmp_path)
     manager = node.start()
