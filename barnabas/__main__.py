@@ -18,11 +18,12 @@ def _main() -> int:
     from barnabas.launch import expose_app
 
     expose_app()
-    from barnabas import cluster_command
+    from barnabas import client_commands, cluster_command
     from pipeline import cli as pipeline_command
     from server.commands.main import main as run
 
     def extend(commands: Any) -> None:
+        client_commands.add_commands(commands)
         cluster_command.add_commands(commands)
         pipeline_command.add_commands(commands)
 

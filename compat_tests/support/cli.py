@@ -17,10 +17,18 @@ def heed_signals() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, cwd: Path | None = None, stdin: str | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run one command to its end."""
     return subprocess.run(
-        [*BARNABAS, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+        [*BARNABAS, *arguments],
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 

@@ -23,12 +23,14 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from server import __version__
 from server.commands import format_command as cli_format
 from server.config.environment import Environment, overlay, read_environment
 from server.config.kafka_config import ConfigError, KafkaConfig, load_properties
 
 logger = logging.getLogger(__name__)
 
+_VERSION = f"barnabas {__version__} (speaks Kafka 4.3)"
 EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -89,6 +91,7 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
         description="A Kafka broker in Python that off-the-shelf Kafka clients use unchanged.",
         epilog="First time here? Run `barnabas demo`, then `barnabas start`.",
     )
+    parser.add_argument("--version", action="version", version=_VERSION)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     _add_start(commands)
     dump = commands.add_parser(
@@ -247,12 +250,12 @@ def _serve(config: KafkaConfig, arguments: argparse.Namespace, cluster_id: str |
 
 def _hints(address: str, is_ephemeral: bool) -> str:
     data = "goes with it" if is_ephemeral else "stays"
+    bootstrap = "" if address == "127.0.0.1:9092" else f" --bootstrap {address}"
     return (
         "\nTry it from another terminal:\n"
-        f"  kcat -b {address} -L\n"
-        f"  echo hello | kcat -b {address} -t greetings -P\n"
-        f"  kcat -b {address} -t greetings -C -e\n"
-        f"  python -m kafka.admin -b {address} cluster describe\n"
+        f"  echo hello | barnabas produce greetings{bootstrap}\n"
+        f"  barnabas consume greetings{bootstrap}\n"
+        f"  barnabas topic list{bootstrap}\n"
         f"Ctrl-C stops it; the data {data}.\n"
     )
 
@@ -423,7 +426,5 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _version(_arguments: argparse.Namespace) -> int:
-    from server import __version__
-
-    print(f"barnabas {__version__} (speaks Kafka 4.3)")
+    print(_VERSION)
     return EXIT_OK

@@ -1,0 +1,17 @@
+"""Commands that are clients of a cluster: topic, produce, consume.
+
+They speak to any Kafka-compatible cluster, through kafka-python; nothing here knows the protocol.
+kafka-python is imported when a command runs, never by `barnabas start` or `--help`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from barnabas.client_commands import consume, produce, topics
+
+
+def add_commands(commands: Any) -> None:
+    """Add all of them to the parser."""
+    for command in (topics, produce, consume):
+        command.add_commands(commands)

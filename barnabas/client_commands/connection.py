@@ -1,0 +1,153 @@
+"""How the client commands reach a cluster: the flags they share, clients, and errors for people."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from server.commands.main import EXIT_USAGE, UserError, host_port, seconds
+
+BOOTSTRAP = "127.0.0.1:9092"
+_CLIENT_ID = "barnabas-cli"
+_NEXT_STEP = "is a broker running there? `barnabas start` starts one"
+
+
+def add_flags(command: argparse.ArgumentParser, *, timeout_s: float = 10.0) -> None:
+    """The flags that every client command has."""
+    command.add_argument(
+        "--bootstrap",
+        metavar="HOST:PORT[,...]",
+        default=BOOTSTRAP,
+        help=f"brokers to begin with, the first that answers is taken ({BOOTSTRAP})",
+    )
+    command.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=seconds,
+        default=timeout_s,
+        help=f"how long to wait for an answer ({timeout_s:g})",
+    )
+    command.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def addresses(bootstrap: str) -> list[tuple[str, int]]:
+    """The addresses in a value of --bootstrap. Raises UserError."""
+    parts = [part.strip() for part in bootstrap.split(",") if part.strip()]
+    if not parts:
+        raise UserError("--bootstrap: expected HOST:PORT[,HOST:PORT...]", EXIT_USAGE)
+    return [host_port(part, "--bootstrap") for part in parts]
+
+
+def listening(bootstrap: str, timeout_s: float) -> list[str]:
+    """Those of the addresses that take a connection, the first that does first.
+
+    A client library tries for its whole timeout what a dial tells at once. Raises UserError, which
+    says of each address what is wrong, when there is none.
+    """
+    failures = []
+    wanted = addresses(bootstrap)
+    for index, (host, port) in enumerate(wanted):
+        try:
+            socket.create_connection((host, port), timeout_s).close()
+        except (OSError, UnicodeError) as error:
+            failures.append(f"{host}:{port}: {dial_error(error)}")
+        else:
+            return [_text(*address) for address in wanted[index:]]
+    raise UserError(f"no broker at {'; '.join(failures)}; {_NEXT_STEP}")
+
+
+def dial_error(error: Exception) -> str:
+    """Why an address could not be dialled, for people."""
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return "the name does not resolve"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _text(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What all clients of kafka-python are told. Raises UserError when nobody listens."""
+    # Its warnings are about what we say in one line, or mend by trying again.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    return {
+        "bootstrap_servers": listening(arguments.bootstrap, arguments.timeout),
+        "client_id": _CLIENT_ID,
+        "bootstrap_timeout_ms": int(arguments.timeout * 1000),
+        "reconnect_backoff_max_ms": 1000,
+    }
+
+
+@contextlib.contextmanager
+def admin_client(arguments: argparse.Namespace) -> Iterator[Any]:
+    """A KafkaAdminClient, closed at the end. Failures inside become UserErrors."""
+    from kafka import KafkaAdminClient
+
+    config = settings(arguments)
+    with (
+        told(arguments),
+        contextlib.closing(
+            KafkaAdminClient(request_timeout_ms=int(arguments.timeout * 1000), **config)
+        ) as client,
+    ):
+        yield client
+
+
+@contextlib.contextmanager
+def told(arguments: argparse.Namespace) -> Iterator[None]:
+    """Turn what kafka-python raises into one line with the next step."""
+    from kafka import errors
+
+    try:
+        yield
+    except errors.BrokerResponseError as error:
+        raise UserError(f"{error.message}: {plain(error.description)}") from None
+    except errors.KafkaError as error:
+        where = f"the cluster at {arguments.bootstrap}"
+        if not error.retriable:
+            raise UserError(f"{where} cannot be used: {plain(str(error))}") from None
+        raise UserError(
+            f"no answer from {where} within {arguments.timeout:g} s;"
+            f" `barnabas doctor --bootstrap {arguments.bootstrap}` looks for the reason"
+        ) from None
+
+
+def refuse(code: int, detail: str | None, what: str, next_step: str = "") -> None:
+    """Raise a UserError when an answer carries an error code."""
+    if code == 0:
+        return
+    from kafka import errors
+
+    error = errors.for_code(code)
+    said = plain(detail or error.description or "")
+    raise UserError(f"{what}: {error.message}: {said}{'; ' if next_step else ''}{next_step}")
+
+
+def plain(text: str | None) -> str:
+    """A sentence of somebody else's, as a part of ours."""
+    return " ".join((text or "").split()).rstrip(".")
+
+
+def key_values(pairs: list[str], flag: str) -> dict[str, str]:
+    """KEY=VALUE pairs of a flag that may be given again. Raises UserError."""
+    values = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"{flag} {pair!r}: expected KEY=VALUE", EXIT_USAGE)
+        values[key.strip()] = value
+    return values
+
+
+def count(text: str) -> int:
+    """The type of flags that count something."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 2**31 - 1):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, at least 1")
+    return int(text)

@@ -1,0 +1,198 @@
+"""`barnabas consume`: records become lines."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from barnabas.client_commands import positions, records
+from barnabas.client_commands.connection import add_flags, count, settings, told
+from barnabas.client_commands.positions import Position
+from server.commands.main import EXIT_OK, EXIT_USAGE, UserError
+
+_POLL_MS = 200
+_BATCH = 500
+
+
+def add_commands(commands: Any) -> None:
+    """Add `consume` to the parser."""
+    command = commands.add_parser(
+        "consume",
+        help="print the records of a topic",
+        description="Print the records that are in a topic now, and with --follow those that come.",
+    )
+    command.add_argument("topic", metavar="TOPIC")
+    command.add_argument(
+        "--from",
+        dest="start",
+        metavar="POSITION",
+        type=positions.parse,
+        default=Position("beginning"),
+        help=f"in each partition: {positions.EXPECTED} (beginning)",
+    )
+    command.add_argument(
+        "--to", dest="stop", metavar="POSITION", type=positions.parse, help="stop before it (end)"
+    )
+    command.add_argument("--follow", action="store_true", help="go on until Ctrl-C")
+    command.add_argument("--count", metavar="N", type=count, help="stop after N records")
+    command.add_argument(
+        "--partition", metavar="N[,N]", type=_partitions, help="only these partitions"
+    )
+    command.add_argument(
+        "--filter", metavar="TEXT", help="only records whose key or value holds this text"
+    )
+    command.add_argument("--format", choices=records.FORMATS, default="value")
+    command.add_argument(
+        "--key-separator", metavar="TEXT", default="\t", help="of key-value (a tab)"
+    )
+    command.add_argument(
+        "--group",
+        metavar="GROUP",
+        help="as a member of this group: begin where it stands, and commit what was printed",
+    )
+    add_flags(command)
+    command.set_defaults(run=_consume)
+
+
+def _partitions(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected numbers, as in 0,2")
+    return sorted({int(part) for part in parts})
+
+
+def _consume(arguments: argparse.Namespace) -> int:
+    from kafka import KafkaConsumer
+
+    _check(arguments)
+    with told(arguments):
+        consumer = KafkaConsumer(
+            group_id=arguments.group,
+            enable_auto_commit=False,
+            auto_offset_reset="latest" if arguments.start.kind == "end" else "earliest",
+            allow_auto_create_topics=False,
+            max_poll_records=_BATCH,
+            **settings(arguments),
+        )
+        with contextlib.closing(consumer):
+            _Reading(consumer, arguments).run()
+    return EXIT_OK
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.group is None:
+        return
+    if arguments.partition is not None or arguments.stop is not None:
+        raise UserError("--group: neither --partition nor --to goes with it", EXIT_USAGE)
+    if arguments.start.kind not in ("beginning", "end"):
+        raise UserError(
+            "--group: --from beginning or end is where a new group begins; `barnabas group"
+            " reset-offsets` moves one",
+            EXIT_USAGE,
+        )
+
+
+class _Reading:
+    """Polls and prints until each partition has reached its end, or enough was printed."""
+
+    def __init__(self, consumer: Any, arguments: argparse.Namespace) -> None:
+        self._consumer = consumer
+        self._arguments = arguments
+        self._ends: dict[Any, int] = {}
+        self._left: int | None = arguments.count
+        self._is_wanted = _filter(arguments.filter)
+        self._form = "json" if arguments.json else arguments.format
+        self._separator = arguments.key_separator.encode()
+
+    def run(self) -> None:
+        partitions = self._known_partitions()
+        if self._arguments.group is None:
+            self._consumer.assign(partitions)
+            self._seek(partitions)
+        else:
+            self._consumer.subscribe([self._arguments.topic])
+        while self._left != 0 and not self._is_done():
+            batches = self._consumer.poll(_POLL_MS)
+            for partition, batch in batches.items():
+                self._print(partition, batch)
+            sys.stdout.buffer.flush()
+
+    def _known_partitions(self) -> list[Any]:
+        from kafka import TopicPartition
+
+        topic = self._arguments.topic
+        found = self._consumer.partitions_for_topic(topic)
+        if not found:
+            raise UserError(f"no topic {topic!r}: `barnabas topic list` shows what is there")
+        wanted = self._arguments.partition or sorted(found)
+        if missing := [number for number in wanted if number not in found]:
+            raise UserError(
+                f"topic {topic!r} has no partition {missing[0]}: it has 0 to {max(found)}"
+            )
+        return [TopicPartition(topic, number) for number in wanted]
+
+    def _seek(self, partitions: list[Any]) -> None:
+        begins = self._consumer.beginning_offsets(partitions)
+        ends = self._consumer.end_offsets(partitions)
+        starts = self._offsets(self._arguments.start, begins, ends)
+        for partition, offset in starts.items():
+            self._consumer.seek(partition, offset)
+        stop = self._arguments.stop
+        if stop is not None:
+            self._ends = self._offsets(stop, begins, ends)
+            if self._arguments.follow and stop.kind == "offset":
+                self._ends = dict.fromkeys(partitions, stop.number)
+        elif not self._arguments.follow:
+            self._ends = ends
+
+    def _offsets(
+        self, position: Position, begins: dict[Any, int], ends: dict[Any, int]
+    ) -> dict[Any, int]:
+        found: dict[Any, Any] = {}
+        if position.kind == "time":
+            found = self._consumer.offsets_for_times(dict.fromkeys(begins, position.number))
+        at_time = {p: None if place is None else place.offset for p, place in found.items()}
+        return {p: positions.offset(position, begins[p], ends[p], at_time.get(p)) for p in begins}
+
+    def _is_done(self) -> bool:
+        """Whether all partitions of ours are read to the end that was set for them."""
+        assigned = self._consumer.assignment()
+        if not self._ends and self._arguments.follow:
+            return False
+        if new := [partition for partition in assigned if partition not in self._ends]:
+            self._ends |= self._consumer.end_offsets(new)  # as a member of a group
+        return bool(assigned) and all(
+            (self._consumer.position(partition, _POLL_MS) or 0) >= self._ends[partition]
+            for partition in assigned
+        )
+
+    def _print(self, partition: Any, batch: list[Any]) -> None:
+        end = self._ends.get(partition)
+        last = None
+        for record in batch:
+            if self._left == 0 or (end is not None and record.offset >= end):
+                break
+            last = record
+            if self._is_wanted(record):
+                sys.stdout.buffer.write(records.render(record, self._form, self._separator))
+                if self._left is not None:
+                    self._left -= 1
+        if last is not None and self._arguments.group is not None:
+            self._commit(partition, last)
+
+    def _commit(self, partition: Any, record: Any) -> None:
+        from kafka import OffsetAndMetadata
+
+        sys.stdout.buffer.flush()  # printed before it counts as read
+        place = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
+        self._consumer.commit({partition: place})
+
+
+def _filter(text: str | None) -> Callable[[Any], bool]:
+    if text is None:
+        return lambda _record: True
+    wanted = text.encode()
+    return lambda record: wanted in (record.value or b"") or wanted in (record.key or b"")

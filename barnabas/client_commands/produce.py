@@ -1,0 +1,201 @@
+"""`barnabas produce`: lines become records."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from barnabas.client_commands import records
+from barnabas.client_commands.connection import (
+    add_flags,
+    count,
+    key_values,
+    plain,
+    settings,
+    told,
+)
+from barnabas.client_commands.output import print_json
+from server.commands.main import EXIT_OK, EXIT_USAGE, UserError
+
+# The client keeps what it has not sent in memory, without a bound of its own.
+_IN_FLIGHT = 10_000
+_MAX_REQUEST = 2**30  # what is too large is for the broker to say
+
+
+def add_commands(commands: Any) -> None:
+    """Add `produce` to the parser."""
+    command = commands.add_parser(
+        "produce",
+        help="write lines of standard input or a file to a topic",
+        description="Write each line of standard input as a record.",
+    )
+    command.add_argument("topic", metavar="TOPIC")
+    command.add_argument("--file", metavar="FILE", type=Path, help="read lines of this file")
+    command.add_argument(
+        "--format",
+        choices=["lines", "json"],
+        default="lines",
+        help='json: each line is {"key", "value", "headers", "partition", "timestamp"}',
+    )
+    command.add_argument(
+        "--key-separator", metavar="TEXT", help="what stands between key and value (`:`)"
+    )
+    command.add_argument("--key", metavar="TEXT", help="the key of every record")
+    command.add_argument(
+        "--header",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="a header of every record; may be given again",
+    )
+    command.add_argument("--partition", metavar="N", type=_partition, help="(chosen by the key)")
+    command.add_argument("--acks", choices=["all", "1", "0"], default="all")
+    command.add_argument("--compression", choices=["none", "gzip", "snappy", "lz4", "zstd"])
+    add_flags(command)
+    command.set_defaults(run=_produce)
+
+
+def _partition(text: str) -> int:
+    return 0 if text == "0" else count(text)
+
+
+class _Written:
+    """What the broker acknowledged: the first and last offset of each partition; or its refusal."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.offsets: dict[int, tuple[int, int]] = {}
+        self.failure: Exception | None = None
+
+    def on_success(self, metadata: Any) -> None:
+        self.records += 1
+        partition, offset = metadata.partition, metadata.offset
+        first, last = self.offsets.get(partition, (offset, offset))
+        self.offsets[partition] = (min(first, offset), max(last, offset))
+
+    def on_failure(self, failure: Exception) -> None:
+        self.failure = self.failure or failure
+
+
+def _produce(arguments: argparse.Namespace) -> int:
+    from kafka import KafkaProducer
+
+    separator = arguments.key_separator
+    if separator == "" or (separator and (arguments.key or arguments.format == "json")):
+        raise UserError(
+            "--key-separator: expected text that stands between key and value of each line, and"
+            " neither --key nor --format json",
+            EXIT_USAGE,
+        )
+    headers = [(k, v.encode()) for k, v in key_values(arguments.header, "--header").items()]
+    written = _Written()
+    with _lines(arguments.file) as lines, told(arguments):
+        wait_ms = int(arguments.timeout * 1000)
+        producer = KafkaProducer(
+            acks=arguments.acks if arguments.acks == "all" else int(arguments.acks),
+            enable_idempotence=arguments.acks == "all",
+            compression_type=None if arguments.compression == "none" else arguments.compression,
+            max_request_size=_MAX_REQUEST,
+            max_block_ms=wait_ms,
+            request_timeout_ms=wait_ms,
+            delivery_timeout_ms=wait_ms + 100,
+            linger_ms=5,
+            **settings(arguments),
+        )
+        with contextlib.closing(producer):
+            for number, line in enumerate(lines, 1):
+                record = _record(line.rstrip(b"\r\n"), number, arguments, written)
+                _send(producer, arguments, record, headers, written)
+                if number % _IN_FLIGHT == 0:
+                    producer.flush()
+                if written.failure is not None:
+                    break
+            producer.flush()
+    return _result(arguments, written)
+
+
+@contextlib.contextmanager
+def _lines(file: Path | None) -> Iterator[BinaryIO]:
+    if file is None:
+        yield sys.stdin.buffer
+        return
+    try:
+        opened = file.open("rb")
+    except OSError as error:
+        raise UserError(f"--file {file} cannot be read: {error.strerror}") from None
+    with opened:
+        yield opened
+
+
+def _record(
+    line: bytes, number: int, arguments: argparse.Namespace, written: _Written
+) -> records.NewRecord:
+    try:
+        if arguments.format == "json":
+            return records.parse_json(line)
+        separator = arguments.key_separator
+        return records.parse_line(line, separator.encode() if separator else None)
+    except records.BadLine as error:
+        raise UserError(f"line {number}: {error}; the lines before it were sent") from None
+
+
+def _send(
+    producer: Any,
+    arguments: argparse.Namespace,
+    record: records.NewRecord,
+    headers: list[tuple[str, bytes]],
+    written: _Written,
+) -> None:
+    from kafka.errors import KafkaTimeoutError
+
+    key = arguments.key.encode() if arguments.key is not None else record.key
+    partition = record.partition if record.partition is not None else arguments.partition
+    try:
+        future = producer.send(
+            arguments.topic,
+            value=record.value,
+            key=key,
+            headers=[*headers, *record.headers],
+            partition=partition,
+            timestamp_ms=record.timestamp,
+        )
+    except KafkaTimeoutError:
+        raise UserError(
+            f"topic {arguments.topic!r} is not there, or has no leader: `barnabas topic create"
+            f" {arguments.topic}` makes it"
+        ) from None
+    except (AssertionError, ValueError) as error:
+        raise UserError(f"topic {arguments.topic!r}: {plain(str(error))}") from None
+    future.add_callback(written.on_success)
+    future.add_errback(written.on_failure)
+
+
+def _result(arguments: argparse.Namespace, written: _Written) -> int:
+    failure = written.failure
+    if failure is not None:
+        name = getattr(failure, "message", None) or type(failure).__name__
+        said = plain(getattr(failure, "description", None) or str(failure))
+        raise UserError(
+            f"topic {arguments.topic!r}: {name}: {said}; {written.records} records were written"
+        )
+    if arguments.json:
+        places = {
+            str(partition): {"first_offset": first, "last_offset": last}
+            for partition, (first, last) in sorted(written.offsets.items())
+        }
+        print_json({"topic": arguments.topic, "records": written.records, "partitions": places})
+        return EXIT_OK
+    where = ", ".join(
+        f"{partition}: {first}" + (f" to {last}" if last > first else "")
+        for partition, (first, last) in sorted(written.offsets.items())
+    )
+    plural = "" if written.records == 1 else "s"
+    print(
+        f"{written.records} record{plural} to {arguments.topic}"
+        + (f" (partition and offset {where})" if where and arguments.acks != "0" else "")
+    )
+    return EXIT_OK

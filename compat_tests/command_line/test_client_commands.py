@@ -1,0 +1,247 @@
+"""`barnabas topic`, `produce`, `consume` and the like: what people would use kcat and Java for.
+
+They are clients of any cluster: `--broker kafka` runs the same tests against Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compat_tests.support.cli import BARNABAS, assert_one_clear_line, heed_signals, run
+from compat_tests.support.ports import free_ports
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def cli(bootstrap: str) -> Cli:
+    """Runs a client command on the broker under test: `cli("topic", "list")`."""
+
+    def call(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        return run(*arguments, "--bootstrap", bootstrap, stdin=stdin)
+
+    return call
+
+
+@pytest.fixture
+def ok(cli: Cli) -> Callable[..., str]:
+    """The same, which must succeed and say nothing on stderr; returns what it printed."""
+
+    def call(*arguments: str, stdin: str | None = None) -> str:
+        done = cli(*arguments, stdin=stdin)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        return done.stdout
+
+    return call
+
+
+Ok = Callable[..., str]
+
+
+def in_order(topic: str, *arguments: str) -> list[str]:
+    return ["consume", topic, "--format", "json", *arguments]
+
+
+def lines_of(printed: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in printed.splitlines()]
+
+
+# ---- topics
+
+
+def test_a_topic_from_create_to_delete(ok: Ok, topic_name: str) -> None:
+    create = ("topic", "create", topic_name, "--partitions", "2", "--config", "retention.ms=60000")
+    assert ok(*create) == f"created topic {topic_name}\n"
+    assert f"{topic_name}\t2\t1" in ok("topic", "list").splitlines()
+    (found,) = json.loads(ok("topic", "describe", topic_name, "--json"))
+    assert found["configs"]["retention.ms"] == "60000"
+    assert [p["partition"] for p in found["partitions"]] == [0, 1]
+    ok("topic", "alter", topic_name, "--partitions", "3", "--delete-config", "retention.ms")
+    (found,) = json.loads(ok("topic", "describe", topic_name, "--json"))
+    assert len(found["partitions"]) == 3
+    assert "retention.ms" not in found["configs"]
+    assert ok("topic", "delete", topic_name) == f"deleted topic {topic_name}\n"
+    assert topic_name not in ok("topic", "list")
+
+
+def test_mistakes_with_topics_are_one_line(cli: Cli, ok: Ok, topic_name: str) -> None:
+    ok("topic", "create", topic_name)
+    assert_one_clear_line(cli("topic", "create", topic_name), 1, "EXISTS", "--if-not-exists")
+    assert ok("topic", "create", topic_name, "--if-not-exists") == ""
+    assert_one_clear_line(cli("topic", "create", "a b"), 1, "INVALID_TOPIC")
+    wrong = cli("topic", "alter", topic_name, "--config", "no.such.key=1")
+    assert_one_clear_line(wrong, 1, "no.such.key")
+    assert_one_clear_line(cli("topic", "alter", topic_name), 2, "--partitions")
+    fewer = cli("topic", "alter", topic_name, "--partitions", "1")
+    assert_one_clear_line(fewer, 1, "INVALID_PARTITIONS")
+    missing = topic_name + "-missing"
+    for action in (("describe",), ("delete",), ("alter", "--partitions", "2")):
+        done = cli("topic", action[0], missing, *action[1:])
+        assert_one_clear_line(done, 1, missing, "UNKNOWN_TOPIC", "barnabas topic list")
+    assert ok("topic", "delete", missing, "--if-exists") == ""
+
+
+# ---- records
+
+
+def test_lines_become_records_and_lines_again(ok: Ok, topic_name: str) -> None:
+    ok("topic", "create", topic_name)
+    said = ok("produce", topic_name, stdin="one\ntwo\nthree")
+    assert said == f"3 records to {topic_name} (partition and offset 0: 0 to 2)\n"
+    assert ok("consume", topic_name) == "one\ntwo\nthree\n"
+    assert ok("produce", topic_name, stdin="") == f"0 records to {topic_name}\n"
+
+
+def test_keys_headers_and_files(ok: Ok, topic_name: str, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"k1:v:1\r\nk2:\n")
+    ok("topic", "create", topic_name)
+    flags = ("--key-separator", ":", "--header", "a=1", "--header", "b=x=y", "--partition", "0")
+    answer = ok("produce", topic_name, "--file", str(tmp_path / "lines"), *flags, "--json")
+    assert json.loads(answer) == {
+        "topic": topic_name,
+        "records": 2,
+        "partitions": {"0": {"first_offset": 0, "last_offset": 1}},
+    }
+    assert ok("consume", topic_name, "--format", "key-value") == "k1\tv:1\nk2\t\n"
+    assert ok("consume", topic_name, "--format", "hex") == "0:0\t6b31\t763a31\n0:1\t6b32\t\n"
+    (first, _second) = lines_of(ok(*in_order(topic_name)))
+    assert first["headers"] == [["a", "1"], ["b", "x=y"]]
+
+
+def test_json_lines_carry_a_topic_into_another(ok: Ok, topic_name: str) -> None:
+    copy = topic_name + "-copy"
+    ok("topic", "create", topic_name, copy, "--partitions", "2")
+    given = [
+        {"key": "k", "value": "v", "headers": [["h", "1"]], "partition": 1, "timestamp": 1000},
+        {"key": {"base64": "/w=="}, "value": None, "headers": [], "partition": 1, "timestamp": 5},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in given)
+    ok("produce", topic_name, "--format", "json", stdin=text)
+    printed = ok(*in_order(topic_name))
+    assert [{k: line[k] for k in given[0]} for line in lines_of(printed)] == given
+    ok("produce", copy, "--format", "json", stdin=printed)
+    copied = lines_of(ok(*in_order(copy)))
+    assert [line | {"topic": topic_name} for line in copied] == lines_of(printed)
+
+
+def test_from_to_count_filter_and_partition_choose(ok: Ok, topic_name: str) -> None:
+    ok("topic", "create", topic_name, "--partitions", "2")
+    lines = [{"value": f"v{i}", "partition": 0, "timestamp": 1000 * i} for i in range(10)]
+    lines.append({"value": "other", "partition": 1, "timestamp": 0})
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    ok("produce", topic_name, "--format", "json", stdin=text)
+
+    def values(*flags: str) -> list[str]:
+        return ok("consume", topic_name, *flags).split()
+
+    zero = ("--partition", "0")
+    assert values("--partition", "1") == ["other"]
+    assert values(*zero, "--from", "8") == ["v8", "v9"]
+    assert values(*zero, "--from", "-1") == ["v9"]
+    assert values(*zero, "--from", "end") == []
+    assert values(*zero, "--from", "2", "--to", "4") == ["v2", "v3"]
+    assert values(*zero, "--from", "1970-01-01T00:00:06.5Z", "--to", "-1") == ["v7", "v8"]
+    assert values("--count", "1", *zero) == ["v0"]
+    assert values("--filter", "the") == ["other"]
+
+
+def test_a_group_goes_on_where_it_stood(ok: Ok, topic_name: str, group_name: str) -> None:
+    ok("topic", "create", topic_name)
+    ok("produce", topic_name, stdin="a\nb\nc\n")
+    group = ("--group", group_name)
+    assert ok("consume", topic_name, *group, "--count", "2") == "a\nb\n"
+    assert ok("consume", topic_name, *group) == "c\n"
+    assert ok("consume", topic_name, *group) == ""
+
+
+def test_follow_prints_what_comes_and_ctrl_c_ends_it_quietly(
+    ok: Ok, bootstrap: str, topic_name: str
+) -> None:
+    ok("topic", "create", topic_name)
+    ok("produce", topic_name, stdin="before\n")
+    process = subprocess.Popen(
+        [*BARNABAS, "consume", topic_name, "--follow", "--bootstrap", bootstrap],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_signals,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "before\n"
+    ok("produce", topic_name, stdin="after\n")
+    assert process.stdout.readline() == "after\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_a_closed_pipe_is_no_error(ok: Ok, bootstrap: str, topic_name: str) -> None:
+    ok("topic", "create", topic_name)
+    ok("produce", topic_name, stdin="a line that fills the pipe\n" * 20_000)
+    process = subprocess.Popen(
+        [*BARNABAS, "consume", topic_name, "--bootstrap", bootstrap],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"a line that fills the pipe\n"
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(30) == 0
+
+
+def test_mistakes_with_records_are_one_line(cli: Cli, ok: Ok, topic_name: str) -> None:
+    ok("topic", "create", topic_name, "--config", "max.message.bytes=1000")
+    assert_one_clear_line(cli("consume", topic_name + "-no"), 1, "no topic", "topic list")
+    assert_one_clear_line(cli("consume", topic_name, "--partition", "7"), 1, "0 to 0")
+    done = cli("produce", topic_name, "--key-separator", ":", stdin="a:b\nnone\n")
+    assert_one_clear_line(done, 1, "line 2", "':'")
+    assert ok("consume", topic_name) == "b\n"
+    done = cli("produce", topic_name, "--format", "json", stdin='{"vlaue": 1}\n')
+    assert_one_clear_line(done, 1, "line 1", "vlaue")
+    done = cli("produce", topic_name, stdin="x" * 5000 + "\n")
+    assert_one_clear_line(done, 1, "0 records were written")
+    assert_one_clear_line(cli("produce", topic_name, "--file", "/no/such"), 1, "/no/such")
+    assert_one_clear_line(cli("produce", topic_name, "--header", "a", stdin=""), 2, "KEY=VALUE")
+    assert_one_clear_line(cli("consume", topic_name, "--group", "g", "--from", "3"), 2, "--group")
+
+
+# ---- the cluster that is not there
+
+
+@pytest.mark.parametrize(
+    "command", [("topic", "list"), ("produce", "t"), ("consume", "t")], ids=lambda c: str(c[0])
+)
+def test_nobody_there_is_one_line_with_the_next_step(command: tuple[str, ...]) -> None:
+    (port,) = free_ports(1)
+    done = run(*command, "--bootstrap", f"127.0.0.1:{port}", stdin="")
+    assert_one_clear_line(done, 1, f"127.0.0.1:{port}", "refused", "barnabas start")
+    assert_one_clear_line(run(*command, "--bootstrap", "nonsense", stdin=""), 2, "--bootstrap")
+
+
+def test_all_addresses_are_tried(bootstrap: str) -> None:
+    (port,) = free_ports(1)
+    done = run("topic", "list", "--json", "--bootstrap", f"127.0.0.1:{port},{bootstrap}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert isinstance(json.loads(done.stdout), list)
+
+
+def test_the_client_library_is_not_imported_to_start_or_to_help() -> None:
+    program = (
+        "import sys, barnabas.__main__ as m; sys.argv = ['barnabas', 'version']; m.main();"
+        "assert 'kafka' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    version = run("--version")
+    assert version.returncode == 0
+    assert version.stdout == run("version").stdout

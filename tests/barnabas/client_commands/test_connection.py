@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from barnabas.client_commands.connection import addresses, key_values, listening
+from server.commands.main import UserError
+
+
+def test_the_addresses_of_a_bootstrap_list() -> None:
+    assert addresses("a:1, [::1]:2,") == [("a", 1), ("::1", 2)]
+    for wrong in ("", "a", "a:b", "a:99999"):
+        with pytest.raises(UserError, match="--bootstrap"):
+            addresses(wrong)
+
+
+def test_the_first_address_that_listens_is_found_and_none_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert listening(f"127.0.0.1:1,127.0.0.1:{port}", 1.0) == [f"127.0.0.1:{port}"]
+    with pytest.raises(UserError, match=r"127.0.0.1:1: Connection refused; .*`barnabas start`"):
+        listening("127.0.0.1:1", 1.0)
+
+
+def test_pairs() -> None:
+    assert key_values(["a=1", "b=x=y", "c="], "--config") == {"a": "1", "b": "x=y", "c": ""}
+    with pytest.raises(UserError, match="--config 'a': expected KEY=VALUE"):
+        key_values(["a"], "--config")
