@@ -13,7 +13,8 @@ import timeit
 from collections.abc import Callable
 from pathlib import Path
 
-from storage.log.producer_state import AppendOrigin, ProducerStateManager
+from storage.log.append_source import AppendOrigin
+from storage.log.producer_state import ProducerStateManager
 from storage.segments.index import OffsetIndex
 from wire.crc import crc32c
 from wire.primitives import TopicPartition

@@ -3,6 +3,21 @@
 Two paths. `validate_producer_batch` judges by header and checksum and is run for each batch;
 `validate_records` opens the batch and is run only where a topic's rules need the records. Callers
 import both from `wire.records`.
+
+The first checks the body for plausibility, which is less than Kafka does: it reads every record of
+every batch. Here the records of a batch of at most 16 must have the offset deltas 0, 1, 2, ...,
+well-formed fields, header keys, and fill the batch; of a larger batch the first two are looked at.
+So bodies of large batches that are malformed further in, under a right CRC, are stored as sent and
+fail in the consumer. The max timestamp is the header's word too (Kafka recomputes it). The second
+checks everything.
+
+A compressed batch must start with its codec's magic. With `open_compressed` it is decompressed to
+its end as well (in C, a piece at a time), so that no consumer meets data that cannot be, and what
+comes out is held to what an uncompressed batch is.
+
+Two strictnesses Kafka lacks: there, a CreateTime topic accepts a batch that claims LogAppendTime
+(and clears the bit) while its records' times are in bounds; and attribute bits 6 to 15, which no
+producer sets, are ignored.
 """
 
 from __future__ import annotations
@@ -69,22 +84,8 @@ def validate_producer_batch(
     unknown attribute, sequences where there is a producer id, or when it is cut short (Kafka's
     iterator finds no batch then); MESSAGE_TOO_LARGE; CORRUPT_MESSAGE when the CRC differs;
     UNSUPPORTED_COMPRESSION_TYPE for an unknown codec, or for zstd before Produce v7 (KIP-110);
-    INVALID_TIMESTAMP when the producer claims LogAppendTime.
-
-    Then the body is checked for plausibility, which is less than Kafka does: it reads every record
-    of every batch. Here the records of a batch of at most 16 must have the offset deltas 0, 1, 2,
-    ..., well-formed fields, header keys, and fill the batch; of a larger batch the first two are
-    looked at. So bodies of large batches that are malformed further in, under a right CRC, are
-    stored as sent and fail in the consumer. The max timestamp is the header's word too (Kafka
-    recomputes it). `validate_records` checks everything.
-
-    A compressed batch must start with its codec's magic. With `open_compressed` it is decompressed
-    to its end as well (in C, a piece at a time), so that no consumer meets data that cannot be,
-    and what comes out is held to what an uncompressed batch is.
-
-    Two strictnesses Kafka lacks: there, a CreateTime topic accepts a batch that claims
-    LogAppendTime (and clears the bit) while its records' times are in bounds; and attribute bits
-    6 to 15, which no producer sets, are ignored.
+    INVALID_TIMESTAMP when the producer claims LogAppendTime. Then a look at the body: see the
+    module.
 
     Budget beside the CRC: 3 µs for one record, 4 µs for a large batch, 20 µs for 16 records.
     Decompression (`open_compressed`): 10 to 60 µs for 16 KB of records, by codec.

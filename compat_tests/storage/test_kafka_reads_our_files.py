@@ -19,7 +19,8 @@ from compat_tests.support.java_tools import JavaTools
 from compat_tests.support.require import require
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
-from storage.log.partition_log import FROM_COORDINATOR, PartitionLog
+from storage.log.append_source import FROM_COORDINATOR
+from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
 from wire.primitives import TopicPartition
 from wire.records import (

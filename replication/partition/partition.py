@@ -60,7 +60,8 @@ from wire.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from replication.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration
     from storage.config import Clock
-    from storage.log.partition_log import AppendSource, LogAppendInfo, PartitionLog
+    from storage.log.append_source import AppendSource
+    from storage.log.partition_log import LogAppendInfo, PartitionLog
     from wire.primitives import TopicPartition
 
 logger = logging.getLogger(__name__)

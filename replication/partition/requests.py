@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from storage.log.append import FROM_CLIENT, AppendSource
+from storage.log.append_source import FROM_CLIENT, AppendSource
 from wire.errors import ErrorCode
 from wire.primitives import (
     EARLIEST_LOCAL_TIMESTAMP,

@@ -48,7 +48,8 @@ from replication.raft.voter_set import VoterHistory, VoterSet
 from storage import files
 from storage.config import Clock, LogConfig
 from storage.environment import LogEnvironment
-from storage.log.partition_log import FROM_RAFT, PartitionLog
+from storage.log.append_source import FROM_RAFT
+from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
 from wire.errors import KafkaError
 from wire.primitives import METADATA_TOPIC, METADATA_TOPIC_ID, TopicPartition

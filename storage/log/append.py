@@ -15,11 +15,10 @@ Gaps: the header's max timestamp is believed where no rule opens the records; Ka
 from __future__ import annotations
 
 from struct import Struct
-from typing import NamedTuple
 
 from storage.config import LogConfig
 from storage.files import Buffer
-from storage.log.producer_state import AppendOrigin
+from storage.log.append_source import AppendOrigin, AppendSource
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.record_batch import (
     BATCH_OVERHEAD,
@@ -32,21 +31,6 @@ from wire.record_batch import (
     with_log_append_time,
 )
 from wire.record_checks import needs_timestamp_check, validate_producer_batch, validate_records
-
-
-class AppendSource(NamedTuple):
-    """Who sent a batch, and so how much of it is checked."""
-
-    origin: AppendOrigin = AppendOrigin.CLIENT
-    request_version: int = 99
-    """Of the Produce request: before 7 there is no zstd (KIP-110)."""
-    opens_compressed: bool = False
-    """Whether a compressed batch is decompressed to see that consumers can (as Kafka does)."""
-
-
-FROM_CLIENT = AppendSource()
-FROM_COORDINATOR = AppendSource(AppendOrigin.COORDINATOR)
-FROM_RAFT = AppendSource(AppendOrigin.RAFT)
 
 PreparedBatch = tuple[BatchHeader, Buffer, int]
 """Header, bytes to write (the first 16 are stamped later), log append time or -1."""

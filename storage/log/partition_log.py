@@ -38,27 +38,25 @@ from storage.config import LogConfig
 from storage.environment import LogEnvironment
 from storage.log import retention
 from storage.log.append import (
-    FROM_CLIENT,
-    FROM_COORDINATOR,
-    FROM_RAFT,
-    AppendSource,
     PreparedBatch,
     base_offset,
     check_follower_batches,
     prepare_batch,
     start_of_batch_around,
 )
+from storage.log.append_source import (
+    FROM_CLIENT,
+    FROM_COORDINATOR,
+    FROM_RAFT,
+    AppendOrigin,
+    AppendSource,
+)
 from storage.log.follower_append import write_given
 from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.log_reader import LogReader
 from storage.log.log_sync import LogSync
 from storage.log.producer_replay import note_batch, read_marker
-from storage.log.producer_state import (
-    AppendOrigin,
-    BatchMetadata,
-    ProducerStateEntry,
-    ProducerStateManager,
-)
+from storage.log.producer_state import BatchMetadata, ProducerStateEntry, ProducerStateManager
 from storage.log.results import LogAppendInfo, LogView, ReadResult, new_view
 from storage.log.truncation import Cut, FilesBehind, plan_cut, plan_new_start
 from storage.segments.log_segments import LogSegments, make_segment

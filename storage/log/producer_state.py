@@ -32,11 +32,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from contextlib import suppress
-from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
 from storage import files
+from storage.log.append_source import AppendOrigin
 from storage.log.producer_snapshot import (
     NONE,
     SNAPSHOT_SUFFIX,
@@ -55,7 +55,6 @@ from wire.record_batch import SEQUENCE_MAX, BatchHeader
 logger = logging.getLogger(__name__)
 
 __all__ = [
-    "AppendOrigin",
     "BatchMetadata",
     "CompletedTxn",
     "ProducerStateEntry",
@@ -64,15 +63,6 @@ __all__ = [
 ]
 
 EXPIRATION_MS = 24 * 60 * 60 * 1000
-
-
-class AppendOrigin(Enum):
-    """Who appends, which decides how much is checked."""
-
-    CLIENT = "client"
-    COORDINATOR = "coordinator"
-    REPLICATION = "replication"
-    RAFT = "raft"
 
 
 class CompletedTxn(NamedTuple):

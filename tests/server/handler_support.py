@@ -26,6 +26,7 @@ from storage.config import LogConfig
 from tests.server.wire_client import request_bytes
 from wire.errors import ErrorCode, KafkaError
 from wire.frame import decode_response_header
+from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
 from wire.schema import RESPONSES, Request
 
 NODE = 1
@@ -75,6 +76,18 @@ def image_of(*topics: TopicImage, brokers: Any = (), offset: int = 42) -> Metada
         topics_by_name={t.name: t for t in topics},
         topics_by_id={t.topic_id: t for t in topics},
     )
+
+
+def create_topics() -> CreateTopicsRequest:
+    topic = CreateTopicsRequest.Topic(
+        name="orders", num_partitions=3, replication_factor=1, assignments=[], configs=[]
+    )
+    return CreateTopicsRequest(topics=[topic], timeout_ms=1000, validate_only=False)
+
+
+def created(code: int = 0) -> CreateTopicsResponse:
+    topic = CreateTopicsResponse.Topic(name="orders", error_code=code, error_message=None)
+    return CreateTopicsResponse(topics=[topic])
 
 
 class FakeReplicaManager:

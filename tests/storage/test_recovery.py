@@ -16,7 +16,8 @@ import pytest
 from storage import files
 from storage.checkpoint import LEADER_EPOCH_CHECKPOINT
 from storage.config import LogConfig
-from storage.log.partition_log import FROM_COORDINATOR, PartitionLog
+from storage.log.append_source import FROM_COORDINATOR
+from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
 from tests.storage.log_support import (
     PARTITION,

@@ -24,7 +24,7 @@ from replication.partition.partition import Partition
 from replication.partition.requests import AlteredIsr, FetchPartition, IsrChange
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
-from storage.log.partition_log import FROM_CLIENT
+from storage.log.append_source import FROM_CLIENT
 from storage.recovery import open_log
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition

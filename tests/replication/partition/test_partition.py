@@ -18,13 +18,8 @@ from replication.partition.partition import Partition
 from replication.partition.requests import FetchPartition, FetchResult, IsolationLevel
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
-from storage.log.partition_log import (
-    FROM_CLIENT,
-    FROM_COORDINATOR,
-    AppendSource,
-    LogAppendInfo,
-    PartitionLog,
-)
+from storage.log.append_source import FROM_CLIENT, FROM_COORDINATOR, AppendSource
+from storage.log.partition_log import LogAppendInfo, PartitionLog
 from storage.recovery import open_log
 from wire.control_records import ControlRecordType, EndTxnMarker, encode_end_txn_marker
 from wire.errors import ErrorCode, KafkaError

@@ -17,13 +17,10 @@ from server.network.socket_server import SocketServer, SocketServerConfig, monot
 from server.peers import envelope
 from server.peers.controller_channel import ControllerChannel
 from server.peers.peer_client import PeerClient, PeerError
-from tests.server.handler_support import Asked, FakeBroker, image_of
+from tests.server.handler_support import FakeBroker, create_topics, created, image_of
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import (
     CreateTopicsRequest,
-    CreateTopicsResponse,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
 )
 from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from wire.messages.quorum import (
@@ -127,18 +124,6 @@ def heartbeat_answer(code: int = 0) -> BrokerHeartbeatResponse:
     return BrokerHeartbeatResponse(
         error_code=code, is_caught_up=True, is_fenced=False, should_shut_down=False
     )
-
-
-def create_topics() -> CreateTopicsRequest:
-    topic = CreateTopicsRequest.Topic(
-        name="orders", num_partitions=3, replication_factor=1, assignments=[], configs=[]
-    )
-    return CreateTopicsRequest(topics=[topic], timeout_ms=1000, validate_only=False)
-
-
-def created(code: int = 0) -> CreateTopicsResponse:
-    topic = CreateTopicsResponse.Topic(name="orders", error_code=code, error_message=None)
-    return CreateTopicsResponse(topics=[topic])
 
 
 def sealed(response: Any, version: int) -> EnvelopeResponse:
@@ -346,84 +331,7 @@ def test_a_callback_that_raises_harms_nobody(caplog):
     assert "completion failed" in caplog.text
 
 
-# ---- the envelope's other end
-
-
-def controller_listener() -> Asked:
-    broker = FakeBroker(image_of())
-    broker.role = "controller"
-    return Asked(broker)
-
-
-def open_envelope(request: Any, context: ControllerContext, answer: EnvelopeResponse) -> Any:
-    return envelope.unwrap(request, context.api_version, answer)
-
-
-def test_the_request_inside_is_decided_as_if_the_client_had_come_itself():
-    asked = controller_listener()
-    wrapped = envelope.wrap(create_topics(), CLIENT)
-    assert asked.ask(wrapped, 0) is None
-    request, on_complete, context = asked.broker.controller.submitted.popleft()
-    assert request.topics[0].name == "orders"
-    assert context == CLIENT
-    on_complete(created(ErrorCode.INVALID_REPLICATION_FACTOR))
-    answer = open_envelope(create_topics(), CLIENT, asked.received(wrapped, 0))
-    assert answer.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
-
-
-def test_a_refusal_of_the_controller_is_the_clients_answer():
-    asked = controller_listener()
-    request = ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=1000)
-    wrapped = envelope.wrap(request, CLIENT._replace(api_version=2))
-    asked.send(wrapped, 0)
-    _, on_complete, _ = asked.broker.controller.submitted.popleft()
-    on_complete(KafkaError(ErrorCode.POLICY_VIOLATION, "no"))
-    answer = envelope.unwrap(request, 2, asked.received(wrapped, 0))
-    assert isinstance(answer, ElectLeadersResponse)
-    assert answer.error_code == ErrorCode.POLICY_VIOLATION
-
-
-def test_a_controller_that_is_not_active_says_so_on_the_envelope():
-    asked = controller_listener()
-    wrapped = envelope.wrap(create_topics(), CLIENT)
-    asked.send(wrapped, 0)
-    _, on_complete, _ = asked.broker.controller.submitted.popleft()
-    on_complete(NOT_CONTROLLER)
-    answer = asked.received(wrapped, 0)
-    assert (answer.error_code, answer.response_data) == (ErrorCode.NOT_CONTROLLER, None)
-
-
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        ({"request_principal": None}, ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE),
-        ({"request_principal": b"\0\7x"}, ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE),
-        ({"request_principal": b"\0\0\xff"}, ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE),
-        ({"client_host_address": b"12345"}, ErrorCode.INVALID_REQUEST),
-        ({"request_data": b""}, ErrorCode.UNSUPPORTED_VERSION),
-        ({"request_data": b"\0\x13\0\x63\0\0\0\0\xff\xff\0"}, ErrorCode.UNSUPPORTED_VERSION),
-        ({"request_data": b"\0\x13\0\x05\0\0\0\0\xff\xff\0\x7f"}, ErrorCode.UNSUPPORTED_VERSION),
-        ({"request_data": b"\0\x12\0\0\0\0\0\0\xff\xff"}, ErrorCode.INVALID_REQUEST),
-        ({"request_data": b"\0\x3a\0\0\0\0\0\0\xff\xff\0"}, ErrorCode.INVALID_REQUEST),
-    ],
-)
-def test_what_is_wrong_with_an_envelope_is_the_envelopes_error(change, code):
-    asked = controller_listener()
-    wrapped = envelope.wrap(create_topics(), CLIENT)
-    for name, value in change.items():
-        setattr(wrapped, name, value)
-    answer = asked.ask(wrapped, 0)
-    assert (ErrorCode(answer.error_code), answer.response_data) == (code, None)
-    assert not asked.broker.controller.submitted
-
-
-def test_a_bug_in_the_handler_is_an_error_of_the_request_inside(caplog):
-    asked = controller_listener()
-    asked.broker.controller = None
-    wrapped = envelope.wrap(create_topics(), CLIENT)
-    answer = open_envelope(create_topics(), CLIENT, asked.ask(wrapped, 0))
-    assert answer.topics[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-    assert "request failed" in caplog.text
+# ---- both ends
 
 
 @pytest.mark.parametrize("host", ["10.1.2.3", "2001:db8::1", "fe80::1%eth0"])

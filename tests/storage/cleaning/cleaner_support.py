@@ -9,7 +9,8 @@ from pathlib import Path
 from storage.cleaning.cleaner import CleanerConfig, LogCleaner
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
-from storage.log.partition_log import FROM_COORDINATOR, PartitionLog
+from storage.log.append_source import FROM_COORDINATOR
+from storage.log.partition_log import PartitionLog
 from tests.storage.log_support import WALL_MS, ManualClock, make_log
 from wire.records import (
     BatchHeader,

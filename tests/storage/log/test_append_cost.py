@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from storage.config import LogConfig
-from storage.log.append import FROM_CLIENT, needs_records_opened
+from storage.log.append import needs_records_opened
+from storage.log.append_source import FROM_CLIENT
 from tests.storage.log_support import WALL_MS, make_log
 from wire.crc import crc32c
 from wire.errors import ErrorCode, KafkaError

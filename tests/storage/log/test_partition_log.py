@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from storage.config import LogConfig
-from storage.log.partition_log import FROM_COORDINATOR, PartitionLog
+from storage.log.append_source import FROM_COORDINATOR
+from storage.log.partition_log import PartitionLog
 from storage.open_files import FileSlice
 from tests.storage.log_support import (
     WALL_MS,

@@ -9,18 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from storage.log.append_source import AppendOrigin
 from storage.log.producer_snapshot import (
     CorruptSnapshot,
     list_snapshots,
     read_snapshot,
     write_snapshot,
 )
-from storage.log.producer_state import (
-    AppendOrigin,
-    BatchMetadata,
-    CompletedTxn,
-    ProducerStateManager,
-)
+from storage.log.producer_state import BatchMetadata, CompletedTxn, ProducerStateManager
 from wire.crc import crc32c
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition

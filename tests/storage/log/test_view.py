@@ -12,7 +12,8 @@ import pytest
 from storage import files
 from storage.checkpoint import read_leader_epochs
 from storage.config import LogConfig
-from storage.log.partition_log import FROM_COORDINATOR, PartitionLog
+from storage.log.append_source import FROM_COORDINATOR
+from storage.log.partition_log import PartitionLog
 from storage.log.producer_state import ProducerStateManager
 from tests.storage.log_support import (
     WALL_MS,
