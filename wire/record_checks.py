@@ -51,10 +51,9 @@ from wire.record_batch import (
 )
 from wire.record_body import (
     RECORD_SIZE_MIN,
-    check_fields,
+    check_records,
     invalid_record,
     parse_record,
-    plain_end,
 )
 
 _CLIENT_ATTRIBUTES = frozenset(
@@ -87,7 +86,8 @@ def validate_producer_batch(
     INVALID_TIMESTAMP when the producer claims LogAppendTime. Then a look at the body: see the
     module.
 
-    Budget beside the CRC: 3 µs for one record, 4 µs for a large batch, 20 µs for 16 records.
+    Budget beside the CRC: 3 µs for one record, 4 µs for a large batch, 10 µs for 16 records, 20 µs
+    if each has a header.
     Decompression (`open_compressed`): 10 to 60 µs for 16 KB of records, by codec.
     """
     size = len(records)
@@ -209,8 +209,7 @@ def _check_plausible(view: memoryview, pos: int, size: int, count: int) -> None:
     # Indexing bytes takes half the time of indexing a view; a small batch is soon copied.
     body = bytes(view) if walked > 1 and size <= _SMALL_BATCH_BYTES else view
     try:
-        for delta in range(walked):
-            pos = plain_end(body, pos, 2 * delta) or check_fields(body, pos, delta)
+        pos = check_records(body, pos, walked)
     except IndexError:
         if len(view) == size:
             raise invalid_record("a record runs past the end of its batch") from None
