@@ -52,7 +52,6 @@ USED_BY_OTHERS = {
     "watched": "replication.replicas.purgatory",
     # Owed: product code has its own way to do the same.
     "read_varlong": "wire.primitives: wire.record_body reads records' varlongs itself",
-    "retriable": "wire.errors: held against Kafka's own list",
     "varlong": "wire.primitives: wire.record_body writes records' varlongs itself",
 }
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.checkpoint import PARTITION_METADATA, CorruptCheckpoint, read_partition_metadata
+from storage.directories.log_dirs import joined
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
 
@@ -42,7 +43,7 @@ class Copies:
         self._of = {key: paths for key, paths in places.items() if len(paths) > 1}
         for key, paths in self._of.items():
             logger.error("partition is in several directories partition=%s paths=%s",
-                         key, _join(paths))  # fmt: skip
+                         key, joined(paths))  # fmt: skip
             for log_dir in paths.values():
                 log_dir.failed_partitions.add(key)
 
@@ -68,7 +69,7 @@ class Copies:
         if own and right is None:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{_join(own)} are the same partition, and metadata knows it in neither directory:"
+                f"{joined(own)} are the same partition, and metadata knows it in neither directory:"
                 " remove the one whose disk failed last",
             )
         del self._of[key]
@@ -84,7 +85,3 @@ def topic_id_of(path: Path) -> bytes | None:
         return read_partition_metadata(path / PARTITION_METADATA)
     except (OSError, CorruptCheckpoint) as error:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}: {error}") from None
-
-
-def _join(paths: Iterable[Path]) -> str:
-    return ", ".join(map(str, paths))

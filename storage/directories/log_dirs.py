@@ -115,7 +115,7 @@ def prepare_log_dirs(
     while others work is reported in `failed`.
     """
     if len(set(map(_real, dirs))) != len(dirs):
-        raise LogDirError(f"log.dirs names a directory twice: {_join(dirs)}")
+        raise LogDirError(f"log.dirs names a directory twice: {joined(dirs)}")
     failed: dict[Path, OSError] = {}
     known: dict[Path, MetaProperties | None] = {}
     for path in dirs:
@@ -183,7 +183,7 @@ def inspect_log_dirs(
     a directory is another node's or cluster's, or holds things that are not ours; OSError.
     """
     if len(set(map(_real, dirs))) != len(dirs):
-        raise LogDirError(f"log.dirs names a directory twice: {_join(dirs)}")
+        raise LogDirError(f"log.dirs names a directory twice: {joined(dirs)}")
     known = {path: _inspect(path, may_hold) for path in dirs}
     _agree(known, node_id, cluster_id)
     return known
@@ -262,7 +262,8 @@ def _real(path: Path) -> str:
     return os.path.realpath(path)
 
 
-def _join(paths: Iterable[Path]) -> str:
+def joined(paths: Iterable[Path]) -> str:
+    """As a person reads them."""
     return ", ".join(map(str, paths))
 
 
