@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +18,8 @@ from replication.partition.requests import AlteredIsr, IsrChange
 from wire.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from threading import Lock
+
     from replication.partition.roles import Role
     from storage.log.partition_log import PartitionLog
     from wire.primitives import TopicPartition
@@ -35,11 +36,15 @@ class Shell(Protocol):
     log: PartitionLog | None
 
     @property
-    def lock(self) -> AbstractContextManager[object]: ...
+    def lock(self) -> Lock: ...
 
     def advance_high_watermark(self, role: Leading, log: PartitionLog) -> bool: ...
 
     def isr_settled(self) -> None: ...
+
+
+_PATIENCE_S = 0.1
+"""Longer than any append holds the lock."""
 
 
 class IsrChanges:
@@ -75,8 +80,14 @@ class IsrChanges:
         )
 
     def maybe_shrink(self, shell: Shell, now_ms: int) -> None:
-        """H-5: propose to remove who lags; takes the lock."""
-        with shell.lock:
+        """H-5: propose to remove who lags.
+
+        A partition whose disk hangs holds its lock: it must not keep this from all others, so it is
+        looked at in the next round.
+        """
+        if not shell.lock.acquire(timeout=_PATIENCE_S):
+            return
+        try:
             role, log = shell.role, shell.log
             if type(role) is not Leading or log is None or not self.may_ask:
                 return
@@ -84,6 +95,8 @@ class IsrChanges:
             if state is None:
                 return
             change = self.change_to(shell, role, state)
+        finally:
+            shell.lock.release()
         logger.info(
             "shrinking the ISR partition=%s-%s isr=%s out_of_sync=%s",
             *shell.topic_partition, sorted(state.isr), sorted(state.isr - state.proposed),

@@ -13,12 +13,14 @@ Transitions of one (topic, partition index) here:
     hosted -> offline         its directory failed; answers KAFKA_STORAGE_ERROR until the next start
     offline -> none           topic deleted
 
-Lock: `state_lock` guards which partitions are here and which are offline, also against a directory
-that fails and a replica that moves. No request takes it, and it is not held across an fsync, an
+Lock: `_state_lock` guards which partitions are here and which are offline, also against a directory
+that fails. No request takes it, and it is not held across an fsync, an
 unlink, delayed operations or hooks: a disk that hangs must not keep another's failure from being
 heard. So a change takes it twice: what goes is taken out, then its logs are deleted; what comes is
 opened and given its role, then put in, unless its directory failed meanwhile. Between those only
-`apply_delta` changes roles, on its one thread. Order: state, partition, log.
+`apply_delta` changes roles, on its one thread. `_map_lock` is held for single operations on the map
+of partitions, so that who looks through all of them (ISR expiry) waits for nobody. Order: state,
+partition, log.
 
 Duties of the caller: 1. `topic_config` must already answer from the new image when `apply_delta` is
 called; 2. `log_dir_failed` is called without any lock (storage calls it from its scheduler).
@@ -119,7 +121,8 @@ class LocalReplicas:
         self._alter_isr = alter_isr
         self._cluster = cluster
         self._has_cluster = False
-        self.state_lock = threading.Lock()
+        self._state_lock = threading.Lock()
+        self._map_lock = threading.Lock()
         self.preferred_dirs: dict[tuple[bytes, int], Path] = {}
         """Where a replica (topic id, partition index) that is not here yet was asked to be put."""
         self._moves = moves
@@ -137,8 +140,8 @@ class LocalReplicas:
         return partition
 
     def hosted(self) -> list[Partition]:
-        """All partitions here; waits for no disk, whatever other threads change meanwhile."""
-        with self.state_lock:
+        """All partitions here; waits for nobody, whatever other threads change meanwhile."""
+        with self._map_lock:
             return list(self.partitions.values())
 
     def absent(self, key: Key) -> KafkaError:
@@ -175,7 +178,7 @@ class LocalReplicas:
             self._is_loaded = True
             self._rename_strays(image)
             names = image.topics_by_name
-        with self.state_lock:
+        with self._state_lock:
             found = map(image.topics_by_name.get, {*names, *self._retriable()})
             topics = [topic for topic in found if topic is not None]
             self._remove_deleted(delta, changes)
@@ -317,14 +320,15 @@ class LocalReplicas:
             else:
                 is_new = partition.make_follower(registration, log)
             log = partition.open_log()
-            with self.state_lock:
+            with self._state_lock:
                 if log.is_offline:
                     raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its directory failed just now")
                 self._offline.pop(key, None)
-                self.partitions[key] = partition
-                self._resume_move(partition)
+                with self._map_lock:
+                    self.partitions[key] = partition
+            self._resume_move(partition)
         except (KafkaError, OSError) as error:
-            with self.state_lock:
+            with self._state_lock:
                 self._set_offline(key, topic.topic_id, partition, changes, error)
             return
         changes.partitions.append(partition)
@@ -347,17 +351,19 @@ class LocalReplicas:
             manager = self.log_manager
             actual = manager.directory_id(log.directory.parent)
             said = registration.directory(self._node_id)
-            future = manager.future_logs.get(partition.topic_partition)
-            is_moving = future is not None and manager.directory_id(future.directory.parent) == said
+            moves = self._moves(False)
+            to = None if moves is None else moves.destination(partition.topic_partition)
+            is_moving = to is not None and manager.directory_id(to) == said
             if said != actual and not is_moving:
                 changes.misplaced.append((partition, actual))
 
     def _resume_move(self, partition: Partition) -> None:
         """A stop interrupted a move: go on."""
-        path = self.log_manager.future_logs.found.get(partition.topic_partition)
-        moves = None if path is None else self._moves(True)
-        if path is not None and moves is not None:
-            moves.resume(partition, path.parent)
+        futures, key = self.log_manager.future_logs, partition.topic_partition
+        moves = self._moves(True) if key in futures.found else None
+        directory = None if moves is None else futures.claim(key)
+        if moves is not None and directory is not None:
+            moves.resume(partition, directory)
 
     def _new_partition(self, key: TopicPartition, topic_id: bytes) -> Partition:
         return Partition(
@@ -427,11 +433,12 @@ class LocalReplicas:
     def _remove(self, partition: Partition, error: ErrorCode, changes: _Changes) -> None:
         """The partition is not ours any more: waiting requests get `error`, its log is doomed."""
         key = partition.topic_partition
-        del self.partitions[key]
+        with self._map_lock:
+            del self.partitions[key]
+        self._stop(partition, error, changes)
         moves = self._moves(False)
         if moves is not None:
             moves.cancel(key)
-        self._stop(partition, error, changes)
         changes.doomed.append(key)
         logger.info("removed partition=%s-%s reason=%s", *key, error.name)
 
@@ -459,14 +466,16 @@ class LocalReplicas:
         error: Exception,
     ) -> None:
         self._offline[key] = topic_id
-        if partition is not None and self.partitions.pop(key, None) is not None:
+        with self._map_lock:
+            was_here = self.partitions.pop(key, None) is not None
+        if partition is not None and was_here:
             self._stop(partition, ErrorCode.KAFKA_STORAGE_ERROR, changes)
         logger.error("partition is offline partition=%s-%s error=%s", *key, error)
 
     def log_dir_failed(self, directory: Path, error: OSError) -> None:
         """Stop serving what is in `directory`: requests there get KAFKA_STORAGE_ERROR (B-7)."""
         changes = _Changes()
-        with self.state_lock:
+        with self._state_lock:
             for partition in list(self.partitions.values()):
                 log = partition.log
                 if log is not None and log.directory.parent == directory:

@@ -8,24 +8,34 @@ ReplicaAlterLogDirsThread, Partition.maybeReplaceCurrentWithFutureReplica.
 
 States of a move:
 
+    FOUND --the mover's turn--> OPENING <-- asked for
+    OPENING --its future log is there--> COPYING
     COPYING --caught up--> ASSIGNING --the controller knows--> ASSIGNED --nothing missing--> moved
        '-- another directory asked for, the replica leaves, a disk fails --> (none)
 
-In every state the copy goes on. The order of the last two steps is the point of KIP-858: should the
-other directory fail, the controller knows at once which replicas went with it. A move that ends
-after the controller was told is taken back with another report.
+FOUND is what a stop interrupted. From COPYING on, the copy goes on in every state.
+
+The order of the last two steps is the point of KIP-858: should the other directory fail, the
+controller knows at once which replicas went with it. A move that ends after the controller was told
+is taken back with another report.
 
 What is copied: the batches, which bring leader epochs and producer state along; at the end high
 watermark, log start and the leader epochs that have no record (`PartitionLog.take_over`). A current
 log that is cut off cuts the future one (`Partition.truncate_follower_to`). Retention and compaction
 work on the current log only.
 
-Threads: `alter` and `cancel` from any; `turn` copies up to `_TURN_BYTES` and is run by the storage
-scheduler, or a simulator. The last bytes are copied under the partition's lock, while nothing can
-be appended: at most `_REST_BYTES`. Lock order: state (`LocalReplicas`), partition, creation, log.
+Threads: `alter` from any, and it waits for the disk moved to; `resume` and `cancel` from any, and
+they wait for no disk; `turn` copies up to `_TURN_BYTES` and is run by the mover's thread, or a
+simulator. The last bytes are copied under the partition's lock, while nothing can be appended: at
+most `_REST_BYTES`. What is done to the old log then is done under no lock.
 
-Gaps: one thread, shared with retention, for all moves (num.replica.alter.log.dirs.threads); what a
-log still knows of idempotent producers whose batches were deleted is not copied.
+Locks: `_lock` guards the map and is held for nothing else, so that a disk that hangs holds up its
+own moves only. Order: partition, `_lock`; partition, log. A partition is stopped before its move is
+cancelled: so a move that begins meanwhile either sees that it is stopped, or is cancelled.
+
+Gaps: one thread for all moves (num.replica.alter.log.dirs.threads); a disk that hangs at the moment
+a copy gets its name holds up that partition; what a log still knows of idempotent producers whose
+batches were deleted is not copied.
 """
 
 from __future__ import annotations
@@ -71,18 +81,30 @@ class Assign(Protocol):
 class MoveState(Enum):
     """See the module."""
 
+    FOUND = "found at the start"
+    OPENING = "opening the future log"
     COPYING = "copying"
     ASSIGNING = "telling the controller"
     ASSIGNED = "the controller knows"
 
 
 class _Move:
-    __slots__ = ("future", "key", "partition", "state")
+    __slots__ = ("_future", "directory", "key", "partition", "state")
 
-    def __init__(self, key: TopicPartition, partition: Partition, future: PartitionLog) -> None:
-        self.key = key
+    def __init__(self, partition: Partition, directory: Path, state: MoveState) -> None:
+        self.key = partition.topic_partition
         self.partition = partition
-        self.future = future
+        self.directory = directory
+        self.state = state
+        self._future: PartitionLog | None = None
+
+    @property
+    def future(self) -> PartitionLog:
+        assert self._future is not None, f"{self.key} has no future log yet"
+        return self._future
+
+    def begin_copying(self, future: PartitionLog) -> None:
+        self._future = future
         self.state = MoveState.COPYING
 
 
@@ -91,7 +113,6 @@ class LogDirMoves:
 
     def __init__(
         self,
-        state_lock: threading.Lock,
         log_manager: LogManager,
         node_id: int,
         assign: Assign,
@@ -99,17 +120,16 @@ class LogDirMoves:
         quota: ReplicationQuota,
         on_moved: Callable[[Partition], object],
     ) -> None:
-        """`state_lock` is `LocalReplicas`'s. `run_later(delay_ms, job)`: on the storage scheduler.
-        `on_moved` is called with no lock held after a partition's log was replaced."""
+        """`run_later(delay_ms, job)`: on the mover's thread. `on_moved` is called with no lock held
+        after a partition's log was replaced."""
         self.quota = quota
-        self._state_lock = state_lock
+        self._lock = threading.Lock()
         self._manager = log_manager
         self._node_id = node_id
         self._assign = assign
         self._run_later = run_later
         self._on_moved = on_moved
         self._moves: dict[TopicPartition, _Move] = {}
-        """Written under the local replicas' state lock."""
         self._is_planned = False
         self._is_stopped = False
 
@@ -129,50 +149,93 @@ class LogDirMoves:
 
         Raises KafkaError KAFKA_STORAGE_ERROR.
         """
-        with self._state_lock:
-            self._begin(partition, directory)
-        self._plan(0)
+        move = _Move(partition, directory, MoveState.OPENING)
+        log = partition.open_log()
+        with self._lock:
+            before = self._moves.get(move.key)
+            if before is not None and before.directory == directory:
+                return
+            if log.directory.parent != directory:
+                self._moves[move.key] = move
+            elif before is not None:
+                del self._moves[move.key]
+        if before is not None and not self._end(before):
+            self._forget(move)
+            self.alter(partition, directory)  # it is elsewhere since
+            return
+        if log.directory.parent != directory:
+            self._open(move)
+            self._plan(0)
 
     def resume(self, partition: Partition, directory: Path) -> None:
-        """Go on with what a stop interrupted; the caller holds the state lock."""
-        try:
-            self._begin(partition, directory)
-        except KafkaError as error:
-            logger.error("move not resumed partition=%s-%s error=%s",
-                         *partition.topic_partition, error)  # fmt: skip
+        """Go on with what a stop interrupted, of which `directory` has the future log."""
+        with self._lock:
+            key = partition.topic_partition
+            self._moves.setdefault(key, _Move(partition, directory, MoveState.FOUND))
         self._plan(0)
 
-    def _begin(self, partition: Partition, directory: Path) -> None:
-        key = partition.topic_partition
-        log = partition.open_log()
+    def destination(self, key: TopicPartition) -> Path | None:
+        """The directory a replica is on its way to, None if it does not move."""
         move = self._moves.get(key)
-        if move is not None and move.future.directory.parent == directory:
-            return
-        self.cancel(key)
-        if log.directory.parent == directory:
-            self._manager.future_logs.delete(key)
-            return
-        future = self._manager.future_logs.create(key, partition.topic_id, log.config, directory)
-        with partition.lock:
-            partition.future_log = future
-        self._moves[key] = _Move(key, partition, future)
-        logger.info("moving replica partition=%s-%s from=%s to=%s",
-                    *key, log.directory.parent, directory)  # fmt: skip
+        return None if move is None else move.directory
 
     def cancel(self, key: TopicPartition) -> None:
-        """The replica moves no more; the caller holds the state lock."""
-        move = self._moves.pop(key, None)
-        if move is None:
+        """The replica, which is stopped, moves no more."""
+        with self._lock:
+            move = self._moves.pop(key, None)
+        if move is not None:
+            self._end(move)
+
+    def _open(self, move: _Move) -> None:
+        """Give the move its future log. Raises KafkaError; it is over then."""
+        key, partition = move.key, move.partition
+        futures = self._manager.future_logs
+        try:
+            log = partition.open_log()
+            future = futures.create(key, partition.topic_id, log.config, move.directory)
+        except KafkaError as error:
+            logger.error("move not begun partition=%s-%s error=%s", *key, error)
+            self._forget(move)
+            raise
+        with partition.lock, self._lock:
+            is_wanted = partition.log is not None and self._is_current(move)
+            if is_wanted:
+                partition.future_log = future
+                move.begin_copying(future)
+        if not is_wanted:
+            self._forget(move)
+            futures.drop(future)
             return
-        partition = move.partition
+        logger.info("moving replica partition=%s-%s from=%s to=%s",
+                    *key, log.directory.parent, move.directory)  # fmt: skip
+
+    def _end(self, move: _Move) -> bool:
+        """A move that is not in the map any more leaves nothing behind; False if the replica has
+        moved already."""
+        partition, key = move.partition, move.key
+        if move.state is MoveState.FOUND:
+            self._manager.future_logs.delete(key)
+        if move.state in (MoveState.FOUND, MoveState.OPENING):
+            return True  # who opens it sees that it is over
         with partition.lock:
+            if partition.future_log is not move.future:
+                return False
             partition.future_log = None
-        self._manager.future_logs.delete(key)
+        self._manager.future_logs.drop(move.future)
         log = partition.log
         if move.state is not MoveState.COPYING and log is not None:
             actual = self._manager.directory_id(log.directory.parent)
             self._assign(partition.topic_id, key.partition_index, actual)
         logger.info("move ended partition=%s-%s state=%s", *key, move.state.name)
+        return True
+
+    def _forget(self, move: _Move) -> bool:
+        """Take a move out of the map; False if it was over already."""
+        with self._lock:
+            is_current = self._is_current(move)
+            if is_current:
+                del self._moves[move.key]
+            return is_current
 
     def shutdown(self) -> None:
         """Copy nothing more; the moves go on after the next start."""
@@ -211,9 +274,8 @@ class LogDirMoves:
         futures = self._manager.future_logs
         if futures.get(move.key) is not move.future or move.future.is_offline:
             logger.error("move failed partition=%s-%s error=%s", *move.key, error)
-            with self._state_lock:
-                if self._is_current(move):
-                    self.cancel(move.key)
+            if self._forget(move):
+                self._end(move)
             return None
         logger.warning("move is delayed partition=%s-%s error=%s", *move.key, error)
         return _RETRY_MS
@@ -224,9 +286,15 @@ class LogDirMoves:
     def _step(self, move: _Move) -> int | None:
         """Copy; when there is nothing left to copy, go on to the next state."""
         partition = move.partition
+        if move.state is MoveState.OPENING:
+            return _WAIT_MS
         if partition.log is None:
             self._release(move)
             return None
+        if move.state is MoveState.FOUND:
+            move.state = MoveState.OPENING
+            self._open(move)
+            return 0
         if self.quota.is_exceeded():
             return _RETRY_MS
         left = _TURN_BYTES
@@ -239,10 +307,8 @@ class LogDirMoves:
 
     def _release(self, move: _Move) -> None:
         """The current log's directory failed: what was copied stays until the next start."""
-        with self._state_lock:
-            if self._is_current(move) and move.partition.log is None:
-                del self._moves[move.key]
-                self._manager.future_logs.release(move.key)
+        if self._forget(move):
+            self._manager.future_logs.release(move.key)
 
     def _copy(self, move: _Move) -> int:
         """Copy the next piece; its size, 0 at the end of the current log. Raises KafkaError."""
@@ -304,7 +370,7 @@ class LogDirMoves:
         """Copy the rest while nothing is appended, and serve from the copy; False: not yet."""
         partition, future = move.partition, move.future
         future.flush()
-        with self._state_lock, partition.lock:
+        with partition.lock:
             current = partition.log
             if current is None or partition.is_electing or not self._is_current(move):
                 return False
@@ -318,7 +384,8 @@ class LogDirMoves:
                 return False  # what was on disk stays on disk
             self._manager.future_logs.promote(move.key, current)
             partition.replace_log(future)
-            del self._moves[move.key]
+            self._forget(move)
+        self._manager.discard(current)
         if current.log_start_offset > future.log_start_offset:  # DeleteRecords, just then
             future.increment_log_start_offset(current.log_start_offset)
         return True

@@ -266,7 +266,6 @@ class ReplicaManager:
         )
         schedule = (links.mover or links.scheduler).schedule_once
         return LogDirMoves(
-            self.local.state_lock,
             self.local.log_manager,
             self._node_id,
             assignments.report,
@@ -277,6 +276,9 @@ class ReplicaManager:
 
     def _replica_moved(self, partition: Partition) -> None:
         """It has another log now: fetch into that, and look at what waits for an fsync."""
+        log = partition.log
+        if log is not None and log.is_offline:  # its disk failed before it was there to be told
+            self.local.log_dir_failed(log.directory.parent, OSError("its disk failed meanwhile"))
         if self._cluster is not None:
             self._cluster.partitions_changed([partition])
         partition.request_flush()

@@ -134,6 +134,9 @@ class TimerQueue:
             self._cancelled -= 1
 
 
+_STOP_S = 30.0
+
+
 class Timer:
     """Runs callbacks after a delay, on one daemon thread.
 
@@ -157,12 +160,15 @@ class Timer:
         self._thread.start()
 
     def shutdown(self) -> None:
-        """Stop the thread; pending callbacks are dropped, a running one is waited for."""
+        """Stop the thread; pending callbacks are dropped, a running one is waited for, unless it
+        hangs, as with a disk that does not answer."""
         with self._wakeup:
             self._stopped = True
             self._wakeup.notify()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(_STOP_S)
+            if self._thread.is_alive():
+                logger.error("thread does not end, not waited for name=%s", self._thread.name)
 
     def add(self, delay_ms: int, fn: _Job) -> TimerTask:
         """Run `fn` after `delay_ms` or a little later; returns the handle that cancels it."""
@@ -257,7 +263,7 @@ class BackgroundScheduler:
         self._timer.start()
 
     def shutdown(self) -> None:
-        """Wait for the job under way; drop the others."""
+        """Wait for the job under way, unless it hangs; drop the others."""
         self._timer.shutdown()
 
     def schedule_once(self, name: str, delay_ms: int, fn: _Job) -> _PeriodicJob:

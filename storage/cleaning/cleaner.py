@@ -46,6 +46,8 @@ from wire.primitives import TopicPartition
 
 logger = logging.getLogger(__name__)
 
+_STOP_S = 30.0
+
 THREAD_NAME = "kafka-log-cleaner-thread-0"
 
 
@@ -115,11 +117,13 @@ class LogCleaner:
             self._thread.start()
 
     def shutdown(self) -> None:
-        """Give up what is being cleaned and end the thread."""
+        """Give up what is being cleaned and end the thread, unless its disk hangs."""
         self._is_stopping = True
         self._wake.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_STOP_S)
+            if self._thread.is_alive():
+                logger.error("cleaner does not end, not waited for: its disk does not answer")
             self._thread = None
 
     def reconfigure(self, config: CleanerConfig) -> None:

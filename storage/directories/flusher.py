@@ -49,7 +49,7 @@ class Flusher:
         _flush(log, [callback])
 
     def shutdown(self) -> None:
-        """Serve who is waiting and end the thread."""
+        """Serve who is waiting and end the thread; waits for the disk."""
         with self._condition:
             self._is_stopping = True
             thread = self._thread

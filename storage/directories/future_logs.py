@@ -13,7 +13,7 @@ crash between leaves the partition whole in both directories (`storage.directori
 at the next start), never in none. A future log in the directory where metadata knows the replica
 was complete; it is adopted when the old one's disk does not come back.
 
-Locks: `promote` takes the manager's creation lock, then both logs'.
+Locks: `promote` takes both logs'; the map changes by single operations.
 
 Gaps: the directory's name is cut when the topic's is longer than some 200 characters (as that of a
 deleted one is); such a move begins anew after a restart.
@@ -49,6 +49,7 @@ class FutureLogs:
     def __init__(self, manager: LogManager) -> None:
         self.found: dict[TopicPartition, Path] = {}
         """What moved when the node stopped, and nobody claimed yet."""
+        self._claimed: dict[TopicPartition, Path] = {}
         self._manager = manager
         self._logs: dict[TopicPartition, PartitionLog] = {}
 
@@ -68,7 +69,7 @@ class FutureLogs:
         """
         log_dir = self._manager.online_dir(directory)
         log_dir.environment.check_writable()
-        path = self.found.pop(key, None)
+        path = self._take_found(key)
         if path is not None and path.parent != directory:
             self._remove(path)
             path = None
@@ -82,9 +83,19 @@ class FutureLogs:
             raise log_dir.environment.storage_error(error, f"creation of {name}") from error
         except ValueError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
-        self._logs[key] = log
+        if self._logs.setdefault(key, log) is not log:
+            self._close_and_remove(log)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"another move of {key} is beginning")
         logger.info("created future log partition=%s log_dir=%s", key, directory)
         return log
+
+    def claim(self, key: TopicPartition) -> Path | None:
+        """The directory whose future log of this partition was found; it will be opened soon."""
+        path = self.found.pop(key, None)
+        if path is None:
+            return None
+        self._claimed[key] = path
+        return path.parent
 
     def adopt(self, key: TopicPartition, topic_id: bytes, directory: Path) -> None:
         """Let what a stop left of a move to `directory` be the log there, if it left something.
@@ -110,13 +121,19 @@ class FutureLogs:
 
     def delete(self, key: TopicPartition) -> None:
         """Forget a move: the future log goes, the current one stays. Never raises."""
-        path = self.found.pop(key, None)
-        log = self._logs.pop(key, None)
+        path = self._take_found(key)
+        log = self._logs.get(key)
         if log is not None:
-            path = log.directory
-            _close(log, is_kept=False)
+            self.drop(log)
         if path is not None:
             self._remove(path)
+
+    def drop(self, log: PartitionLog) -> None:
+        """This future log goes, on the worker of its directory; never raises. One whose directory
+        failed stays."""
+        if self._logs.get(log.topic_partition) is log:
+            del self._logs[log.topic_partition]
+            self._manager.later(log.directory.parent, 0, partial(self._close_and_remove, log))
 
     def release(self, key: TopicPartition) -> None:
         """Let a future log's files go and leave them where they are, for the next start."""
@@ -133,14 +150,15 @@ class FutureLogs:
     def promote(self, key: TopicPartition, current: PartitionLog) -> PartitionLog:
         """The future log is the current one from now on.
 
-        The caller holds the partition's lock and has copied everything. Raises KafkaError
-        KAFKA_STORAGE_ERROR with nothing changed if the future log cannot get its name.
+        The caller holds the partition's lock, so that nobody deletes it meanwhile, has copied
+        everything, and lets `LogManager.discard` take the old one away afterwards. Raises
+        KafkaError KAFKA_STORAGE_ERROR with nothing changed if the future log cannot get its name.
         """
         manager = self._manager
         future = self._logs[key]
         path = future.directory.with_name(partition_dir_name(key))
         assert path.parent != current.directory.parent, "a replica moves to another directory"
-        with manager.creation_lock, current.lock, future.lock:
+        with current.lock, future.lock:
             future.take_over(current)
             try:
                 # Before the name: a start in between drops what is noted of no log there, but would
@@ -153,22 +171,27 @@ class FutureLogs:
             future.change_directory(path)
             del self._logs[key]
             manager.put(future)
-            manager.discard(current)
         logger.info("replica moved partition=%s log_dir=%s", key, path.parent)
         return future
 
     def take_from(self, directory: Path) -> list[PartitionLog]:
-        """A directory's disk failed: moves into it end; its logs are for the caller to close."""
-        gone = [log for log in self._logs.values() if log.directory.parent == directory]
+        """Moves into a directory end, as its disk failed; its logs are for the caller to close."""
+        gone = [log for log in self.all() if log.directory.parent == directory]
         for log in gone:
             del self._logs[log.topic_partition]
         return gone
 
-    def close(self) -> None:
-        """Let all files go; the moves continue after the next start."""
-        logs, self._logs = self._logs, {}
-        for log in logs.values():
+    def close(self, directory: Path) -> None:
+        """Let the files in a directory go; the moves continue after the next start."""
+        for log in self.take_from(directory):
             _close(log)
+
+    def _take_found(self, key: TopicPartition) -> Path | None:
+        return self._claimed.pop(key, None) or self.found.pop(key, None)
+
+    def _close_and_remove(self, log: PartitionLog) -> None:
+        _close(log, is_kept=False)
+        remove_tree(log.directory)
 
     def _remove(self, path: Path) -> None:
         self._manager.later(path.parent, 0, partial(remove_tree, path))

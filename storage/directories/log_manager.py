@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -56,6 +57,7 @@ logger = logging.getLogger(__name__)
 _INITIAL_DELAY_MS = 30_000
 _FLUSH_CHECK_MS = 1_000
 REMOVAL = "log-removal"
+_STOP_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +342,7 @@ class LogManager:
         self._dir_of(log).note(log)
 
     def discard(self, log: PartitionLog) -> None:
-        """Delete a log that another has replaced; never raises. For `future_logs` only."""
+        """Delete a log that another has replaced; never raises. For the mover of replicas only."""
         try:
             self._close_and_rename(log, DELETE_SUFFIX)
         except KafkaError as error:
@@ -506,26 +508,62 @@ class LogManager:
 
     # -- shutdown --------------------------------------------------------------------------------
 
-    def shutdown(self, broker_epoch: int = -1) -> None:
-        """Flush and close every log, write the checkpoints, and the clean marker last (S-7)."""
+    def shutdown(self, broker_epoch: int = -1, patience_s: float = _STOP_S) -> None:
+        """Flush and close every log, write the checkpoints, and the clean marker last (S-7).
+
+        All directories at once. One whose disk does not answer in time is left to the next start,
+        which finds no clean marker there.
+        """
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
         self.cleaner.shutdown()
-        for log_dir in self._dirs.values():
-            log_dir.flusher.shutdown()
-        self.future_logs.close()
-        for log_dir in self._online():
-            logs = self._in([log_dir])
-            is_clean = _for_all(logs, "flushing", PartitionLog.flush)
-            log_dir.checkpoint_recovery_points(logs)
-            log_dir.checkpoint_log_starts(logs)
-            log_dir.checkpoint_high_watermarks(logs)
-            is_clean &= _for_all(logs, "closing", PartitionLog.close)
-            if is_clean and log_dir.is_online and not log_dir.failed_partitions:
-                log_dir.write_clean_marker(broker_epoch)
+        stops = [_Stop(log_dir.path, partial(self._stop_dir, log_dir, broker_epoch))
+                 for log_dir in self._dirs.values()]  # fmt: skip
+        deadline_s = time.monotonic() + patience_s
+        for stop in stops:
+            stop.wait(max(0.0, deadline_s - time.monotonic()))
         with self._lock:
             self._logs.clear()
+
+    def _stop_dir(self, log_dir: LogDir, broker_epoch: int) -> None:
+        log_dir.flusher.shutdown()
+        self.future_logs.close(log_dir.path)
+        if not log_dir.is_online:
+            return
+        logs = self._in([log_dir])
+        is_clean = _for_all(logs, "flushing", PartitionLog.flush)
+        log_dir.checkpoint_recovery_points(logs)
+        log_dir.checkpoint_log_starts(logs)
+        log_dir.checkpoint_high_watermarks(logs)
+        is_clean &= _for_all(logs, "closing", PartitionLog.close)
+        if is_clean and log_dir.is_online and not log_dir.failed_partitions:
+            log_dir.write_clean_marker(broker_epoch)
+
+
+class _Stop:
+    """What stops a directory, on a thread of its own, since its disk may hang."""
+
+    def __init__(self, path: Path, job: Callable[[], None]) -> None:
+        self._path = path
+        self._job = job
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"stop-{path.name}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._job()
+        except BaseException as error:
+            self._error = error
+
+    def wait(self, patience_s: float) -> None:
+        """Raises what the job did."""
+        self._thread.join(patience_s)
+        if self._thread.is_alive():
+            logger.error("disk does not answer, its logs stay open log_dir=%s", self._path)
+        elif self._error is not None:
+            raise self._error
 
 
 def _for_all(

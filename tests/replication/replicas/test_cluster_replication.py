@@ -19,12 +19,12 @@ def test_a_directory_that_fails_meanwhile_does_not_disturb_who_looks_for_moved_b
     """
     local = LocalReplicas.__new__(LocalReplicas)
     local.partitions = {}
-    local.state_lock = threading.Lock()
+    local._map_lock = threading.Lock()
 
     class Partition:
         @property
         def leader_id(self) -> int:
-            with local.state_lock:  # the other thread comes in between, as it may at any time
+            with local._map_lock:  # the other thread comes in between, as it may at any time
                 local.partitions.pop(("t", 2), None)
             return 9
 

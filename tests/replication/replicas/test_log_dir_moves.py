@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,17 @@ class Node:
             delta.changed_topics.add("orders")
         else:
             delta.deleted_topics["orders"] = ORDERS_ID
+        self.manager.apply_delta(delta, self.image)
+
+    def apply_topics(self, changed: str, *topics: TopicImage) -> None:
+        before, named = self.image, {topic.name: topic for topic in topics}
+        self.image = image_of(before, named)
+        delta = MetadataDelta(before)
+        if changed in named:
+            delta.changed_topics.add(changed)
+        old = before.topics_by_name.get(changed)
+        if old is not None and named.get(changed) is not old:
+            delta.deleted_topics[changed] = old.topic_id
         self.manager.apply_delta(delta, self.image)
 
     # what a client does
@@ -398,6 +410,8 @@ def test_a_move_goes_on_after_a_restart(tmp_path: Path) -> None:
     node.stop()
     assert node.dirs() == ["a/orders-0", "b/orders-0-future"]
     again = Node(tmp_path)
+    assert again.described() == [("a", False, 0)]  # metadata's thread opens nothing elsewhere
+    again.scheduler.run()
     assert again.described() == [("a", False, 0), ("b", True, 0)]
     assert again.append("c").base_offset == 2
     again.finish_move()
@@ -631,3 +645,87 @@ def test_a_complete_copy_takes_the_place_of_a_log_whose_disk_is_gone(tmp_path: P
     assert again.read() == ["a", "b"]
     assert again.dirs() == ["b/orders-0"]
     again.stop()
+
+
+class Hanging:
+    """Renames of what is in a directory wait until the disk answers again."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.has_hung, self.answers = threading.Event(), threading.Event()
+        real = files.replace
+
+        def replace(source: Path, target: Path) -> None:
+            if source.parent == directory and not self.answers.is_set():
+                self.has_hung.set()
+                self.answers.wait(30)
+            real(source, target)
+
+        monkeypatch.setattr(files, "replace", replace)
+
+
+def change_over_hangs(
+    node: Node, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Hanging, threading.Thread]:
+    node.append("a")
+    node.move(node.b)
+    node.scheduler.run(3)
+    node.controller_knows()
+    disk = Hanging(directory, monkeypatch)
+    mover = threading.Thread(target=node.scheduler.run, daemon=True)
+    mover.start()
+    assert disk.has_hung.wait(30)
+    return disk, mover
+
+
+def test_a_hanging_change_over_holds_up_nobody_else(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It held the lock that metadata, ISR expiry and the report of a failed disk take."""
+    other = TopicImage("others", b"others-topic-id!", {0: registration()})
+    node.apply_topics("others", *node.image.topics_by_name.values(), other)
+    disk, mover = change_over_hangs(node, node.b, monkeypatch)
+    done = threading.Event()
+
+    def others_go_on() -> None:
+        for partition in node.manager.partitions():  # as ISR expiry does
+            partition.maybe_shrink_isr()
+        orders = node.image.topics_by_name["orders"]
+        node.apply_topics("others", orders)
+        node.apply_topics("others", orders, replace(other, topic_id=b"others-made-anew"))
+        done.set()
+
+    threading.Thread(target=others_go_on, daemon=True).start()
+    assert done.wait(30)
+    assert node.manager.partition(("others", 0)).topic_id == b"others-made-anew"
+    disk.answers.set()
+    mover.join(30)
+    assert node.described()[-1] == ("b", False, 0)
+
+
+def test_an_old_disk_that_hangs_does_not_hold_up_a_replica_that_has_left_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old copy was renamed under the partition's lock, and appends waited for that."""
+    disk, mover = change_over_hangs(node, node.a, monkeypatch)
+    done = threading.Event()
+    threading.Thread(target=lambda: (node.append("b"), done.set()), daemon=True).start()
+    assert done.wait(30)
+    assert node.read() == ["a", "b"]
+    disk.answers.set()
+    mover.join(30)
+    node.scheduler.run()
+    assert node.dirs() == ["b/orders-0"]
+
+
+def test_a_move_that_is_asked_back_just_as_it_ended_goes_back(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, mover = change_over_hangs(node, node.b, monkeypatch)
+    back = threading.Thread(target=lambda: node.move(node.a), daemon=True)
+    back.start()
+    disk.answers.set()
+    mover.join(30)
+    back.join(30)
+    node.finish_move()
+    assert [(name, is_future) for name, is_future, _ in node.described()] == [("a", False)]
+    assert node.read() == ["a"]

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from replication.replicas import timer
 from replication.replicas.timer import BackgroundScheduler
 from server.node.shared_server import SharedServer
 from storage import files
-from storage.checkpoint import RECOVERY_POINT_CHECKPOINT, OffsetCheckpoint
+from storage.checkpoint import CLEAN_SHUTDOWN, RECOVERY_POINT_CHECKPOINT, OffsetCheckpoint
 from storage.config import LogConfig, SystemClock
 from storage.directories.log_manager import LogManager
 from storage.log.partition_log import PartitionLog
@@ -182,3 +183,25 @@ def test_a_deletion_waits_for_no_sync(tmp_path: Path, monkeypatch: pytest.Monkey
     assert node.worker_gets_round(tmp_path / "only")
     assert set(syncing) <= {"only"}
     node.stop()
+
+
+def test_a_stop_does_not_wait_for_ever(hung: Hung, caplog: pytest.LogCaptureFixture) -> None:
+    """It waited for the flusher of the disk that hangs; the others are stopped cleanly."""
+    hung.node.manager.shutdown(patience_s=0.01)
+    assert f"does not answer, its logs stay open log_dir={hung.bad}" in caplog.text
+    assert not (hung.bad / CLEAN_SHUTDOWN).exists()
+
+
+def test_a_worker_that_hangs_is_not_waited_for(
+    hung: Hung, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(timer, "_STOP_S", 0.01)
+    hung.node.workers[hung.bad].shutdown()
+    assert "thread does not end, not waited for name=bad" in caplog.text
+
+
+def test_a_stray_log_is_set_aside_without_a_sync(hung: Hung) -> None:
+    """Metadata's thread does it, and all that it publishes waited for the disk."""
+    log = hung.logs[hung.bad]
+    hung.node.manager.mark_stray(log.topic_partition)
+    assert [path.name.endswith("-stray") for path in hung.bad.glob("in-bad*")] == [True]
