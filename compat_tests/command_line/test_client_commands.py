@@ -216,6 +216,84 @@ def test_mistakes_with_records_are_one_line(cli: Cli, ok: Ok, topic_name: str) -
     assert_one_clear_line(cli("consume", topic_name, "--group", "g", "--from", "3"), 2, "--group")
 
 
+# ---- groups and configs
+
+
+def test_a_groups_lag_offsets_and_end(ok: Ok, cli: Cli, topic_name: str, group_name: str) -> None:
+    ok("topic", "create", topic_name)
+    ok("produce", topic_name, stdin="a\nb\nc\n")
+    ok("consume", topic_name, "--group", group_name, "--count", "2")
+    groups = [line.split("\t")[0] for line in ok("group", "list").splitlines()]
+    assert group_name in groups
+    assert ok("group", "lag", group_name) == f"{topic_name}\t0\t2\t3\t1\n"
+    described = json.loads(ok("group", "describe", group_name, "--json"))
+    assert (described["state"], described["members"]) == ("Empty", [])
+    assert [row["lag"] for row in described["lag"]] == [1]
+
+    reset = ("group", "reset-offsets", group_name)
+    assert ok(*reset, "--to", "beginning", "--dry-run") == f"{topic_name}\t0\t2\t0\n"
+    assert ok(*reset, "--to", "-1") == f"{topic_name}\t0\t2\t2\n"
+    assert ok(*reset, "--to", "1", "--topic", f"{topic_name}:0") == f"{topic_name}\t0\t2\t1\n"
+    assert ok(*reset, "--to", "2100-01-01") == f"{topic_name}\t0\t1\t3\n"
+    assert ok("consume", topic_name, "--group", group_name) == ""
+    ok(*reset, "--to", "1")
+    assert ok("consume", topic_name, "--group", group_name) == "b\nc\n"
+
+    done = cli(*reset, "--to", "1", "--topic", f"{topic_name}:7")
+    assert_one_clear_line(done, 2, "0 to 0")
+    assert ok("group", "delete", group_name) == f"deleted group {group_name}\n"
+    for action in ("describe", "lag", "delete"):
+        assert_one_clear_line(cli("group", action, group_name), 1, "no group", "group list")
+
+
+def test_a_group_with_a_member_is_described_and_not_moved(
+    ok: Ok, cli: Cli, bootstrap: str, topic_name: str, group_name: str
+) -> None:
+    ok("topic", "create", topic_name)
+    ok("produce", topic_name, stdin="a\n")
+    command = ["consume", topic_name, "--group", group_name, "--follow", "--bootstrap", bootstrap]
+    member = subprocess.Popen(
+        [*BARNABAS, *command], stdout=subprocess.PIPE, text=True, preexec_fn=heed_signals
+    )
+    try:
+        assert member.stdout is not None
+        assert member.stdout.readline() == "a\n"
+        described = json.loads(ok("group", "describe", group_name, "--json"))
+        assert described["state"] == "Stable"
+        assert [one["partitions"] for one in described["members"]] == [[f"{topic_name}:0"]]
+        done = cli("group", "reset-offsets", group_name, "--to", "beginning", "--topic", topic_name)
+        assert_one_clear_line(done, 1, group_name, "stop its members")
+        assert_one_clear_line(cli("group", "delete", group_name), 1, "stop its members")
+    finally:
+        member.send_signal(signal.SIGINT)
+        member.communicate(timeout=30)
+
+
+def test_configs_of_topics_and_brokers(ok: Ok, cli: Cli, topic_name: str) -> None:
+    ok("topic", "create", topic_name)
+    assert ok("config", "get", "topic", topic_name) == ""
+    ok("config", "set", "topic", topic_name, "retention.ms=5", "cleanup.policy=compact")
+    assert ok("config", "get", "topic", topic_name).splitlines() == [
+        "cleanup.policy\tcompact\tdynamic_topic_config",
+        "retention.ms\t5\tdynamic_topic_config",
+    ]
+    ok("config", "set", "topic", topic_name, "--delete", "retention.ms")
+    answer = ok("config", "get", "topic", topic_name, "retention.ms", "--json")
+    assert json.loads(answer)["configs"][0]["value"] == "604800000"
+    assert "max.message.bytes\t" in ok("config", "get", "topic", topic_name, "--all")
+
+    ok("config", "set", "broker", "1", "log.cleaner.io.buffer.size=600000")
+    assert "\t600000\t" in ok("config", "get", "broker", "1")
+    ok("config", "set", "broker", "1", "--delete", "log.cleaner.io.buffer.size")
+
+    assert_one_clear_line(cli("config", "get", "broker", "77"), 1, "no broker '77'")
+    assert_one_clear_line(cli("config", "get", "topic", "none-such"), 1, "UNKNOWN_TOPIC")
+    done = cli("config", "set", "topic", topic_name, "retention.ms=soon")
+    assert_one_clear_line(done, 1, "retention.ms")
+    assert_one_clear_line(cli("config", "set", "topic", topic_name), 2, "--delete")
+    assert_one_clear_line(cli("config", "get", "topic", topic_name, "no.such"), 1, "no.such")
+
+
 # ---- the cluster that is not there
 
 
@@ -245,3 +323,23 @@ def test_the_client_library_is_not_imported_to_start_or_to_help() -> None:
     version = run("--version")
     assert version.returncode == 0
     assert version.stdout == run("version").stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (["barnabas", "top"], "topic"),
+        (["barnabas", "topic", "cr"], "create"),
+        (["barnabas", "topic", "create", "name", "--part"], "--partitions"),
+        (["barnabas", "config", "get", "bro"], "broker"),
+    ],
+)
+def test_bash_completes_commands_and_flags(typed: list[str], expected: str) -> None:
+    script = run("completion", "bash").stdout
+    words = " ".join(typed)
+    probe = f"{script}COMP_WORDS=({words}); COMP_CWORD={len(typed) - 1}; _barnabas\n"
+    done = subprocess.run(
+        ["bash", "-c", probe + 'echo "${COMPREPLY[@]}"'], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == (expected + "\n", "")
+    assert "bashcompinit" in run("completion", "zsh").stdout

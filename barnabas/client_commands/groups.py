@@ -1,0 +1,236 @@
+"""`barnabas group`: list, describe, lag, reset-offsets and delete consumer groups."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from barnabas.client_commands import positions
+from barnabas.client_commands.connection import add_flags, admin_client, refuse
+from barnabas.client_commands.output import print_json, print_table
+from server.commands.main import EXIT_OK, EXIT_USAGE, UserError
+
+_LAG_NAMES = ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG"]
+_HAS_MEMBERS = "stop its members first"
+
+
+def add_commands(commands: Any) -> None:
+    """Add `group` to the parser."""
+    group = commands.add_parser("group", help="consumer groups: lag, offsets, members")
+    actions = group.add_subparsers(metavar="ACTION", required=True)
+    _finish(actions.add_parser("list", help="the groups of a cluster"), _list)
+    for name, run, what in (
+        ("describe", _describe, "state, members and what they read, and lag"),
+        ("lag", _lag, "how far a group is behind, partition by partition"),
+    ):
+        command = actions.add_parser(name, help=what)
+        command.add_argument("group", metavar="GROUP")
+        _finish(command, run)
+
+    reset = actions.add_parser(
+        "reset-offsets",
+        help="move where a group goes on",
+        description="Commit other offsets for a group that has no members.",
+    )
+    reset.add_argument("group", metavar="GROUP")
+    reset.add_argument(
+        "--topic",
+        metavar="TOPIC[:N,N]",
+        action="append",
+        help="only this topic, or these partitions of it; may be given again (all it committed)",
+    )
+    reset.add_argument(
+        "--to", required=True, metavar="POSITION", type=positions.parse, help=positions.EXPECTED
+    )
+    reset.add_argument("--dry-run", action="store_true", help="only say what would happen")
+    _finish(reset, _reset)
+
+    delete = actions.add_parser("delete", help="delete groups and their offsets")
+    delete.add_argument("groups", metavar="GROUP", nargs="+")
+    _finish(delete, _delete)
+
+
+def _finish(command: argparse.ArgumentParser, run: Any) -> None:
+    add_flags(command)
+    command.set_defaults(run=run)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    with admin_client(arguments) as admin:
+        found = sorted(admin.list_groups(), key=lambda group: str(group["group_id"]))
+    groups = [
+        {
+            "group": group["group_id"],
+            "state": group.get("group_state"),
+            "type": group.get("group_type"),
+            "protocol": group["protocol_type"],
+        }
+        for group in found
+    ]
+    if arguments.json:
+        print_json(groups)
+    else:
+        rows = [[group["group"], group["state"], group["type"]] for group in groups]
+        print_table(["GROUP", "STATE", "TYPE"], rows)
+    return EXIT_OK
+
+
+def _describe(arguments: argparse.Namespace) -> int:
+    with admin_client(arguments) as admin:
+        _check_exists(admin, arguments.group)
+        found = admin.describe_groups([arguments.group])[arguments.group]
+        lag = _lag_of(admin, arguments.group)
+    members = [
+        {
+            "member": member["member_id"],
+            "client": member["client_id"],
+            "host": member["client_host"],
+            "partitions": _assigned(member.get("member_assignment")),
+        }
+        for member in found["members"]
+    ]
+    state = found["group_state"]
+    if arguments.json:
+        answer = {"group": arguments.group, "state": state, "members": members, "lag": lag}
+        print_json(answer)
+        return EXIT_OK
+    print(f"group {arguments.group}  state {state}  members {len(members)}")
+    if members:
+        print_table(
+            ["MEMBER", "CLIENT", "HOST", "PARTITIONS"],
+            [[m["member"], m["client"], m["host"], m["partitions"]] for m in members],
+        )
+    print_table(_LAG_NAMES, [list(row.values()) for row in lag])
+    return EXIT_OK
+
+
+def _assigned(assignment: Any) -> list[str]:
+    topics = assignment.get("assigned_partitions", []) if isinstance(assignment, dict) else []
+    return [f"{one['topic']}:{number}" for one in topics for number in one["partitions"]]
+
+
+def _lag(arguments: argparse.Namespace) -> int:
+    with admin_client(arguments) as admin:
+        _check_exists(admin, arguments.group)
+        lag = _lag_of(admin, arguments.group)
+    if arguments.json:
+        total = sum(row["lag"] for row in lag)
+        print_json({"group": arguments.group, "lag": total, "partitions": lag})
+    else:
+        print_table(_LAG_NAMES, [list(row.values()) for row in lag])
+    return EXIT_OK
+
+
+def _check_exists(admin: Any, group: str) -> None:
+    """Raise UserError for a group nobody knows; Kafka describes it as dead."""
+    if all(found["group_id"] != group for found in admin.list_groups()):
+        raise UserError(f"no group {group!r}: `barnabas group list` shows what is there")
+
+
+def _lag_of(admin: Any, group: str) -> list[dict[str, Any]]:
+    from kafka.admin import OffsetSpec
+
+    committed = admin.list_group_offsets(group)[group]
+    committed = {partition: place.offset for partition, place in committed.items()}
+    ends = _offsets(admin, dict.fromkeys(committed, OffsetSpec.LATEST))
+    return [
+        {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "committed": committed[partition],
+            "end": ends[partition],
+            "lag": max(0, ends[partition] - committed[partition]),
+        }
+        for partition in sorted(committed)
+        if partition in ends
+    ]
+
+
+def _offsets(admin: Any, wanted: dict[Any, Any]) -> dict[Any, int]:
+    """Offsets of those partitions whose topic is still there."""
+    if not wanted:
+        return {}
+    topics = {topic["name"] for topic in admin.describe_topics() if topic["error_code"] == 0}
+    there = {partition: spec for partition, spec in wanted.items() if partition.topic in topics}
+    found = admin.list_partition_offsets(there) if there else {}
+    return {partition: place.offset for partition, place in found.items()}
+
+
+def _reset(arguments: argparse.Namespace) -> int:
+    from kafka.structs import OffsetAndMetadata
+
+    with admin_client(arguments) as admin:
+        before = {p: o.offset for p, o in _committed(admin, arguments.group).items()}
+        wanted = _wanted(admin, arguments.topic) if arguments.topic else sorted(before)
+        if not wanted:
+            raise UserError(
+                f"group {arguments.group!r} committed nothing: name what to set with --topic"
+            )
+        after = _places(admin, wanted, arguments.to)
+        if not arguments.dry_run:
+            places = {p: OffsetAndMetadata(offset, "", None) for p, offset in after.items()}
+            answer = admin.alter_group_offsets(arguments.group, places)
+            for error in answer.values():
+                refuse(error.errno, None, f"group {arguments.group!r}", _HAS_MEMBERS)
+    rows = [
+        {"topic": p.topic, "partition": p.partition, "before": before.get(p), "after": offset}
+        for p, offset in sorted(after.items())
+    ]
+    if arguments.json:
+        print_json({"group": arguments.group, "dry_run": arguments.dry_run, "partitions": rows})
+    else:
+        names = ["TOPIC", "PARTITION", "BEFORE", "AFTER"]
+        print_table(names, [list(row.values()) for row in rows])
+    return EXIT_OK
+
+
+def _committed(admin: Any, group: str) -> dict[Any, Any]:
+    return dict(admin.list_group_offsets(group)[group])
+
+
+def _wanted(admin: Any, named: list[str]) -> list[Any]:
+    """The partitions of TOPIC[:N,N]. Raises UserError."""
+    from kafka import TopicPartition
+
+    wanted = []
+    for text in named:
+        topic, _colon, numbers = text.partition(":")
+        (found,) = admin.describe_topics([topic])
+        refuse(found["error_code"], None, f"topic {topic!r}", "`barnabas topic list`")
+        there = {int(p["partition_index"]) for p in found["partitions"]}
+        chosen = numbers.split(",") if numbers else sorted(map(str, there))
+        for number in chosen:
+            if not number.isdecimal() or int(number) not in there:
+                raise UserError(
+                    f"--topic {text!r}: {topic!r} has the partitions 0 to {max(there)}", EXIT_USAGE
+                )
+            wanted.append(TopicPartition(topic, int(number)))
+    return wanted
+
+
+def _places(admin: Any, wanted: list[Any], to: positions.Position) -> dict[Any, int]:
+    from kafka.admin import OffsetSpec
+
+    begins = _offsets(admin, dict.fromkeys(wanted, OffsetSpec.EARLIEST))
+    ends = _offsets(admin, dict.fromkeys(wanted, OffsetSpec.LATEST))
+    times = _offsets(admin, dict.fromkeys(wanted, to.number)) if to.kind == "time" else {}
+    at_time = {p: offset if offset >= 0 else None for p, offset in times.items()}
+    return {p: positions.offset(to, begins[p], ends[p], at_time.get(p)) for p in begins}
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    with admin_client(arguments) as admin:
+        for group in arguments.groups:
+            _check_exists(admin, group)
+        answers = admin.delete_groups(arguments.groups)
+    done = [group for group, answer in answers.items() if answer == "OK"]
+    if arguments.json:
+        print_json({"deleted": done})
+    else:
+        for group in done:
+            print(f"deleted group {group}")
+    for group, answer in answers.items():
+        if answer != "OK":
+            hint = f"; {_HAS_MEMBERS}" if answer == "NonEmptyGroupError" else ""
+            raise UserError(f"group {group!r}: {answer}{hint}")
+    return EXIT_OK
