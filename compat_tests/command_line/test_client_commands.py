@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from compat_tests.support.brokers import RunningBroker
 from compat_tests.support.cli import BARNABAS, assert_one_clear_line, heed_signals, run
 from compat_tests.support.ports import free_ports
 
@@ -323,6 +325,36 @@ def test_the_client_library_is_not_imported_to_start_or_to_help() -> None:
     version = run("--version")
     assert version.returncode == 0
     assert version.stdout == run("version").stdout
+
+
+def test_the_doctor_finds_nothing_wrong_with_a_broker_that_is_well(ok: Ok) -> None:
+    lines = ok("doctor").splitlines()
+    assert all(line.startswith("ok ") for line in lines)
+    assert "is advertised as 127.0.0.1:" in lines[1]
+    assert "the quorum is led by node 1" in lines[-1]
+
+
+def test_the_doctor_names_an_address_that_clients_cannot_reach(
+    fresh_broker: Callable[..., RunningBroker],
+) -> None:
+    (port, nobody) = free_ports(2)
+    broker = fresh_broker({"advertised.listeners": f"PLAINTEXT://no-such-host.invalid:{port}"})
+    done = run("doctor", "--bootstrap", f"127.0.0.1:{nobody},{broker.bootstrap_servers}")
+    assert (done.returncode, done.stderr) == (1, "")
+    refused, answers, advertised = done.stdout.splitlines()
+    assert refused.startswith(f"WRONG  bootstrap address 127.0.0.1:{nobody}: Connection refused")
+    assert answers.startswith(f"ok     bootstrap address {broker.bootstrap_servers} answers")
+    assert advertised.startswith("WRONG  node 1 is advertised as no-such-host.invalid")
+    assert "advertised.listeners" in advertised
+
+
+def test_the_doctor_knows_what_is_no_broker() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        done = run("doctor", "--bootstrap", address, "--timeout", "1", "--json")
+    assert (done.returncode, done.stderr) == (1, "")
+    (finding,) = json.loads(done.stdout)
+    assert "does not answer as a Kafka broker" in finding["text"]
 
 
 @pytest.mark.parametrize(
