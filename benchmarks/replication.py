@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from replication.metadata.image import EMPTY_IMAGE, MetadataDelta, PartitionRegistration, TopicImage
 from replication.replicas.replica_manager import (
@@ -23,51 +22,14 @@ from replication.replicas.replica_manager import (
 )
 from replication.replicas.timer import Timer
 from storage.config import LogConfig, SystemClock
-from storage.directories.copies import Copies
-from storage.directories.future_logs import FutureLogs
-from storage.environment import LogEnvironment
-from storage.log.partition_log import PartitionLog
-from storage.recovery import open_log
-from wire.primitives import ZERO_UUID, TopicPartition
+from storage.directories.log_manager import LogManager
+from wire.primitives import TopicPartition
 from wire.records import Record, build_batch
 
 TOPIC_ID = b"benchmark topic!"
+DIRECTORY_ID = b"benchmark direct"
 PRODUCED, READ, QUIET = (TopicPartition("orders", index) for index in range(3))
 BATCH = build_batch([Record(-1, 1_700_000_000_000, None, bytes(100))])
-
-
-class Logs:
-    """A log manager of three logs in one directory."""
-
-    offline_dirs: frozenset[Path] = frozenset()
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._environment = LogEnvironment(root)
-        self.logs: dict[TopicPartition, PartitionLog] = {}
-        manager: Any = self
-        self.future_logs = FutureLogs(manager)
-        self.copies = Copies()
-
-    def all_logs(self) -> list[PartitionLog]:
-        return list(self.logs.values())
-
-    def get(self, key: TopicPartition) -> PartitionLog | None:
-        return self.logs.get(key)
-
-    def get_or_create(
-        self, key: TopicPartition, topic_id: bytes, config: LogConfig, directory: Path | None = None
-    ) -> PartitionLog:
-        log = open_log(self._root / str(key), key, config, self._environment, topic_id=topic_id)
-        self.logs[key] = log
-        return log
-
-    def high_watermark(self, key: TopicPartition) -> int:
-        return 0
-
-    def flush_async(self, log: PartitionLog, callback: Callable[..., object]) -> None:
-        log.flush()
-        callback(None)
 
 
 def microseconds(call: Callable[[], object], count: int, rounds: int = 5) -> float:
@@ -85,20 +47,22 @@ def nothing(results: object) -> None:
     """The callback of a request whose answer nobody wants."""
 
 
-def make_manager(root: Path, timer: Timer) -> tuple[ReplicaManager, Logs]:
-    registration = PartitionRegistration((0,), (ZERO_UUID,), (0,), 0)
+def make_manager(root: Path, timer: Timer) -> tuple[ReplicaManager, LogManager]:
+    """Three partitions in one directory, led by this node."""
+    registration = PartitionRegistration((0,), (DIRECTORY_ID,), (0,), 0)
     topic = TopicImage("orders", TOPIC_ID, dict.fromkeys(range(3), registration))
     image = replace(
         EMPTY_IMAGE, offset=1, topics_by_name={"orders": topic}, topics_by_id={TOPIC_ID: topic}
     )
-    logs = Logs(root)
-    log_manager: Any = logs
+    clock = SystemClock()
+    logs = LogManager({root: DIRECTORY_ID}, LogConfig(), clock, None, lambda *_: None)
+    logs.startup(lambda _: LogConfig())
     manager = ReplicaManager(
         ReplicaManagerConfig(),
-        log_manager,
+        logs,
         lambda: image,
         timer,
-        SystemClock(),
+        clock,
         0,
         topic_config=lambda topic: LogConfig(),
     )
@@ -109,7 +73,9 @@ def make_manager(root: Path, timer: Timer) -> tuple[ReplicaManager, Logs]:
 def measure(root: Path, timer: Timer) -> dict[str, float]:
     """Microseconds by name."""
     manager, logs = make_manager(root, timer)
-    log, read_log = logs.logs[PRODUCED], logs.logs[READ]
+    log, read_log = logs.get(PRODUCED), logs.get(READ)
+    assert log is not None
+    assert read_log is not None
     wall_ms = SystemClock().wall_ms()
     entries = [(PRODUCED, BATCH)]
     read_log.append_as_leader(BATCH, 0, wall_ms)
@@ -149,8 +115,8 @@ def measure(root: Path, timer: Timer) -> dict[str, float]:
         ),
         "timer add and cancel": microseconds(lambda: timer.add(500, print).cancel(), 50_000),
     }
-    for opened in logs.all_logs():
-        opened.close()
+    manager.shutdown()
+    logs.shutdown(0)
     return figures
 
 

@@ -49,7 +49,12 @@ class GroupCommit:
     def counted_end_offset(self, log: PartitionLog) -> int:
         """How much of its own log a leader may count as replicated on itself."""
         flushed_offset = log.flushed_offset
-        return flushed_offset if flushed_offset < self.target else log.log_end_offset
+        return flushed_offset if flushed_offset < self.target else log.view.end_offset
+
+    def must_wait(self, log: PartitionLog, next_offset: int) -> bool:
+        """Must records below `next_offset` still be flushed before they are acknowledged?"""
+        flushed_offset = log.flushed_offset
+        return flushed_offset < next_offset and flushed_offset < self.target
 
     def begin_leadership(self, log: PartitionLog) -> None:
         """Where fsync is asked for, what a crash left unflushed is flushed before it is served."""

@@ -305,7 +305,7 @@ class Partition:
         if not role.has_min_isr:
             return False
         offset = self._group_commit.counted_end_offset(log)
-        current = log.high_watermark
+        current = log.view.high_watermark
         if role.followers:
             now_ms = self._clock.now_ms()
             # Who may join is asked only where somebody may.
@@ -320,9 +320,9 @@ class Partition:
         if log is None:
             return True
         if acks == -1:
-            is_reached = log.high_watermark >= next_offset
+            is_reached = log.view.high_watermark >= next_offset
         else:
-            is_reached = not self.waits_for_flush(next_offset)
+            is_reached = not self._group_commit.must_wait(log, next_offset)
         # Asked after the offset was read: who leads since then led when it was true.
         role = self.role
         return not (is_reached and type(role) is Leading and role.since_epoch <= leader_epoch)
@@ -330,10 +330,7 @@ class Partition:
     def waits_for_flush(self, next_offset: int) -> bool:
         """Must records below `next_offset` still be fsynced before they may be acknowledged?"""
         log = self.leader_log
-        if log is None:
-            return False
-        flushed_offset = log.flushed_offset
-        return flushed_offset < next_offset and flushed_offset < self._group_commit.target
+        return log is not None and self._group_commit.must_wait(log, next_offset)
 
     def request_flush(self) -> None:
         """Have the log fsynced if acknowledgements wait for it; call it without any lock."""
@@ -357,7 +354,7 @@ class Partition:
         epoch has begun since: what was read between the two is of this one.
         """
         role, log = self.role, self.log
-        return role.leader_epoch, -1 if log is None else log.log_end_offset
+        return role.leader_epoch, -1 if log is None else log.view.end_offset
 
     def check_follower(self, replica_id: int, fetch: FetchPartition, leader_epoch: int) -> None:
         """Raises as `update_follower_fetch_state`, for a fetch that says nothing new."""

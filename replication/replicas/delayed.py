@@ -175,8 +175,8 @@ class DelayedFetch(DelayedOperation):
             if (
                 partition is not None
                 and (log := partition.leader_log) is not None
-                and log.log_end_offset == request.fetch_offset
-                and request.current_leader_epoch == partition.leader_epoch
+                and log.view.end_offset == request.fetch_offset
+                and request.current_leader_epoch == partition.role.leader_epoch
             ):
                 continue  # at the end of the log: most partitions of a session, at any time
             size = 0 if partition is None else self._available_bytes(partition, request)
@@ -203,17 +203,17 @@ class DelayedFetch(DelayedOperation):
         if log is None:
             return -1
         epoch = request.current_leader_epoch
-        if epoch != UNKNOWN_EPOCH and epoch != partition.leader_epoch:
+        if epoch != UNKNOWN_EPOCH and epoch != partition.role.leader_epoch:
             return -1
         if request.last_fetched_epoch != UNKNOWN_EPOCH and partition.diverges(request):
             return -1
-        offset = request.fetch_offset
+        offset, view = request.fetch_offset, log.view
         if self.isolation is None:
-            bound = log.log_end_offset
+            bound = view.end_offset
         else:
-            bound = log.last_stable_offset if self.isolation else log.high_watermark
+            bound = view.last_stable_offset if self.isolation else view.high_watermark
         if offset >= bound:
-            is_beyond = offset > log.log_end_offset and log is partition.leader_log
+            is_beyond = offset > view.end_offset and log is partition.leader_log
             return -1 if is_beyond else 0
         if self.min_bytes <= 1:
             return 1
