@@ -3,8 +3,9 @@
 The micro-benchmarks of this package print many figures and take their time; CI wants few, soon, and
 told whether they are what the code's docstrings promise. Those promises come from a two-core
 virtual machine on which `_yardstick` takes 12 us: a slower machine's budgets grow with it, so the
-last column compares like with like. A figure over its grown budget is marked, and the exit status
-is 1 when one is more than twice over: less than that can be noise.
+last column compares like with like. Machines are slower while others work on them, too: figures are
+processor time, each beside a yardstick of the same moment, and the best of three moments counts. A
+figure over its grown budget is marked, and the exit status is 1 when one is more than twice over.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from storage.segments.index import OffsetIndex
 from wire.frame import RequestHeader
 from wire.messages.data import ProduceRequest
 from wire.primitives import TopicPartition
-from wire.records import read_header
+from wire.records import read_header, validate_producer_batch
 
 YARDSTICK_US = 12.0
 _FAILING = 2.0
+_MOMENTS = 3
 
 
 class Budget(NamedTuple):
@@ -37,6 +39,17 @@ class Budget(NamedTuple):
     us: float
     promised_by: str
     action: Callable[[], object]
+
+
+class Figure(NamedTuple):
+    """What an action takes, and what its budget is on a machine as slow as this one is now."""
+
+    us: float
+    budget_us: float
+
+    @property
+    def ratio(self) -> float:
+        return self.us / self.budget_us
 
 
 def _yardstick() -> int:
@@ -57,8 +70,12 @@ def _wire() -> Iterator[Budget]:
     yield Budget("encode its answer", 1.5, "wire.codec", lambda: answer.encode_bytes(9))
     yield Budget("encode a Fetch v12 answer", 2.5, "wire.codec", lambda: fetched.encode_bytes(12))
     yield Budget("decode a request header", 1.0, "wire.frame", lambda: RequestHeader.decode(header))
-    one = records.batch(1, 100)
-    yield Budget("read a batch's header", 0.4, "wire.record_batch", lambda: read_header(one))
+    one, small = records.batch(1, 100), records.batch(16, 100)
+    yield Budget("read a batch's header", 0.5, "wire.record_batch", lambda: read_header(one))
+    yield Budget(
+        "check a batch of 16 records", 10.0, "wire.record_checks",
+        lambda: validate_producer_batch(small),
+    )  # fmt: skip
 
 
 def _storage(directory: Path) -> Iterator[Budget]:
@@ -84,18 +101,23 @@ def _storage(directory: Path) -> Iterator[Budget]:
     )  # fmt: skip
 
 
-def main() -> int:
+def _figure(budget: Budget) -> Figure:
     slower = max(1.0, microseconds(_yardstick) / YARDSTICK_US)
-    print(f"this machine takes {slower:.2f} times what the budgets' machine takes\n")
+    return Figure(microseconds(budget.action), budget.us * slower)
+
+
+def main() -> int:
     print(f"{'us':30}{'measured':>10}{'budget':>9}{'here':>9}  promised by")
     worst = 0.0
     with tempfile.TemporaryDirectory() as directory:
         for part in (_wire(), _storage(Path(directory))):
             for budget in part:
-                measured, here = microseconds(budget.action), budget.us * slower
-                worst = max(worst, measured / here)
-                mark = "  OVER" if measured > here else ""
-                print(f"{budget.name:30}{measured:10.2f}{budget.us:9.2f}{here:9.2f}", end="")
+                best = min((_figure(budget) for _ in range(_MOMENTS)), key=lambda it: it.ratio)
+                worst = max(worst, best.ratio)
+                mark = "  OVER" if best.ratio > 1 else ""
+                print(
+                    f"{budget.name:30}{best.us:10.2f}{budget.us:9.2f}{best.budget_us:9.2f}", end=""
+                )
                 print(f"  {budget.promised_by}{mark}", flush=True)
     return 1 if worst > _FAILING else 0
 

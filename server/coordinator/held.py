@@ -63,7 +63,9 @@ class HeldAnswers:
     def deliver(self, answers: list[Answer], effects: list[Effect], now_ms: int) -> Held | None:
         """Tell it now if all it rests on is committed, else hold it."""
         if self.committed_offset >= self.required_offset:
-            self._release(answers, effects)
+            self.deliveries += answers
+            if effects:
+                self._run(effects)
             return None
         return self.hold(answers, effects, now_ms) if answers or effects else None
 
@@ -87,7 +89,8 @@ class HeldAnswers:
         waiting = []
         for held in self.waiting:
             if held.required_offset <= self.committed_offset:
-                self._release(held.answers, held.effects)
+                self.deliveries += held.answers
+                self._run(held.effects)
                 continue
             if held.deadline_ms <= now_ms:
                 self.fail(held, ErrorCode.REQUEST_TIMED_OUT)
@@ -105,10 +108,8 @@ class HeldAnswers:
         """When the first answer has waited too long."""
         return min((held.deadline_ms for held in self.waiting if held.answers), default=None)
 
-    def _release(self, answers: list[Answer], effects: list[Effect]) -> None:
-        self.deliveries += answers
-        if effects:
-            self.deliveries += [(_run, effect) for effect in effects]
+    def _run(self, effects: list[Effect]) -> None:
+        self.deliveries += [(_run, effect) for effect in effects]
 
     def _refuse(self, held: Held, error: KafkaError) -> None:
         self.deliveries += [(reply, error) for reply, _ in held.answers]

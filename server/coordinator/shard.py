@@ -306,8 +306,9 @@ class Shard(Generic[M, R]):
             decision = decide(machine)
             if decision is None:
                 return True
-            if decision.records:
-                batch = self._log.encode(decision.records, self._moment.wall_ms)
+            records, response, change = decision
+            if records:
+                batch = self._log.encode(records, self._moment.wall_ms)
         except KafkaError as error:
             return self._refuse(on_complete, error)
         except Exception:
@@ -319,13 +320,13 @@ class Shard(Generic[M, R]):
             outcome = append.outcome
             if outcome is not None and not outcome.is_appended:
                 return self._not_appended(outcome.error_code, on_complete)
-        if decision.change is not None:
-            decision.change()
-        for record in decision.records:
+        if change is not None:
+            change()
+        for record in records:
             machine.replay(record)
         answers: list[Answer] = []
-        if decision.response is not None and on_complete is not None:
-            answers.append((on_complete, decision.response))
+        if response is not None and on_complete is not None:
+            answers.append((on_complete, response))
         self._settle(machine, answers, append)
         return True
 
