@@ -1,5 +1,6 @@
 """Nobody leaves anything behind: a test that ends with a thread or a socket more than it began with
-fails, not the one after it.
+fails, not the one after it. And no test fails by luck: threads may take turns at any moment, and
+Hypothesis draws the same examples each time, however slowly (--hypothesis-profile=default: others).
 """
 
 from __future__ import annotations
@@ -11,8 +12,15 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("steady")
 
 _FDS = "/proc/self/fd"
+_ENDS_WITHIN_S = 10
 
 
 @pytest.fixture(autouse=True)
@@ -20,8 +28,10 @@ def nothing_is_left_behind() -> Iterator[None]:
     """Threads that run and sockets that are open when the test and its fixtures have ended."""
     threads, sockets = set(threading.enumerate()), _sockets()
     yield
-    left = [thread.name for thread in threading.enumerate() if thread not in threads]
-    assert left == [], "threads go on"
+    left = [thread for thread in threading.enumerate() if thread not in threads]
+    for thread in left:
+        thread.join(_ENDS_WITHIN_S)  # it may have been told to end, and not have had its turn
+    assert [thread.name for thread in left if thread.is_alive()] == [], "threads go on"
     if len(_sockets() - sockets) > 0:
         gc.collect()  # a test that failed keeps its frames, and what they hold, for the report
     assert _sockets() - sockets == set(), "sockets are open"

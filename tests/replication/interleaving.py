@@ -56,7 +56,7 @@ def _run(
                 is_due = False
                 other = threading.Thread(target=caught)
                 other.start()
-                other.join(10)
+                other.join(60)
                 assert not other.is_alive(), "it waits for what the first thread holds"
         return trace
 

@@ -17,7 +17,7 @@ from replication.raft.log import RaftLog
 from replication.raft.snapshots import SnapshotId
 from storage import files
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class ManualClock:

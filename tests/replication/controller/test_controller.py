@@ -234,7 +234,7 @@ def test_an_append_that_fails_is_as_if_it_was_never_asked(
 
 def _until_active(made: Node, request: Any) -> Any:
     """Retry as a client does until the node leads again."""
-    for _ in range(2000):
+    for _ in range(12_000):
         answer = made.call(request)
         if not isinstance(answer, KafkaError) or answer.code != ErrorCode.NOT_CONTROLLER:
             return answer
@@ -346,7 +346,7 @@ def test_a_committed_record_that_contradicts_the_image_is_fatal(tmp_path: Path) 
         made.controller.shutdown()
         made.driver.append(made.driver.leader_epoch, [m.RemoveTopicRecord(topic_id=b"\x01" * 16)])
         deadline = threading.Event()
-        for _ in range(2000):
+        for _ in range(12_000):
             if made.fatal:
                 break
             deadline.wait(0.005)

@@ -546,7 +546,7 @@ class Leader:
         if self.answers:
             return self.answers.pop(0)
         self.is_waiting.set()
-        self.is_disturbed.wait(10)
+        self.is_disturbed.wait(60)
         self.is_disturbed.clear()
         raise ConnectionError("closed")
 
@@ -569,7 +569,7 @@ def test_a_thread_fetches_until_it_is_ended(tmp_path: Path) -> None:
     thread = FetcherThread(follower.fetcher, leader, follower.clock)
     follower.follow()
     thread.wake()
-    assert leader.is_waiting.wait(10)
+    assert leader.is_waiting.wait(60)
     assert follower.log.log_end_offset == 2
     thread.shutdown()
     assert not thread._thread.is_alive()
@@ -583,11 +583,11 @@ def test_a_new_partition_does_not_wait_for_a_fetch_without_news(tmp_path: Path) 
     one, other, third = (FollowedPartition(p, EPOCH) for p in follower.partitions)
     follower.fetcher.add_partitions([one])
     thread.wake()
-    assert leader.is_waiting.wait(10)
+    assert leader.is_waiting.wait(60)
     follower.pass_time(50)
     follower.fetcher.add_partitions([other])
     thread.wake()
-    assert leader.is_waiting.wait(10)
+    assert leader.is_waiting.wait(60)
     assert len(where(leader.asked[-1])) == 2
     assert leader.asked[-1].session_epoch == 0, "nobody knows what became of the one before"
     follower.pass_time(50)

@@ -169,7 +169,7 @@ def heard_meanwhile(broker: Broker, failing: Path) -> bool:
         target=broker.manager.log_dir_failed, args=(failing, OSError(5, "EIO")), daemon=True
     )
     thread.start()
-    thread.join(5)
+    thread.join(60)
     return not thread.is_alive()
 
 

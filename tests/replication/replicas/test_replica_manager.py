@@ -1074,7 +1074,7 @@ def test_the_flusher_thread_acknowledges_what_it_has_synced(tmp_path: Path) -> N
     for producer in producers:
         producer.start()
     for _ in range(60):
-        assert answered.acquire(timeout=30)
+        assert answered.acquire(timeout=60)
     for producer in producers:
         producer.join()
     assert sorted(offsets) == list(range(60))
@@ -1119,7 +1119,7 @@ def test_concurrent_producers_and_long_polling_consumers_lose_and_repeat_nothing
         thread.join()
     assert sorted(acked) == list(range(total))
     for index, event in enumerate(all_read):
-        assert event.wait(30)
+        assert event.wait(60)
         assert consumed[index] == consumed[0]
         assert len(set(consumed[index])) == len(consumed[index]) == total
     assert single.manager.parked.fetch.watched == 0

@@ -121,11 +121,11 @@ def test_the_thread_runs_an_earlier_task_that_is_added_while_it_sleeps_for_a_lat
         late = timer.add(600_000, lambda: None)
         done = threading.Event()
         timer.add(1, done.set)
-        assert done.wait(30)
+        assert done.wait(60)
         late.cancel()
         again = threading.Event()
         timer.add(0, again.set)
-        assert again.wait(30)
+        assert again.wait(60)
     finally:
         timer.shutdown()
     assert len(timer) == 0
@@ -138,7 +138,7 @@ def test_adding_a_later_deadline_does_not_wake_the_thread() -> None:
     try:
         ran = threading.Event()
         timer.add(1, ran.set)
-        assert ran.wait(30)
+        assert ran.wait(60)
         timer.add(60_000, lambda: None)
         while timer._sleeps_until is None or timer._sleeps_until == 1 << 62:
             pass  # until the reaper sleeps for the 60 s deadline
@@ -209,14 +209,14 @@ def test_shutdown_waits_for_the_job_under_way_and_drops_the_others() -> None:
 
     def job() -> None:
         started.set()
-        may_end.wait(30)
+        may_end.wait(60)
         ended.set()
 
     scheduler.schedule_once("slow", 0, job)
     dropped = threading.Event()
     scheduler.schedule_once("never", 60_000, dropped.set)
     scheduler.start()
-    assert started.wait(30)
+    assert started.wait(60)
     threading.Timer(0, may_end.set).start()
     scheduler.shutdown()
     assert ended.is_set()

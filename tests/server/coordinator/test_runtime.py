@@ -863,7 +863,7 @@ def test_requests_of_many_threads_are_served_one_at_a_time_and_answered_once() -
                     done.set()
 
                 world.shard.write(lambda machine: machine.add(1), take)
-                assert done.wait(30)
+                assert done.wait(60)
                 answers.append(found[0])
         except BaseException as error:
             failures.append(error)

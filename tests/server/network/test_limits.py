@@ -66,9 +66,9 @@ class Served:
         self.clock.ahead_ms += ms
         turned, looked = threading.Event(), threading.Event()
         processor._command(turned.set)  # the clock is read once a turn
-        assert turned.wait(10)
+        assert turned.wait(60)
         processor._command(lambda: (processor._sweep(), looked.set()))
-        assert looked.wait(10)
+        assert looked.wait(60)
 
     @property
     def connections(self):

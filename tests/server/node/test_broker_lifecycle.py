@@ -284,7 +284,7 @@ def test_controlled_shutdown_asks_until_the_controller_lets_it_go() -> None:
         assert life.only().want_shut_down
     waiter = in_background(lambda: life.lifecycle.await_controlled_shutdown(60))
     life.answer(heard(should_shut_down=True))
-    waiter.join(10)
+    waiter.join(60)
     assert not waiter.is_alive()
     life.pass_(60_000)
     assert life.asked == []

@@ -38,10 +38,10 @@ def fail(*_):
 
 done = threading.Event()
 create("kept", lambda answer: done.set())
-assert done.wait(30)
+assert done.wait(60)
 setattr(globals()[owner], name, fail)
 create("more", lambda answer: print("answered", answer))
-threading.Event().wait(30)
+threading.Event().wait(60)
 print("still alive")
 """
 

@@ -75,7 +75,7 @@ def test_a_directory_whose_sync_hangs_delays_no_isr_expiry_and_no_other_director
     def fsync(fd: int) -> None:
         if os.readlink(f"/proc/self/fd/{fd}").startswith(str(bad)):
             has_hung.set()
-            answers.wait(30)
+            answers.wait(60)
         real(fd)
 
     try:
@@ -95,11 +95,11 @@ def test_a_directory_whose_sync_hangs_delays_no_isr_expiry_and_no_other_director
         for path, log in logs.items():
             log.environment.scheduler.schedule_once("flush", 0, log.flush)  # type: ignore[union-attr]
             manager.flush_async(log, lambda _error, path=path: synced[path].set())
-        assert has_hung.wait(30)
+        assert has_hung.wait(60)
         expired = threading.Event()
         links.scheduler.schedule_once("isr-expiration", 0, expired.set)
-        assert expired.wait(30)
-        assert synced[good].wait(30)
+        assert expired.wait(60)
+        assert synced[good].wait(60)
         assert not synced[bad].is_set()
     finally:
         answers.set()

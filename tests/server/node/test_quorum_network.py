@@ -65,7 +65,7 @@ def voter_ids(node: QuorumNode) -> set[int]:
 def add_voter(leader: QuorumNode, newcomer: QuorumNode, **changes: Any) -> Any:
     values: dict[str, Any] = {
         "cluster_id": CLUSTER_ID,
-        "timeout_ms": 5000,
+        "timeout_ms": 60_000,
         "voter_id": newcomer.node_id,
         "voter_directory_id": newcomer.directory_id,
         "listeners": [
@@ -104,6 +104,7 @@ def test_the_others_go_on_when_the_leader_vanishes_and_it_follows_when_it_return
         node.has("before")
     epoch = first.raft.leader_epoch
     first.kill()
+    quorum.pass_fetch_timeout()
     second = quorum.leader()
     assert second.raft.leader_epoch > epoch
     second.append("after")
@@ -132,6 +133,7 @@ def test_nothing_is_committed_without_a_majority(quorum: Quorum) -> None:
     for follower in quorum.followers():
         follower.kill()
     offset = leader.append("lost")
+    quorum.pass_fetch_timeout()
     eventually(lambda: not leader.raft.is_leader, "for a leader without followers to resign")
     assert leader.recorder.records == ["a"]
     assert leader.raft.high_watermark <= offset
@@ -201,6 +203,7 @@ def test_an_observer_follows_and_never_votes(quorum: Quorum) -> None:
     leader.append("a")
     observer.has("a")
     leader.kill()
+    quorum.pass_fetch_timeout()
     quorum.leader().append("b")
     observer.has("a", "b")
     assert voter_ids(observer) == {1, 2, 3}
@@ -219,6 +222,7 @@ def test_a_voter_is_added_and_counts(quorum: Quorum) -> None:
     eventually(lambda: voter_ids(newcomer) == {1, 2})
     newcomer.kill()
     leader.append("not without it")
+    quorum.pass_fetch_timeout()
     eventually(lambda: not leader.raft.is_leader, "for a leader of two without the other")
 
 
@@ -258,7 +262,12 @@ def test_a_controller_joins_by_itself_when_it_is_told_to(quorum: Quorum) -> None
     quorum.leader()
     newcomer = quorum.add(2, bootstrap_servers=quorum.bootstrap_servers, config={"auto_join": True})
     newcomer.start()
-    eventually(lambda: newcomer.raft.is_voter)
+
+    def has_joined() -> bool:
+        newcomer.pass_fetch_timeout()  # so often it asks, until it has caught up
+        return newcomer.raft.is_voter
+
+    eventually(has_joined)
 
 
 def test_a_voter_that_moved_tells_the_leader(quorum: Quorum) -> None:

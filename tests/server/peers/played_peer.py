@@ -9,7 +9,7 @@ from typing import NamedTuple
 from wire.frame import RequestHeader
 from wire.schema import Response
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Address(NamedTuple):

@@ -370,7 +370,7 @@ def test_over_real_sockets_a_clients_request_finds_the_controller_and_comes_back
 
     try:
         channel.submit(create_topics(), on_complete, context=CLIENT)
-        assert answered.wait(10)
+        assert answered.wait(60)
     finally:
         channel.shutdown()
         peers.shutdown()

@@ -915,7 +915,7 @@ def many_thread_switches() -> Iterator[None]:
 def test_readers_and_writers_go_on_while_segments_are_replaced(tmp_path: Path) -> None:
     one = Cleaned(tmp_path, compacted(segment_bytes=4000, index_interval_bytes=200))
     done = threading.Event()
-    turns = threading.Semaphore(0)
+    turns, taken = threading.Semaphore(100), threading.Semaphore(0)
     problems: list[BaseException] = []
     appended = 0
 
@@ -926,12 +926,15 @@ def test_readers_and_writers_go_on_while_segments_are_replaced(tmp_path: Path) -
         except BaseException as error:
             problems.append(error)
             done.set()
+            taken.release()
 
     def append() -> None:
         nonlocal appended
         turns.acquire()
         one.append((b"k%d" % (appended % KEYS), b"%d" % appended))
         appended += 1
+        if appended % 100 == 0:
+            taken.release()
 
     def read() -> None:
         check_like_a_consumer(one.log)
@@ -941,7 +944,8 @@ def test_readers_and_writers_go_on_while_segments_are_replaced(tmp_path: Path) -
         thread.start()
     try:
         while one.cleaner.cleanings < 8 and not done.is_set():
-            turns.release(100)  # so that the cleaner is never left behind
+            taken.acquire()  # a hundred are written while those before are cleaned, and no more
+            turns.release(100)
             one.log.update_high_watermark(one.log.log_end_offset)
             one.cleaner.clean_filthiest()
     finally:

@@ -149,7 +149,7 @@ def test_the_thread_cleans_by_itself_and_ends_with_the_manager(
     fill(node.log(), b"1", b"2")
     node.manager.start_background()
     assert len(cleaner_threads()) == 1
-    assert cleaned.wait(30)
+    assert cleaned.wait(60)
     assert [r.value for r in records(node.log())] == [b"2"]
     node.manager.shutdown()
     assert cleaner_threads() == []
@@ -171,7 +171,7 @@ def test_an_error_does_not_end_the_thread(
 
     monkeypatch.setattr(node.manager.cleaner, "clean_filthiest", fail)
     node.manager.start_background()
-    assert again.wait(30)
+    assert again.wait(60)
 
 
 def test_a_disabled_cleaner_has_no_thread(tmp_path: Path, start: StartNode) -> None:

@@ -572,13 +572,13 @@ def test_a_reader_waits_for_a_rename_that_is_under_way(
         if str(new).endswith(".log.deleted"):
             monkeypatch.setattr(files, "open_file", open_file)
             reader.start()
-            assert tried.wait(10)
+            assert tried.wait(60)
             reader.join(0.05)  # a reader that does not wait for us has given up by now
 
     monkeypatch.setattr(files, "replace", replace)
     with log.lock:
         segment.rename_suffix(".deleted")
-    reader.join(10)
+    reader.join(60)
     assert not log.is_offline
     assert [type(answer) for answer in answers] == [FileSlice]
 

@@ -22,7 +22,7 @@ from tests.storage.log_support import append
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
 
-WAIT_S = 30
+WAIT_S = 60
 CONFIG = LogConfig(file_delete_delay_ms=0)
 
 

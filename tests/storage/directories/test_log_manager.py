@@ -617,7 +617,7 @@ def test_waiters_share_a_sync_and_are_all_told(tmp_path: Path) -> None:
         nonlocal syncs
         syncs += 1
         started.set()
-        go_on.wait(10)
+        go_on.wait(60)
         real()
 
     log.flush = flush  # type: ignore[method-assign]
@@ -631,13 +631,13 @@ def test_waiters_share_a_sync_and_are_all_told(tmp_path: Path) -> None:
 
     append(log, "a")
     flusher.flush_async(log, callback)
-    assert started.wait(10)
+    assert started.wait(60)
     for _ in range(20):  # all of these arrive during the first sync
         append(log, "b")
         flusher.flush_async(log, callback)
     go_on.set()
     for _ in range(21):
-        assert told.acquire(timeout=10)
+        assert told.acquire(timeout=60)
     assert syncs == 2
     assert [error for error, _ in done] == [None] * 21
     assert all(flushed == 21 for _, flushed in done[1:])

@@ -356,7 +356,7 @@ def test_readers_see_only_whole_batches_while_a_writer_appends(tmp_path: Path) -
     for number in range(total // 2):
         append(log, f"{number}", "x" * 40)
     for reader in readers:
-        reader.join(30)
+        reader.join(60)
     assert problems == []
 
 

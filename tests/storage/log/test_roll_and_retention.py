@@ -340,19 +340,19 @@ def test_readers_get_their_bytes_or_out_of_range_while_segments_are_deleted(
     for _ in range(10):
         _append_numbered(log)
     watch = _Watch(log)
-    readers = [threading.Thread(target=watch.read) for _ in range(8)]
+    readers = [threading.Thread(target=watch.read) for _ in range(3)]
     for reader in readers:
         reader.start()
     deleted = 0
-    while deleted < 200 and not watch.problems:
+    while (deleted < 200 or watch.reads <= 1_000) and not watch.problems:
         _append_numbered(log)
         log.update_high_watermark(log.log_end_offset)
         deleted += log.delete_old_segments(WALL_MS)
     watch.stop.set()
     for reader in readers:
-        reader.join(30)
+        reader.join(60)
     assert watch.problems == []
-    assert watch.reads > 100
+    assert watch.reads > 1_000
 
 
 class _Watch:

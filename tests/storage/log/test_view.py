@@ -312,7 +312,7 @@ def test_an_epoch_is_synced_without_the_logs_lock_and_before_the_answer(
 
     def fsync(fd: int) -> None:
         began.set()
-        go_on.wait(10)
+        go_on.wait(60)
         real(fd)
 
     def change() -> None:
@@ -326,8 +326,8 @@ def test_an_epoch_is_synced_without_the_logs_lock_and_before_the_answer(
     monkeypatch.setattr(files, "fsync", fsync)
     thread = threading.Thread(target=change)
     thread.start()
-    assert began.wait(10)
-    was_free.append(log.lock.acquire(timeout=5))
+    assert began.wait(60)
+    was_free.append(log.lock.acquire(timeout=60))
     log.lock.release()
     assert thread.is_alive(), "it answers before the epoch is on disk"
     go_on.set()
