@@ -42,8 +42,8 @@ FAST = {
     "request_timeout_ms": FETCH_TIMEOUT_MS,
     "fetch_max_wait_ms": 100,
 }
-"""Elections are repeated until one succeeds; whom it made leader a slow machine does not unseat: the
-fetch timeout is over only when a test says so (`Quorum.pass_fetch_timeout`).
+"""Elections are repeated until one succeeds; whom it made leader no slow machine unseats: the fetch
+timeout is over only when a test says so (`Quorum.pass_fetch_timeout`).
 """
 
 

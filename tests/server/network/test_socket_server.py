@@ -771,7 +771,7 @@ def test_stopping_does_not_wait_long_for_what_only_waits():
         assert handlers.parked_one.wait(60)
         started = time.monotonic()
         server.shutdown(NEVER_S)
-        assert 1.0 <= time.monotonic() - started
+        assert time.monotonic() - started >= 1.0
         assert client.is_closed()
 
 

@@ -728,7 +728,7 @@ def test_a_truncation_wins_over_the_cleaning(tmp_path: Path, meanwhile: Meanwhil
     assert not one.clean(roll=False)
     assert offsets(records(one.log)) == [0, 1, 2]
     assert temporary_files(one.log) == []
-    assert checkpoint(tmp_path) == ""
+    assert "orders" not in checkpoint(tmp_path)
     one.append((b"k0", b"new"))
     assert one.clean()
     assert table(records(one.log)) == {b"k0": b"new", b"k1": b"1"}
