@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Protocol
 
+STOP_WAIT_S = 30.0
+"""How long a stop waits for a thread that may hang with its disk."""
 LONG_MAX = 2**63 - 1
 
 CLEANUP_DELETE = "delete"

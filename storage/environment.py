@@ -42,7 +42,8 @@ class LogEnvironment:
     on_failure: Callable[[Path, OSError], None] | None = None
     """Called once, by who saw the error and may hold any lock: it hands on and does not wait."""
     on_log_start_moved: Callable[[], object] = _nobody_notes_it
-    """Called when a log start moved, with no lock held; it should be noted before long."""
+    """Called when a log start moved, without the log's lock: it should be noted before long. Plans
+    that and does not wait."""
     is_writable: bool = True
     """False if appends are refused: offline, or the disk is full and its reserve is in use."""
     is_offline: bool = False

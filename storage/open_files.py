@@ -27,6 +27,8 @@ from storage import files
 
 logger = logging.getLogger(__name__)
 
+_DESCRIPTORS_WANTED = 10_000
+"""Enough for a small node; for a large one Kafka's documentation asks for 100,000."""
 _SYNCS_SPARED = 32
 """How many that are not synced are passed over in looking for others."""
 
@@ -175,6 +177,29 @@ class OpenFileCache:
             victims.append((unsynced or owners).popleft())
         owners.extendleft(reversed(unsynced))
         return victims
+
+
+def raise_descriptor_limit() -> int | None:
+    """Raise the process's soft limit of descriptors to its hard one, as a JVM does; the limit then,
+    None for no limit."""
+    try:
+        import resource
+    except ImportError:  # not a POSIX system
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:  # macOS allows less than it says
+            logger.warning("limit of open files cannot be raised soft=%s hard=%s error=%s",
+                           soft, hard, error)  # fmt: skip
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if soft == resource.RLIM_INFINITY:
+        return None
+    if soft < _DESCRIPTORS_WANTED:
+        logger.warning("limit of open files is low limit=%s wanted=%s: connections and log segments"
+                       " share it (ulimit -n, LimitNOFILE)", soft, _DESCRIPTORS_WANTED)  # fmt: skip
+    return soft
 
 
 def descriptor_budget(reserved: int = 64) -> int:

@@ -50,9 +50,6 @@ USED_BY_OTHERS = {
     "inspect": "server.coordinator.shard",
     "state_equals": "replication.metadata.tables",
     "watched": "replication.replicas.purgatory",
-    # Owed: product code has its own way to do the same.
-    "read_varlong": "wire.primitives: wire.record_body reads records' varlongs itself",
-    "varlong": "wire.primitives: wire.record_body writes records' varlongs itself",
 }
 
 

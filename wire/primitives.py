@@ -1,7 +1,7 @@
 """The smallest shared parts: varints, uuids, partition names, and numbers with a special meaning.
 
 Varints carry seven bits a byte, lowest first; the high bit says that more follow. `uvarint` is for
-lengths and tags, `varint` and `varlong` are zigzag-coded signed numbers inside records. A read
+lengths and tags; the zigzag-coded signed numbers inside records are `wire.record_body`'s. A read
 function takes the data and a position and returns the value and the position behind it; it raises
 MalformedFrame for a varint that is too long, and IndexError at the end of the data: callers that
 decode whole structures turn both into their own error at one place.
@@ -89,29 +89,6 @@ def read_uvarint(data: bytes | bytearray | memoryview, pos: int) -> tuple[int, i
     return value, pos
 
 
-def read_varint(data: bytes | bytearray | memoryview, pos: int) -> tuple[int, int]:
-    """Read a zigzag-coded signed 32-bit number: (value, position behind it)."""
-    value, pos = read_uvarint(data, pos)
-    return (value >> 1) ^ -(value & 1), pos
-
-
-def read_varlong(data: bytes | bytearray | memoryview, pos: int) -> tuple[int, int]:
-    """Read a zigzag-coded signed 64-bit number: (value, position behind it)."""
-    value = shift = 0
-    while True:
-        byte = data[pos]
-        pos += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if shift > 63:
-            raise MalformedFrame("varlong is longer than 10 bytes")
-    if value > 0xFFFFFFFFFFFFFFFF:
-        raise MalformedFrame("varlong is above 64 bits")
-    return (value >> 1) ^ -(value & 1), pos
-
-
 def next_tag(data: bytes, pos: int, previous: int) -> tuple[int, int, int]:
     """Read one tag and its size: (tag, position behind its content, position of its content)."""
     tag, pos = read_uvarint(data, pos)
@@ -153,20 +130,6 @@ def uvarint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def varint(value: int) -> bytes:
-    """Encode a signed 32-bit number, zigzag-coded."""
-    if not -(2**31) <= value < 2**31:
-        raise ValueError(f"{value} does not fit into 32 bits")
-    return uvarint((value << 1) ^ (value >> 31))
-
-
-def varlong(value: int) -> bytes:
-    """Encode a signed 64-bit number, zigzag-coded."""
-    if not -(2**63) <= value < 2**63:
-        raise ValueError(f"{value} does not fit into 64 bits")
-    return uvarint((value << 1) ^ (value >> 63))
 
 
 def uuid_to_text(uuid: bytes) -> str:

@@ -549,9 +549,10 @@ class Partition:
 
         Raises as `offset_lookup.offset_to_delete`, and the leadership errors.
         """
-        _, log = self._role_and_log(UNKNOWN_EPOCH, True)
-        offset = offset_to_delete(log, offset)
-        log.increment_log_start_offset(offset)
+        with self.lock:  # or the log could be replaced, or cut off by another leader, meanwhile
+            _, log = self._role_and_log(UNKNOWN_EPOCH, True)
+            offset = offset_to_delete(log, offset)
+            log.increment_log_start_offset(offset)
         return offset, self.low_watermark()
 
     def low_watermark(self) -> int:

@@ -386,6 +386,4 @@ class LogDirMoves:
             partition.replace_log(future)
             self._forget(move)
         self._manager.discard(current)
-        if current.log_start_offset > future.log_start_offset:  # DeleteRecords, just then
-            future.increment_log_start_offset(current.log_start_offset)
         return True

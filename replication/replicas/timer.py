@@ -28,7 +28,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from storage.config import Clock
+from storage.config import STOP_WAIT_S, Clock
 
 logger = logging.getLogger(__name__)
 
@@ -134,9 +134,6 @@ class TimerQueue:
             self._cancelled -= 1
 
 
-_STOP_S = 30.0
-
-
 class Timer:
     """Runs callbacks after a delay, on one daemon thread.
 
@@ -166,7 +163,7 @@ class Timer:
             self._stopped = True
             self._wakeup.notify()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(_STOP_S)
+            self._thread.join(STOP_WAIT_S)
             if self._thread.is_alive():
                 logger.error("thread does not end, not waited for name=%s", self._thread.name)
 

@@ -217,7 +217,9 @@ def _serve(config: KafkaConfig, arguments: argparse.Namespace, cluster_id: str |
     stop = _StopRequest()
     stop.watch_signals()
     from server.node.node import Node, StartInterrupted  # late: a bad flag should not pay for it
+    from storage.open_files import raise_descriptor_limit
 
+    raise_descriptor_limit()
     node = Node(config, cluster_id)
     if arguments.stop_on_stdin_eof:
         stop.watch_stdin()

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from storage.checkpoint import CLEANER_OFFSET_CHECKPOINT
 from storage.cleaning.log_cleaning import CleanerStats, Cleaning, Pace
 from storage.cleaning.offset_map import OffsetMap
-from storage.config import Clock
+from storage.config import STOP_WAIT_S, Clock
 from storage.log.partition_log import PartitionLog
 from storage.log.segment_swap import CleaningAborted
 from storage.segments.segment import LogSegment
@@ -46,7 +46,6 @@ from wire.primitives import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-_STOP_S = 30.0
 
 THREAD_NAME = "kafka-log-cleaner-thread-0"
 
@@ -121,7 +120,7 @@ class LogCleaner:
         self._is_stopping = True
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(_STOP_S)
+            self._thread.join(STOP_WAIT_S)
             if self._thread.is_alive():
                 logger.error("cleaner does not end, not waited for: its disk does not answer")
             self._thread = None

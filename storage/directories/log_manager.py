@@ -35,7 +35,7 @@ from pathlib import Path
 
 from storage import files
 from storage.cleaning.cleaner import CleanerConfig, LogCleaner
-from storage.config import LONG_MAX, Clock, LogConfig, ScheduledTask, Scheduler
+from storage.config import LONG_MAX, STOP_WAIT_S, Clock, LogConfig, ScheduledTask, Scheduler
 from storage.directories.copies import Copies
 from storage.directories.flusher import FlushCallback
 from storage.directories.future_logs import FutureLogs
@@ -57,7 +57,6 @@ logger = logging.getLogger(__name__)
 _INITIAL_DELAY_MS = 30_000
 _FLUSH_CHECK_MS = 1_000
 REMOVAL = "log-removal"
-_STOP_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,7 +507,7 @@ class LogManager:
 
     # -- shutdown --------------------------------------------------------------------------------
 
-    def shutdown(self, broker_epoch: int = -1, patience_s: float = _STOP_S) -> None:
+    def shutdown(self, broker_epoch: int = -1, patience_s: float = STOP_WAIT_S) -> None:
         """Flush and close every log, write the checkpoints, and the clean marker last (S-7).
 
         All directories at once. One whose disk does not answer in time is left to the next start,

@@ -18,6 +18,7 @@ from replication.metadata.image import (
     PartitionRegistration,
     TopicImage,
 )
+from replication.partition import partition as partition_module
 from replication.replicas.log_dir_moves import MoveState
 from replication.replicas.replica_manager import (
     AppendRequest,
@@ -729,3 +730,29 @@ def test_a_move_that_is_asked_back_just_as_it_ended_goes_back(
     node.finish_move()
     assert [(name, is_future) for name, is_future, _ in node.described()] == [("a", False)]
     assert node.read() == ["a"]
+
+
+def test_records_deleted_while_a_move_ends_stay_deleted(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old log was asked, the copy took its place, and the old log's start moved: in vain."""
+    node.append("a")
+    node.append("b")
+    node.move(node.b)
+    node.scheduler.run(3)
+    node.controller_knows()
+    held = node.manager.partition(ORDERS_0)
+    real = partition_module.offset_to_delete
+
+    def meanwhile(log: Any, offset: int) -> int:
+        if not held.lock.locked():
+            node.scheduler.run()  # nothing keeps the move from ending here
+        return real(log, offset)
+
+    monkeypatch.setattr(partition_module, "offset_to_delete", meanwhile)
+    assert held.delete_records(1) == (1, 1)
+    node.scheduler.run(2)
+    assert node.state is None
+    assert held.open_log().directory.parent == node.b
+    assert held.open_log().log_start_offset == 1
+    assert node.read(1) == ["b"]

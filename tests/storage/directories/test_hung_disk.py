@@ -195,7 +195,7 @@ def test_a_stop_does_not_wait_for_ever(hung: Hung, caplog: pytest.LogCaptureFixt
 def test_a_worker_that_hangs_is_not_waited_for(
     hung: Hung, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(timer, "_STOP_S", 0.01)
+    monkeypatch.setattr(timer, "STOP_WAIT_S", 0.01)
     hung.node.workers[hung.bad].shutdown()
     assert "thread does not end, not waited for name=bad" in caplog.text
 
