@@ -151,8 +151,9 @@ def read_in_group(bootstrap: str, group: str, topics: list[str], count: int) -> 
         second.subscribe(topics)
         second.poll(0.05)
     finally:
-        second.close()
+        # In this order: the second may be waiting for the first to join again, which it never would.
         first.close()
+        second.close()
 
 
 def slope_per_hour(samples: list[Sample]) -> float:
