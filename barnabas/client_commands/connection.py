@@ -34,6 +34,12 @@ def add_flags(command: argparse.ArgumentParser, *, timeout_s: float = 10.0) -> N
     command.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
+def finish(command: argparse.ArgumentParser, run: Any) -> None:
+    """A client command that has all its own flags gets the others, and what it runs."""
+    add_flags(command)
+    command.set_defaults(run=run)
+
+
 def addresses(bootstrap: str) -> list[tuple[str, int]]:
     """The addresses in a value of --bootstrap. Raises UserError."""
     parts = [part.strip() for part in bootstrap.split(",") if part.strip()]

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from barnabas.client_commands import positions
-from barnabas.client_commands.connection import add_flags, admin_client, refuse
+from barnabas.client_commands.connection import admin_client, finish, refuse
 from barnabas.client_commands.output import print_json, print_table
 from server.commands.main import EXIT_OK, EXIT_USAGE, UserError
 
@@ -18,14 +18,14 @@ def add_commands(commands: Any) -> None:
     """Add `group` to the parser."""
     group = commands.add_parser("group", help="consumer groups: lag, offsets, members")
     actions = group.add_subparsers(metavar="ACTION", required=True)
-    _finish(actions.add_parser("list", help="the groups of a cluster"), _list)
+    finish(actions.add_parser("list", help="the groups of a cluster"), _list)
     for name, run, what in (
         ("describe", _describe, "state, members and what they read, and lag"),
         ("lag", _lag, "how far a group is behind, partition by partition"),
     ):
         command = actions.add_parser(name, help=what)
         command.add_argument("group", metavar="GROUP")
-        _finish(command, run)
+        finish(command, run)
 
     reset = actions.add_parser(
         "reset-offsets",
@@ -43,16 +43,11 @@ def add_commands(commands: Any) -> None:
         "--to", required=True, metavar="POSITION", type=positions.parse, help=positions.EXPECTED
     )
     reset.add_argument("--dry-run", action="store_true", help="only say what would happen")
-    _finish(reset, _reset)
+    finish(reset, _reset)
 
     delete = actions.add_parser("delete", help="delete groups and their offsets")
     delete.add_argument("groups", metavar="GROUP", nargs="+")
-    _finish(delete, _delete)
-
-
-def _finish(command: argparse.ArgumentParser, run: Any) -> None:
-    add_flags(command)
-    command.set_defaults(run=run)
+    finish(delete, _delete)
 
 
 def _list(arguments: argparse.Namespace) -> int:

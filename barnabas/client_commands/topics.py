@@ -6,9 +6,9 @@ import argparse
 from typing import Any
 
 from barnabas.client_commands.connection import (
-    add_flags,
     admin_client,
     count,
+    finish,
     key_values,
     plain,
     refuse,
@@ -27,11 +27,11 @@ def add_commands(commands: Any) -> None:
     actions = topic.add_subparsers(metavar="ACTION", required=True)
     found = actions.add_parser("list", help="the topics of a cluster")
     found.add_argument("--internal", action="store_true", help="internal topics too")
-    _finish(found, _list)
+    finish(found, _list)
 
     described = actions.add_parser("describe", help="partitions, replicas, and changed configs")
     described.add_argument("topics", metavar="TOPIC", nargs="+")
-    _finish(described, _describe)
+    finish(described, _describe)
 
     created = actions.add_parser("create", help="create a topic")
     created.add_argument("topics", metavar="TOPIC", nargs="+")
@@ -41,7 +41,7 @@ def add_commands(commands: Any) -> None:
     )
     _add_config(created)
     created.add_argument("--if-not-exists", action="store_true", help="an existing one is fine")
-    _finish(created, _create)
+    finish(created, _create)
 
     altered = actions.add_parser("alter", help="more partitions, other configs")
     altered.add_argument("topic", metavar="TOPIC")
@@ -54,12 +54,12 @@ def add_commands(commands: Any) -> None:
         default=[],
         help="back to the default; may be given again",
     )
-    _finish(altered, _alter)
+    finish(altered, _alter)
 
     deleted = actions.add_parser("delete", help="delete topics and all their records")
     deleted.add_argument("topics", metavar="TOPIC", nargs="+")
     deleted.add_argument("--if-exists", action="store_true", help="a missing one is fine")
-    _finish(deleted, _delete)
+    finish(deleted, _delete)
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:
@@ -70,11 +70,6 @@ def _add_config(command: argparse.ArgumentParser) -> None:
         default=[],
         help="a config of the topic; may be given again",
     )
-
-
-def _finish(command: argparse.ArgumentParser, run: Any) -> None:
-    add_flags(command)
-    command.set_defaults(run=run)
 
 
 def _list(arguments: argparse.Namespace) -> int:
