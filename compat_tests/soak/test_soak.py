@@ -151,7 +151,7 @@ def read_in_group(bootstrap: str, group: str, topics: list[str], count: int) -> 
         second.subscribe(topics)
         second.poll(0.05)
     finally:
-        # In this order: the second may be waiting for the first to join again, which it never would.
+        # In this order: the second may be waiting for the first to join, which it never would.
         first.close()
         second.close()
 
