@@ -18,16 +18,19 @@ def _main() -> int:
     from barnabas.launch import expose_app
 
     expose_app()
-    from barnabas import client_commands, cluster_command
-    from pipeline import cli as pipeline_command
     from server.commands.main import main as run
 
-    def extend(commands: Any) -> None:
-        client_commands.add_commands(commands)
-        cluster_command.add_commands(commands)
-        pipeline_command.add_commands(commands)
+    # A broker's start waits for no code of commands that are not the broker's.
+    return int(run(extend=None if sys.argv[1:2] == ["start"] else _add_commands))
 
-    return int(run(extend=extend))
+
+def _add_commands(commands: Any) -> None:
+    from barnabas import client_commands, cluster_command
+    from pipeline import cli as pipeline_command
+
+    client_commands.add_commands(commands)
+    cluster_command.add_commands(commands)
+    pipeline_command.add_commands(commands)
 
 
 if __name__ == "__main__":
