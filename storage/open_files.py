@@ -115,8 +115,12 @@ class FileOwner(Protocol):
     def is_synced(self) -> bool:
         """False while closing the file could lose the news of a failed write."""
 
+    def release_descriptor(self) -> None:
+        """Let the descriptor go; the next use opens the file again. Takes no lock and opens no
+        file: who asks may be in the middle of opening one, with any lock held."""
+
     def release_files(self) -> None:
-        """Let all descriptors go; the next use opens them again."""
+        """Let go of the descriptor and of what is in memory."""
 
 
 class OpenFileCache:
@@ -154,7 +158,7 @@ class OpenFileCache:
         with self._lock:
             victims = self._choose(min(count, len(self._owners) - 1))
         for victim in victims:
-            victim.release_files()
+            victim.release_descriptor()
         return len(victims)
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ from replication.raft.events import Outgoing, Ready, Send
 from replication.raft.voter_set import Voter
 
 if TYPE_CHECKING:
-    from replication.raft.own_events import Replica
+    from replication.raft.core import RaftCore
 
 _BACKOFF_BASE_MS = 50
 
@@ -36,7 +36,7 @@ class Election:
         "rounds",
     )
 
-    def __init__(self, core: Replica) -> None:
+    def __init__(self, core: RaftCore) -> None:
         self._core = core
         self._request: Callable[[Voter], Outgoing] | None = None
         self._asked: set[int] = set()

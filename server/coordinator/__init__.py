@@ -1,5 +1,1 @@
-"""Coordinators: replicated state machines over internal topics (groups now, transactions later).
-
-`machine` and `deadlines` know each other: a machine has deadlines, and what a deadline leads to
-is a decision of the machine.
-"""
+"""Coordinators: replicated state machines over internal topics (groups now, transactions later)."""

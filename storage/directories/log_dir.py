@@ -280,20 +280,21 @@ class Reserve:
         self.is_held = False
 
     def take(self) -> bool:
-        """Hold the space; False if there is none. Raises OSError for any other trouble."""
+        """Hold the space; False if it cannot be had now. Raises OSError for any other trouble."""
         if self.is_held:
             return True
-        fd = files.open_or_relieve(self.path, files.CREATE)
         try:
-            files.allocate(fd, RESERVE_BYTES)
+            fd = files.open_or_relieve(self.path, files.CREATE)
+            try:
+                files.allocate(fd, RESERVE_BYTES)
+            finally:
+                files.close(fd)
         except OSError as error:
             with suppress(OSError):
                 files.unlink(self.path)
-            if not files.is_disk_full(error):
+            if not files.is_disk_full(error) and not files.is_out_of_descriptors(error):
                 raise
             return False
-        finally:
-            files.close(fd)
         self.is_held = True
         return True
 

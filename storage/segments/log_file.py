@@ -80,6 +80,10 @@ class LogFile:
         self._synced_size = size
 
     def release_files(self) -> None:
+        """Let go of what the cache wants; there is nothing but the descriptor."""
+        self.release_descriptor()
+
+    def release_descriptor(self) -> None:
         """Let go of the descriptor, synced (the cache's wish); slices keep theirs.
 
         Never raises, for this may run in another log's append.

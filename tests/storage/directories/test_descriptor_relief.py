@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from storage import files
+from storage.open_files import OpenFileCache
+from tests.storage.log_support import FaultyDisk, append, environment, make_log, read_from
 
 
 class Holder:
@@ -51,3 +53,20 @@ def test_another_failure_costs_nobody_a_descriptor(
     with pytest.raises(FileNotFoundError):
         files.sync_directory(tmp_path / "absent")
     assert exhausted == [True]
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
+    return FaultyDisk(monkeypatch)
+
+
+@pytest.mark.timeout(30)
+def test_a_log_whose_own_index_asks_gives_its_descriptor(tmp_path: Path, disk: FaultyDisk) -> None:
+    """It holds the index's lock while it asks: who gives way must not want it (N6)."""
+    shared = environment(tmp_path, open_files=OpenFileCache(64))
+    log = make_log(tmp_path / "one", env=shared)
+    append(log, "a")
+    append(make_log(tmp_path / "other", env=shared), "b")
+    disk.fail("open_file", errno.EMFILE, only=lambda path, *_: str(path).endswith(".index"))
+    log.active_segment.offset_index.flush()
+    assert [record.value for record in read_from(log)] == [b"a"]

@@ -743,6 +743,25 @@ def test_a_full_disk_still_takes_checkpoints_and_serves_again_by_itself(
     node.stop()
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
+def test_a_reserve_that_cannot_be_opened_now_is_taken_later(
+    tmp_path: Path, disk: FaultyDisk, number: int
+) -> None:
+    disk.fail(
+        "open_file", number, count=10**6, only=lambda path, *_: str(path).endswith(RESERVE_FILE)
+    )
+    node = Node(tmp_path)
+    manager = node.start()
+    log = node.create()
+    manager.checkpoint_high_watermarks()
+    assert manager.offline_dirs == set()
+    assert append(log, "a").first_offset == 0
+    disk.repair()
+    manager.checkpoint_high_watermarks()
+    assert (tmp_path / RESERVE_FILE).exists()
+    node.stop()
+
+
 @pytest.mark.parametrize("name", ["pwritev", "open_file", "fsync", "fsync_directory"])
 def test_a_log_that_a_full_disk_refuses_leaves_nothing_behind(
     tmp_path: Path, disk: FaultyDisk, name: str
