@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import threading
-import time
 from queue import SimpleQueue
 from typing import Any
 
@@ -126,7 +125,7 @@ def test_a_blocking_peer_connects_again_after_a_failure(peer):
 
 
 def test_closing_aborts_an_exchange_that_waits(peer):
-    blocking = BlockingPeer(*peer.address, "broker-1", PATIENCE_S * 6)
+    blocking = BlockingPeer(*peer.address, "broker-1", PATIENCE_S * 60)
     failures: SimpleQueue[BaseException] = SimpleQueue()
 
     def ask() -> None:
@@ -139,10 +138,8 @@ def test_closing_aborts_an_exchange_that_waits(peer):
     asker.start()
     connection = peer.accept()
     connection.request()
-    began = time.monotonic()
     blocking.close()
     assert isinstance(failures.get(timeout=PATIENCE_S), ConnectionError)
-    assert time.monotonic() - began < PATIENCE_S
     asker.join()
     with pytest.raises(ConnectionError, match="closed"):
         blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
