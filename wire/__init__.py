@@ -1,1 +1,5 @@
-"""Bytes to objects and back: Kafka's messages, record batches, frames. Imports none of ours."""
+"""Bytes to objects and back: Kafka's messages, record batches, frames. Imports none of ours.
+
+`schema` and `codec` know each other: a message is declared in the first, and the second writes its
+code when it is first used.
+"""

@@ -8,7 +8,7 @@ from typing import Any
 from barnabas.client_commands.connection import add_flags, admin_client, key_values, refuse
 from barnabas.client_commands.output import print_json, print_table
 from barnabas.client_commands.topics import alter_configs
-from server.commands.main import EXIT_OK, EXIT_USAGE, UserError
+from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError
 
 
 def add_commands(commands: Any) -> None:

@@ -9,7 +9,8 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from server.commands.main import EXIT_USAGE, UserError, host_port, seconds
+from server.commands.main import host_port, seconds
+from server.commands.outcomes import EXIT_USAGE, UserError
 
 BOOTSTRAP = "127.0.0.1:9092"
 _CLIENT_ID = "barnabas-cli"

@@ -11,7 +11,7 @@ from typing import Any
 from barnabas.client_commands import positions, records
 from barnabas.client_commands.connection import add_flags, count, settings, told
 from barnabas.client_commands.positions import Position
-from server.commands.main import EXIT_OK, EXIT_USAGE, UserError
+from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError
 
 _POLL_MS = 200
 _BATCH = 500

@@ -21,7 +21,8 @@ from barnabas.client_commands.connection import (
     settings,
 )
 from barnabas.client_commands.output import print_json
-from server.commands.main import EXIT_FAILURE, EXIT_OK, seconds
+from server.commands.main import seconds
+from server.commands.outcomes import EXIT_FAILURE, EXIT_OK
 
 _NOT_KAFKA = (
     "takes connections but does not answer as a Kafka broker: a listener with TLS or SASL, a"

@@ -14,7 +14,7 @@ from barnabas.client_commands.connection import (
     refuse,
 )
 from barnabas.client_commands.output import print_json, print_table
-from server.commands.main import EXIT_OK, EXIT_USAGE, UserError
+from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError
 
 _LIST = "`barnabas topic list` shows what is there"
 _UNKNOWN_TOPIC = 3

@@ -14,7 +14,7 @@ NOT_LEADER_OR_FOLLOWER, INVALID_REQUEST, INVALID_VOTER_KEY.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from replication.raft.events import (
     NO_LEADER,
@@ -43,32 +43,17 @@ from replication.raft.moves import (
     vote_for,
     would_grant,
 )
+from replication.raft.voter_changes import VoterChange, change_reply
 from replication.raft.voter_set import ReplicaKey
 from wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from replication.raft.core import RaftCore
-    from replication.raft.voter_changes import VoterChange
+    from replication.raft.own_events import LogView
 
 
 _EPOCH_LEAP_MAX = 1 << 24
 """No honest sender is that many elections ahead; one frame must not use up all epochs there are."""
-
-
-class LogView(Protocol):
-    """What the core asks of the log itself, besides its end. Kafka: ReplicatedLog."""
-
-    @property
-    def start_offset(self) -> int: ...
-
-    @property
-    def latest_snapshot(self) -> SnapshotId | None: ...
-
-    @property
-    def earliest_snapshot(self) -> SnapshotId | None: ...
-
-    def end_offset_for_epoch(self, epoch: int) -> LogPosition:
-        """The largest epoch of ours not above `epoch`, and where it ends."""
 
 
 # --- checks that requests share -----------------------------------------------------------------
@@ -287,12 +272,6 @@ def answer_voter_change(core: RaftCore, event: VoterChange, ready: Ready, now_ms
         ready.reply = change_reply(core, error)
         return
     ready.reply = core.changes.begin(event, ready, now_ms)
-
-
-def change_reply(core: RaftCore, error: ErrorCode, message: str = "") -> VoterChangeReply:
-    """An answer to a change of voters as things are now."""
-    endpoints = core.endpoints_of_leader()
-    return VoterChangeReply(error, core.epoch, message, core.leader_id, endpoints)
 
 
 # --- nobody is there ----------------------------------------------------------------------------

@@ -70,10 +70,10 @@ from replication.raft.roles import (
 from replication.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterHistory, VoterSet
 
 if TYPE_CHECKING:
-    from replication.raft.answers import LogView
     from replication.raft.election import Election
     from replication.raft.events import Event
     from replication.raft.fetcher import Fetcher
+    from replication.raft.own_events import LogView
     from replication.raft.voter_changes import VoterChanges
 
 

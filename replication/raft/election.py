@@ -16,7 +16,7 @@ from replication.raft.events import Outgoing, Ready, Send
 from replication.raft.voter_set import Voter
 
 if TYPE_CHECKING:
-    from replication.raft.core import RaftCore
+    from replication.raft.own_events import Replica
 
 _BACKOFF_BASE_MS = 50
 
@@ -36,7 +36,7 @@ class Election:
         "rounds",
     )
 
-    def __init__(self, core: RaftCore) -> None:
+    def __init__(self, core: Replica) -> None:
         self._core = core
         self._request: Callable[[Voter], Outgoing] | None = None
         self._asked: set[int] = set()

@@ -25,7 +25,7 @@ from replication.raft.events import (
 )
 
 if TYPE_CHECKING:
-    from replication.raft.core import RaftCore
+    from replication.raft.own_events import Replica
 
 ASK_INTERVAL_MS = 100
 """Between two questions who leads."""
@@ -46,7 +46,7 @@ class Fetcher:
         "in_hand",
     )
 
-    def __init__(self, core: RaftCore) -> None:
+    def __init__(self, core: Replica) -> None:
         self._core = core
         self._in_flight: tuple[Peer, Fetch | FetchSnapshot] | None = None
         self._ready_ms = 0

@@ -1,17 +1,24 @@
 """What one replica's node tells its core, and what the core wants of it. PURE.
 
 What: what is stored about an election, where a log ends, the configuration, the events that need no
-other replica, and `Ready`, the effects of a step. The words between replicas are in `events`, which
-has all of these too.
+other replica, `Ready`, the effects of a step, and what parts of the core see of the log and of the
+whole. The words between replicas are in `events`, which has all of these too.
 Why two modules: a quorum of one voter starts without loading the other.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from replication.raft.voter_set import ZERO_DIRECTORY_ID, ReplicaKey, VoterSet
+from replication.raft.voter_set import (
+    ZERO_DIRECTORY_ID,
+    Endpoint,
+    ReplicaKey,
+    Voter,
+    VoterHistory,
+    VoterSet,
+)
 
 if TYPE_CHECKING:
     from replication.raft.events import (
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
         Reply,
         VoterChangeReply,
     )
+    from replication.raft.leader_state import LeaderState
 
 NO_LEADER = -1
 NO_VOTE = -1
@@ -175,3 +183,68 @@ class Ready:
     change_reply: VoterChangeReply | None = None
     """Answer to the AddVoter or RemoveVoter that was left without one (there is at most one)."""
     high_watermark: int | None = None
+
+
+# --- seams --------------------------------------------------------------------------------------
+
+
+class LogView(Protocol):
+    """What the core asks of the log itself, besides its end. Kafka: ReplicatedLog."""
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def latest_snapshot(self) -> SnapshotId | None: ...
+
+    @property
+    def earliest_snapshot(self) -> SnapshotId | None: ...
+
+    def end_offset_for_epoch(self, epoch: int) -> LogPosition:
+        """The largest epoch of ours not above `epoch`, and where it ends."""
+
+
+class Replica(Protocol):
+    """A `RaftCore`, as what it is made of sees it: `election`, `fetcher`, `voter_changes`."""
+
+    key: ReplicaKey
+    node_id: int
+    cluster_id: str | None
+    config: RaftConfig
+    endpoints: tuple[Endpoint, ...]
+    bootstrap: tuple[Peer, ...]
+    history: VoterHistory
+    log: LogPosition
+    high_watermark: int
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def leader_id(self) -> int: ...
+
+    @property
+    def leader(self) -> LeaderState | None: ...
+
+    @property
+    def voters(self) -> VoterSet: ...
+
+    @property
+    def is_voter(self) -> bool: ...
+
+    @property
+    def has_committed_in_epoch(self) -> bool: ...
+
+    def random_below(self, stop: int) -> int: ...
+
+    def peer_of(self, voter: Voter) -> Peer: ...
+
+    def other_voters(self) -> list[Voter]: ...
+
+    def endpoints_of_leader(self) -> tuple[Endpoint, ...]: ...
+
+    def leader_peer(self) -> Peer | None: ...
+
+    def wait_for_leader(self, now_ms: int) -> None: ...
+
+    def follow_high_watermark(self, high_watermark: int, ready: Ready) -> None: ...

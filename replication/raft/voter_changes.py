@@ -18,7 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from replication.raft.answers import change_reply
 from replication.raft.events import (
     AddVoter,
     AppendVoters,
@@ -34,7 +33,7 @@ from replication.raft.voter_set import ZERO_DIRECTORY_ID, Voter, VoterSet
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from replication.raft.core import RaftCore
+    from replication.raft.own_events import Replica
 
 VoterChange = AddVoter | RemoveVoter | UpdateVoter
 
@@ -48,12 +47,18 @@ class _Pending:
     offset: int | None = None
 
 
+def change_reply(core: Replica, error: ErrorCode, message: str = "") -> VoterChangeReply:
+    """An answer to a change of voters as things are now."""
+    endpoints = core.endpoints_of_leader()
+    return VoterChangeReply(error, core.epoch, message, core.leader_id, endpoints)
+
+
 class VoterChanges:
     """The leader's changes of the voter set; one object for each leadership."""
 
     __slots__ = ("_awaits_append", "_core", "_told", "pending")
 
-    def __init__(self, core: RaftCore) -> None:
+    def __init__(self, core: Replica) -> None:
         self._core = core
         self.pending: _Pending | None = None
         self._awaits_append = False

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError
+
 
 def add_commands(commands: Any) -> None:
     """Add both commands to the parser."""
@@ -75,7 +77,6 @@ def add_commands(commands: Any) -> None:
 
 
 def _format(arguments: argparse.Namespace) -> int:
-    from server.commands.main import EXIT_OK, EXIT_USAGE, UserError
     from server.config.kafka_config import KafkaConfig, load_properties
     from server.node.format import FormatError, FormatOptions, format_node
     from server.node.shared_server import new_uuid

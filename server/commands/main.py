@@ -25,15 +25,13 @@ from typing import Any
 
 from server import __version__
 from server.commands import format_command as cli_format
+from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError
 from server.config.environment import Environment, overlay, read_environment
 from server.config.kafka_config import ConfigError, KafkaConfig, load_properties
 
 logger = logging.getLogger(__name__)
 
 _VERSION = f"barnabas {__version__} (speaks Kafka 4.3)"
-EXIT_OK = 0
-EXIT_FAILURE = 1
-EXIT_USAGE = 2
 _MAX_TIMEOUT_S = 86_400
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 
@@ -50,14 +48,6 @@ _DAMAGED_METADATA = (
     "restore the file; or, in a cluster whose other nodes are well, move this node's directories"
     " away, format new ones, and it takes all from the others"
 )
-
-
-class UserError(Exception):
-    """A failure the person can mend: one line for stderr, and the exit code."""
-
-    def __init__(self, message: str, exit_code: int = EXIT_FAILURE) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
 
 def main(argv: Sequence[str] | None = None, extend: Callable[[Any], None] | None = None) -> int:

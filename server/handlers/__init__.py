@@ -19,6 +19,9 @@ code, and starts sooner.
 
 Gaps: the rest of Kafka's keys (transactions, ACLs, quotas, SCRAM, delegation tokens, KIP-848, share
 and streams groups) is neither served nor advertised; see README's ledger.
+
+`edges` and `transactions` know each other: the node keeps the `ProducerIds` that `transactions`
+makes out of it.
 """
 
 from __future__ import annotations

@@ -7,13 +7,12 @@ gathered (one system call less). What the socket does not take stays in the outb
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from server.network.connection import Connection, ConnectionLimits
 from server.network.poller import READ
 
 if TYPE_CHECKING:
-    from server.network.processor import Processor
     from server.network.transport import Transport
     from wire.primitives import Part
 
@@ -27,6 +26,23 @@ BYTES = (bytes, bytearray, memoryview)
 _IOV_MAX = 512
 _TURNS = 4
 """Large pieces of one answer sent before other connections have their turn."""
+
+
+class ChannelOwner(Protocol):
+    """What a channel, and whoever answers its requests, asks of the thread that serves it:
+    `server.network.processor`."""
+
+    now_ms: int
+    bytes_out: int
+
+    def adopt(self, channel: Any) -> None:
+        """Take over a connection that was just accepted."""
+
+    def complete(self, channel: Any, request: Any, parts: list[Part] | None) -> None:
+        """The request was answered with `parts`; [] sends nothing, None closes the connection."""
+
+    def resume(self) -> None:
+        """There is room for requests again."""
 
 
 class Channel(Connection):
@@ -59,7 +75,7 @@ class Channel(Connection):
     def __init__(
         self,
         transport: Transport,
-        processor: Processor,
+        processor: ChannelOwner,
         limits: ConnectionLimits,
         *,
         listener_name: str,

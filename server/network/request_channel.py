@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from server.network.api import Api
-    from server.network.channel import Channel
-    from server.network.processor import Processor
+    from server.network.channel import Channel, ChannelOwner
     from wire.schema import Request, Response
 
 logger = logging.getLogger(__name__)
@@ -243,7 +242,7 @@ class RequestChannel:
         self._threads: list[threading.Thread] = []
         self._busy = 0
         self._lock = threading.Lock()  # guards _threads, _busy, _waiting
-        self._waiting: set[Processor] = set()
+        self._waiting: set[ChannelOwner] = set()
         self._stopped = False
         self.handed_over = 0
         self.malformed = 0
@@ -279,7 +278,7 @@ class RequestChannel:
         self._hand_over((context, frame, pos))
         return True
 
-    def await_room(self, processor: Processor) -> None:
+    def await_room(self, processor: ChannelOwner) -> None:
         """Call `processor.resume` as soon as the queue has room."""
         with self._lock:
             self._waiting.add(processor)

@@ -1,1 +1,5 @@
-"""Log directories and their logs: whose they are, what is created, deleted, moved, flushed."""
+"""Log directories and their logs: whose they are, what is created, deleted, moved, flushed.
+
+`log_manager` and `future_logs` know each other: the second is the part of the first that moves
+logs.
+"""

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from barnabas.client_commands.connection import addresses, key_values, listening
-from server.commands.main import UserError
+from server.commands.outcomes import UserError
 
 
 def test_the_addresses_of_a_bootstrap_list() -> None:
