@@ -62,10 +62,10 @@ def add_commands(commands: Any) -> None:
     status = actions.add_parser(
         "status",
         help="the nodes of a cluster, its quorum, and what is missing",
-        description="Ask any broker of a cluster who is there and what is missing. Exit code 0 if"
-        " nothing is, else 1.",
+        description="Ask every node of a cluster, beginning with any broker, who is there and what"
+        " is missing. Exit code 0 if nothing is, else 1.",
     )
-    status.add_argument("--bootstrap", metavar="HOST:PORT", default="127.0.0.1:9092")
+    status.add_argument("--bootstrap", metavar="HOST:PORT[,...]", default="127.0.0.1:9092")
     status.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=5.0)
     status.set_defaults(run=_status)
 
@@ -201,12 +201,12 @@ def _run(cluster: Cluster, stopping: list[int]) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
+    from barnabas.client_commands.connection import addresses
     from server.commands.cluster_status import ask
     from server.commands.health import Unhealthy
-    from server.commands.main import host_port
 
     try:
-        status = ask(*host_port(arguments.bootstrap, "--bootstrap"), arguments.timeout)
+        status = ask(addresses(arguments.bootstrap), arguments.timeout)
     except Unhealthy as error:
         print(f"barnabas: {error}", file=sys.stderr)
         return 1

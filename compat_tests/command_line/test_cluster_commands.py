@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,6 +86,30 @@ def test_status_of_a_node_alone() -> None:
     assert done.returncode == 0, done.stderr
     assert "1 of 1 brokers alive, quorum led by node 1" in done.stdout
     assert "partitions: 0, 0 with a problem" in done.stdout
+
+
+def test_status_names_who_is_missing_at_once_and_a_lost_quorum() -> None:
+    with barnabas.Cluster(nodes=3, proxied=False) as cluster:
+        everyone = cluster.bootstrap_servers
+        whole = run("cluster", "status", "--bootstrap", everyone)
+        assert (whole.returncode, whole.stderr) == (0, ""), whole.stdout
+        cluster.kill(1)
+        began = time.monotonic()
+        one_less = run("cluster", "status", "--bootstrap", everyone)
+        assert time.monotonic() - began < 8  # before its broker session, of 9 s, has ended
+        assert one_less.returncode == 1
+        assert "missing: node 1: Connection refused" in one_less.stdout
+        cluster.kill(2)
+        last = cluster.address(3)
+        lost = run("cluster", "status", "--bootstrap", everyone, "--timeout", "2")
+        assert lost.returncode == 1
+        assert "1 of 3 brokers alive, quorum lost" in lost.stdout
+        assert "missing: node 2: Connection refused" in lost.stdout
+        deadline = time.monotonic() + 20  # a leader alone resigns after its fetch timeout, 2 s
+        while (done := run("health", "--bootstrap", last)).returncode == 0:
+            assert time.monotonic() < deadline
+        assert_one_clear_line(done, 1, "quorum lost")
+        cluster.kill(3)
 
 
 @pytest.mark.parametrize(

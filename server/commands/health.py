@@ -3,6 +3,9 @@
 A TCP connect proves that a port is open, not that a broker lives behind it: this asks for the API
 versions and the metadata, as every client does first, and fails unless a broker is listed in time.
 A node that is only a controller serves no metadata; it is asked for the controllers instead.
+
+A cluster that cannot write is not healthy, though its brokers answer: one without a leader of the
+quorum, and a broker that the quorum has fenced.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from wire.messages.cluster import (
     MetadataRequest,
     MetadataResponse,
 )
+from wire.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 
 _CLIENT_ID = "barnabas-health"
 _CONTROLLERS = 2  # endpoint type (KIP-919)
@@ -39,11 +43,28 @@ def local_address(config: KafkaConfig) -> tuple[str, int]:
     return loopback.get(listener.host, listener.host), listener.port
 
 
-def check(host: str, port: int, timeout_s: float) -> str:
-    """Ask the broker; returns one line about it. Raises Unhealthy."""
+def quorum_of(connection: BlockingPeer) -> DescribeQuorumResponse:
+    """What a node knows of the metadata quorum. Raises OSError when it knows no leader."""
+    partition = DescribeQuorumRequest.Topic.Partition(partition_index=0)
+    topic = DescribeQuorumRequest.Topic(topic_name="__cluster_metadata", partitions=[partition])
+    answer = connection.exchange(DescribeQuorumRequest(topics=[topic]), 2, DescribeQuorumResponse)
+    codes = [answer.error_code, *(p.error_code for t in answer.topics for p in t.partitions)]
+    for code in codes:
+        if code != ErrorCode.NONE:
+            raise ConnectionError(f"DescribeQuorum: {ErrorCode(code).name}")
+    if not answer.topics or answer.topics[0].partitions[0].leader_id < 0:
+        raise ConnectionError("it has no leader")
+    return answer
+
+
+def check(host: str, port: int, timeout_s: float, node_id: int | None = None) -> str:
+    """Ask the broker; returns one line about it. Raises Unhealthy.
+
+    `node_id` is the broker's, where it is known; else it is known by its advertised address.
+    """
     began = time.monotonic()
     try:
-        answer = _ask(host, port, timeout_s)
+        answer = _ask(host, port, timeout_s, node_id)
     except OSError as error:
         raise Unhealthy(f"no healthy broker at {host}:{port}: {reason(error)}") from None
     took_ms = (time.monotonic() - began) * 1000
@@ -71,7 +92,7 @@ def reason(error: OSError) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _ask(host: str, port: int, timeout_s: float) -> _Answer:
+def _ask(host: str, port: int, timeout_s: float, node_id: int | None) -> _Answer:
     connection = BlockingPeer(host, port, _CLIENT_ID, timeout_s)
     try:
         # Version 0 is answered by every broker; the other versions are known from the answer.
@@ -85,6 +106,7 @@ def _ask(host: str, port: int, timeout_s: float) -> _Answer:
             version = max(low, min(high, served[MetadataRequest.api_key]))
             request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
             metadata = connection.exchange(request, version, MetadataResponse)
+            _check_writable(connection, served, (host, port), node_id)
             return _Answer(metadata.cluster_id, len(metadata.brokers), "broker")
         if served.get(DescribeClusterRequest.api_key, 0) >= 1:
             controllers = connection.exchange(
@@ -98,3 +120,25 @@ def _ask(host: str, port: int, timeout_s: float) -> _Answer:
         raise ConnectionError("it serves no Metadata")
     finally:
         connection.close()
+
+
+def _check_writable(
+    connection: BlockingPeer, served: dict[int, int], address: tuple[str, int], node_id: int | None
+) -> None:
+    """Raise ConnectionError when this broker is fenced or its cluster's quorum has no leader."""
+    if served.get(DescribeClusterRequest.api_key, 0) >= 2:
+        request = DescribeClusterRequest(
+            include_cluster_authorized_operations=False, include_fenced_brokers=True
+        )
+        cluster = connection.exchange(request, 2, DescribeClusterResponse)
+        for broker in cluster.brokers:
+            is_this = broker.broker_id == node_id or (broker.host, broker.port) == address
+            if broker.is_fenced and is_this:
+                raise ConnectionError(
+                    f"node {broker.broker_id} is fenced: the controllers do not hear from it"
+                )
+    if served.get(DescribeQuorumRequest.api_key, 0) >= 2:
+        try:
+            quorum_of(connection)
+        except OSError as error:
+            raise ConnectionError(f"quorum lost: {reason(error)}") from None

@@ -101,7 +101,8 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
         "health",
         help="ask a broker for its metadata; exit code 0 if it answers, 1 if not",
         description="Ask a broker for its metadata, as clients do. Prints one line; exit code 0 if"
-        " it answers, 1 if not. Without --bootstrap it asks the broker of this host, whose port"
+        " it answers, is not fenced, and its quorum has a leader; else 1. Without --bootstrap it"
+        " asks the broker of this host, whose port"
         " --config and --env tell as they do for `start`.",
     )
     health.add_argument("--bootstrap", metavar="HOST:PORT", help="the broker to ask")
@@ -398,14 +399,18 @@ def _check_config(arguments: argparse.Namespace) -> int:
 def _health(arguments: argparse.Namespace) -> int:
     from server.commands.health import Unhealthy, check, local_address
 
+    node_id = None
     if arguments.bootstrap is not None:
         host, port = host_port(arguments.bootstrap, "--bootstrap")
     else:
         environment = read_environment(os.environ if arguments.env else {})
         with environment.named_in_errors():
-            host, port = local_address(KafkaConfig(_sources(arguments, environment)))
+            config = KafkaConfig(_sources(arguments, environment))
+            host, port = local_address(config)
+        if "node.id" in config.static:
+            node_id = int(config.static["node.id"])
     try:
-        print(check(host, port, arguments.timeout))
+        print(check(host, port, arguments.timeout, node_id))
     except Unhealthy as error:
         raise UserError(str(error)) from None
     return EXIT_OK

@@ -4,12 +4,15 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from server.commands import health
 from server.config.kafka_config import KafkaConfig
 from server.node.node import Node
+from wire.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from wire.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 
 
 @pytest.fixture
@@ -59,6 +62,61 @@ def test_something_else_than_a_broker_is_unhealthy(silent: socket.socket, answer
             health.check("127.0.0.1", silent.getsockname()[1], 5.0)
     finally:
         server.join()
+
+
+class Cluster:
+    """Answers as a connection to a broker of a cluster whose quorum knows `leader`."""
+
+    def __init__(self, leader: int, fenced: bool) -> None:
+        self._leader = leader
+        self._fenced = fenced
+
+    def exchange(self, request: object, version: int, response: object) -> object:
+        if response is DescribeClusterResponse:
+            broker = DescribeClusterResponse.Broker(
+                broker_id=2, host="b", port=9092, rack=None, is_fenced=self._fenced
+            )
+            return DescribeClusterResponse(
+                error_code=0, cluster_id="c", controller_id=1, brokers=[broker]
+            )
+        topic = DescribeQuorumResponse.Topic
+        partition = topic.Partition(
+            partition_index=0,
+            error_code=0,
+            leader_id=self._leader,
+            leader_epoch=1,
+            high_watermark=1,
+            current_voters=[],
+            observers=[],
+        )
+        return DescribeQuorumResponse(
+            error_code=0,
+            topics=[topic(topic_name="__cluster_metadata", partitions=[partition])],
+            nodes=[],
+        )
+
+
+@pytest.mark.parametrize(
+    ("leader", "fenced", "address", "node", "words"),
+    [
+        (1, True, ("b", 9092), None, "node 2 is fenced"),
+        (1, True, ("127.0.0.1", 9092), 2, "node 2 is fenced"),
+        (-1, False, ("b", 9092), None, "quorum lost: it has no leader"),
+    ],
+)
+def test_a_cluster_that_cannot_write_is_unhealthy(
+    leader: int, fenced: bool, address: tuple[str, int], node: int | None, words: str
+) -> None:
+    served = {DescribeClusterRequest.api_key: 2, DescribeQuorumRequest.api_key: 2}
+    connection: Any = Cluster(leader, fenced)
+    with pytest.raises(ConnectionError, match=words):
+        health._check_writable(connection, served, address, node)
+
+
+def test_another_node_may_be_fenced() -> None:
+    served = {DescribeClusterRequest.api_key: 2, DescribeQuorumRequest.api_key: 2}
+    connection: Any = Cluster(1, True)
+    health._check_writable(connection, served, ("a", 9092), 1)
 
 
 @pytest.mark.parametrize(
