@@ -79,12 +79,16 @@ class ValidBatches:
     """Iterates (position, header) over the valid prefix of a segment's file, reading it all.
 
     Valid (S-1): the header is one, the batch lies within the file, offsets ascend from the
-    segment's base and fit its indexes, the CRC-32C is right. `end` is where the valid prefix ends,
-    `problem` why it ends there, None at the end of the file. Reads 4 MiB at a time, whatever a
-    broken length field claims.
+    segment's base and fit its indexes, leader epochs do not go back (below `epoch`), the CRC-32C is
+    right. `end` is where the valid prefix ends, `problem` why it ends there, None at the end of the
+    file. Reads 4 MiB at a time, whatever a broken length field claims.
+
+    Epochs: the pages of a log that was cut and written anew, and then lost its power, may hold new
+    batches and behind them whole ones of before, whose offsets fit.
     """
 
-    def __init__(self, segment: LogSegment) -> None:
+    def __init__(self, segment: LogSegment, epoch: int = -1) -> None:
+        self._epoch = epoch
         self._segment = segment
         self._handle = segment.handle()
         self._chunk = memoryview(b"")
@@ -110,6 +114,7 @@ class ValidBatches:
             raise StopIteration
         self.end = position + header.size
         self._next_offset = header.next_offset
+        self._epoch = header.leader_epoch
         return position, header
 
     def _check(self, position: int, header: BatchHeader) -> str | None:
@@ -117,6 +122,8 @@ class ValidBatches:
             return f"batch of {header.size} bytes ends beyond the file"
         if header.last_offset_delta < 0 or header.base_offset < self._next_offset:
             return f"offset {header.base_offset} does not follow {self._next_offset - 1}"
+        if header.leader_epoch < self._epoch:
+            return f"leader epoch {header.leader_epoch} follows {self._epoch}"
         if header.last_offset - self._segment.base_offset > RELATIVE_OFFSET_MAX:
             return f"offset {header.last_offset} does not fit the segment"
         crc = 0
@@ -154,7 +161,7 @@ def recover_segment(
     segment.reset_indexes()
     if producer_state is not None:
         segment.txn_index.truncate()
-    batches = ValidBatches(segment)
+    batches = ValidBatches(segment, epochs[-1].epoch if epochs else -1)
     for position, header in batches:
         segment.note_batch(position, header)
         if epochs is not None:

@@ -217,6 +217,32 @@ def test_a_segment_whose_tail_was_lost_with_the_page_cache_ends_the_log(tmp_path
     assert len(recovered.segments) == 1
 
 
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 400])
+def test_pages_of_before_a_truncation_do_not_come_back_behind_what_was_written_anew(
+    tmp_path: Path, segment_bytes: int
+) -> None:
+    """Found by simulation: a power failure kept the new batches' first pages and the old last ones.
+
+    Every batch is whole and the offsets fit, but the leader epoch goes back.
+    """
+    config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=100)
+    old, new = make_log(tmp_path / "old", config), make_log(tmp_path / "new", config)
+    for number in range(24):
+        append(old, f"old {number}")
+        append(new, f"new {number}", epoch=1)
+    for path, other in zip(
+        sorted((tmp_path / "new").rglob("*.log")), sorted((tmp_path / "old").rglob("*.log")),
+        strict=True,
+    ):  # fmt: skip
+        size = path.stat().st_size
+        place = next(at for at, header in old.segments.items[0].batches(0) if header.base_offset)
+        keep = size if int(path.stem) == 0 and segment_bytes == 400 else place * (size > place)
+        path.write_bytes(path.read_bytes()[:keep] + other.read_bytes()[keep:])
+    recovered = make_log(tmp_path / "new", config)
+    assert {record.value[:3] for record in read_from(recovered)} == {b"new"}
+    assert 0 < recovered.log_end_offset < 24
+
+
 def test_a_compacted_log_may_have_gaps_between_segments(tmp_path: Path) -> None:
     config = LogConfig(
         segment_bytes=400, index_interval_bytes=100, cleanup_policy=frozenset({"compact"})

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from storage import files
+from storage.checkpoint import RECOVERY_POINT_CHECKPOINT
 from storage.cleaning.cleaner import LogCleaner
 from storage.environment import LogEnvironment
 from storage.log.partition_log import PartitionLog
@@ -252,3 +253,15 @@ def test_a_power_failure_at_any_step_loses_and_revives_nothing(
         for path in trash.iterdir():
             path.unlink()
         steps += 1
+
+
+def test_a_cleaning_writes_down_how_far_the_log_is_synced(tmp_path: Path) -> None:
+    """A cleaned log may have gaps between segments. Recovery takes a gap above the recovery point
+    for lost data, unless the topic is compacted: and it may not be any more after the crash."""
+    log = Cleaned(tmp_path, compacted(segment_bytes=400, delete_retention_ms=0))
+    for number in range(60):
+        log.append((b"key-%d" % (number % 3), b"value %d" % number))
+    assert log.clean()
+    noted = LogEnvironment(tmp_path).checkpoints
+    noted.read()
+    assert noted.get(RECOVERY_POINT_CHECKPOINT, log.log.topic_partition) == 60

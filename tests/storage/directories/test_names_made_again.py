@@ -195,7 +195,9 @@ def move(node: Node, to: Path) -> PartitionLog:
     if future.log_end_offset < current.log_end_offset:
         data = read_bytes(current, future.log_end_offset)
         future.append_as_follower(data, current.latest_epoch)
-    return futures.promote(ORDERS, current)
+    promoted = futures.promote(ORDERS, current)
+    node.manager.discard(current)
+    return promoted
 
 
 def test_a_replica_that_moves_to_and_fro_is_whole_wherever_the_process_dies(
