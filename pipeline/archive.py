@@ -1,17 +1,20 @@
 """`barnabas pipeline archive`: topics into a lake, every record once, whatever is killed when.
 
-How: Structured Streaming from Kafka into Spark's file sink. The checkpoint fixes the offsets of a
-batch before it is read, and the sink's log (archive_log) commits all files of a batch by one
-atomic rename: after a kill -9 of the driver the same batch is done again under its own number,
-and files of the first attempt are in no log. A killed broker only makes the batch wait or fail;
-the next run goes on. Records of open and aborted transactions stay out (isolation level
-read_committed).
+How: batch after batch, each of offsets that the broker was asked for. What to read next is decided
+by archive_state from what the archive has and what the broker says; Spark's Kafka source reads
+exactly those offsets into a scratch folder; the files are moved into place; and the archive's log
+(archive_log) makes them count, with the state they lead to, in one step. After a kill -9 at any
+moment the next run goes on from the last batch that counts, and files of the one that was cut off
+are in no log. Records of open and aborted transactions stay out (isolation level read_committed).
+
+Why not Structured Streaming: its checkpoint ties an archive to one list of topics for ever, and
+what it says of lost data is a guess.
 
 Layout: `DIR/topic=<topic>/day=<yyyy-MM-dd>[/hour=<HH>]/part-*.parquet`, UTC, by the record's
-timestamp. Columns: key, value, headers, partition, offset, timestamp, timestampType; topic, day,
-hour from the folders. Read it with `spark.read.parquet(DIR)`, the whole directory: that is where
-Spark finds the log. Other engines list files, and would also see those that do not count until
-`--compact` has removed them. `--compact`: see compaction.
+timestamp. Columns: key, value, headers, partition, offset, timestamp, timestampType, generation
+(archive_state); topic, day, hour from the folders. Read it with `spark.read.parquet(DIR)`, the
+whole directory: that is where Spark finds the log. Other engines list files, and would also see
+those that do not count until `--compact` has removed them. `--compact`: see compaction.
 
 Gaps: Spark guesses the types of folder columns: if all topics of an archive have names that are
 numbers, read it with spark.sql.sources.partitionColumnTypeInference.enabled=false.
@@ -20,27 +23,38 @@ numbers, read it with spark.sql.sources.partitionColumnTypeInference.enabled=fal
 from __future__ import annotations
 
 import json
+import re
+import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from uuid import uuid4
 
-from pipeline.archive_log import METADATA, ArchiveLog, Description
+from pipeline.archive_log import METADATA, OWN, ArchiveLog, Description, land
+from pipeline.archive_state import (
+    ArchivedTopic,
+    BrokerTopic,
+    Range,
+    advanced,
+    next_ranges,
+    position,
+)
 from pipeline.errors import PipelineError
 from pipeline.hadoop_files import HadoopFiles
-from pipeline.kafka_admin import KafkaAdmin
-from pipeline.progress import human_bytes, rate
+from pipeline.kafka_admin import KafkaAdmin, some
+from pipeline.progress import human_bytes, rate, table
 from pipeline.session import Job, run_watched, signal_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
+
+_STOP_WAIT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOptions:
-    """What the flags say. `every` None means: all there is now, then end."""
+    """What the flags say. `every_ms` None means: all there is now, then end."""
 
     bootstrap: str
     to: str
@@ -48,8 +62,7 @@ class ArchiveOptions:
     pattern: str | None = None
     format: str = "parquet"
     partition_by: str = "day"
-    every: str | None = None
-    checkpoint: str | None = None
+    every_ms: int | None = None
     max_per_trigger: int = 2_000_000
     skip_lost: bool = False
     client_properties: Mapping[str, str] = field(default_factory=dict)
@@ -59,62 +72,62 @@ class ArchiveOptions:
 class ArchiveTotals:
     """What one run did."""
 
-    rows: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+    """By topic; those that were asked for and had nothing new are in it with 0."""
     batches: int = 0
     lag: int = 0
-    last_batch: int = -1
-    last_batch_ms: int = 0
+    """Offsets that the broker had at the last look and the archive has not."""
+    notes: list[str] = field(default_factory=list)
     started_at: float = field(default_factory=time.monotonic)
     stopped_by: int = 0
     """Number of the signal that ended it early; 0 when it ended by itself."""
-    _seen: set[int] = field(default_factory=set)
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.started_at
 
-    def add(self, progress: Mapping[str, Any]) -> bool:
-        """Count one batch, once; whether it was new."""
-        batch = int(progress["batchId"])
-        if batch in self._seen or "addBatch" not in progress.get("durationMs", {}):
-            return False
-        self._seen.add(batch)
-        self.rows += max(0, int(progress["numInputRows"]))
-        self.batches += 1
-        self.lag = _lag(progress)
-        self.last_batch = batch
-        self.last_batch_ms = int(progress["durationMs"].get("triggerExecution", 0))
-        return True
+    @property
+    def all_rows(self) -> int:
+        return sum(self.rows.values())
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What to do next: offsets to read, and the state when that is done."""
+
+    number: int
+    ranges: list[Range]
+    state: dict[str, ArchivedTopic]
+    generations: dict[str, int]
+    is_needed: bool
+    """Whether it changes anything."""
 
 
 def run_archive(job: Job, options: ArchiveOptions) -> ArchiveTotals:
     """Archive until all is done, or until interrupted. Raises PipelineError."""
     with KafkaAdmin(job.jvm, options.bootstrap, options.client_properties) as admin:
-        if options.pattern is not None:
-            admin.matching(options.pattern)
-        else:
-            admin.require(options.topics)
-    checkpoint = _prepare(job, options)
-    totals = ArchiveTotals()
-    query = _start(job, options, checkpoint)
-    try:
-        run_watched(job, lambda: _follow(query, totals), lambda _: _progress(totals))
-    except KeyboardInterrupt as stop:
-        totals.stopped_by = signal_of(stop)
-    finally:
-        with suppress(Exception):
-            query.stop()
-    _collect(query, totals)
-    return totals
+        run = _Run(job, options, admin)
+        try:
+            run_watched(job, run.work, lambda _: run.progress())
+        except KeyboardInterrupt as stop:
+            run.totals.stopped_by = signal_of(stop)
+        finally:
+            run.stop()
+    return run.totals
 
 
 def summary(job: Job, options: ArchiveOptions, totals: ArchiveTotals) -> str:
     """The last words of a run: what was done, what is there now, what to do next."""
     files = ArchiveLog(HadoopFiles(job.spark, options.to)).snapshot().files
     size = sum(file.size for file in files)
-    lines = [
-        f"archived {totals.rows:,} rows in {totals.batches} batches, {totals.seconds:.1f} s"
-        f" ({rate(totals.rows, totals.seconds)}); lag {totals.lag:,}",
+    lines = [table(["topic", "archived"], sorted(totals.rows.items())), "", *totals.notes]
+    lines += [
+        f"archived {totals.all_rows:,} rows in {totals.batches} batches, {totals.seconds:.1f} s"
+        f" ({rate(totals.all_rows, totals.seconds)}); lag {totals.lag:,}",
         f"{options.to} holds {len(files)} files, {human_bytes(size)}",
     ]
     if totals.stopped_by:
@@ -124,123 +137,221 @@ def summary(job: Job, options: ArchiveOptions, totals: ArchiveTotals) -> str:
     return "\n".join(lines)
 
 
-def _prepare(job: Job, options: ArchiveOptions) -> str:
-    """Check that directory and checkpoint belong together; the checkpoint's location."""
-    files = HadoopFiles(job.spark, options.to)
-    log = ArchiveLog(files)
-    checkpoint = HadoopFiles(job.spark, options.checkpoint or files.join("_checkpoint")).root
-    wanted = Description(options.format, options.partition_by, checkpoint)
+class _Run:
+    """One run: batches, one after the other, until there is nothing left or someone stops it."""
+
+    def __init__(self, job: Job, options: ArchiveOptions, admin: KafkaAdmin) -> None:
+        self._job, self._options, self._admin = job, options, admin
+        self._files = HadoopFiles(job.spark, options.to)
+        self._log = ArchiveLog(self._files)
+        self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self.totals = ArchiveTotals()
+
+    def work(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._ended.set()
+
+    def stop(self) -> None:
+        """Begin no other batch, and wait for the one under way."""
+        self._stopping.set()
+        self._ended.wait(_STOP_WAIT_S)
+
+    def progress(self) -> str:
+        totals = self.totals
+        if not totals.batches:
+            return f"first batch ... {totals.seconds:.0f} s"
+        left = totals.lag * totals.seconds / max(totals.all_rows, 1)
+        return (
+            f"{totals.all_rows:,} of {totals.all_rows + totals.lag:,} records"
+            f"  {rate(totals.all_rows, totals.seconds)}  {left:.0f} s left"
+            f"  {len(totals.rows)} topics"
+        )
+
+    def _work(self) -> None:
+        broker = self._survey(self._log.state(self._log.snapshot()))
+        _prepare(self._log, self._options)
+        goal = broker
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            batch = self._plan(broker if self._options.every_ms else _capped(broker, goal))
+            if batch.is_needed:
+                self._do(batch, broker)
+            elif self._options.every_ms is None:
+                return
+            else:
+                left = self._options.every_ms / 1000 - (time.monotonic() - began)
+                self._stopping.wait(max(0.0, left))
+            broker = self._survey(batch.state)
+
+    def _survey(self, state: Mapping[str, ArchivedTopic]) -> dict[str, BrokerTopic]:
+        """What the broker has of the topics that were asked for. Raises PipelineError when a name
+        is neither on the broker nor in the archive."""
+        there = self._admin.topics()
+        asked = _asked(self._options, there, state)
+        for name in asked:
+            if name in there:
+                self.totals.rows.setdefault(name, 0)
+            elif name in state:
+                self.totals.note(f"topic {name} is not on the broker any more; its archive stays")
+        return self._admin.survey(asked)
+
+    def _plan(self, broker: Mapping[str, BrokerTopic]) -> _Batch:
+        snapshot = self._log.snapshot()
+        state = self._log.state(snapshot)
+        topics, notes = position(state, broker, skip_lost=self._options.skip_lost)
+        for note in notes:
+            self.totals.note(note)
+        ranges = next_ranges(topics, broker, self._options.max_per_trigger)
+        after = advanced(state, topics, ranges)
+        generations = {name: topic.generation for name, topic in topics.items()}
+        self.totals.lag = sum(one.end - one.start for one in next_ranges(topics, broker, 2**62))
+        return _Batch(snapshot.latest_batch + 1, ranges, after, generations, after != state)
+
+    def _do(self, batch: _Batch, broker: Mapping[str, BrokerTopic]) -> None:
+        scratch = self._files.join(OWN, f"batch-{uuid4().hex[:12]}")
+        rows: dict[str, int] = {}
+        if batch.ranges:
+            try:
+                rows = self._write(batch, scratch)
+            except Exception:
+                # Topics were deleted, or records, while it was read: then the next plan knows.
+                if self._stopping.is_set() or _facts(self._survey(batch.state)) == _facts(broker):
+                    raise
+                self._files.delete(scratch, recursive=True)
+                return
+        landed = land(self._files, scratch)
+        self._log.commit(batch.number, [file.entry for file in landed], batch.state)
+        for name, count in rows.items():
+            self.totals.rows[name] = self.totals.rows.get(name, 0) + count
+        self.totals.batches += bool(batch.ranges)
+        self.totals.lag -= sum(one.end - one.start for one in batch.ranges)
+
+    def _write(self, batch: _Batch, scratch: str) -> dict[str, int]:
+        """Write the batch's data files; how many records each topic had."""
+        from pyspark.sql import Observation, functions
+
+        names = sorted({one.topic for one in batch.ranges})
+        counts = [
+            functions.count_if(functions.col("topic") == name).alias(f"n{index}")
+            for index, name in enumerate(names)
+        ]
+        observation = Observation("archived")
+        frame = archive_columns(
+            _with_generation(self._read(batch.ranges), batch.generations),
+            self._options.partition_by,
+        ).observe(observation, *counts)
+        folders = ["topic", "day"] + (["hour"] if self._options.partition_by == "hour" else [])
+        frame.write.format(self._options.format).partitionBy(*folders).save(scratch)
+        found = observation.get
+        return {name: int(found[f"n{index}"]) for index, name in enumerate(names)}
+
+    def _read(self, ranges: Sequence[Range]) -> DataFrame:
+        starts: dict[str, dict[str, int]] = {}
+        ends: dict[str, dict[str, int]] = {}
+        for one in ranges:
+            starts.setdefault(one.topic, {})[str(one.partition)] = one.start
+            ends.setdefault(one.topic, {})[str(one.partition)] = one.end
+        assigned = {name: [int(index) for index in offsets] for name, offsets in starts.items()}
+        reader = (
+            self._job.spark.read.format("kafka")
+            .option("kafka.bootstrap.servers", self._options.bootstrap)
+            .option("kafka.isolation.level", "read_committed")
+            .option("assign", json.dumps(assigned))
+            .option("startingOffsets", json.dumps(starts))
+            .option("endingOffsets", json.dumps(ends))
+            .option("includeHeaders", "true")
+            .option("failOnDataLoss", "true")
+        )
+        for key, value in self._options.client_properties.items():
+            reader = reader.option(f"kafka.{key}", value)
+        return reader.load()
+
+
+def _asked(
+    options: ArchiveOptions, there: Sequence[str], state: Mapping[str, ArchivedTopic]
+) -> list[str]:
+    """Names of the topics to archive, of those on the broker and those in the archive."""
+    known = sorted({*there, *state})
+    if options.pattern is None:
+        missing = [name for name in options.topics if name not in known]
+        if missing:
+            raise PipelineError(
+                f"no topic {', '.join(missing)} on {options.bootstrap}; there are: {some(there)}"
+            )
+        return list(dict.fromkeys(options.topics))
+    asked = [name for name in known if re.fullmatch(options.pattern, name)]
+    if not asked and options.every_ms is None:
+        raise PipelineError(
+            f"no topic of {options.bootstrap} matches {options.pattern!r}; there are: {some(there)}"
+        )
+    return asked
+
+
+def _capped(
+    broker: Mapping[str, BrokerTopic], goal: Mapping[str, BrokerTopic]
+) -> dict[str, BrokerTopic]:
+    """What there was when the run began: later records are for the next run."""
+    capped: dict[str, BrokerTopic] = {}
+    for name, now in broker.items():
+        then = goal.get(name)
+        if then is None or then.id != now.id:
+            continue
+        bounds = tuple(
+            one._replace(end=max(one.earliest, min(one.end, before.end)))
+            for one, before in zip(now.partitions, then.partitions, strict=False)
+        )
+        capped[name] = BrokerTopic(now.id, bounds, now.configs)
+    return capped
+
+
+def _facts(broker: Mapping[str, BrokerTopic]) -> dict[str, tuple[str | None, list[int]]]:
+    """Ids and first offsets: what must not change under a batch."""
+    return {
+        name: (topic.id, [bounds.earliest for bounds in topic.partitions])
+        for name, topic in broker.items()
+    }
+
+
+def _prepare(log: ArchiveLog, options: ArchiveOptions) -> None:
+    """Make a new archive, or check that the one that is there is made as was asked for."""
     made = log.description()
     if made is None:
-        _require_fresh(files, checkpoint, options)
-        log.describe(wanted)
-        return checkpoint
-    if made.checkpoint != checkpoint:
-        raise PipelineError(
-            f"{options.to} was written with the checkpoint {made.checkpoint}, not {checkpoint}:"
-            f" give --checkpoint {made.checkpoint}, or choose another --to"
-        )
+        _require_fresh(log.files, options)
+        log.describe(Description(options.format, options.partition_by))
+        return
     if (made.format, made.partition_by) != (options.format, options.partition_by):
         raise PipelineError(
             f"{options.to} was made with --format {made.format} --partition-by"
             f" {made.partition_by}; give the same, or choose another --to"
         )
-    if log.exists() and not files.exists(f"{checkpoint}/offsets"):
-        raise PipelineError(
-            f"half-written archive: {options.to} has batches, but its checkpoint {checkpoint} is"
-            " gone; restore the checkpoint, or archive into another directory"
-        )
-    return checkpoint
+    log.settle()
 
 
-def _require_fresh(files: HadoopFiles, checkpoint: str, options: ArchiveOptions) -> None:
-    others = [name for name in files.names(files.root) if name != "_checkpoint"]
+def _require_fresh(files: HadoopFiles, options: ArchiveOptions) -> None:
+    others = files.names(files.root)
     if others:
         what = "an archive of another program" if METADATA in others else "other files"
         raise PipelineError(
             f"{options.to} already holds {what} ({others[0]}, ...); choose an empty directory"
         )
-    if files.exists(f"{checkpoint}/offsets"):
-        raise PipelineError(
-            f"the checkpoint {checkpoint} belongs to another archive; give another --checkpoint"
-        )
 
 
-def _start(job: Job, options: ArchiveOptions, checkpoint: str) -> StreamingQuery:
-    folders = ["topic", "day"] + (["hour"] if options.partition_by == "hour" else [])
-    writer = (
-        archive_columns(_source(job, options), options.partition_by)
-        .writeStream.format(options.format)
-        .partitionBy(*folders)
-        .option("path", HadoopFiles(job.spark, options.to).root)
-        .option("checkpointLocation", checkpoint)
-        .queryName("archive")
-    )
-    if options.every is None:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=options.every).start()
-
-
-def _source(job: Job, options: ArchiveOptions) -> DataFrame:
-    reader = (
-        job.spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", options.bootstrap)
-        .option("kafka.isolation.level", "read_committed")
-        .option("startingOffsets", "earliest")
-        .option("includeHeaders", "true")
-        .option("failOnDataLoss", "false" if options.skip_lost else "true")
-        .option("maxOffsetsPerTrigger", str(options.max_per_trigger))
-    )
-    for key, value in options.client_properties.items():
-        reader = reader.option(f"kafka.{key}", value)
-    if options.pattern is not None:
-        return reader.option("subscribePattern", options.pattern).load()
-    return reader.option("subscribe", ",".join(options.topics)).load()
+def _with_generation(frame: DataFrame, generations: Mapping[str, int]) -> DataFrame:
+    again = {name: number for name, number in generations.items() if number}
+    cases = " ".join(f"when '{name}' then {number}" for name, number in again.items())
+    return frame.selectExpr("*", f"case topic {cases} else 0 end as generation" if again
+                            else "0 as generation")  # fmt: skip
 
 
 def archive_columns(frame: DataFrame, partition_by: str) -> DataFrame:
-    """The archive's columns of a frame in Kafka's columns, with the folder columns last."""
+    """The archive's columns of a frame in Kafka's columns and `generation`; folder columns last."""
     columns = [
-        "key", "value", "headers", "partition", "offset", "timestamp", "timestampType", "topic",
-        "date_format(timestamp, 'yyyy-MM-dd') as day",
+        "key", "value", "headers", "partition", "offset", "timestamp", "timestampType",
+        "generation", "topic", "date_format(timestamp, 'yyyy-MM-dd') as day",
     ]  # fmt: skip
     if partition_by == "hour":
         columns.append("date_format(timestamp, 'HH') as hour")
     return frame.selectExpr(*columns)
-
-
-def _follow(query: StreamingQuery, totals: ArchiveTotals) -> None:
-    """Wait for the query's end, counting its batches."""
-    while not query.awaitTermination(1):
-        _collect(query, totals)
-
-
-def _progress(totals: ArchiveTotals) -> str:
-    if not totals.batches:
-        return f"first batch ... {totals.seconds:.0f} s"
-    return (
-        f"{totals.rows:,} rows  {rate(totals.rows, totals.seconds)}  lag {totals.lag:,}"
-        f"  batch {totals.last_batch} took {totals.last_batch_ms:,} ms"
-    )
-
-
-def _collect(query: StreamingQuery, totals: ArchiveTotals) -> None:
-    with suppress(Exception):  # the JVM may be going down
-        for progress in query.recentProgress:
-            totals.add(progress)
-
-
-def _lag(progress: Mapping[str, Any]) -> int:
-    """Records that the broker had at the last look and the archive has not."""
-    behind = 0
-    for source in progress.get("sources", []):
-        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-        for topic, partitions in latest.items():
-            for index, offset in partitions.items():
-                behind += max(0, offset - end.get(topic, {}).get(index, 0))
-    return behind
-
-
-def _offsets(text: Any) -> dict[str, dict[str, int]]:
-    value = json.loads(text) if isinstance(text, str) else text
-    return value if isinstance(value, dict) else {}

@@ -1,17 +1,21 @@
-"""Which files of an archive count: Spark's own sink log, read and, by compaction, replaced.
+"""Which files of an archive count: a log in the format of Spark's file sink.
 
-Structured Streaming's file sink commits a batch by creating one small file,
-`_spark_metadata/<batch>`, that lists the data files of the batch; every tenth, `<batch>.compact`,
-lists all files so far. `spark.read.parquet(DIR)` reads this log, not the directory: what is not
-listed does not exist. So the log is what makes the archive exactly once (a driver killed in
-mid-batch leaves files that no log names), and it is also where many small files can be exchanged
-for one in a single atomic step.
+A batch is committed by creating one small file, `_spark_metadata/<batch>`, that lists the data
+files of the batch; every tenth, `<batch>.compact`, lists all files so far.
+`spark.read.parquet(DIR)` reads this log, not the directory: what is not listed does not exist. So
+the log is what makes the archive exactly once (a driver killed in mid-batch leaves files that no
+log names), and it is also where many small files can be exchanged for one in a single atomic step.
 
 Format (Spark: FileStreamSinkLog): line 1 `v1`, then one JSON object a line: path (a URL), size,
-isDir, modificationTime, blockReplication, blockSize, action `add`.
+isDir, modificationTime, blockReplication, blockSize, action `add`. Readers leave out what isDir
+says is a directory: such a line names the state (archive_state) that the batch leads to, a file
+below `_barnabas/state`, so that data and state are committed together.
 
-Besides, `_barnabas/archive.json` remembers how the archive was made (format, folders, checkpoint):
-a run with another checkpoint would make Spark skip batches in silence, so it is refused.
+The format wants whole paths. Reading, we take of a path only what lies below the archive's folder,
+so a moved or copied archive is as good as the original; `settle` writes the paths anew, for
+Spark's own readers.
+
+Besides, `_barnabas/archive.json` remembers how the archive was made (format, folders).
 """
 
 from __future__ import annotations
@@ -21,21 +25,27 @@ import re
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
+from pipeline.archive_state import ArchivedTopic, State, from_json, from_spark_offsets, to_json
 from pipeline.errors import PipelineError
 from pipeline.hadoop_files import FileInfo, HadoopFiles, from_log
 
 METADATA = "_spark_metadata"
 OWN = "_barnabas"
+STATE = f"{OWN}/state"
 _DESCRIPTION = f"{OWN}/archive.json"
+_COMPACT_EVERY = 10
+"""Spark's own spark.sql.streaming.fileSink.log.compactInterval, which its readers go by."""
 _VERSION_LINE = "v1"
 _BATCH_NAME = re.compile(r"(\d+)(\.compact)?")
 _READ_TRIES = 5
+DATA_SUFFIXES = (".parquet", ".orc")
 
 ARCHIVE_SCHEMA = (
     "key binary, value binary, headers array<struct<key: string, value: binary>>,"
     " partition int, offset bigint, timestamp timestamp, timestampType int,"
-    " topic string, day string"
+    " generation int, topic string, day string"
 )
 """Columns of an archive, with the folder columns (hour only when partitioned by hour)."""
 
@@ -52,6 +62,10 @@ class LoggedFile:
     def folder(self) -> str:
         return self.relative.rpartition("/")[0]
 
+    @property
+    def is_state(self) -> bool:
+        return self.relative.startswith(STATE + "/")
+
 
 @dataclass(slots=True)
 class Snapshot:
@@ -61,6 +75,10 @@ class Snapshot:
     files: list[LoggedFile]
     compact_name: str | None
     compacted: list[LoggedFile]
+    compact_entries: list[dict[str, Any]]
+    """All lines of that file: those of `compacted`, and that of its state."""
+    state: LoggedFile | None
+    """The file that holds the state after the latest batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +87,8 @@ class Description:
 
     format: str
     partition_by: str
-    checkpoint: str
+    checkpoint: str | None = None
+    """Where Structured Streaming kept the offsets of an archive of earlier versions."""
 
 
 class ArchiveLog:
@@ -110,8 +129,73 @@ class ArchiveLog:
 
     def replace_compact(self, name: str, entries: list[dict[str, Any]]) -> None:
         """Publish another list of files under the name of the last `.compact` file, atomically."""
-        lines = [_VERSION_LINE, *(json.dumps(entry, separators=(",", ":")) for entry in entries)]
-        self.files.replace_text(f"{self._folder}/{name}", "\n".join(lines))
+        self.files.replace_text(f"{self._folder}/{name}", _as_lines(entries))
+
+    def state(self, snapshot: Snapshot) -> dict[str, ArchivedTopic]:
+        """How far the archive is with each topic; {} for a new one.
+
+        Raises PipelineError for an archive that holds records, but not where they end.
+        """
+        if snapshot.state is not None:
+            path = self.files.join(snapshot.state.relative)
+            return from_json(self.files.read_text(path), path)
+        if snapshot.latest_batch < 0:
+            return {}
+        description = self.description()
+        if description is not None and description.checkpoint is not None:
+            for folder in (description.checkpoint, self.files.join("_checkpoint")):
+                path = f"{folder}/offsets/{snapshot.latest_batch}"
+                if self.files.exists(path):
+                    return from_spark_offsets(self.files.read_text(path))
+        raise PipelineError(
+            f"{self.files.root} holds records, but does not know up to which offsets (`segments"
+            " --to` wrote it, or its checkpoint is gone); archive into another directory"
+        )
+
+    def commit(self, batch: int, added: list[dict[str, Any]], state: State) -> None:
+        """Make the files of a batch count, and the state with them, in one step.
+
+        Raises PipelineError when another run has committed that batch.
+        """
+        path = self.files.join(STATE, f"{batch}-{uuid4().hex[:12]}.json")
+        self.files.replace_text_in_new_folder(path, to_json(state))
+        entries = [*added, new_entry(self.files.info(path)) | {"isDir": True}]
+        name = str(batch)
+        if (batch + 1) % _COMPACT_EVERY == 0:
+            name += ".compact"
+            entries = [file.entry for file in self.snapshot().files] + entries
+        if not self.files.create_text(f"{self._folder}/{name}", _as_lines(entries)):
+            raise PipelineError(
+                f"another run archives into {self.files.root}; stop it first, or wait until it"
+                " has ended"
+            )
+        if name.endswith(".compact"):
+            self._forget_before(batch - _COMPACT_EVERY)
+
+    def settle(self) -> None:
+        """After the archive was moved or copied: name its files where they are now."""
+        _, names = self._latest()
+        for name in names.values():
+            logged = self._read(name)
+            entries = [
+                file.entry | {"path": _as_url(self.files.join(file.relative))} for file in logged
+            ]
+            if entries != [file.entry for file in logged]:
+                self.replace_compact(name, entries)
+
+    def _forget_before(self, batch: int) -> None:
+        """Remove the log's files that an earlier `.compact` one has replaced, and their states.
+
+        Those since the last but one stay: a reader may have listed them.
+        """
+        _, names = self._latest()
+        for number, name in names.items():
+            if number < batch:
+                self.files.delete(f"{self._folder}/{name}")
+        for state in self.files.names(self.files.join(STATE)):
+            digits = state.partition("-")[0]
+            if digits.isdigit() and int(digits) < batch:
+                self.files.delete(self.files.join(STATE, state))
 
     def description(self) -> Description | None:
         """How this archive was made; None when it is not one of ours (yet)."""
@@ -120,20 +204,16 @@ class ArchiveLog:
             return None
         try:
             content = json.loads(self.files.read_text(path))
-            return Description(content["format"], content["partition_by"], content["checkpoint"])
+            return Description(
+                content["format"], content["partition_by"], content.get("checkpoint")
+            )
         except (ValueError, KeyError, TypeError):
             raise PipelineError(
                 f"{path} is damaged; restore it from a copy of the archive"
             ) from None
 
     def describe(self, description: Description) -> None:
-        text = json.dumps(
-            {
-                "format": description.format,
-                "partition_by": description.partition_by,
-                "checkpoint": description.checkpoint,
-            }
-        )
+        text = json.dumps({"format": description.format, "partition_by": description.partition_by})
         self.files.replace_text_in_new_folder(self.files.join(_DESCRIPTION), text)
 
     def _snapshot(self) -> Snapshot:
@@ -142,15 +222,23 @@ class ArchiveLog:
         start = max(compacts, default=-1)
         compact_name = names.get(start)
         compacted = [] if compact_name is None else self._read(compact_name)
-        files = list(compacted)
+        logged = list(compacted)
         for batch in range(start + 1, latest + 1):
             if batch not in names:
                 raise PipelineError(
                     f"half-written archive: {self._folder} lacks batch {batch} of {latest};"
                     " copy it again in full, or restore it"
                 )
-            files += self._read(names[batch])
-        return Snapshot(latest, files, compact_name, compacted)
+            logged += self._read(names[batch])
+        states = [file for file in logged if file.is_state]
+        return Snapshot(
+            latest,
+            [file for file in logged if not file.is_state],
+            compact_name,
+            [file for file in compacted if not file.is_state],
+            [file.entry for file in compacted],
+            states[-1] if states else None,
+        )
 
     def _latest(self) -> tuple[int, dict[int, str]]:
         names: dict[int, str] = {}
@@ -174,7 +262,7 @@ class ArchiveLog:
             relative = path[len(self.files.root) + 1 :]
         else:
             # The archive was moved: what its log names lies where its folders begin.
-            at = path.find("/topic=")
+            at = max(path.rfind("/topic="), path.rfind(f"/{STATE}/"))
             if at < 0:
                 raise PipelineError(f"{self._folder} lists {path}, which is no file of an archive")
             relative = path[at + 1 :]
@@ -192,6 +280,28 @@ def new_entry(info: FileInfo) -> dict[str, Any]:
         "blockSize": info.block_size,
         "action": "add",
     }
+
+
+def _as_lines(entries: list[dict[str, Any]]) -> str:
+    lines = [_VERSION_LINE, *(json.dumps(entry, separators=(",", ":")) for entry in entries)]
+    return "\n".join(lines)
+
+
+def land(files: HadoopFiles, scratch: str, prefix: str = "") -> list[LoggedFile]:
+    """Move the data files that a job wrote below `scratch` into the archive's folders, unlisted.
+
+    They get `prefix` before their names; `scratch` is removed.
+    """
+    landed: list[LoggedFile] = []
+    for info in sorted(files.walk(scratch)):
+        if not info.path.endswith(DATA_SUFFIXES):
+            continue
+        folder, _, name = info.path[len(scratch) + 1 :].rpartition("/")
+        relative = f"{folder}/{prefix}{name}"
+        files.move(info.path, files.join(relative))
+        landed.append(LoggedFile(relative, info.size, new_entry(files.info(files.join(relative)))))
+    files.delete(scratch, recursive=True)
+    return landed
 
 
 def _as_url(path: str) -> str:
@@ -230,16 +340,20 @@ def _guess(snapshot: Snapshot) -> Description:
     """For an archive whose description was lost: its files tell."""
     sample = snapshot.files[0].relative if snapshot.files else ""
     kind = "orc" if sample.endswith(".orc") else "parquet"
-    return Description(kind, "hour" if "/hour=" in sample else "day", "")
+    return Description(kind, "hour" if "/hour=" in sample else "day")
 
 
 def read_files(
     spark: Any, log: ArchiveLog, files: list[LoggedFile], description: Description
 ) -> Any:
     """These files as a DataFrame, with folder columns; right for a moved archive too."""
+    from pyspark.sql import functions
+
     schema = ARCHIVE_SCHEMA + (", hour string" if description.partition_by == "hour" else "")
     paths = [log.files.join(file.relative) for file in files]
     reader = spark.read.schema(schema).option("basePath", log.files.root)
     if not paths:
         return spark.createDataFrame([], schema)
-    return reader.format(description.format).load(paths)
+    frame = reader.format(description.format).load(paths)
+    # Archives of earlier versions have no such column.
+    return frame.withColumn("generation", functions.expr("coalesce(generation, 0)"))

@@ -77,7 +77,9 @@ def _add_archive(commands: Any) -> None:
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="the broker(s)")
     topics = parser.add_mutually_exclusive_group()
     topics.add_argument("--topics", metavar="A,B", type=_names, help="topics by name")
-    topics.add_argument("--pattern", metavar="P", help="all topics whose whole name matches")
+    topics.add_argument(
+        "--pattern", metavar="P", type=_pattern, help="all topics whose whole name matches"
+    )
     parser.add_argument("--to", metavar="DIR", required=True, help="the archive (any Spark path)")
     parser.add_argument("--format", choices=["parquet", "orc"], default="parquet")
     parser.add_argument("--partition-by", choices=["day", "hour"], default="day")
@@ -85,13 +87,14 @@ def _add_archive(commands: Any) -> None:
     when.add_argument(
         "--available-now", action="store_true", help="all there is now, then end (the default)"
     )
-    when.add_argument("--every", metavar="30s", type=_interval, help="go on, one batch each time")
+    when.add_argument(
+        "--every", metavar="30s", type=_duration_ms, help="go on, one batch each time"
+    )
     when.add_argument(
         "--compact",
         action="store_true",
         help="merge the small files of an archive; no broker needed",
     )
-    parser.add_argument("--checkpoint", metavar="DIR", help="default: DIR/_checkpoint")
     parser.add_argument(
         "--max-per-trigger", metavar="N", type=_positive, default=2_000_000,
         help="records of one batch (2,000,000)",
@@ -203,7 +206,6 @@ def _archive(arguments: argparse.Namespace) -> int:
             arguments.format,
             arguments.partition_by,
             arguments.every,
-            arguments.checkpoint,
             arguments.max_per_trigger,
             arguments.skip_lost,
             dict(arguments.client_property),
@@ -371,6 +373,14 @@ def _name(text: str) -> str:
     return text
 
 
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+    return text
+
+
 def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
@@ -399,11 +409,6 @@ def _duration_ms(text: str) -> int:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a duration such as 30s, 5m, 1h")
     return int(match.group(1)) * _UNITS[match.group(2)]
-
-
-def _interval(text: str) -> str:
-    """A duration as Spark's trigger takes it."""
-    return f"{_duration_ms(text)} milliseconds"
 
 
 def _time_ms(text: str) -> int:

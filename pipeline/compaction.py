@@ -30,12 +30,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.archive_log import (
+    DATA_SUFFIXES,
     OWN,
     ArchiveLog,
     Description,
     LoggedFile,
     Snapshot,
-    new_entry,
+    land,
     open_archive,
     read_files,
 )
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
 TARGET_BYTES = 128 * 1024 * 1024
 _REMAINS_AGE_MS = 24 * 3600 * 1000
-_DATA_SUFFIXES = (".parquet", ".orc")
 
 
 @dataclass(slots=True)
@@ -68,6 +68,8 @@ class CompactionTotals:
 def run_compaction(job: Job, directory: str, grace_ms: int) -> CompactionTotals:
     """Compact and clean up one archive. Raises PipelineError."""
     log, snapshot, description = open_archive(job.spark, directory)
+    log.settle()
+    snapshot = log.snapshot()
     totals = CompactionTotals()
     totals.removed = _remove_unlisted(log, snapshot, grace_ms)
     totals.waiting = len({file.relative for file in snapshot.files}) - len(snapshot.compacted)
@@ -120,19 +122,9 @@ def _merge(
     folders = ["topic", "day"] + (["hour"] if description.partition_by == "hour" else [])
     expected = content_sum(source)
     rows_per_file = _rows_per_file(small, expected.records)
-    entries: list[dict[str, Any]] = []
-    moved: list[LoggedFile] = []
     try:
         _write(source, scratch, folders, description.format, rows_per_file)
-        for number, info in enumerate(sorted(log.files.walk(scratch))):
-            if not info.path.endswith(_DATA_SUFFIXES):
-                continue
-            folder = info.path[len(scratch) + 1 :].rpartition("/")[0]
-            relative = f"{folder}/compact-{run}-{number:05d}.{description.format}"
-            log.files.move(info.path, log.files.join(relative))
-            entry = new_entry(log.files.info(log.files.join(relative)))
-            moved.append(LoggedFile(relative, info.size, entry))
-            entries.append(entry)
+        moved = land(log.files, scratch, f"compact-{run}-")
     finally:
         log.files.delete(scratch, recursive=True)
     got = content_sum(read_files(job.spark, log, moved, description))
@@ -145,7 +137,7 @@ def _merge(
         )
     totals.files_before, totals.files_after = len(small), len(moved)
     totals.rows, totals.bytes_after = got.records, sum(file.size for file in moved)
-    return entries
+    return [file.entry for file in moved]
 
 
 def _rows_per_file(small: list[LoggedFile], rows: int) -> int:
@@ -158,7 +150,7 @@ def _write(
 ) -> None:
     (
         source.repartition(*folders)
-        .sortWithinPartitions(*folders, "partition", "offset")
+        .sortWithinPartitions(*folders, "generation", "partition", "offset")
         .write.format(kind)
         .option("maxRecordsPerFile", rows_per_file)
         .partitionBy(*folders)
@@ -173,7 +165,8 @@ def _publish(
     if now.compact_name != before.compact_name:
         _lost_race()
     gone = {file.relative for file in replaced}
-    entries = [file.entry for file in now.compacted if file.relative not in gone]
+    replaced_paths = {file.entry["path"] for file in replaced}
+    entries = [one for one in now.compact_entries if one["path"] not in replaced_paths]
     assert now.compact_name is not None
     # First the note, then the exchange: files that are still listed are never removed, whereas
     # files that were replaced without a note might be removed under a reader.
@@ -200,14 +193,14 @@ def _remove_unlisted(log: ArchiveLog, snapshot: Snapshot, grace_ms: int) -> int:
     removed = 0
     for info in log.files.walk(log.files.root):
         relative = info.path[len(log.files.root) + 1 :]
-        if relative in keep or relative[0] in "_." or not relative.endswith(_DATA_SUFFIXES):
+        if relative in keep or relative[0] in "_." or not relative.endswith(DATA_SUFFIXES):
             continue
         if relative in expired or now_ms - info.modified_ms > max(grace_ms, _REMAINS_AGE_MS):
             log.files.delete(info.path)
             removed += 1
     for name in log.files.names(log.files.join(OWN)):
         scratch = log.files.join(OWN, name)
-        if name.startswith("compact-") and all(
+        if name.startswith(("compact-", "batch-")) and all(
             now_ms - info.modified_ms > _REMAINS_AGE_MS for info in log.files.walk(scratch)
         ):
             log.files.delete(scratch, recursive=True)

@@ -10,6 +10,7 @@ import os
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
+from uuid import uuid4
 
 
 class FileInfo(NamedTuple):
@@ -104,6 +105,32 @@ class HadoopFiles:
         """As `replace_text`, making the folder first."""
         self._fs.mkdirs(self._path(path).getParent())
         self.replace_text(path, text)
+
+    def create_text(self, path: str, text: str) -> bool:
+        """Create a file in one step, making its folder; False when it is there already.
+
+        On an object store two that create it at the same moment may both be told True.
+        """
+        folder, _, name = path.rpartition("/")
+        temporary = f"{folder}/.{name}.{uuid4().hex[:12]}.tmp"
+        self._fs.mkdirs(self._path(folder))
+        if self.is_local:
+            # Without Hadoop's checksum file: it would be a second file to keep in step.
+            with open(local_path(temporary), "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(local_path(temporary), local_path(path))
+            except FileExistsError:
+                return False
+            finally:
+                os.unlink(local_path(temporary))
+            return True
+        if self.exists(path):
+            return False
+        self.write_text(temporary, text)
+        return bool(self._fs.rename(self._path(temporary), self._path(path)))
 
     def move(self, source: str, target: str) -> None:
         """Rename a file to a new name, making its folder. Raises OSError when it cannot."""

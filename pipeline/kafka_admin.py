@@ -7,16 +7,19 @@ Every call has a deadline: Spark itself would wait minutes for a broker that is 
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from pipeline.archive_state import Bounds, BrokerTopic
 from pipeline.errors import PipelineError
 
 _CALL_TIMEOUT_MS = 15_000
 _CONNECT_TIMEOUT_S = 5.0
+_NO_ID = "A" * 22
+"""What brokers before topic ids answer (Kafka: Uuid.ZERO_UUID)."""
+_OWN_CONFIG = "DYNAMIC_TOPIC_CONFIG"
 
 Offsets = dict[tuple[str, int], int]
 
@@ -47,22 +50,6 @@ class KafkaAdmin:
         """Names of all topics that are not internal."""
         return sorted(self._get(self._admin.listTopics().names()))
 
-    def matching(self, pattern: str) -> list[str]:
-        """Topics whose whole name matches. Raises PipelineError for none and for a bad pattern."""
-        try:
-            compiled = re.compile(pattern)
-        except re.error as error:
-            raise PipelineError(
-                f"--pattern {pattern!r} is no regular expression: {error}"
-            ) from None
-        found = [topic for topic in self.topics() if compiled.fullmatch(topic)]
-        if not found:
-            raise PipelineError(
-                f"no topic of {self._bootstrap} matches {pattern!r}; there are:"
-                f" {_some(self.topics())}"
-            )
-        return found
-
     def partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
         """Partitions of each topic; the ones that do not exist are left out."""
         existing = set(self.topics()) & set(topics)
@@ -78,9 +65,45 @@ class KafkaAdmin:
         if missing:
             raise PipelineError(
                 f"no topic {', '.join(missing)} on {self._bootstrap}; there are:"
-                f" {_some(self.topics())}"
+                f" {some(self.topics())}"
             )
         return counts
+
+    def survey(self, topics: Sequence[str]) -> dict[str, BrokerTopic]:
+        """What the broker has of these topics; the ones that do not exist are left out."""
+        existing = set(self.topics()) & set(topics)
+        if not existing:
+            return {}
+        found = self._get(self._admin.describeTopics(self._list(existing)).allTopicNames())
+        ids = {str(name): str(found[name].topicId().toString()) for name in found}
+        counts = {str(name): int(found[name].partitions().size()) for name in found}
+        earliest, committed = self.earliest(counts), self.committed(counts)
+        configs = self.configs(sorted(ids))
+        return {
+            name: BrokerTopic(
+                ids[name] if ids[name] != _NO_ID else None,
+                tuple(
+                    Bounds(earliest[name, index], committed[name, index]) for index in range(count)
+                ),
+                configs[name],
+            )
+            for name, count in counts.items()
+        }
+
+    def configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        """What was set on each topic itself, by anyone: neither defaults nor the broker's."""
+        resource = self._jvm.org.apache.kafka.common.config.ConfigResource
+        kind = getattr(self._jvm.org.apache.kafka.common.config, "ConfigResource$Type").TOPIC
+        asked = self._list(resource(kind, name) for name in topics)
+        found = self._get(self._admin.describeConfigs(asked).all())
+        configs: dict[str, dict[str, str]] = {}
+        for key in found:
+            configs[str(key.name())] = {
+                str(entry.name()): str(entry.value())
+                for entry in self._jvm.java.util.ArrayList(found[key].entries())
+                if str(entry.source().toString()) == _OWN_CONFIG and entry.value() is not None
+            }
+        return configs
 
     def earliest(self, counts: Mapping[str, int]) -> Offsets:
         return self._offsets(counts, self._jvm.org.apache.kafka.clients.admin.OffsetSpec.earliest())
@@ -89,18 +112,25 @@ class KafkaAdmin:
         """End offsets: high watermarks, whatever transactions are open."""
         return self._offsets(counts, self._jvm.org.apache.kafka.clients.admin.OffsetSpec.latest())
 
-    def create(self, counts: Mapping[str, int]) -> None:
-        """Create topics with these partition counts and the broker's default replication."""
+    def committed(self, counts: Mapping[str, int]) -> Offsets:
+        """Last stable offsets: below them every transaction is decided."""
+        level = self._jvm.org.apache.kafka.common.IsolationLevel.READ_COMMITTED
+        admin = self._jvm.org.apache.kafka.clients.admin
+        return self._offsets(counts, admin.OffsetSpec.latest(), admin.ListOffsetsOptions(level))
+
+    def create(self, counts: Mapping[str, int], configs: Mapping[str, Mapping[str, str]]) -> None:
+        """Create topics with these partition counts and configurations, and the broker's default
+        replication."""
         empty = self._jvm.java.util.Optional.empty()
         topics = [
             self._jvm.org.apache.kafka.clients.admin.NewTopic(
                 name, self._jvm.java.util.Optional.of(count), empty
-            )
+            ).configs(self._map(configs.get(name, {})))
             for name, count in counts.items()
         ]
         self._get(self._admin.createTopics(self._list(topics)).all())
 
-    def _offsets(self, counts: Mapping[str, int], spec: Any) -> Offsets:
+    def _offsets(self, counts: Mapping[str, int], spec: Any, *options: Any) -> Offsets:
         new_partition = self._jvm.org.apache.kafka.common.TopicPartition
         wanted = self._jvm.java.util.HashMap()
         for topic, count in counts.items():
@@ -108,13 +138,19 @@ class KafkaAdmin:
                 wanted.put(new_partition(topic, index), spec)
         if wanted.isEmpty():
             return {}
-        found = self._get(self._admin.listOffsets(wanted).all())
+        found = self._get(self._admin.listOffsets(wanted, *options).all())
         return {(str(key.topic()), int(key.partition())): found[key].offset() for key in found}
 
     def _list(self, values: Any) -> Any:
         made = self._jvm.java.util.ArrayList()
         for value in values:
             made.add(value)
+        return made
+
+    def _map(self, values: Mapping[str, str]) -> Any:
+        made = self._jvm.java.util.HashMap()
+        for key, value in values.items():
+            made.put(key, value)
         return made
 
     def _get(self, future: Any) -> Any:
@@ -150,7 +186,8 @@ def check_reachable(bootstrap: str) -> None:
     )
 
 
-def _some(names: Sequence[str], limit: int = 8) -> str:
+def some(names: Sequence[str], limit: int = 8) -> str:
+    """The first few names, and how many more there are."""
     if not names:
         return "none at all"
     more = f" and {len(names) - limit} more" if len(names) > limit else ""

@@ -154,7 +154,7 @@ def _rows(job: Job, options: ReplayOptions) -> tuple[DataFrame, dict[str, str]]:
     if renamed:
         cases = " ".join(f"when '{old}' then '{new}'" for old, new in renamed.items())
         rows = rows.selectExpr(
-            "key", "value", "headers", "partition", "offset", "timestamp",
+            "key", "value", "headers", "generation", "partition", "offset", "timestamp",
             f"case topic {cases} else topic end as topic",
         )  # fmt: skip
     return rows, names
@@ -206,7 +206,7 @@ def _prepare_topics(
         )
     missing = {topic: count for topic, count in needed.items() if topic not in existing}
     if missing:
-        admin.create(missing)
+        admin.create(missing, {})
     return existing | missing
 
 
@@ -221,11 +221,11 @@ def _send(
     target = producer.Target(options.bootstrap, targets, options.keep_partitions, per_task)
     stats = (
         rows.selectExpr(
-            "topic", "partition", "offset", "key", "value", "headers",
+            "topic", "generation", "partition", "offset", "key", "value", "headers",
             "unix_millis(timestamp) as timestamp_ms",
         )
         .repartition(tasks, "topic", "partition")
-        .sortWithinPartitions("topic", "partition", "offset")
+        .sortWithinPartitions("topic", "generation", "partition", "offset")
         .mapInArrow(producer.replay_rows(target), producer.STATS_SCHEMA)  # type: ignore[arg-type]
         .collect()
     )  # fmt: skip

@@ -94,6 +94,7 @@ def plan(paths: list[str], wanted: Wanted) -> list[PartitionPlan]:
     """The plan of each partition of a topic. Raises PlanError."""
     plans: list[PartitionPlan] = []
     topics: set[str] = set()
+    there: set[int] = set()
     for path in paths:
         check_log_dir(path)
         high_watermarks = _checkpoint(os.path.join(path, "replication-offset-checkpoint"))
@@ -102,6 +103,7 @@ def plan(paths: list[str], wanted: Wanted) -> list[PartitionPlan]:
             topics.add(topic)
             if topic != wanted.topic:
                 continue
+            there.add(partition)
             if wanted.partitions is not None and partition not in wanted.partitions:
                 continue
             key = (topic, partition)
@@ -115,7 +117,19 @@ def plan(paths: list[str], wanted: Wanted) -> list[PartitionPlan]:
         raise PlanError(
             f"no topic {wanted.topic!r} in {','.join(paths)}; there are: {known or 'none at all'}"
         )
+    _require_partitions(wanted, there, paths)
     return sorted(plans, key=lambda one: one.partition)
+
+
+def _require_partitions(wanted: Wanted, there: set[int], paths: list[str]) -> None:
+    """Raise PlanError for a partition that was named and is not in the directories."""
+    named = {*(wanted.partitions or ()), *wanted.from_offsets, *wanted.to_offsets} - {-1}
+    if named - there:
+        missing = ", ".join(str(one) for one in sorted(named - there))
+        raise PlanError(
+            f"topic {wanted.topic!r} has no partition {missing} in {','.join(paths)}; there are:"
+            f" {', '.join(str(one) for one in sorted(there))}"
+        )
 
 
 def check_log_dir(path: str) -> None:

@@ -21,7 +21,7 @@ from pipeline.archive_log import (
     OWN,
     ArchiveLog,
     Description,
-    new_entry,
+    land,
 )
 from pipeline.errors import PipelineError
 from pipeline.hadoop_files import HadoopFiles
@@ -48,6 +48,12 @@ class SegmentsOptions:
     to_offsets: dict[int, int] | None = None
     since_ms: int | None = None
     log_end: bool = False
+
+    @property
+    def partitions(self) -> frozenset[int] | None:
+        """Those that the offsets name; None for all: no offsets, or some for all (-1)."""
+        named = {*(self.from_offsets or {}), *(self.to_offsets or {})}
+        return frozenset(named) if named and -1 not in named else None
 
 
 @dataclass(slots=True)
@@ -86,6 +92,7 @@ def plan_segments(options: SegmentsOptions) -> list[PartitionPlan]:
     """What would be read. Raises PipelineError; needs no Spark."""
     wanted = Wanted(
         options.topic,
+        partitions=options.partitions,
         from_offsets=options.from_offsets or {},
         to_offsets=options.to_offsets or {},
         since_ms=options.since_ms,
@@ -108,6 +115,8 @@ def read_frame(job: Job, options: SegmentsOptions) -> DataFrame:
         .option("includeHeaders", "true")
         .option("readTo", "logEnd" if options.log_end else "highWatermark")
     )
+    if options.partitions is not None:
+        reader = reader.option("partitions", ",".join(str(one) for one in options.partitions))
     plans = plan_segments(options)
     for name, offsets in (
         ("startingOffsets", options.from_offsets),
@@ -204,21 +213,13 @@ def _write_archive(job: Job, frame: DataFrame, to: str, totals: SegmentsTotals) 
     _make_room(files, log)
     unfinished = files.join(OWN, _UNFINISHED)
     files.replace_text_in_new_folder(unfinished, "")
-    log.describe(Description("parquet", "day", f"{files.root}/_checkpoint"))
+    log.describe(Description("parquet", "day"))
     scratch = files.join(OWN, "segments")
-    columns = archive_columns(frame, "day")
+    columns = archive_columns(frame.selectExpr("*", "0 as generation"), "day")
     columns.write.partitionBy("topic", "day").parquet(scratch)
-    entries: list[dict[str, Any]] = []
-    for info in sorted(files.walk(scratch)):
-        relative = info.path[len(scratch) + 1 :]
-        if not relative.endswith(".parquet"):
-            continue
-        files.move(info.path, files.join(relative))
-        entries.append(new_entry(files.info(files.join(relative))))
-        totals.bytes += info.size
-    totals.files = len(entries)
-    files.delete(scratch, recursive=True)
-    text = "\n".join(["v1", *(json.dumps(entry, separators=(",", ":")) for entry in entries)])
+    landed = land(files, scratch)
+    totals.files, totals.bytes = len(landed), sum(file.size for file in landed)
+    text = "\n".join(["v1", *(json.dumps(file.entry, separators=(",", ":")) for file in landed)])
     files.replace_text_in_new_folder(files.join(METADATA, "0"), text)
     files.delete(unfinished)
     totals.rows = job.spark.read.parquet(files.root).count()

@@ -277,7 +277,10 @@ def test_segments_writes_an_archive_that_replay_takes(
     assert "read 750 rows of orders" in done.stdout
     shown = pipeline("segments", broker.data_dir, "--topic", "orders", "--offsets", "0:10-20")
     assert shown.returncode == 0, shown.stderr
-    assert "read 510 rows" in shown.stdout
+    assert "read 10 rows" in shown.stdout
+    missing = pipeline("segments", broker.data_dir, "--topic", "orders", "--offsets", "0:1-2,7:5-")
+    assert missing.returncode == 1
+    assert "has no partition 7" in missing.stderr
     broker.start()
     moved = tmp_path / "moved"
     lake.rename(moved)  # an archive may be moved; replay finds its files all the same

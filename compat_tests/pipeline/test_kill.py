@@ -55,17 +55,18 @@ def test_every_record_is_archived_once_though_driver_and_broker_are_killed_in_mi
             broker.bootstrap_servers, "ledger", ROWS_A_ROUND, partitions=2,
             start=number * ROWS_A_ROUND,
         )  # fmt: skip
+        before = begun(lake)
         driver = subprocess.Popen(
             command_line(*archive, *SMALL_SPARK), cwd=tmp_path,
             env=environment(TMPDIR=str(tmp_path)),  # who is killed removes nothing
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
-        wait_for_a_batch(driver, lake)
+        wait_for_a_batch(driver, lake, before)
         time.sleep(dice.uniform(0.0, 1.5))  # where in a batch it hits is the point of the test
         if number % 2:
             broker.kill()
             time.sleep(dice.uniform(0.0, 1.0))
-        killed_in_mid_batch += in_mid_batch(lake) and driver.poll() is None
+        killed_in_mid_batch += bool(begun(lake) - before) and driver.poll() is None
         if driver.poll() is None:
             os.killpg(driver.pid, signal.SIGKILL)  # its JVM, too
         driver.wait()
@@ -81,19 +82,13 @@ def test_every_record_is_archived_once_though_driver_and_broker_are_killed_in_mi
     assert killed_in_mid_batch, "no kill hit a batch under way: the test proved nothing"
 
 
-def wait_for_a_batch(driver: subprocess.Popen[bytes], lake: Path) -> None:
+def wait_for_a_batch(driver: subprocess.Popen[bytes], lake: Path, before: set[str]) -> None:
     """Until this run has begun a batch of its own."""
-    before = newest(lake)
     deadline = time.monotonic() + 90
-    while newest(lake) <= before and driver.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
+    while not begun(lake) - before and driver.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
-def newest(lake: Path, folder: str = "offsets") -> int:
-    numbers = (path.name.split(".")[0] for path in (lake / "_checkpoint" / folder).glob("*"))
-    return max((int(number) for number in numbers if number.isdigit()), default=-1)
-
-
-def in_mid_batch(lake: Path) -> bool:
-    """A batch whose offsets are fixed, but which is not committed."""
-    return newest(lake, "offsets") > newest(lake, "commits")
+def begun(lake: Path) -> set[str]:
+    """Scratch folders: of a batch under way, and of those that were cut off."""
+    return {path.name for path in (lake / "_barnabas").glob("batch-*")}
