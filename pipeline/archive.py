@@ -43,6 +43,7 @@ from pipeline.archive_state import (
 from pipeline.errors import PipelineError
 from pipeline.hadoop_files import HadoopFiles
 from pipeline.kafka_admin import KafkaAdmin, some
+from pipeline.preflight import check_made_as
 from pipeline.progress import human_bytes, rate, table
 from pipeline.session import Job, run_watched, signal_of
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _STOP_WAIT_S = 15.0
+_ALL = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class ArchiveOptions:
     every_ms: int | None = None
     max_per_trigger: int = 2_000_000
     skip_lost: bool = False
+    dry_run: bool = False
     client_properties: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -72,6 +75,8 @@ class ArchiveOptions:
 class ArchiveTotals:
     """What one run did."""
 
+    planned: list[Range] = field(default_factory=list)
+    """With dry_run: what would be read."""
     rows: dict[str, int] = field(default_factory=dict)
     """By topic; those that were asked for and had nothing new are in it with 0."""
     batches: int = 0
@@ -122,6 +127,8 @@ def run_archive(job: Job, options: ArchiveOptions) -> ArchiveTotals:
 
 def summary(job: Job, options: ArchiveOptions, totals: ArchiveTotals) -> str:
     """The last words of a run: what was done, what is there now, what to do next."""
+    if options.dry_run:
+        return _dry_summary(options, totals)
     files = ArchiveLog(HadoopFiles(job.spark, options.to)).snapshot().files
     size = sum(file.size for file in files)
     lines = [table(["topic", "archived"], sorted(totals.rows.items())), "", *totals.notes]
@@ -135,6 +142,20 @@ def summary(job: Job, options: ArchiveOptions, totals: ArchiveTotals) -> str:
     else:
         lines.append(f'read it: spark.read.{options.format}("{options.to}")')
     return "\n".join(lines)
+
+
+def _dry_summary(options: ArchiveOptions, totals: ArchiveTotals) -> str:
+    rows = [[one.topic, one.partition, one.start, one.end] for one in totals.planned]
+    offsets = sum(one.end - one.start for one in totals.planned)
+    return "\n".join(
+        [
+            table(["topic", "partition", "from offset", "to (exclusive)"], rows),
+            "",
+            *totals.notes,
+            f"would read {offsets:,} offsets of {len(rows)} partitions, of {len(totals.rows)}"
+            f" topics, into {options.to}; nothing was written",
+        ]
+    )
 
 
 class _Run:
@@ -172,6 +193,9 @@ class _Run:
 
     def _work(self) -> None:
         broker = self._survey(self._log.state(self._log.snapshot()))
+        if self._options.dry_run:
+            self.totals.planned = self._plan(broker).ranges
+            return
         _prepare(self._log, self._options)
         goal = broker
         while not self._stopping.is_set():
@@ -204,10 +228,11 @@ class _Run:
         topics, notes = position(state, broker, skip_lost=self._options.skip_lost)
         for note in notes:
             self.totals.note(note)
-        ranges = next_ranges(topics, broker, self._options.max_per_trigger)
+        limit = _ALL if self._options.dry_run else self._options.max_per_trigger
+        ranges = next_ranges(topics, broker, limit)
         after = advanced(state, topics, ranges)
         generations = {name: topic.generation for name, topic in topics.items()}
-        self.totals.lag = sum(one.end - one.start for one in next_ranges(topics, broker, 2**62))
+        self.totals.lag = sum(one.end - one.start for one in next_ranges(topics, broker, _ALL))
         return _Batch(snapshot.latest_batch + 1, ranges, after, generations, after != state)
 
     def _do(self, batch: _Batch, broker: Mapping[str, BrokerTopic]) -> None:
@@ -322,11 +347,8 @@ def _prepare(log: ArchiveLog, options: ArchiveOptions) -> None:
         _require_fresh(log.files, options)
         log.describe(Description(options.format, options.partition_by))
         return
-    if (made.format, made.partition_by) != (options.format, options.partition_by):
-        raise PipelineError(
-            f"{options.to} was made with --format {made.format} --partition-by"
-            f" {made.partition_by}; give the same, or choose another --to"
-        )
+    wanted = (options.format, options.partition_by)
+    check_made_as(options.to, (made.format, made.partition_by), wanted)
     log.settle()
 
 

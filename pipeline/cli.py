@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline.errors import (
     EXIT_FAILURE,
@@ -23,11 +23,19 @@ from pipeline.errors import (
     PipelineError,
     from_os,
 )
+from pipeline.preflight import check_source, check_target, local_directory
 
 if TYPE_CHECKING:
     from pipeline.session import Job
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"barnabas: {message}; see {self.prog} --help\n")
 
 
 def add_commands(subparsers: Any) -> None:
@@ -44,7 +52,7 @@ def add_commands(subparsers: Any) -> None:
 
 def run_command(arguments: list[str]) -> int:
     """`barnabas pipeline ARGUMENTS`; the exit code. Wrong flags raise SystemExit(2)."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="barnabas pipeline", description="Spark jobs around a Kafka-compatible broker."
     )
     add_pipeline_parsers(parser)
@@ -60,7 +68,9 @@ def add_pipeline_parsers(parser: argparse.ArgumentParser) -> None:
         return EXIT_USAGE
 
     parser.set_defaults(run=print_help)
-    commands = parser.add_subparsers(dest="pipeline_command", metavar="COMMAND", title="commands")
+    commands = parser.add_subparsers(
+        dest="pipeline_command", metavar="COMMAND", title="commands", parser_class=_Parser
+    )
     _add_archive(commands)
     _add_replay(commands)
     _add_segments(commands)
@@ -102,6 +112,7 @@ def _add_archive(commands: Any) -> None:
     parser.add_argument(
         "--skip-lost", action="store_true", help="go on when records were deleted before archiving"
     )
+    _add_dry_run(parser)
     parser.add_argument(
         "--grace", metavar="1h", type=_duration_ms, default=3_600_000,
         help="with --compact: keep replaced files so long for running readers (1h)",
@@ -131,6 +142,7 @@ def _add_replay(commands: Any) -> None:
     )
     parser.add_argument("--rate", metavar="N", type=_rate, help="at most N records a second")
     parser.add_argument("--append", action="store_true", help="also into topics that hold records")
+    _add_dry_run(parser)
     _add_spark(parser, client=True)
     parser.set_defaults(run=_replay)
 
@@ -173,6 +185,12 @@ def _add_profile(commands: Any) -> None:
     parser.set_defaults(run=_profile)
 
 
+def _add_dry_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be done, with totals; do nothing"
+    )
+
+
 def _add_spark(parser: argparse.ArgumentParser, *, client: bool) -> None:
     parser.add_argument(
         "--master", metavar="URL", help="Spark master (Spark's own default: local[*])"
@@ -208,6 +226,7 @@ def _archive(arguments: argparse.Namespace) -> int:
             arguments.every,
             arguments.max_per_trigger,
             arguments.skip_lost,
+            arguments.dry_run,
             dict(arguments.client_property),
         )
         totals = archive.run_archive(job, options)
@@ -220,7 +239,11 @@ def _archive(arguments: argparse.Namespace) -> int:
         return _fail(
             PipelineError("archive needs --bootstrap and --topics or --pattern", EXIT_USAGE)
         )
-    return _with_spark(arguments, "barnabas-archive", run, bootstrap=arguments.bootstrap)
+    made_as = (arguments.format, arguments.partition_by)
+    return _with_spark(
+        arguments, "barnabas-archive", run, bootstrap=arguments.bootstrap,
+        check=_on_disk(arguments, arguments.to, lambda to, at: check_target(to, at, made_as)),
+    )  # fmt: skip
 
 
 def _replay(arguments: argparse.Namespace) -> int:
@@ -237,11 +260,12 @@ def _replay(arguments: argparse.Namespace) -> int:
             arguments.keep_partitions,
             arguments.rate,
             arguments.append,
+            arguments.dry_run,
             dict(arguments.client_property),
         )
         totals = replay.run_replay(job, options)
-        _say(job, replay.summary(totals))
-        if totals.matches:
+        _say(job, replay.summary(options, totals))
+        if options.dry_run or totals.matches:
             return EXIT_OK
         raise PipelineError(
             "what was read back is not what was archived (see the table): did somebody else write"
@@ -249,8 +273,22 @@ def _replay(arguments: argparse.Namespace) -> int:
         )
 
     return _with_spark(
-        arguments, "barnabas-replay", run, conf=replay.ONE_TRY, bootstrap=arguments.bootstrap
-    )
+        arguments, "barnabas-replay", run, conf=replay.ONE_TRY, bootstrap=arguments.bootstrap,
+        check=_on_disk(arguments, arguments.source, check_source),
+    )  # fmt: skip
+
+
+def _on_disk(
+    arguments: argparse.Namespace, path: str, check: Callable[[str, str], None]
+) -> Callable[[], None]:
+    """`check(path, directory)` for what is a directory of this machine, and nothing else."""
+
+    def run() -> None:
+        folder = local_directory(path, arguments.master, dict(arguments.conf))
+        if folder is not None:
+            check(path, folder)
+
+    return run
 
 
 def _segments(arguments: argparse.Namespace) -> int:
@@ -323,12 +361,15 @@ def _with_spark(
     needs_kafka: bool = True,
     conf: dict[str, str] | None = None,
     bootstrap: str | None = None,
+    check: Callable[[], None] | None = None,
 ) -> int:
     from pipeline.kafka_admin import check_reachable
     from pipeline.session import open_session, signal_of
 
     settings = dict(conf or {}) | dict(arguments.conf)
     try:
+        if check is not None:
+            check()
         if bootstrap is not None:
             check_reachable(bootstrap)  # before the seconds that Spark takes to start
         with open_session(

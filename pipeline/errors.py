@@ -72,13 +72,8 @@ _CAUSES = (
     ),
     _Cause(
         r"(?i)some data may have been lost|data loss|offset.{0,40}(was changed|out of range)",
-        "records were deleted from the topic (retention, or the topic was made anew) before they"
-        " were archived; run again with --skip-lost to go on with what is still there",
-    ),
-    _Cause(
-        r"(Multiple streaming queries are concurrently|ConcurrentModification|"
-        r"CONCURRENT_STREAM_LOG_UPDATE)",
-        "another archive run uses the same checkpoint; stop it first, or wait until it has ended",
+        "Spark could not read all offsets that the broker had a moment ago; run the same command"
+        " again: it asks the broker what is left, and says exactly what is lost, if anything is",
     ),
     _Cause(
         r"Timed out waiting for a node assignment|TimeoutException: Call\(|"

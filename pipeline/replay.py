@@ -3,7 +3,8 @@
 Rows of one source partition go to one task, sorted by offset, so the order within a partition
 (and so within a key) is kept; `producer` sends them with their keys, headers and timestamps, to
 the same partition with `--keep-partitions`, else where Kafka's own partitioner puts the key.
-Topics that do not exist are created with as many partitions as the archive knows.
+Topics that do not exist are created with the partitions and the configuration that they had when
+they were archived, the empty ones too.
 
 At the end the records are read back from the broker and compared: count and checksum over key,
 value and headers of each topic (and of each partition with `--keep-partitions`), and whether
@@ -24,9 +25,10 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.archive_log import open_archive, read_files
+from pipeline.archive_state import ArchivedTopic
 from pipeline.checksum import ContentSum, content_sums
 from pipeline.errors import PipelineError
 from pipeline.kafka_admin import KafkaAdmin, Offsets
@@ -54,13 +56,24 @@ class ReplayOptions:
     keep_partitions: bool = False
     rate: float | None = None
     append: bool = False
+    dry_run: bool = False
     client_properties: Mapping[str, str] = field(default_factory=dict)
+
+
+class Restored(NamedTuple):
+    """What a target topic is to be."""
+
+    partitions: int
+    configs: Mapping[str, str]
 
 
 @dataclass(slots=True)
 class ReplayTotals:
     """What one run did. Sums are by target topic, and partition when those are kept."""
 
+    targets: dict[str, Restored] = field(default_factory=dict)
+    created: list[str] = field(default_factory=list)
+    """Targets that were not there (with dry_run: that would be created)."""
     rows: int = 0
     bytes: int = 0
     retries: int = 0
@@ -81,15 +94,17 @@ class ReplayTotals:
 def run_replay(job: Job, options: ReplayOptions) -> ReplayTotals:
     """Restore and verify. Raises PipelineError."""
     _refuse_security(options.client_properties)
-    rows, names = _rows(job, options)
+    rows, names, archived = _rows(job, options)
     groups = ("topic", "partition") if options.keep_partitions else ("topic",)
     totals = ReplayTotals()
     job.progress.show("reading the archive ...")
-    counts = _partition_counts(rows)
+    needed = totals.targets = _needed(rows, names, archived, options)
     with KafkaAdmin(job.jvm, options.bootstrap, options.client_properties) as admin:
-        targets = _prepare_topics(admin, counts, options)
-        before = admin.latest(targets)
+        targets, totals.created = _prepare_topics(admin, needed, options)
         totals.source = content_sums(rows, *groups)
+        if options.dry_run:
+            return totals
+        before = admin.latest(targets)
         expected = sum(one.records for one in totals.source.values())
         started = time.monotonic()
 
@@ -106,7 +121,36 @@ def run_replay(job: Job, options: ReplayOptions) -> ReplayTotals:
     return totals
 
 
-def summary(totals: ReplayTotals) -> str:
+def summary(options: ReplayOptions, totals: ReplayTotals) -> str:
+    """The last words of a run."""
+    return _dry_summary(totals) if options.dry_run else _done_summary(totals)
+
+
+def _dry_summary(totals: ReplayTotals) -> str:
+    records: dict[str, int] = {}
+    for key, one in totals.source.items():
+        records[key[0]] = records.get(key[0], 0) + one.records
+    rows = [
+        [
+            name,
+            "create" if name in totals.created else "there",
+            target.partitions,
+            records.get(name, 0),
+            " ".join(f"{key}={value}" for key, value in sorted(target.configs.items())),
+        ]
+        for name, target in sorted(totals.targets.items())
+    ]
+    return "\n".join(
+        [
+            table(["topic", "on the broker", "partitions", "records", "configs"], rows),
+            "",
+            f"would replay {sum(records.values()):,} rows into {len(rows)} topics and create"
+            f" {len(totals.created)} of them; nothing was written",
+        ]
+    )
+
+
+def _done_summary(totals: ReplayTotals) -> str:
     rows = [
         [
             "-".join(str(part) for part in key),
@@ -139,10 +183,14 @@ def _refuse_security(properties: Mapping[str, str]) -> None:
         )
 
 
-def _rows(job: Job, options: ReplayOptions) -> tuple[DataFrame, dict[str, str]]:
-    """The rows to send, `topic` being the target, and the target of each archived topic."""
+def _rows(
+    job: Job, options: ReplayOptions
+) -> tuple[DataFrame, dict[str, str], dict[str, ArchivedTopic]]:
+    """The rows to send, `topic` being the target; the target of each archived topic; and what the
+    archive knows of the topics themselves (nothing when `segments` wrote it)."""
     log, snapshot, description = open_archive(job.spark, options.source)
-    topics = sorted({_topic_of(file.relative) for file in snapshot.files})
+    archived = {} if snapshot.state is None else log.state(snapshot)
+    topics = sorted({_topic_of(file.relative) for file in snapshot.files} | set(archived))
     names = target_names(topics, options.topic, options.topic_prefix)
     files = [file for file in snapshot.files if _topic_of(file.relative) in names]
     rows: DataFrame = read_files(job.spark, log, files, description)
@@ -157,7 +205,7 @@ def _rows(job: Job, options: ReplayOptions) -> tuple[DataFrame, dict[str, str]]:
             "key", "value", "headers", "generation", "partition", "offset", "timestamp",
             f"case topic {cases} else topic end as topic",
         )  # fmt: skip
-    return rows, names
+    return rows, names, archived
 
 
 def _topic_of(relative: str) -> str:
@@ -178,25 +226,43 @@ def target_names(topics: list[str], topic: str | None, prefix: str) -> dict[str,
     )
 
 
-def _partition_counts(rows: DataFrame) -> dict[str, int]:
-    """Partitions each target topic needs."""
-    found = rows.groupBy("topic").agg({"partition": "max"}).collect()
-    return {row["topic"]: row["max(partition)"] + 1 for row in found}
+def _needed(
+    rows: DataFrame,
+    names: Mapping[str, str],
+    archived: Mapping[str, ArchivedTopic],
+    options: ReplayOptions,
+) -> dict[str, Restored]:
+    """Partitions and configuration of each target topic, the empty ones among them; with a range
+    of times, of those that have records in it."""
+    known = {
+        names[name]: Restored(len(topic.offsets), topic.configs)
+        for name, topic in archived.items()
+        if name in names
+    }
+    ranged = options.since_ms is not None or options.until_ms is not None
+    needed = {} if ranged else dict(known)
+    for row in rows.groupBy("topic").agg({"partition": "max"}).collect():
+        one = known.get(row["topic"], Restored(0, {}))
+        count = max(one.partitions, row["max(partition)"] + 1)
+        needed[row["topic"]] = one._replace(partitions=count)
+    return needed
 
 
 def _prepare_topics(
-    admin: KafkaAdmin, needed: dict[str, int], options: ReplayOptions
-) -> dict[str, int]:
-    """Create what is missing; partition counts of all targets. Raises PipelineError."""
+    admin: KafkaAdmin, needed: dict[str, Restored], options: ReplayOptions
+) -> tuple[dict[str, int], list[str]]:
+    """Create what is missing; partition counts of all targets, and the names of the new ones.
+
+    Raises PipelineError."""
     if not needed:
         raise PipelineError("the archive holds no rows in that range; check --since and --until")
     existing = admin.partition_counts(list(needed))
     held = admin.latest(existing)
     for topic, count in existing.items():
-        if options.keep_partitions and count < needed[topic]:
+        if options.keep_partitions and count < needed[topic].partitions:
             raise PipelineError(
-                f"topic {topic} has {count} partitions, the archive {needed[topic]}; add partitions"
-                " to it, or leave out --keep-partitions"
+                f"topic {topic} has {count} partitions, the archive {needed[topic].partitions};"
+                " add partitions to it, or leave out --keep-partitions"
             )
     full = sorted({topic for (topic, _), offset in held.items() if offset})
     if full and not options.append:
@@ -204,10 +270,12 @@ def _prepare_topics(
             f"there are records already in {', '.join(full)}; replay into other topics (another"
             " --topic-prefix), delete these first, or add to them with --append"
         )
-    missing = {topic: count for topic, count in needed.items() if topic not in existing}
-    if missing:
-        admin.create(missing, {})
-    return existing | missing
+    missing = {
+        topic: target.partitions for topic, target in needed.items() if topic not in existing
+    }
+    if missing and not options.dry_run:
+        admin.create(missing, {topic: needed[topic].configs for topic in missing})
+    return existing | missing, sorted(missing)
 
 
 def _send(

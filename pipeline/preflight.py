@@ -1,0 +1,63 @@
+"""Mistakes that can be seen without Spark, told before the seconds that it takes to start.
+
+Only of directories of this machine: what a path without a scheme means is Hadoop's business when
+its configuration, or a cluster, is given. Whatever is not seen here is seen later, by the command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from pipeline.errors import PipelineError
+
+
+def local_directory(path: str, master: str | None, conf: Mapping[str, str]) -> str | None:
+    """The directory of this machine that is meant; None when only Hadoop knows."""
+    if path.startswith("file:"):
+        return "/" + path[len("file:") :].lstrip("/")
+    elsewhere = master is not None and not master.startswith("local")
+    configured = "HADOOP_CONF_DIR" in os.environ or any("fs.defaultFS" in key for key in conf)
+    return None if "://" in path or elsewhere or configured else os.path.abspath(path)
+
+
+def check_target(to: str, folder: str, made_as: tuple[str, str]) -> None:
+    """Raise PipelineError unless an archive with this (format, partition_by) can be written."""
+    existing = folder
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    if not os.path.isdir(existing):
+        raise PipelineError(f"{existing} is no directory; choose another --to")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise PipelineError(f"permission denied: {existing} cannot be written; check who owns it")
+    check_made_as(to, _description(folder), made_as)
+
+
+def check_made_as(to: str, made: tuple[str, str] | None, wanted: tuple[str, str]) -> None:
+    """Raise PipelineError when an archive was made with another (format, partition_by)."""
+    if made is not None and made != wanted:
+        raise PipelineError(
+            f"{to} was made with --format {made[0]} --partition-by {made[1]}; give the same, or"
+            " choose another --to"
+        )
+
+
+def check_source(source: str, folder: str) -> None:
+    """Raise PipelineError unless an archive can be read there."""
+    if not os.path.exists(folder):
+        raise PipelineError(f"{source} does not exist; check --from")
+    if not os.path.isdir(folder):
+        raise PipelineError(f"{source} is no directory; give the one that `archive --to` wrote")
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise PipelineError(f"permission denied: {source} cannot be read; check who owns it")
+
+
+def _description(folder: str) -> tuple[str, str] | None:
+    """How an archive was made; None where there is none, or one that only Spark can judge."""
+    try:
+        with open(os.path.join(folder, "_barnabas", "archive.json"), encoding="utf-8") as file:
+            content = json.load(file)
+        return content["format"], content["partition_by"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
