@@ -368,10 +368,10 @@ def _with_spark(
 
     settings = dict(conf or {}) | dict(arguments.conf)
     try:
-        if check is not None:
-            check()
         if bootstrap is not None:
             check_reachable(bootstrap)  # before the seconds that Spark takes to start
+        if check is not None:
+            check()
         with open_session(
             name, master=arguments.master, conf=settings, needs_kafka=needs_kafka
         ) as job:
