@@ -224,8 +224,6 @@ class Consumer:
         self._epoch = -1
         self._topic_id = b""
         self._asked = self._leader = -1
-        self._waited_ms = 0
-        """How long its fetch was at the broker."""
         self.is_over = False
         self._poll()
 
@@ -273,8 +271,7 @@ class Consumer:
             came_ms = self._world.ms
 
             def respond(out: bytes | None) -> None:
-                self._waited_ms = self._world.ms - came_ms
-                reply(out)
+                reply((out, self._world.ms - came_ms))
 
             serve_data(node, FetchRequest, data, 13, respond)
 
@@ -287,10 +284,12 @@ class Consumer:
             needs_broker=True,
         )
 
-    def _answered(self, out: bytes | None) -> None:
+    def _answered(self, told: tuple[bytes, int] | None) -> None:
+        """What came, and how long that fetch was at the broker: a request may arrive twice."""
         self._world.after(self._world.between(20, 200), self._poll)
-        if out is None:
+        if told is None or told[0] is None:
             return
+        out, waited_ms = told
         response = FetchResponse.decode(out, 13)
         if response.error_code or not response.responses:
             return
@@ -303,8 +302,8 @@ class Consumer:
             raise InvariantBroken(
                 f"NoConsumerBeyondTheLog: {self._key} at {self._position} is out of range"
             )
-        if not answer.error_code and not answer.records and self._waited_ms < _MAX_WAIT_MS:
-            raise InvariantBroken(f"NothingHurries: {self._key} after {self._waited_ms} ms")
+        if not answer.error_code and not answer.records and waited_ms < _MAX_WAIT_MS:
+            raise InvariantBroken(f"NothingHurries: {self._key} after {waited_ms} ms")
         if answer.error_code or not answer.records:
             return
         exposed = self._cluster.check.exposed.get((self._topic_id, self._key[1]))
