@@ -185,7 +185,7 @@ def test_a_truncation_that_ran_out_of_descriptors_takes_no_append_before_it_is_d
     with pytest.raises(KafkaError) as refused:
         append(log, "refused")
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    info = append(log, "kept")
+    info = append(log, "kept", epoch=log.latest_epoch + 1)
     assert info.first_offset == to
     again = make_log(tmp_path, CONFIG)
     assert values(read_from(again)) == [*expected(range(to)), b"kept"]
@@ -201,7 +201,7 @@ def test_starting_over_without_a_descriptor_changes_nothing(
         log.truncate_fully_and_start_at(50)
     disk.repair()
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (0, 4, 9)
-    append(log, "more")
+    append(log, "more", epoch=log.latest_epoch + 1)
     assert values(read_from(make_log(tmp_path, CONFIG))) == [*expected(range(9)), b"more"]
 
 

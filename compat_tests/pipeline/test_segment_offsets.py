@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("numpy")
-
 from pipeline.errors import PipelineError
 from pipeline.segments import SegmentsOptions, parse_offsets, plan_segments
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("numpy")
-
 from pipeline import session
 from pipeline.cli import run_command
 
