@@ -200,11 +200,16 @@ RETRIABLE: frozenset[ErrorCode] = frozenset(
 )
 
 
+_DETAIL_MAX = 2000
+"""Characters; the protocol's strings have at most 32,767 bytes, and a detail quotes what it got."""
+
+
 class KafkaError(Exception):
     """A refusal that the client is told by its code.
 
-    `detail` is for people: it goes into error_message fields where an API has one. `record_errors`
-    holds (index in batch, message) of single records at fault; only Produce has a place for it.
+    `detail` is for people: it goes into error_message fields where an API has one, so a long one is
+    cut. `record_errors` holds (index in batch, message) of single records at fault; only Produce
+    has a place for it.
     """
 
     def __init__(
@@ -213,6 +218,8 @@ class KafkaError(Exception):
         detail: str = "",
         record_errors: Sequence[tuple[int, str | None]] = (),
     ) -> None:
+        if len(detail) > _DETAIL_MAX:
+            detail = detail[:_DETAIL_MAX] + "..."
         super().__init__(code, detail)
         self.code = ErrorCode(code)
         self.detail = detail

@@ -36,3 +36,14 @@ def test_codes_go_into_int16_fields_as_they_are() -> None:
 
     response = HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
     assert response.encode_bytes(0) == b"\0\x19"
+
+
+def test_a_detail_that_quotes_something_endless_still_fits_into_an_answer() -> None:
+    """Found by fuzzing: the answer to a topic name of 32,000 characters could not be written."""
+    from wire.messages.admin import CreateTopicsResponse
+
+    error = KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "no topic name: " + "\u20ac" * 32_000)
+    topic = CreateTopicsResponse.Topic(name="t", error_code=error.code, error_message=error.detail)
+    answer = CreateTopicsResponse.decode(CreateTopicsResponse(topics=[topic]).encode_bytes(4), 4)
+    assert answer.topics[0].error_message is not None
+    assert answer.topics[0].error_message.startswith("no topic name: \u20ac")
