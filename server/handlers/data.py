@@ -1,4 +1,4 @@
-"""Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, DeleteRecords: what touches partitions' data.
+"""Produce, Fetch: what touches partitions' data.
 
 Handlers here know versions, topic ids, sessions and error shapes; what happens to records is the
 replica manager's. A request that must wait (acks=all, fetch.min.bytes) is parked there; its answer
@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from replication.metadata.topic_names import INTERNAL_TOPICS
 from replication.partition.requests import (
     CONSUMER_REPLICA_ID,
-    DEBUGGING_REPLICA_ID,
-    LIST_OFFSETS_MIN_VERSION,
     AppendRequest,
     AppendResult,
     FetchPartition,
@@ -30,14 +28,8 @@ from replication.replicas.replica_manager import FROM_CLIENT, AppendSource
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.data import (
     TOPIC_ID_VERSION,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
     FetchRequest,
     FetchResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
     ProduceRequest,
     ProduceResponse,
 )
@@ -313,11 +305,11 @@ def fetch(ctx: DataContext, request: FetchRequest) -> FetchResponse | None:
     broker = ctx.broker
     follow = None
     if replica_id >= 0:
-        _check_replica(ctx, replica_id)
+        check_replica(ctx, replica_id)
         follow = broker.replica_manager.follower_session
     else:
         replica_id = CONSUMER_REPLICA_ID
-    _check_isolation_level(request.isolation_level)
+    check_isolation_level(request.isolation_level)
     resolve = partial(_topic_name, ctx)
     try:
         context = broker.fetch_sessions.context(request, version, ctx.received_ms, resolve, follow)
@@ -347,8 +339,8 @@ def fetch(ctx: DataContext, request: FetchRequest) -> FetchResponse | None:
     return None
 
 
-def _check_replica(ctx: DataContext, replica_id: int) -> None:
-    """Only another broker of this cluster asks as a replica."""
+def check_replica(ctx: DataContext, replica_id: int) -> None:
+    """Raises CLUSTER_AUTHORIZATION_FAILED: only other brokers of this cluster ask as replicas."""
     broker = ctx.broker
     if replica_id == broker.node_id or replica_id not in broker.metadata.brokers:
         raise KafkaError(
@@ -356,7 +348,8 @@ def _check_replica(ctx: DataContext, replica_id: int) -> None:
         )
 
 
-def _check_isolation_level(level: int) -> None:
+def check_isolation_level(level: int) -> None:
+    """Raises INVALID_REQUEST for a number that is no isolation level."""
     if level not in (_READ_UNCOMMITTED, _READ_COMMITTED):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"isolation level {level}")
 
@@ -463,136 +456,3 @@ def _unusual_partition(
         )
         moved.append((one.topic, one.partition_index))
     return partition
-
-
-# ---- ListOffsets
-
-
-def list_offsets(ctx: DataContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Find offsets: the log's ends, or the first record at or after a time.
-
-    Behaviour: no record at or after the time: offset -1, timestamp -1, no error. A partition that
-               is named twice: INVALID_REQUEST.
-    Versions:  2 isolation level. 4 leader epoch. 7 max timestamp. 8 and 9 local and tiered ends.
-               11 earliest offset waiting for upload. Special timestamps are refused below theirs.
-    Gaps:      there is no tiered storage: its ends are those of a log that was never tiered.
-    """
-    replica_id = request.replica_id
-    if replica_id >= 0:
-        _check_replica(ctx, replica_id)
-    elif replica_id not in (CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"replica id {replica_id}")
-    _check_isolation_level(request.isolation_level)
-    seen: set[tuple[str, int]] = set()
-    twice: set[tuple[str, int]] = set()
-    for topic in request.topics:
-        for p in topic.partitions:
-            key = (topic.name, p.partition_index)
-            (twice if key in seen else seen).add(key)
-    topics = []
-    for topic in request.topics:
-        partitions = [
-            _list_offset(ctx, request, topic.name, p, (topic.name, p.partition_index) in twice)
-            for p in topic.partitions
-        ]
-        topics.append(ListOffsetsResponse.Topic(name=topic.name, partitions=partitions))
-    return ListOffsetsResponse(topics=topics)
-
-
-def _list_offset(
-    ctx: DataContext,
-    request: ListOffsetsRequest,
-    name: str,
-    p: ListOffsetsRequest.Topic.Partition,
-    is_duplicate: bool,
-) -> ListOffsetsResponse.Topic.Partition:
-    timestamp = p.timestamp
-    code, found_timestamp, offset, leader_epoch = _NONE, -1, -1, -1
-    if is_duplicate:
-        code = int(ErrorCode.INVALID_REQUEST)
-    elif timestamp < 0 and LIST_OFFSETS_MIN_VERSION.get(timestamp, 1 << 15) > ctx.api_version:
-        code = int(ErrorCode.UNSUPPORTED_VERSION)
-    else:
-        code, found_timestamp, offset, leader_epoch = ctx.broker.replica_manager.list_offset(
-            (name, p.partition_index),
-            timestamp,
-            request.isolation_level,
-            p.current_leader_epoch,
-            request.replica_id,
-        )
-    return ListOffsetsResponse.Topic.Partition(
-        partition_index=p.partition_index,
-        error_code=code,
-        timestamp=found_timestamp,
-        offset=offset,
-        leader_epoch=leader_epoch,
-    )
-
-
-# ---- OffsetForLeaderEpoch
-
-
-def offset_for_leader_epoch(
-    ctx: DataContext, request: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse:
-    """Say where epochs end, so that a consumer sees a truncation (KIP-320).
-
-    Behaviour: an unknown epoch: epoch -1, offset -1, no error.
-    Versions:  3 replica id.
-    Gaps:      -
-    """
-    if request.replica_id >= 0:
-        _check_replica(ctx, request.replica_id)
-    topics = []
-    for topic in request.topics:
-        partitions = []
-        for p in topic.partitions:
-            code, epoch, end_offset = ctx.broker.replica_manager.offset_for_leader_epoch(
-                (topic.topic, p.partition), p.current_leader_epoch, p.leader_epoch
-            )
-            partitions.append(
-                OffsetForLeaderEpochResponse.Topic.Partition(
-                    error_code=code,
-                    partition=p.partition,
-                    leader_epoch=epoch,
-                    end_offset=end_offset,
-                )
-            )
-        topics.append(OffsetForLeaderEpochResponse.Topic(topic=topic.topic, partitions=partitions))
-    return OffsetForLeaderEpochResponse(topics=topics)
-
-
-# ---- DeleteRecords
-
-
-def delete_records(ctx: DataContext, request: DeleteRecordsRequest) -> None:
-    """Move log start offsets up; the records below are gone for readers at once.
-
-    Behaviour: offset -1 means the high watermark. Internal topics: INVALID_TOPIC_EXCEPTION.
-    Versions:  all alike.
-    Gaps:      -
-    """
-    layout = [
-        (topic.name, [p.partition_index for p in topic.partitions]) for topic in request.topics
-    ]
-    offsets = {
-        (topic.name, p.partition_index): p.offset
-        for topic in request.topics
-        for p in topic.partitions
-    }
-
-    def answer(done: dict[Any, tuple[int, int]]) -> None:
-        topics = []
-        for name, indexes in layout:
-            partitions = []
-            for index in indexes:
-                code, low_watermark = done[name, index]
-                partitions.append(
-                    DeleteRecordsResponse.Topic.Partition(
-                        partition_index=index, low_watermark=low_watermark, error_code=code
-                    )
-                )
-            topics.append(DeleteRecordsResponse.Topic(name=name, partitions=partitions))
-        ctx.respond(DeleteRecordsResponse(topics=topics))
-
-    ctx.park(ctx.broker.replica_manager.delete_records(offsets, request.timeout_ms, answer))

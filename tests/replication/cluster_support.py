@@ -42,6 +42,7 @@ from replication.replicas.replica_manager import (
 )
 from replication.replicas.timer import BackgroundScheduler, Timer
 from server.handlers import data as handlers
+from server.handlers import offsets
 from server.handlers.fetch_session import FetchSessionCache
 from storage.config import LogConfig
 from storage.directories.log_manager import LogManager
@@ -274,7 +275,7 @@ class SimNode:
             respond=respond,
             park=lambda operation: None,
         )
-        handle = handlers.fetch if kind is FetchRequest else handlers.list_offsets
+        handle = handlers.fetch if kind is FetchRequest else offsets.list_offsets
         try:
             response = handle(ctx, kind.decode(data, version))  # type: ignore[arg-type]
         except KafkaError as error:

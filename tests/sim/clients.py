@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from server.handlers import data as handlers
+from server.handlers import offsets as offset_handlers
 from tests.sim.network import Reply, context, serve_data
 from tests.sim.world import WALL_MS, InvariantBroken
 from wire.errors import ErrorCode, KafkaError
@@ -482,7 +483,7 @@ class Administrator:
             log = node.log(key)
             if log is not None:
                 self._cluster.check.deletion_asked_for(key, log, before)
-            handlers.delete_records(context(node, 2, reply), request)
+            offset_handlers.delete_records(context(node, 2, reply), request)
 
         self._cluster.network.call(
             None, registration.leader, serve, lambda answer: None, _TIMEOUT_MS, needs_broker=True

@@ -23,6 +23,7 @@ from replication.controller.context import ControllerContext
 from replication.following.fetcher import ReplicaFetcher
 from replication.raft.events import ProbeVersions, VersionsReply
 from server.handlers import data as handlers
+from server.handlers import offsets
 from server.peers.peer_client import PeerError
 from storage.open_files import FileSlice
 from tests.sim.world import World
@@ -306,7 +307,7 @@ def serve_data(node: SimNode, kind: type[Any], data: bytes, version: int, reply:
     def respond(response: Any) -> None:
         reply(encoded(response, version))
 
-    handle: Any = handlers.fetch if kind is FetchRequest else handlers.list_offsets
+    handle: Any = handlers.fetch if kind is FetchRequest else offsets.list_offsets
     try:
         response = handle(context(node, version, respond), kind.decode(data, version))
     except KafkaError as error:
