@@ -1,0 +1,314 @@
+"""Offsets of groups: commit, in a transaction or not, fetch, delete.
+
+Handlers here know versions, topic ids and error shapes; who may commit and what is stored is
+`server.coordinator.offsets`'. None waits: what must be committed first is answered later, on the
+thread that made it so. As in `groups`, there is no authorizer yet.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from server.coordinator.group_coordinator import Gather
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.groups import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from wire.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from replication.metadata.image import MetadataImage, TopicImage
+    from server.coordinator.group_coordinator import GroupCoordinator
+    from server.handlers.edges import GroupsBroker
+    from server.network.request_channel import RequestContext
+
+_TOPIC_ID_VERSION = 10
+_FETCH_GROUPS_VERSION = 8
+_FETCH_TOP_LEVEL_ERROR_VERSION = 2
+_UNKNOWN_TOPIC = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_UNKNOWN_TOPIC_ID = int(ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+# ---- OffsetCommit
+
+
+def offset_commit(ctx: RequestContext[GroupsBroker], request: OffsetCommitRequest) -> None:
+    """Store a group's offsets; answered when they are committed.
+
+    Behaviour: partitions that do not exist fail alone; all others share the group's fate.
+    Versions:  2 to 4 may bring their own retention. 7 static members. 10 topics by id.
+    Gaps:      -
+    """
+    by_id = ctx.api_version >= _TOPIC_ID_VERSION
+    unknown = _resolve_commit(ctx.broker.metadata, request, by_id)
+
+    def answer(result: object) -> None:
+        response = _commit_failed(request, result) if isinstance(result, KafkaError) else result
+        assert isinstance(response, OffsetCommitResponse)
+        if unknown:
+            _merge_unknown(response, unknown)
+        ctx.respond(response)
+
+    if unknown and not request.topics:
+        answer(OffsetCommitResponse(topics=[]))
+        return
+    _coordinator(ctx).commit_offsets(request, ctx.api_version, answer)
+
+
+def _resolve_commit(
+    image: MetadataImage, request: OffsetCommitRequest, by_id: bool
+) -> list[OffsetCommitResponse.Topic]:
+    """Fill in names and ids; take what does not exist out of the request and return its answers."""
+    unknown: list[OffsetCommitResponse.Topic] = []
+    for topic in request.topics:
+        known: TopicImage | None
+        if by_id:
+            known = image.topics_by_id.get(topic.topic_id)
+        else:
+            known = image.topics_by_name.get(topic.name)
+        if known is None:
+            code = _UNKNOWN_TOPIC_ID if by_id else _UNKNOWN_TOPIC
+            refused, topic.partitions = topic.partitions, []
+        else:
+            topic.name, topic.topic_id, code = known.name, known.topic_id, _UNKNOWN_TOPIC
+            partitions = known.partitions
+            refused = [p for p in topic.partitions if p.partition_index not in partitions]
+            if refused:
+                topic.partitions = [p for p in topic.partitions if p.partition_index in partitions]
+        if refused:
+            unknown.append(
+                OffsetCommitResponse.Topic(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=[_committed(p.partition_index, code) for p in refused],
+                )
+            )
+    if unknown:
+        request.topics = [topic for topic in request.topics if topic.partitions]
+    return unknown
+
+
+def _committed(index: int, code: int) -> OffsetCommitResponse.Topic.Partition:
+    return OffsetCommitResponse.Topic.Partition(partition_index=index, error_code=code)
+
+
+def _commit_failed(request: OffsetCommitRequest, error: KafkaError) -> OffsetCommitResponse:
+    code = int(error.code)
+    topics = [
+        OffsetCommitResponse.Topic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=[_committed(p.partition_index, code) for p in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    return OffsetCommitResponse(topics=topics)
+
+
+def _merge_unknown(
+    response: OffsetCommitResponse, unknown: list[OffsetCommitResponse.Topic]
+) -> None:
+    """One entry per topic: clients do not expect a topic twice."""
+    known = {(topic.name, topic.topic_id): topic for topic in response.topics}
+    for topic in unknown:
+        answered = known.get((topic.name, topic.topic_id))
+        if answered is None:
+            response.topics.append(topic)
+        else:
+            answered.partitions += topic.partitions
+
+
+# ---- OffsetFetch
+
+
+def offset_fetch(ctx: RequestContext[GroupsBroker], request: OffsetFetchRequest) -> None:
+    """Read stored offsets: of some partitions, or all of a group (null topics).
+
+    Behaviour: what is not there is -1 without an error, unknown groups included.
+    Versions:  2 null topics, top-level error. 7 require_stable. 8 many groups. 10 topics by id.
+    Gaps:      the member id and epoch of version 9 are not looked at (KIP-848 is not served).
+    """
+    version = ctx.api_version
+    image: MetadataImage = ctx.broker.metadata
+    groups = request.groups if version >= _FETCH_GROUPS_VERSION else [_as_group(request)]
+
+    def answer(results: list[OffsetFetchResponse.Group]) -> None:
+        if version >= _FETCH_GROUPS_VERSION:
+            ctx.respond(OffsetFetchResponse(groups=results))
+        else:
+            ctx.respond(_as_single(request, results[0], version))
+
+    gather = Gather(len(groups), answer)
+    for i, group in enumerate(groups):
+        by_id = version >= _TOPIC_ID_VERSION
+        wants_all = group.topics is None
+        unknown = _resolve_fetch(image, group, by_id)
+        put = partial(_put_fetched, gather, i, image, group, unknown, by_id and wants_all)
+        _coordinator(ctx).fetch_offsets(group, put)
+
+
+def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequest.Group:
+    topics = None
+    if request.topics is not None:
+        topics = [
+            OffsetFetchRequest.Group.Topic(
+                name=topic.name, partition_indexes=topic.partition_indexes
+            )
+            for topic in request.topics
+        ]
+    return OffsetFetchRequest.Group(group_id=request.group_id, topics=topics)
+
+
+def _resolve_fetch(
+    image: MetadataImage, group: OffsetFetchRequest.Group, by_id: bool
+) -> list[OffsetFetchResponse.Group.Topic]:
+    """Fill in names and ids; take unknown ids out of the request and return their answers."""
+    unknown: list[OffsetFetchResponse.Group.Topic] = []
+    if group.topics is None:
+        return unknown
+    for topic in group.topics:
+        if not by_id:
+            known = image.topics_by_name.get(topic.name)
+            topic.topic_id = ZERO_UUID if known is None else known.topic_id
+            continue
+        known = image.topics_by_id.get(topic.topic_id)
+        if known is not None:
+            topic.name = known.name
+            continue
+        unknown.append(
+            OffsetFetchResponse.Group.Topic(
+                topic_id=topic.topic_id,
+                partitions=[_no_offset(i, _UNKNOWN_TOPIC_ID) for i in topic.partition_indexes],
+            )
+        )
+    if unknown:
+        group.topics = [topic for topic in group.topics if topic.name]
+    return unknown
+
+
+def _no_offset(index: int, code: int) -> OffsetFetchResponse.Group.Topic.Partition:
+    return OffsetFetchResponse.Group.Topic.Partition(
+        partition_index=index,
+        committed_offset=-1,
+        committed_leader_epoch=-1,
+        metadata="",
+        error_code=code,
+    )
+
+
+def _put_fetched(
+    gather: Gather[OffsetFetchResponse.Group],
+    i: int,
+    image: MetadataImage,
+    group: OffsetFetchRequest.Group,
+    unknown: list[OffsetFetchResponse.Group.Topic],
+    all_by_id: bool,
+    result: object,
+) -> None:
+    if isinstance(result, KafkaError):
+        code = result.code
+        if code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            # Consumers before 3.9 do not expect that one here, and would not come back.
+            code = ErrorCode.NOT_COORDINATOR
+        result = OffsetFetchResponse.Group(group_id=group.group_id, topics=[], error_code=int(code))
+    fetched = cast("OffsetFetchResponse.Group", result)
+    if all_by_id:
+        # Offsets of topics that are gone cannot be named in this version.
+        for topic in fetched.topics:
+            known = image.topics_by_name.get(topic.name)
+            topic.topic_id = ZERO_UUID if known is None else known.topic_id
+        fetched.topics = [topic for topic in fetched.topics if topic.topic_id != ZERO_UUID]
+    if unknown and not fetched.error_code:
+        fetched.topics = [*fetched.topics, *unknown]
+    gather.put(i, fetched)
+
+
+def _as_single(
+    request: OffsetFetchRequest, group: OffsetFetchResponse.Group, version: int
+) -> OffsetFetchResponse:
+    """Below version 8: one group at the top; in version 1 its error is each partition's."""
+    if group.error_code and version < _FETCH_TOP_LEVEL_ERROR_VERSION:
+        group.topics = [
+            OffsetFetchResponse.Group.Topic(
+                name=topic.name,
+                partitions=[_no_offset(i, group.error_code) for i in topic.partition_indexes],
+            )
+            for topic in request.topics or ()
+        ]
+    topics = [
+        OffsetFetchResponse.Topic(
+            name=topic.name,
+            partitions=[
+                OffsetFetchResponse.Topic.Partition(
+                    partition_index=p.partition_index,
+                    committed_offset=p.committed_offset,
+                    committed_leader_epoch=p.committed_leader_epoch,
+                    metadata=p.metadata,
+                    error_code=p.error_code,
+                )
+                for p in topic.partitions
+            ],
+        )
+        for topic in group.topics
+    ]
+    return OffsetFetchResponse(topics=topics, error_code=group.error_code)
+
+
+# ---- OffsetDelete
+
+
+def offset_delete(ctx: RequestContext[GroupsBroker], request: OffsetDeleteRequest) -> None:
+    """Delete a group's offsets of some partitions (KIP-496).
+
+    Behaviour: topics that a member subscribes to: GROUP_SUBSCRIBED_TO_TOPIC.
+    Versions:  only 0, which is not flexible.
+    Gaps:      -
+    """
+    image: MetadataImage = ctx.broker.metadata
+    unknown: list[OffsetDeleteResponse.Topic] = []
+    for topic in request.topics:
+        known = image.topics_by_name.get(topic.name)
+        partitions = {} if known is None else known.partitions
+        refused = [p for p in topic.partitions if p.partition_index not in partitions]
+        if refused:
+            topic.partitions = [p for p in topic.partitions if p.partition_index in partitions]
+            unknown.append(
+                OffsetDeleteResponse.Topic(
+                    name=topic.name,
+                    partitions=[
+                        OffsetDeleteResponse.Topic.Partition(
+                            partition_index=p.partition_index, error_code=_UNKNOWN_TOPIC
+                        )
+                        for p in refused
+                    ],
+                )
+            )
+    request.topics = [topic for topic in request.topics if topic.partitions]
+
+    def answer(result: object) -> None:
+        if isinstance(result, KafkaError):
+            ctx.respond(OffsetDeleteResponse(error_code=int(result.code), topics=[]))
+            return
+        response = cast("OffsetDeleteResponse", result)
+        answered = {topic.name: topic for topic in response.topics}
+        for topic in unknown:
+            if topic.name in answered:
+                answered[topic.name].partitions += topic.partitions
+            else:
+                response.topics.append(topic)
+        ctx.respond(response)
+
+    if not request.group_id:
+        answer(KafkaError(ErrorCode.INVALID_GROUP_ID))
+        return
+    _coordinator(ctx).delete_offsets(request, answer)
+
+
+def _coordinator(ctx: RequestContext[GroupsBroker]) -> GroupCoordinator:
+    return ctx.broker.group_coordinator
