@@ -1,0 +1,46 @@
+"""What the transaction coordinator asks of whoever writes markers (PURE).
+
+Once a Prepare record is committed, every partition of the transaction gets a COMMIT or an ABORT
+marker from its leader; once all have it, the transaction is complete. The shard decides and
+remembers, the sender carries; neither knows how the other works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from wire.primitives import TopicPartition
+
+
+class TxnMarkers(NamedTuple):
+    """The markers of one transaction (Kafka: TxnMarkerEntry with its PendingCompleteTxn)."""
+
+    transactional_id: str
+    coordinator_partition: int
+    """The partition of __transaction_state that keeps the id."""
+    coordinator_epoch: int
+    """That partition's leader epoch: a partition refuses the markers of a deposed coordinator."""
+    producer_id: int
+    producer_epoch: int
+    """The epoch the Prepare record carries; in transactions of version 2 one above the data's."""
+    is_commit: bool
+    transaction_version: int
+    """Which rule for epochs the partitions apply (TX-60): 2, or below it."""
+    partitions: frozenset[TopicPartition]
+    """Never empty."""
+
+
+class MarkerSender(Protocol):
+    """Carries markers to partition leaders until all have them (server.peers)."""
+
+    def send(self, markers: TxnMarkers, on_done: Callable[[], None], /) -> None:
+        """Begin to send; does not wait and does not raise.
+
+        `on_done` is called once, on any thread, when every partition has its marker or is gone.
+        Not called after `forget`, nor when a partition said that this coordinator was deposed.
+        Called again for the same transaction (the shard was loaded anew), the later call counts.
+        """
+
+    def forget(self, coordinator_partition: int, /) -> None:
+        """Drop what is queued for the ids of a partition that is led from elsewhere now."""
