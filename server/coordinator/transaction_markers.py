@@ -42,5 +42,7 @@ class MarkerSender(Protocol):
         Called again for the same transaction (the shard was loaded anew), the later call counts.
         """
 
-    def forget(self, coordinator_partition: int, /) -> None:
-        """Drop what is queued for the ids of a partition that is led from elsewhere now."""
+    def forget(self, coordinator_partition: int, coordinator_epoch: int, /) -> None:
+        """Drop what a partition queued in this leader epoch or an older one: it is led anew, here
+        or elsewhere. Called from under a lock: does not wait, and calls nothing back.
+        """
