@@ -46,6 +46,8 @@ LIST_OFFSETS_MIN_VERSION = {
 ones are UNSUPPORTED_VERSION (ReplicaManager.isListOffsetsTimestampUnsupported)."""
 
 UNKNOWN_EPOCH = -1
+ACKS_ALL = -1
+"""Required acks of a coordinator: answered when the high watermark covers it."""
 DELETE_TO_HIGH_WATERMARK = -1
 """The offset in DeleteRecords that means "everything below the high watermark"."""
 

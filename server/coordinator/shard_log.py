@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple
 
+from replication.partition.requests import ACKS_ALL
 from replication.replicas.replica_manager import FROM_COORDINATOR, AppendRequest
 from server.coordinator.machine import R
 from server.coordinator.shard import AppendOutcome
@@ -30,8 +31,6 @@ from wire.records import Record, build_batch, check_crc, iterate_headers, read_r
 if TYPE_CHECKING:
     from replication.partition.partition import Partition
     from replication.replicas.replica_manager import AppendResult, ReplicaManager
-
-_ACKS_ALL = -1
 
 
 class RecordSerde(NamedTuple, Generic[R]):
@@ -84,7 +83,7 @@ class ReplicatedShardLog(Generic[R]):
         """
         self._replica_manager.append_records(
             AppendRequest(
-                _ACKS_ALL,
+                ACKS_ALL,
                 self._config.append_timeout_ms,
                 [(self._topic_partition, batch)],
                 partial(_completed, on_complete),

@@ -1,4 +1,4 @@
-"""What the transaction coordinator asks of whoever writes markers (PURE).
+"""Transaction markers: what the coordinator asks of whoever writes them, and one as bytes (PURE).
 
 Once a Prepare record is committed, every partition of the transaction gets a COMMIT or an ABORT
 marker from its leader; once all have it, the transaction is complete. The shard decides and
@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from wire.control_records import ControlRecordType, EndTxnMarker, encode_end_txn_marker
 from wire.primitives import TopicPartition
+from wire.records import build_control_batch
 
 
 class TxnMarkers(NamedTuple):
@@ -29,6 +31,31 @@ class TxnMarkers(NamedTuple):
     """Which rule for epochs the partitions apply (TX-60): 2, or below it."""
     partitions: frozenset[TopicPartition]
     """Never empty."""
+
+
+class TxnMarker(NamedTuple):
+    """One marker, as the partition it is written to is told (Kafka: TxnMarkerEntry)."""
+
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    coordinator_epoch: int
+    transaction_version: int
+
+    @property
+    def type(self) -> ControlRecordType:
+        return ControlRecordType.COMMIT if self.is_commit else ControlRecordType.ABORT
+
+    def batch(self, wall_ms: int) -> bytes:
+        """The control batch that says it, to be stamped by the log it is appended to."""
+        value = encode_end_txn_marker(EndTxnMarker(self.type, self.coordinator_epoch))
+        return build_control_batch(
+            [(self.type, value)],
+            timestamp=wall_ms,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            is_transactional=True,
+        )
 
 
 class MarkerSender(Protocol):

@@ -54,6 +54,7 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (21, "DeleteRecords", "offsets", 0, 2, _BLOCKS, "b", "DELETE TOPIC"),
     (22, "InitProducerId", "transactions", 0, 5, _SMALL, "b", "IDEMPOTENT_WRITE CLUSTER"),
     (23, "OffsetForLeaderEpoch", "offsets", 2, 4, _SMALL, "b", "DESCRIBE TOPIC"),
+    (27, "WriteTxnMarkers", "transaction_markers", 1, 2, _SMALL, "b", "CLUSTER_ACTION CLUSTER"),
     (32, "DescribeConfigs", "admin", 1, 4, _BLOCKS, "bc", "DESCRIBE_CONFIGS CLUSTER"),
     (33, "AlterConfigs", "admin", 0, 2, _BLOCKS, "bcf", "ALTER_CONFIGS CLUSTER"),
     (34, "AlterReplicaLogDirs", "admin", 1, 2, _BLOCKS, "b", "ALTER CLUSTER"),

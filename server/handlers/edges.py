@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from replication.replicas.replica_manager import ReplicaManager
     from server.config.kafka_config import KafkaConfig
     from server.coordinator.group_coordinator import GroupCoordinator
+    from server.coordinator.runtime import Clock
     from server.handlers.fetch_session import FetchSessionCache
     from server.handlers.transactions import ProducerIds
     from server.network.request_channel import RequestContext
@@ -84,6 +85,15 @@ class DataBroker(ReplicasBroker, _Reachable, Protocol):
     def fetch_sessions(self) -> FetchSessionCache: ...
     @property
     def opens_compressed_records(self) -> frozenset[str]: ...
+
+
+class MarkersBroker(ReplicasBroker, Protocol):
+    """For the ends of transactions."""
+
+    @property
+    def group_coordinator(self) -> GroupCoordinator: ...
+    @property
+    def clock(self) -> Clock: ...
 
 
 class TransactionsBroker(ReplicasBroker, Protocol):

@@ -23,21 +23,32 @@ from server.coordinator.group_coordinator import GroupCoordinator
 from server.coordinator.runtime import Surroundings
 from server.handlers import BROKER_APIS
 from server.handlers.fetch_session import FetchSessionCache
+from server.handlers.transaction_markers import write_markers
 from server.network.listeners import own_host_name
 from server.network.socket_server import SocketServer
 from server.node import config_check, settings
 from server.node.broker_lifecycle import BrokerLifecycle
 from server.node.node_part import NodePart
 from server.node.shared_server import SharedServer
+from server.peers.broker_requests import BrokerRequests
+from server.peers.transaction_markers import TransactionMarkerChannel
 from storage.directories.log_dirs import LogDirError
 from storage.directories.log_manager import LogManager
+from wire.messages.transactions import WriteTxnMarkersRequest
 
 if TYPE_CHECKING:
-    from server.handlers.edges import ClusterNode, DataBroker, GroupsBroker, TransactionsBroker
+    from server.handlers.edges import (
+        ClusterNode,
+        DataBroker,
+        GroupsBroker,
+        MarkersBroker,
+        TransactionsBroker,
+    )
     from server.handlers.transactions import ProducerIds
     from server.network.request_channel import RequestContext
     from server.node.replica_publisher import ReplicaPublisher
     from server.peers.controller_channel import ControllerChannel
+    from server.peers.peer_client import PeerClient
 
 _CONTROLLED_SHUTDOWN_S = 30.0
 
@@ -190,6 +201,31 @@ class BrokerServer(NodePart):
             settings.groups(self.config), around, lambda: str(uuid.uuid4())
         )
         self.shared.stop.then("group coordinator", self.group_coordinator.shutdown)
+        self.broker_requests = BrokerRequests(
+            self.node_id,
+            lambda: self.metadata,
+            self.listeners.inter_broker_name,
+            self._transaction_peers(),
+        )
+        self.broker_requests.serve_own(WriteTxnMarkersRequest, partial(write_markers, self))
+        self.transaction_markers = TransactionMarkerChannel(
+            self.broker_requests,
+            lambda: self.metadata,
+            self.timer,
+            self.config.get_int("request.timeout.ms"),
+        )
+
+    def _transaction_peers(self) -> PeerClient | None:
+        """How transactions speak to other brokers. On a thread of its own: what follows from an
+        answer is written to logs, and votes must not wait for a disk."""
+        if self.is_alone:
+            return None
+        from server.peers.peer_client import PeerClient
+
+        peers = PeerClient(self.clock.now_ms, f"node-{self.node_id}-transactions")
+        self.shared.stop.then("transactions' peer client", peers.shutdown)
+        peers.start()
+        return peers
 
     def register(self, is_stopping: Callable[[], bool]) -> bool:
         """Register with the controller and be unfenced; False if `is_stopping` came first.
@@ -327,5 +363,5 @@ if TYPE_CHECKING:
 
     def _has_what_handlers_ask(
         broker: BrokerServer,
-    ) -> tuple[ClusterNode, DataBroker, GroupsBroker, TransactionsBroker]:
-        return broker, broker, broker, broker
+    ) -> tuple[ClusterNode, DataBroker, GroupsBroker, MarkersBroker, TransactionsBroker]:
+        return broker, broker, broker, broker, broker

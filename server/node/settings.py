@@ -19,6 +19,7 @@ from replication.raft.events import RaftConfig
 from replication.replicas.replica_manager import ReplicaManagerConfig
 from server.config.kafka_config import ConfigError, KafkaConfig, catalogue, is_number
 from server.coordinator.group_config import GroupConfig
+from server.coordinator.transaction_config import TransactionConfig
 from server.network.listeners import is_loopback
 from server.network.socket_server import SocketServerConfig
 from server.node.broker_lifecycle import LifecycleConfig
@@ -44,7 +45,8 @@ _OBEYED_ELSEWHERE = re.compile(
     r"|inter\.broker\.listener\.name|security\.inter\.broker\.protocol"
     r"|controller\.quorum\.bootstrap\.servers|replica\.socket\.timeout\.ms"
     r"|broker\.heartbeat\.interval\.ms|(leader|follower)\.replication\.throttled\.rate"
-    r"|replica\.alter\.log\.dirs\.io\.max\.bytes\.per\.second"
+    r"|replica\.alter\.log\.dirs\.io\.max\.bytes\.per\.second|request\.timeout\.ms"
+    r"|transaction\.partition\.verification\.enable"
 )
 
 _LOG_MANAGER_KEYS: Mapping[str, str] = {
@@ -75,6 +77,7 @@ _LAYERS: tuple[tuple[type, Mapping[str, str]], ...] = (
     (SocketServerConfig, {}),
     (ReplicaManagerConfig, {}),
     (GroupConfig, {}),
+    (TransactionConfig, {}),
     (ControllerConfig, {}),
     (LogManagerConfig, _LOG_MANAGER_KEYS),
     (SnapshotConfig, _SNAPSHOT_KEYS),
@@ -178,6 +181,11 @@ def lifecycle(config: KafkaConfig) -> LifecycleConfig:
 def groups(config: KafkaConfig) -> GroupConfig:
     """The group coordinator's configuration."""
     return GroupConfig.from_values(config.get)
+
+
+def transactions(config: KafkaConfig) -> TransactionConfig:
+    """The transaction coordinator's configuration."""
+    return _layer(TransactionConfig, config, {})
 
 
 def _obeyed() -> Callable[[str], bool]:

@@ -23,6 +23,8 @@ class AppendSource(NamedTuple):
     """Of the Produce request: before 7 there is no zstd (KIP-110)."""
     opens_compressed: bool = False
     """Whether a compressed batch is decompressed to see that consumers can (as Kafka does)."""
+    transaction_version: int = 0
+    """Of a transaction's marker: how strictly its epoch is checked (KIP-890)."""
 
 
 FROM_CLIENT = AppendSource()
