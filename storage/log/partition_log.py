@@ -48,7 +48,6 @@ from storage.log.append_source import (
     FROM_CLIENT,
     FROM_COORDINATOR,
     FROM_RAFT,
-    AppendOrigin,
     AppendSource,
 )
 from storage.log.follower_append import write_given
@@ -213,12 +212,12 @@ class PartitionLog(LogReader):
             if self.is_closed or self._files_behind.is_any or not self.environment.is_writable:
                 self._check_writable()
             try:
-                return self._append(batch, leader_epoch, wall_ms, source.origin)
+                return self._append(batch, leader_epoch, wall_ms, source)
             except OSError as error:
                 raise self._storage_error(error, "append") from error
 
     def _append(
-        self, batch: PreparedBatch, leader_epoch: int, wall_ms: int, origin: AppendOrigin
+        self, batch: PreparedBatch, leader_epoch: int, wall_ms: int, source: AppendSource
     ) -> LogAppendInfo:
         header, records, log_append_time_ms = batch
         first_offset = self.view.end_offset
@@ -227,7 +226,9 @@ class PartitionLog(LogReader):
         if header.producer_id >= 0:
             if header.is_control:
                 marker = read_marker(header, records)
-            original = self.producer_state.check(header, origin, marker)
+            original = self.producer_state.check(
+                header, source.origin, marker, transaction_version=source.transaction_version
+            )
             if original is not None:
                 return self._duplicate_info(original, leader_epoch)
         segment = self.segment_for(

@@ -23,8 +23,6 @@ Duties of the caller (the log, under its lock; nothing here is locked):
 One difference: Kafka expires a producer by its records' timestamps, so that a slow clock loses its
 state at once; here idleness is the time since the last append, which a snapshot does not hold:
 after a start every producer counts as just seen (P-6).
-
-Gaps: markers of WriteTxnMarkers v2 are checked by Kafka 4.1's rule (no lower epoch), not by 4.2's.
 """
 
 from __future__ import annotations
@@ -63,6 +61,9 @@ __all__ = [
 ]
 
 EXPIRATION_MS = 24 * 60 * 60 * 1000
+_EPOCH_FOR_EACH_TRANSACTION = 2
+"""The transaction.version in which each transaction has an epoch of its own (KIP-890)."""
+_EPOCH_MAX = (1 << 15) - 1
 
 
 class CompletedTxn(NamedTuple):
@@ -95,6 +96,11 @@ class Verification:
             self.lowest_sequence = sequence
         elif epoch == self.producer_epoch and sequence < self.lowest_sequence:
             self.lowest_sequence = sequence
+
+    def is_for_the_next_after(self, marker: BatchHeader) -> bool:
+        """Whether what is asked for is the transaction after the one that `marker` ends: where each
+        has an epoch of its own, the next one's is the marker's (TX-58)."""
+        return self.supports_epoch_bump and marker.producer_epoch == self.producer_epoch
 
 
 class ProducerStateManager:
@@ -134,13 +140,15 @@ class ProducerStateManager:
         origin: AppendOrigin,
         marker: EndTxnMarker | None = None,
         verification: Verification | None = None,
+        transaction_version: int = 0,
     ) -> BatchMetadata | None:
         """What a repeated batch was stored as, or None when this batch may be appended.
 
         In Kafka's order (protocol.md 7.3): duplicate; open or verified transaction
         (INVALID_TXN_STATE); epoch (INVALID_PRODUCER_EPOCH); sequence
         (OUT_OF_ORDER_SEQUENCE_NUMBER); a plain batch inside a transaction (INVALID_TXN_STATE). A
-        control batch comes with its `marker`: epoch, then TRANSACTION_COORDINATOR_FENCED.
+        control batch comes with its `marker` and the transaction's version: epoch, then
+        TRANSACTION_COORDINATOR_FENCED.
         Coordinators send no sequences; replicated batches were checked by their leader. Changes
         nothing. Budget: 1.5 µs (benchmarks/records.py).
         """
@@ -148,7 +156,7 @@ class ProducerStateManager:
             return None
         entry = self._producers.get(header.producer_id)
         if marker is not None:
-            self._check_marker(entry, header, marker)
+            self._check_marker(entry, header, marker, transaction_version)
             return None
         if entry is not None and origin is AppendOrigin.CLIENT:
             duplicate = entry.find_duplicate(header)
@@ -179,12 +187,27 @@ class ProducerStateManager:
             )
 
     def _check_marker(
-        self, entry: ProducerStateEntry | None, header: BatchHeader, marker: EndTxnMarker
+        self,
+        entry: ProducerStateEntry | None,
+        header: BatchHeader,
+        marker: EndTxnMarker,
+        transaction_version: int,
     ) -> None:
+        """A transaction of version 2 ends with an epoch above that of its records, so a marker that
+        comes late cannot end the next one. The same epoch is that marker once more, unless a
+        transaction is open; 32767, which leaves no room above it, is let through (TX-60).
+        """
         if entry is None:
             return
-        if header.producer_epoch < entry.producer_epoch:
-            raise self._stale_epoch(entry.producer_epoch, header)
+        epoch, known = header.producer_epoch, entry.producer_epoch
+        ends_a_later_one = (
+            transaction_version >= _EPOCH_FOR_EACH_TRANSACTION
+            and epoch == known
+            and entry.current_txn_first_offset >= 0
+            and epoch != _EPOCH_MAX
+        )
+        if epoch < known or ends_a_later_one:
+            raise self._stale_epoch(known, header)
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -267,7 +290,9 @@ class ProducerStateManager:
         entry.last_append_ms = wall_ms
         first_offset = entry.current_txn_first_offset
         entry.current_txn_first_offset = NONE
-        self._verifications.pop(header.producer_id, None)
+        asked = self._verifications.get(header.producer_id)
+        if asked is not None and not asked.is_for_the_next_after(header):
+            del self._verifications[header.producer_id]
         if first_offset < 0:
             # A marker of a transaction that wrote nothing here holds no reader back.
             return None

@@ -72,10 +72,16 @@ class Log:
         return first
 
     def end_txn(
-        self, marker: EndTxnMarker, *, pid: int = 1, epoch: int = 0, origin: AppendOrigin = CLIENT
+        self,
+        marker: EndTxnMarker,
+        *,
+        pid: int = 1,
+        epoch: int = 0,
+        origin: AppendOrigin = CLIENT,
+        version: int = 0,
     ) -> CompletedTxn | None:
         header = marker_header(marker, pid, epoch)
-        assert self.state.check(header, origin, marker) is None
+        assert self.state.check(header, origin, marker, transaction_version=version) is None
         return self._update(header, self.end, marker)
 
     def _update(
@@ -380,6 +386,48 @@ def test_markers_of_old_epochs_and_old_coordinators_are_refused(log: Log) -> Non
     log.end_txn(old, epoch=2, origin=REPLICATION)
 
 
+# Version of the transaction, epoch of the marker, is a transaction open (in epoch 3) -> refused.
+MARKER_EPOCHS = [
+    (version, epoch, is_open, epoch < 3 or (version == 2 and is_open and epoch == 3))
+    for version in (0, 1, 2)
+    for epoch in (2, 3, 4)
+    for is_open in (False, True)
+]
+
+
+@pytest.mark.parametrize(("version", "epoch", "is_open", "is_refused"), MARKER_EPOCHS)
+def test_a_late_marker_of_version_2_cannot_end_the_next_transaction(
+    log: Log, version: int, epoch: int, is_open: bool, is_refused: bool
+) -> None:
+    """TX-60: with an epoch for each transaction, a marker is of one above the records'."""
+    log.append(0, txn=True, epoch=2)
+    log.end_txn(COMMIT, epoch=3, version=version)
+    if is_open:
+        log.append(0, txn=True, epoch=3)
+    if is_refused:
+        refused(ErrorCode.INVALID_PRODUCER_EPOCH, log.end_txn, ABORT, epoch=epoch, version=version)
+        assert log.state.has_ongoing_transaction(1) is is_open
+    else:
+        completed = log.end_txn(ABORT, epoch=epoch, version=version)
+        assert (completed is not None) is is_open
+    last = log.state.producer(1)
+    assert last is not None
+    assert last.producer_epoch == max(3, epoch)
+
+
+def test_the_highest_epoch_of_all_ends_its_own_transaction(log: Log) -> None:
+    """Nothing is above 32767, so a transaction that was begun with it may be ended with it."""
+    log.append(0, txn=True, epoch=32767)
+    assert log.end_txn(ABORT, epoch=32767, version=2) is not None
+
+
+def test_a_refused_marker_leaves_the_transaction_open(log: Log) -> None:
+    log.append(0, txn=True, epoch=3)
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, log.end_txn, COMMIT, epoch=3, version=2)
+    assert log.state.first_unstable_offset == 0
+    assert log.end_txn(COMMIT, epoch=4, version=2) is not None
+
+
 def test_a_control_batch_emptied_by_compaction_changes_nothing(log: Log) -> None:
     log.append(0, txn=True)
     header = marker_header(COMMIT, 1, 0)
@@ -416,6 +464,25 @@ def test_a_guard_from_before_an_abort_proves_nothing(strict: Log) -> None:
     fresh = state.start_verification(header, WALL_MS)
     assert fresh is not stale
     assert state.check(header, CLIENT, verification=fresh) is None
+
+
+def test_a_guard_for_the_next_transaction_outlives_the_marker_of_this_one(strict: Log) -> None:
+    """TX-58: the producer knows its next epoch before this partition has the marker."""
+    state, header = strict.state, batch(0, epoch=4, txn=True)
+    state.update(batch(0, epoch=3, txn=True), 0, 0, WALL_MS)
+    state.update(marker_header(ABORT, 1, 3), 1, 1, WALL_MS, ABORT)
+    guard = state.start_verification(header, WALL_MS, supports_epoch_bump=True)
+    state.update(marker_header(COMMIT, 1, 4), 1, 1, WALL_MS, COMMIT)
+    assert state.check(header, CLIENT, verification=guard) is None
+
+
+@pytest.mark.parametrize(("epoch", "bump"), [(5, True), (4, False)])
+def test_other_markers_use_a_guard_up(strict: Log, epoch: int, bump: bool) -> None:
+    state, header = strict.state, batch(0, epoch=4, txn=True)
+    guard = state.start_verification(header, WALL_MS, supports_epoch_bump=bump)
+    state.update(marker_header(ABORT, 1, epoch), 0, 0, WALL_MS, ABORT)
+    later = batch(0, epoch=5, txn=True)
+    refused(ErrorCode.INVALID_TXN_STATE, state.check, later, CLIENT, verification=guard)
 
 
 def test_a_later_batch_may_not_overtake_one_under_verification(strict: Log) -> None:
