@@ -112,7 +112,11 @@ class ControllerConfig:
     leader_imbalance_check_interval_seconds: int = 300
     unclean_leader_election_interval_ms: int = 300_000
     features: Mapping[str, int] = field(
-        default_factory=lambda: {"metadata.version": 30, "eligible.leader.replicas.version": 1}
+        default_factory=lambda: {
+            "metadata.version": 30,
+            "eligible.leader.replicas.version": 1,
+            "transaction.version": 2,
+        }
     )
-    """Feature levels an empty cluster starts with. The others of Kafka 4.3 (group, transaction,
-    share, streams) are finalised once their APIs are served."""
+    """Feature levels an empty cluster starts with. The others of Kafka 4.3 (group, share,
+    streams) are finalised once their APIs are served."""

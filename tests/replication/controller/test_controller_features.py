@@ -11,6 +11,7 @@ from tests.replication.controller_support import Cluster
 from wire.errors import ErrorCode, KafkaError
 
 MV, ELR, KRAFT = "metadata.version", "eligible.leader.replicas.version", "kraft.version"
+TV = "transaction.version"
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
 
 
@@ -36,6 +37,7 @@ def cluster_at(level: int, elr: int = 0, **config: Any) -> Cluster:
         (25, ("made.up", 1, UPGRADE), "Local controller 1 does not support this feature."),
         (25, ("group.version", 1, UPGRADE), "does not support this feature."),
         (25, (ELR, 2, UPGRADE), "only supports versions 0-1"),
+        (25, (TV, 3, UPGRADE), "only supports versions 0-2"),
         (22, (ELR, 1, UPGRADE), "depends on metadata.version level 23"),
         (25, (KRAFT, 0, SAFE), "Can't downgrade the version of this feature."),
         (25, (KRAFT, 2, UPGRADE), "only supports versions 0-1"),
@@ -63,6 +65,8 @@ def test_a_level_that_cannot_be_set_is_refused_with_its_reason(
         (29, (MV, 29, UPGRADE)),
         (25, (ELR, 1, UPGRADE)),
         (25, (KRAFT, 1, UPGRADE)),
+        (25, (TV, 1, UPGRADE)),
+        (25, (TV, 2, UPGRADE)),
     ],
 )
 def test_a_level_that_can_be_set_is_what_the_cluster_uses_then(
@@ -72,6 +76,15 @@ def test_a_level_that_can_be_set_is_what_the_cluster_uses_then(
     assert made.update_features(update).error_code == 0
     if update[0] != KRAFT:  # it stands in the quorum's own records
         assert made.image.feature(update[0]) == update[1]
+
+
+def test_transactions_go_back_to_an_older_version_and_forth_while_running() -> None:
+    made = Cluster(features={MV: 30, TV: 2})
+    made.start_broker()
+    assert made.update_features((TV, 1, UPGRADE)).error_code == ErrorCode.INVALID_UPDATE_VERSION
+    for level, kind in ((1, SAFE), (0, SAFE), (2, UPGRADE), (0, UNSAFE), (1, UPGRADE)):
+        assert made.update_features((TV, level, kind)).error_code == 0
+        assert made.image.feature(TV) == level
 
 
 def test_the_quorum_raises_kraft_version_and_a_record_behind_it_is_waited_for() -> None:

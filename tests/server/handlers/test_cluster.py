@@ -86,7 +86,15 @@ def test_features_are_those_served_and_minimum_0_is_hidden_from_old_clients():
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
     for version, names in (
         (3, ["metadata.version"]),
-        (4, ["eligible.leader.replicas.version", "kraft.version", "metadata.version"]),
+        (
+            4,
+            [
+                "eligible.leader.replicas.version",
+                "kraft.version",
+                "metadata.version",
+                "transaction.version",
+            ],
+        ),
     ):
         answer = asked.ask(request, version)
         assert [f.name for f in answer.supported_features] == names

@@ -187,11 +187,19 @@ def test_a_mistake_says_what_to_do(
 
 def test_an_older_release_starts_with_its_own_features() -> None:
     levels = feature_levels(FormatOptions(CLUSTER, standalone=True, release_version="4.0"))
-    assert levels == {"metadata.version": 25, "kraft.version": 1}
+    assert levels == {"metadata.version": 25, "kraft.version": 1, "transaction.version": 2}
     assert feature_levels(FormatOptions(CLUSTER, release_version="3.9-IV0")) == {
         "metadata.version": 21,
         "kraft.version": 0,
     }
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_cluster_may_start_with_older_transactions(level: int) -> None:
+    options = FormatOptions(CLUSTER, features=[f"transaction.version={level}"])
+    assert feature_levels(options)["transaction.version"] == level
+    with pytest.raises(FormatError, match="expected 0 to 2"):
+        feature_levels(options._replace(features=["transaction.version=3"]))
 
 
 @pytest.mark.parametrize("in_the_log", [False, True], ids=["a file of its own", "in the log"])
