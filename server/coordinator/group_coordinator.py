@@ -19,7 +19,7 @@ from replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from server.coordinator.group_config import GroupConfig
 from server.coordinator.group_messages import Client, LeavingMember
 from server.coordinator.group_shard import GroupShard
-from server.coordinator.machine import Reply
+from server.coordinator.machine import Decision, Reply
 from server.coordinator.records import CoordinatorRecord, decode_record, encode_record
 from server.coordinator.runtime import CoordinatorRuntime, InternalTopic, Surroundings
 from server.coordinator.shard_log import RecordSerde, ShardLogConfig
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from replication.metadata.image import BrokerRegistration
     from server.coordinator.deadlines import Moment
     from server.coordinator.transaction_markers import TxnMarker
+    from wire.messages.transactions import TxnOffsetCommitRequest
 
 T = TypeVar("T")
 
@@ -126,9 +127,40 @@ class GroupCoordinator:
             on_complete,
         )
 
-    def fetch_offsets(self, request: OffsetFetchRequest.Group, on_complete: Reply) -> None:
+    def commit_transactional_offsets(
+        self, request: TxnOffsetCommitRequest, api_version: int, on_complete: Reply
+    ) -> None:
+        """As `commit_offsets`, in a transaction: valid once a COMMIT marker says so.
+
+        The transaction's coordinator is asked first whether it knows of this, or told of it (from
+        version 5 on): TX-37.
+        """
+        raise NotImplementedError
+
+    def complete_transaction(self, partition: int, marker: TxnMarker, on_complete: Reply) -> None:
+        """Write a marker into a partition of __consumer_offsets and make the offsets of that
+        transaction valid or void, in the order of all that is written there (TX-46).
+
+        Answered with ErrorCode.NONE once it is committed; a marker may come again. KafkaError as
+        the coordinator says it, for the caller to translate (COORDINATOR_LOAD_IN_PROGRESS,
+        NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE: it is to come again), or as the log refuses it
+        (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED).
+        """
+        self.runtime.write_to(
+            partition,
+            lambda _: Decision(response=ErrorCode.NONE, transaction=marker),
+            on_complete,
+        )
+
+    def fetch_offsets(
+        self, request: OffsetFetchRequest.Group, require_stable: bool, on_complete: Reply
+    ) -> None:
         """Topics must carry their names; see Offsets.fetch."""
-        self.runtime.read(request.group_id, lambda shard: shard.fetch_offsets(request), on_complete)
+        self.runtime.read(
+            request.group_id,
+            lambda shard: shard.fetch_offsets(request, require_stable),
+            on_complete,
+        )
 
     def delete_offsets(self, request: OffsetDeleteRequest, on_complete: Reply) -> None:
         """See GroupShard.delete_offsets."""
@@ -137,12 +169,6 @@ class GroupCoordinator:
             lambda shard: shard.delete_offsets(request),
             on_complete,
         )
-
-    def complete_transaction(self, partition: int, marker: TxnMarker, on_complete: Reply) -> None:
-        """Write a transaction's marker to a partition of __consumer_offsets: the offsets that the
-        transaction committed there become valid, or void. Answers None or a KafkaError.
-        """
-        on_complete(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
     # -- many groups -------------------------------------------------------------------------
 

@@ -14,14 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from server.coordinator.classic_group import ClassicGroup, GroupState
 from server.coordinator.classic_protocol import ClassicGroups, GroupDecision
 from server.coordinator.deadlines import Deadlines, Moment
 from server.coordinator.group_config import GroupConfig
 from server.coordinator.group_messages import Client, LeavingMember
-from server.coordinator.machine import Decision, Effect, Reply
-from server.coordinator.offsets import Offsets, validate_commit, validate_offset_delete
+from server.coordinator.machine import Decision, Effect, Machine, Reply, Transaction
+from server.coordinator.offsets import (
+    Offsets,
+    validate_commit,
+    validate_offset_delete,
+    validate_transactional_commit,
+)
 from server.coordinator.records import CoordinatorRecord, Records
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import (
@@ -42,6 +48,10 @@ from wire.messages.groups_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from wire.messages.transactions import TxnOffsetCommitRequest
+
+if TYPE_CHECKING:
+    from storage.log.producer_state import Verification
 
 GROUP_TYPE = "classic"
 SWEEP_RECORDS_MAX = 1_000
@@ -58,7 +68,7 @@ _DESCRIBE_NOT_FOUND_VERSION = 6
 _SWEEP = "sweep"
 
 
-class GroupShard:
+class GroupShard(Machine[CoordinatorRecord]):
     """Groups and offsets of one partition. Owner: its runtime shard, one call at a time.
 
     `moment` is set by the owner before each call.
@@ -83,11 +93,29 @@ class GroupShard:
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
             self.offsets.replay(key, value)
-            if value is not None and key.group not in self.classic.groups:
-                self.classic.groups[key.group] = ClassicGroup(key.group, None)
+            if value is not None:
+                self._note_group(key.group)
         else:
             assert value is None or isinstance(value, GroupMetadataValue)
             self.classic.replay(key, value)
+
+    def replay_pending(self, record: CoordinatorRecord, producer_id: int) -> None:
+        """Keep an offset until the producer's transaction ends."""
+        key, value = record
+        if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
+            self.offsets.replay_pending(key, value, producer_id)
+            self._note_group(key.group)
+        else:
+            self.replay(record)  # nobody writes such, but Kafka would take it so
+
+    def _note_group(self, group_id: str) -> None:
+        """Whoever has offsets is a group."""
+        if group_id not in self.classic.groups:
+            self.classic.groups[group_id] = ClassicGroup(group_id, None)
+
+    def replay_marker(self, producer_id: int, is_commit: bool) -> None:
+        """The offsets of the producer's transaction are valid, or void."""
+        self.offsets.replay_marker(producer_id, is_commit)
 
     def on_loaded(self) -> None:
         """The whole log was replayed: sessions and the expiry sweep start now."""
@@ -128,9 +156,22 @@ class GroupShard:
             return Decision(records, response)
         return Decision(records, response, self.classic.renewal(group, member))
 
-    def fetch_offsets(self, request: OffsetFetchRequest.Group) -> OffsetFetchResponse.Group:
+    def commit_transactional_offsets(
+        self, request: TxnOffsetCommitRequest, verification: Verification | None
+    ) -> GroupDecision:
+        """Store offsets until the transaction's end if the committer may
+        (`validate_transactional_commit`).
+        """
+        validate_transactional_commit(self.classic.groups.get(request.group_id), request)
+        records, response = self.offsets.commit_transactional(request, self.moment.wall_ms)
+        transaction = Transaction(request.producer_id, request.producer_epoch, verification)
+        return Decision(records, response, transaction=transaction)
+
+    def fetch_offsets(
+        self, request: OffsetFetchRequest.Group, require_stable: bool
+    ) -> OffsetFetchResponse.Group:
         """See Offsets.fetch."""
-        return self.offsets.fetch(request)
+        return self.offsets.fetch(request, require_stable)
 
     def delete_offsets(self, request: OffsetDeleteRequest) -> GroupDecision:
         """See Offsets.delete; KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""

@@ -15,6 +15,10 @@ Who may commit (ClassicGroup.validateOffsetCommit; rule G-4 of the reliability r
     any              another generation               ILLEGAL_GENERATION
     CompletingReb.   right ones                       REBALANCE_IN_PROGRESS
 
+A commit in a transaction (TX-38) is accepted without any of them whatever the group's state, and
+while it rebalances: its fence is the transaction. An unknown group with a generation is always
+ILLEGAL_GENERATION.
+
 When an offset expires (KIP-211), `offsets.retention.minutes` after:
 
     group never had members      the commit
@@ -22,12 +26,11 @@ When an offset expires (KIP-211), `offsets.retention.minutes` after:
     Stable consumers             the commit, for topics that no member subscribes to
     anything else                never
     commit with its own expiry   that time (OffsetCommit v2 to v4), under the same conditions
+    a transaction has another    never (TX-42)
 
 Topic ids: a commit carries the id its topic had (v10 by the client, else found by the broker). A
-fetch that knows the topic's present id never sees an offset of a deleted topic of the same name.
-
-Gaps: transactional commits (TxnOffsetCommit) are not served yet, so no offset is ever unstable and
-require_stable changes nothing.
+fetch that knows the topic's present id never sees an offset of a deleted topic of the same name. A
+commit in a transaction carries none, as in Kafka.
 
 Budget: `commit` of one partition plus `replay` <= 12 µs.
 """
@@ -38,6 +41,7 @@ from collections.abc import Collection, Iterator, KeysView
 from sys import intern
 
 from server.coordinator.classic_group import ClassicGroup, ClassicMember, GroupState
+from server.coordinator.pending_offsets import PartitionKey, PendingOffsets
 from server.coordinator.records import NO_EXPIRY, CoordinatorRecord, Records
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import (
@@ -49,13 +53,12 @@ from wire.messages.groups import (
     OffsetFetchResponse,
 )
 from wire.messages.groups_records import OffsetCommitKey, OffsetCommitValue
+from wire.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from wire.primitives import NO_LEADER_EPOCH, ZERO_UUID
 
 INVALID_OFFSET = -1
 _NO_RETENTION = -1
 _GROUP_ID_NOT_FOUND_VERSION = 9
-
-PartitionKey = tuple[str, int]
 
 
 def validate_commit(
@@ -85,6 +88,25 @@ def validate_commit(
     return member
 
 
+def validate_transactional_commit(
+    group: ClassicGroup | None, request: TxnOffsetCommitRequest
+) -> None:
+    """KafkaError as in the module's first table and what is said below it."""
+    generation_id, member_id = request.generation_id, request.member_id
+    instance_id = request.group_instance_id
+    if group is None:
+        if generation_id >= 0:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        return
+    if generation_id < 0 and group.state is GroupState.EMPTY:
+        return
+    if generation_id < 0 and not member_id and instance_id is None:
+        return
+    group.validate_member(member_id, instance_id)
+    if generation_id != group.generation_id:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+
+
 def validate_offset_delete(group: ClassicGroup | None, group_id: str) -> ClassicGroup:
     """The group whose offsets may be deleted: empty, or of consumers (topic by topic then)."""
     if group is None:
@@ -97,12 +119,13 @@ def validate_offset_delete(group: ClassicGroup | None, group_id: str) -> Classic
 class Offsets:
     """All committed offsets of one shard. Owner: the shard; takes no lock."""
 
-    __slots__ = ("_by_group", "_metadata_max", "_retention_ms")
+    __slots__ = ("_by_group", "_metadata_max", "_pending", "_retention_ms")
 
     def __init__(self, metadata_max: int, retention_ms: int) -> None:
         self._metadata_max = metadata_max
         self._retention_ms = retention_ms
         self._by_group: dict[str, dict[PartitionKey, OffsetCommitValue]] = {}
+        self._pending = PendingOffsets()
 
     def group_ids(self) -> KeysView[str]:
         """The groups that have offsets."""
@@ -127,22 +150,15 @@ class Offsets:
         for topic in request.topics:
             partitions = []
             for partition in topic.partitions:
-                metadata = partition.committed_metadata or ""
                 index = partition.partition_index
                 error = 0
-                if self._is_too_long(metadata):
+                record = self._record(
+                    group_id, topic.name, partition, wall_ms, topic.topic_id, expire_ms
+                )
+                if record is None:
                     error = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
                 else:
-                    key = OffsetCommitKey(group=group_id, topic=topic.name, partition=index)
-                    value = OffsetCommitValue(
-                        offset=partition.committed_offset,
-                        leader_epoch=partition.committed_leader_epoch,
-                        metadata=metadata,
-                        commit_timestamp=wall_ms,
-                        expire_timestamp=expire_ms,
-                        topic_id=topic.topic_id,
-                    )
-                    records.append(CoordinatorRecord(key, value))
+                    records.append(record)
                 partitions.append(
                     OffsetCommitResponse.Topic.Partition(partition_index=index, error_code=error)
                 )
@@ -153,38 +169,96 @@ class Offsets:
             )
         return records, OffsetCommitResponse(topics=answers)
 
-    def fetch(self, request: OffsetFetchRequest.Group) -> OffsetFetchResponse.Group:
+    def commit_transactional(
+        self, request: TxnOffsetCommitRequest, wall_ms: int
+    ) -> tuple[Records, TxnOffsetCommitResponse]:
+        """The records of a commit in a transaction that was found valid; each partition is
+        answered.
+        """
+        records: Records = []
+        answers = []
+        for topic in request.topics:
+            partitions = []
+            for partition in topic.partitions:
+                index = partition.partition_index
+                error = 0
+                record = self._record(request.group_id, topic.name, partition, wall_ms, ZERO_UUID)
+                if record is None:
+                    error = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+                else:
+                    records.append(record)
+                partitions.append(
+                    TxnOffsetCommitResponse.Topic.Partition(partition_index=index, error_code=error)
+                )
+            answers.append(TxnOffsetCommitResponse.Topic(name=topic.name, partitions=partitions))
+        return records, TxnOffsetCommitResponse(topics=answers)
+
+    def _record(
+        self,
+        group_id: str,
+        topic: str,
+        partition: OffsetCommitRequest.Topic.Partition | TxnOffsetCommitRequest.Topic.Partition,
+        wall_ms: int,
+        topic_id: bytes,
+        expire_ms: int = NO_EXPIRY,
+    ) -> CoordinatorRecord | None:
+        """The record of one offset; None if its metadata is too long."""
+        metadata = partition.committed_metadata or ""
+        if self._is_too_long(metadata):
+            return None
+        return CoordinatorRecord(
+            OffsetCommitKey(group=group_id, topic=topic, partition=partition.partition_index),
+            OffsetCommitValue(
+                offset=partition.committed_offset,
+                leader_epoch=partition.committed_leader_epoch,
+                metadata=metadata,
+                commit_timestamp=wall_ms,
+                expire_timestamp=expire_ms,
+                topic_id=topic_id,
+            ),
+        )
+
+    def fetch(
+        self, request: OffsetFetchRequest.Group, require_stable: bool
+    ) -> OffsetFetchResponse.Group:
         """The offsets asked for, or all of them (null topics); -1 without an error where there is
-        none, even for a group that does not exist.
+        none, even for a group that does not exist. With `require_stable`, partitions that an open
+        transaction commits are UNSTABLE_OFFSET_COMMIT.
         """
         stored = self._by_group.get(request.group_id, {})
+        unstable = self._pending.partitions(request.group_id) if require_stable else ()
         if request.topics is None:
-            return self._fetch_all(request.group_id, stored)
+            return self._fetch_all(request.group_id, stored, unstable)
         topics = []
         for topic in request.topics:
             name, topic_id = topic.name, topic.topic_id
             partitions = []
             for index in topic.partition_indexes:
-                value = stored.get((name, index))
+                key = name, index
+                value = stored.get(key)
                 if value is not None and _is_another_topic(value.topic_id, topic_id):
                     value = None
-                partitions.append(_fetched(index, value))
+                partitions.append(_answer(key, value, unstable))
             topics.append(
                 OffsetFetchResponse.Group.Topic(name=name, topic_id=topic_id, partitions=partitions)
             )
         return OffsetFetchResponse.Group(group_id=request.group_id, topics=topics, error_code=0)
 
     def _fetch_all(
-        self, group_id: str, stored: dict[PartitionKey, OffsetCommitValue]
+        self,
+        group_id: str,
+        stored: dict[PartitionKey, OffsetCommitValue],
+        unstable: Collection[PartitionKey],
     ) -> OffsetFetchResponse.Group:
         topics: dict[str, OffsetFetchResponse.Group.Topic] = {}
-        for (name, index), value in stored.items():
+        for key, value in stored.items():
+            name = key[0]
             topic = topics.get(name)
             if topic is None:
                 topic = topics[name] = OffsetFetchResponse.Group.Topic(
                     name=name, topic_id=value.topic_id, partitions=[]
                 )
-            topic.partitions.append(_fetched(index, value))
+            topic.partitions.append(_answer(key, value, unstable))
         return OffsetFetchResponse.Group(
             group_id=group_id, topics=list(topics.values()), error_code=0
         )
@@ -193,7 +267,7 @@ class Offsets:
         self, group: ClassicGroup, request: OffsetDeleteRequest
     ) -> tuple[Records, OffsetDeleteResponse]:
         """Tombstones for the partitions of topics that no member subscribes to (KIP-496)."""
-        stored = self._by_group.get(request.group_id, {})
+        stored = self._all_partitions(request.group_id)
         records: Records = []
         answers = []
         for topic in request.topics:
@@ -211,23 +285,29 @@ class Offsets:
         return records, OffsetDeleteResponse(error_code=0, topics=answers)
 
     def tombstones_of_group(self, group_id: str) -> Records:
-        """Tombstones for everything the group has committed."""
-        return [_tombstone(group_id, key) for key in self._by_group.get(group_id, {})]
+        """Tombstones for everything the group has committed, in open transactions, too."""
+        return [_tombstone(group_id, key) for key in self._all_partitions(group_id)]
 
     def tombstones_of_topics(self, names: Collection[str]) -> Iterator[CoordinatorRecord]:
         """Tombstones for every group's offsets in these topics."""
-        for group_id, stored in self._by_group.items():
-            for key in stored:
+        for group_id in [*self._by_group, *(self._pending.group_ids() - self._by_group.keys())]:
+            for key in self._all_partitions(group_id):
                 if key[0] in names:
                     yield _tombstone(group_id, key)
+
+    def _all_partitions(self, group_id: str) -> Collection[PartitionKey]:
+        """Where the group has an offset, committed or pending."""
+        stored = self._by_group.get(group_id, {})
+        return {**stored, **dict.fromkeys(self._pending.partitions(group_id))}
 
     def expired(
         self, group_id: str, group: ClassicGroup | None, wall_ms: int
     ) -> tuple[Records, bool]:
         """Tombstones for the group's expired offsets, and whether none is left then."""
         stored = self._by_group.get(group_id)
+        pending = self._pending.partitions(group_id)
         if not stored:
-            return [], True
+            return [], not pending
         state = GroupState.EMPTY if group is None else group.state
         by_commit = True
         if group is not None and group.protocol_type is not None:
@@ -249,21 +329,40 @@ class Offsets:
             expire_ms = value.expire_timestamp
             if expire_ms == NO_EXPIRY:
                 expire_ms = since_ms + self._retention_ms
-            if wall_ms >= expire_ms:
+            if wall_ms >= expire_ms and key not in pending:
                 records.append(_tombstone(group_id, key))
-        return records, len(records) == len(stored)
+        return records, len(records) == len(stored) and not pending
 
     # -- what is true ------------------------------------------------------------------------
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Store the offset, or drop it (null value)."""
         partition = (intern(key.topic), key.partition)
-        stored = self._by_group.get(key.group)
         if value is None:
+            stored = self._by_group.get(key.group)
             if stored is not None and stored.pop(partition, None) is not None and not stored:
                 del self._by_group[key.group]
-        elif stored is None:
-            self._by_group[key.group] = {partition: value}
+            self._pending.forget(key.group, partition)
+            return
+        self._store(key.group, partition, value)
+        if self._pending:
+            self._pending.void(key.group, partition)
+
+    def replay_pending(
+        self, key: OffsetCommitKey, value: OffsetCommitValue, producer_id: int
+    ) -> None:
+        """Keep the offset until the producer's transaction ends."""
+        self._pending.add(producer_id, key.group, (intern(key.topic), key.partition), value)
+
+    def replay_marker(self, producer_id: int, is_commit: bool) -> None:
+        """Store what the producer's transaction committed, or drop it."""
+        for group_id, partition, value in self._pending.end(producer_id, is_commit):
+            self._store(group_id, partition, value)
+
+    def _store(self, group_id: str, partition: PartitionKey, value: OffsetCommitValue) -> None:
+        stored = self._by_group.get(group_id)
+        if stored is None:
+            self._by_group[group_id] = {partition: value}
         else:
             stored[partition] = value
 
@@ -281,16 +380,18 @@ def _is_another_topic(stored_id: bytes, asked_id: bytes) -> bool:
     return stored_id != asked_id and stored_id != ZERO_UUID and asked_id != ZERO_UUID
 
 
-def _fetched(
-    index: int, value: OffsetCommitValue | None
+def _answer(
+    key: PartitionKey, value: OffsetCommitValue | None, unstable: Collection[PartitionKey]
 ) -> OffsetFetchResponse.Group.Topic.Partition:
-    if value is None:
+    index = key[1]
+    is_unstable = key in unstable
+    if value is None or is_unstable:
         return OffsetFetchResponse.Group.Topic.Partition(
             partition_index=index,
             committed_offset=INVALID_OFFSET,
             committed_leader_epoch=NO_LEADER_EPOCH,
             metadata="",
-            error_code=0,
+            error_code=int(ErrorCode.UNSTABLE_OFFSET_COMMIT) if is_unstable else 0,
         )
     return OffsetFetchResponse.Group.Topic.Partition(
         partition_index=index,

@@ -149,7 +149,13 @@ class CoordinatorRuntime(Generic[M, R]):
 
     def write(self, key: str, decide: Callable[[M], Decision[R]], on_complete: Reply) -> None:
         """Shard.write on the key's shard; KafkaError NOT_COORDINATOR if another broker has it."""
-        shard = self._shards.get(self.partition_for(key))
+        self.write_to(self.partition_for(key), decide, on_complete)
+
+    def write_to(
+        self, partition: int, decide: Callable[[M], Decision[R]], on_complete: Reply
+    ) -> None:
+        """As `write`, on the shard of this partition."""
+        shard = self._shards.get(partition)
         if shard is None:
             on_complete(self._refusal())
         else:

@@ -1,5 +1,4 @@
-"""The one pattern: a replicated state machine behind every coordinator (groups now, transactions
-later).
+"""The one pattern: a replicated state machine behind every coordinator (groups, transactions).
 
 Why: a coordinator's answer must be as durable as an acknowledged record, and a new leader must know
 everything an old one answered. So a coordinator is a deterministic machine over a compacted log:
@@ -53,7 +52,18 @@ from typing import Any, Generic, NamedTuple, Protocol
 
 from server.coordinator.deadlines import Job, Moment
 from server.coordinator.held import Held, HeldAnswers, coordinator_error
-from server.coordinator.machine import Answer, Decision, Effect, M, R, Reply
+from server.coordinator.machine import (
+    Answer,
+    Batch,
+    Decision,
+    Effect,
+    M,
+    R,
+    Reply,
+    Transaction,
+    replay_batch,
+)
+from server.coordinator.transaction_markers import TxnMarker
 from wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -73,11 +83,17 @@ class AppendOutcome(NamedTuple):
 class ShardLog(Protocol[R]):
     """One partition of the coordinator's topic, as the shard sees it."""
 
-    def encode(self, records: Sequence[R], wall_ms: int) -> bytes:
-        """The records as one batch. KafkaError: the log cannot keep them."""
+    def encode(
+        self, records: Sequence[R], wall_ms: int, transaction: Transaction | TxnMarker | None
+    ) -> bytes:
+        """The records as one batch, or the marker. KafkaError: the log cannot keep them."""
 
     def append(
-        self, batch: bytes, leader_epoch: int, on_complete: Callable[[AppendOutcome], None]
+        self,
+        batch: bytes,
+        leader_epoch: int,
+        transaction: Transaction | TxnMarker | None,
+        on_complete: Callable[[AppendOutcome], None],
     ) -> None:
         """Append one batch with acks=all. `on_complete` runs exactly once: with an error before
         this returns if nothing was appended, else when the outcome is known.
@@ -89,8 +105,8 @@ class ShardLog(Protocol[R]):
     def high_watermark(self) -> int:
         """The high watermark; -1 if the log is gone."""
 
-    def read(self) -> Iterator[R]:
-        """All records from the log's start to its end. KafkaError if we do not lead it."""
+    def read(self) -> Iterator[Batch[R]]:
+        """All batches from the log's start to its end. KafkaError if we do not lead it."""
 
     def is_empty(self) -> bool:
         """Whether there is nothing to read, so that loading takes no time."""
@@ -301,29 +317,29 @@ class Shard(Generic[M, R]):
 
         An exception means that the machine cannot be trusted any more.
         """
-        batch = None
+        data = None
         try:
             decision = decide(machine)
             if decision is None:
                 return True
-            records, response, change = decision
-            if records:
-                batch = self._log.encode(records, self._moment.wall_ms)
+            records, response, change, transaction = decision
+            if decision.is_written:
+                data = self._log.encode(records, self._moment.wall_ms, transaction)
         except KafkaError as error:
             return self._refuse(on_complete, error)
         except Exception:
             return self._refuse(on_complete, self._fault())
         append = None
-        if batch is not None:
+        if data is not None:
             append = _Append(self._load_number)
-            self._log.append(batch, self.leader_epoch, partial(self._appended, append))
+            self._log.append(data, self.leader_epoch, transaction, partial(self._appended, append))
             outcome = append.outcome
             if outcome is not None and not outcome.is_appended:
                 return self._not_appended(outcome.error_code, on_complete)
         if change is not None:
             change()
-        for record in records:
-            machine.replay(record)
+        if data is not None:
+            replay_batch(machine, decision.batch())
         answers: list[Answer] = []
         if response is not None and on_complete is not None:
             answers.append((on_complete, response))
@@ -475,11 +491,11 @@ class Shard(Generic[M, R]):
         machine: M | None = self._new_machine(moment)
         assert machine is not None
         try:
-            for record in self._log.read():
+            for batch in self._log.read():
                 if load_number != self._load_number:
                     return  # somebody else's by now; the next in line need not wait for it
-                machine.replay(record)
-                count += 1
+                replay_batch(machine, batch)
+                count += len(batch.records)
         except Exception:
             logger.exception("loading a coordinator partition failed shard=%s", self.name)
             machine = None

@@ -4,11 +4,8 @@ Why: the shard knows records, the replica manager knows batches of bytes. Writin
 per decision, so that the decision is in the log whole or not at all. Reading goes from the log's
 start to its end, in pieces of at most `load_buffer_size` bytes.
 
-Transactional batches (offsets committed in a transaction, which Apache Kafka may have written) are
-kept back until their marker: a commit yields them, an abort drops them, and so does the log's end.
-
-Gaps: transactional batches yielded at their marker may overwrite a plain commit of the same
-partition that came in between; Kafka compares record offsets there.
+Records of a transaction are one transactional batch of its producer, a transaction's end is a
+control batch (TX-39, TX-46). Sequences are not checked: each batch says 0.
 
 Budget: 12 µs for a batch of one record, on top of `ReplicaManager.append_records`.
 """
@@ -22,8 +19,9 @@ from typing import TYPE_CHECKING, Generic, NamedTuple
 
 from replication.partition.requests import ACKS_ALL
 from replication.replicas.replica_manager import FROM_COORDINATOR, AppendRequest
-from server.coordinator.machine import R
+from server.coordinator.machine import Batch, R, Transaction
 from server.coordinator.shard import AppendOutcome
+from server.coordinator.transaction_markers import TxnMarker
 from wire.control_records import ControlRecordType, parse_end_txn_marker
 from wire.errors import ErrorCode, KafkaError
 from wire.records import Record, build_batch, check_crc, iterate_headers, read_records
@@ -31,6 +29,7 @@ from wire.records import Record, build_batch, check_crc, iterate_headers, read_r
 if TYPE_CHECKING:
     from replication.partition.partition import Partition
     from replication.replicas.replica_manager import AppendResult, ReplicaManager
+    from wire.record_batch import BatchHeader
 
 
 class RecordSerde(NamedTuple, Generic[R]):
@@ -63,31 +62,51 @@ class ReplicatedShardLog(Generic[R]):
         self._serde = serde
         self._config = config
 
-    def encode(self, records: Sequence[R], wall_ms: int) -> bytes:
+    def encode(
+        self, records: Sequence[R], wall_ms: int, transaction: Transaction | TxnMarker | None
+    ) -> bytes:
         """One batch. KafkaError UNKNOWN_SERVER_ERROR: a client's name is longer than a record can
         hold, as in Kafka.
         """
-        encode = self._serde.encode
+        if type(transaction) is TxnMarker:
+            return transaction.batch(wall_ms)
+        encode, codec = self._serde.encode, self._config.codec
         try:
             encoded = [Record(-1, wall_ms, *encode(record), ()) for record in records]
         except struct.error as error:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"no such record: {error}") from None
-        return build_batch(encoded, codec=self._config.codec)
+        if transaction is None:
+            return build_batch(encoded, codec=codec)
+        return build_batch(
+            encoded,
+            codec=codec,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            base_sequence=0,
+            is_transactional=True,
+        )
 
     def append(
-        self, batch: bytes, leader_epoch: int, on_complete: Callable[[AppendOutcome], None]
+        self,
+        batch: bytes,
+        leader_epoch: int,
+        transaction: Transaction | TxnMarker | None,
+        on_complete: Callable[[AppendOutcome], None],
     ) -> None:
         """Append one batch with acks=all; refused if another leader epoch has begun: what the
         shard decided it decided on what the log said in its own. MESSAGE_TOO_LARGE above the
-        topic's `max.message.bytes`.
+        topic's `max.message.bytes`. What the log checks of a producer: ProducerStateManager.check.
         """
+        source = FROM_COORDINATOR
+        if type(transaction) is TxnMarker:
+            source = source._replace(transaction_version=transaction.transaction_version)
         self._replica_manager.append_records(
             AppendRequest(
                 ACKS_ALL,
                 self._config.append_timeout_ms,
                 [(self._topic_partition, batch)],
                 partial(_completed, on_complete),
-                source=FROM_COORDINATOR,
+                source=source,
                 leader_epoch=leader_epoch,
             )
         )
@@ -117,33 +136,28 @@ class ReplicatedShardLog(Generic[R]):
         """Call it no more."""
         self._replica_manager.remove_high_watermark_listener(self._topic_partition, on_moved)
 
-    def read(self) -> Iterator[R]:
-        """All records from the log's start to its end; see the module for transactions.
+    def read(self) -> Iterator[Batch[R]]:
+        """All batches from the log's start to its end.
 
         Raises KafkaError: what the replica manager says if the partition is not served here,
         CORRUPT_MESSAGE for a batch whose checksum is wrong. MalformedFrame for a record that is
         not what its key says.
         """
         decode = self._serde.decode
-        uncommitted: dict[int, list[R]] = {}
-        for header_is_control, producer_id, records in self._batches():
-            if header_is_control:
-                kept = uncommitted.pop(producer_id, [])
-                if _is_commit(records):
-                    yield from kept
+        for header, records in self._batches():
+            producer_id = header.producer_id if header.is_transactional else None
+            if header.is_control:
+                yield from (Batch[R]((), producer_id, _is_commit(marker)) for marker in records)
                 continue
             decoded = [
                 record
                 for raw in records
                 if raw.key is not None and (record := decode(raw.key, raw.value)) is not None
             ]
-            if producer_id == _PLAIN:
-                yield from decoded
-            else:
-                uncommitted.setdefault(producer_id, []).extend(decoded)
+            yield Batch(decoded, producer_id)
 
-    def _batches(self) -> Iterator[tuple[bool, int, Iterator[Record]]]:
-        """(is control, producer id of a transactional batch or _PLAIN, records), in order."""
+    def _batches(self) -> Iterator[tuple[BatchHeader, Iterator[Record]]]:
+        """All batches in order, their checksums found right."""
         log = self._replica_manager.partition(self._topic_partition).open_log()
         offset, end_offset = log.log_start_offset, log.log_end_offset
         while offset < end_offset:
@@ -160,8 +174,7 @@ class ReplicatedShardLog(Generic[R]):
                     )
                 next_offset = header.next_offset
                 if next_offset > offset:
-                    producer_id = header.producer_id if header.is_transactional else _PLAIN
-                    yield header.is_control, producer_id, read_records(data, position, header)
+                    yield header, read_records(data, position, header)
             if next_offset <= offset:
                 return
             offset = next_offset
@@ -170,11 +183,8 @@ class ReplicatedShardLog(Generic[R]):
         return self._replica_manager.get_partition_or_none(self._topic_partition)
 
 
-_PLAIN = -1
-
-
-def _is_commit(records: Iterator[Record]) -> bool:
-    return any(parse_end_txn_marker(record).type is ControlRecordType.COMMIT for record in records)
+def _is_commit(record: Record) -> bool:
+    return parse_end_txn_marker(record).type is ControlRecordType.COMMIT
 
 
 def _completed(on_complete: Callable[[AppendOutcome], None], results: list[AppendResult]) -> None:

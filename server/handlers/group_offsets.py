@@ -24,7 +24,6 @@ from wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from replication.metadata.image import MetadataImage, TopicImage
-    from server.coordinator.group_coordinator import GroupCoordinator
     from server.handlers.edges import GroupsBroker
     from server.network.request_channel import RequestContext
 
@@ -58,7 +57,7 @@ def offset_commit(ctx: RequestContext[GroupsBroker], request: OffsetCommitReques
     if unknown and not request.topics:
         answer(OffsetCommitResponse(topics=[]))
         return
-    _coordinator(ctx).commit_offsets(request, ctx.api_version, answer)
+    ctx.broker.group_coordinator.commit_offsets(request, ctx.api_version, answer)
 
 
 def _resolve_commit(
@@ -150,7 +149,7 @@ def offset_fetch(ctx: RequestContext[GroupsBroker], request: OffsetFetchRequest)
         wants_all = group.topics is None
         unknown = _resolve_fetch(image, group, by_id)
         put = partial(_put_fetched, gather, i, image, group, unknown, by_id and wants_all)
-        _coordinator(ctx).fetch_offsets(group, put)
+        ctx.broker.group_coordinator.fetch_offsets(group, request.require_stable, put)
 
 
 def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequest.Group:
@@ -307,8 +306,4 @@ def offset_delete(ctx: RequestContext[GroupsBroker], request: OffsetDeleteReques
     if not request.group_id:
         answer(KafkaError(ErrorCode.INVALID_GROUP_ID))
         return
-    _coordinator(ctx).delete_offsets(request, answer)
-
-
-def _coordinator(ctx: RequestContext[GroupsBroker]) -> GroupCoordinator:
-    return ctx.broker.group_coordinator
+    ctx.broker.group_coordinator.delete_offsets(request, answer)

@@ -411,7 +411,7 @@ class Committer:
             def respond(answer: Any) -> None:
                 reply((answer, coordinates(self._cluster, node, self._group)))
 
-            node.group_coordinator.fetch_offsets(request, respond)
+            node.group_coordinator.fetch_offsets(request, require_stable=False, on_complete=respond)
 
         def answered(answer: Any) -> None:
             self._world.after(self._world.between(20, 150), self._next)

@@ -215,7 +215,7 @@ class Member:
             def respond(answer: Any) -> None:
                 reply((answer, coordinates(self._cluster, node, group.name)))
 
-            node.group_coordinator.fetch_offsets(request, respond)
+            node.group_coordinator.fetch_offsets(request, require_stable=False, on_complete=respond)
 
         def answered(answer: Any) -> None:
             if generation != self.generation:

@@ -166,7 +166,8 @@ class Node:
     def fetch(self, group: str, topic: str = "t") -> int:
         answer = Answer()
         topics = [OffsetFetchRequest.Group.Topic(name=topic, partition_indexes=[0])]
-        self.groups.fetch_offsets(OffsetFetchRequest.Group(group_id=group, topics=topics), answer)
+        request = OffsetFetchRequest.Group(group_id=group, topics=topics)
+        self.groups.fetch_offsets(request, require_stable=False, on_complete=answer)
         return int(answer.response.topics[0].partitions[0].committed_offset)
 
     def close(self) -> None:

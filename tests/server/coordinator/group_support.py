@@ -13,8 +13,9 @@ from server.coordinator.deadlines import Moment
 from server.coordinator.group_config import GroupConfig
 from server.coordinator.group_messages import Client, LeavingMember
 from server.coordinator.group_shard import GroupShard
-from server.coordinator.machine import Decision
+from server.coordinator.machine import Batch, Decision, replay_batch
 from server.coordinator.records import CoordinatorRecord, decode_record, encode_record
+from server.coordinator.transaction_markers import TxnMarker
 from wire.errors import KafkaError
 from wire.messages.groups import (
     HeartbeatRequest,
@@ -23,6 +24,7 @@ from wire.messages.groups import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
+from wire.messages.transactions import TxnOffsetCommitRequest
 
 WALL_MS = 1_700_000_000_000
 GROUP = "g"
@@ -65,7 +67,7 @@ class World:
 
     def __init__(self, group_config: GroupConfig | None = None, seed: int = 1) -> None:
         self.config = group_config or config()
-        self.log: list[tuple[bytes, bytes | None]] = []
+        self.log: list[Batch[tuple[bytes, bytes | None]]] = []
         self._random = random.Random(seed)
         self.moment = Moment(1_000, WALL_MS)
         self.shard = self._new_shard()
@@ -115,12 +117,13 @@ class World:
             assert state_of(self.shard) == before, "a decision changes nothing"
 
     def _carry_out(self, decision: Decision[CoordinatorRecord]) -> None:
-        for record in decision.records:
-            self.log.append(encode_record(record))
+        batch = decision.batch()
+        if decision.is_written:
+            encoded = [encode_record(record) for record in decision.records]
+            self.log.append(batch._replace(records=encoded))
         if decision.change is not None:
             decision.change()
-        for record in decision.records:
-            self.shard.replay(record)
+        replay_batch(self.shard, batch)
 
     def _answer(self) -> None:
         replies, self.shard.outbox[:] = self.shard.outbox[:], []
@@ -150,10 +153,9 @@ class World:
     def replayed(self) -> GroupShard:
         """A second shard, loaded from the log as it is."""
         shard = self._new_shard()
-        for key, value in self.log:
-            record = decode_record(key, value)
-            assert record is not None
-            shard.replay(record)
+        for batch in self.log:
+            records = [decode_record(key, value) for key, value in batch.records]
+            replay_batch(shard, batch._replace(records=records))
         return shard
 
     def fail_over(self) -> None:
@@ -291,8 +293,9 @@ class World:
         *,
         group: str = GROUP,
         topic_id: bytes = bytes(16),
+        stable: bool = False,
     ) -> int:
-        """One committed offset."""
+        """One committed offset; with `stable` the error code as a negative number, if any."""
         request = OffsetFetchRequest.Group(
             group_id=group,
             topics=[
@@ -301,10 +304,62 @@ class World:
                 )
             ],
         )
-        answer = self.run(lambda: self.shard.fetch_offsets(request))
+        answer = self.run(lambda: self.shard.fetch_offsets(request, stable))
         found = answer.response.topics[0].partitions[0]
+        if found.error_code and stable:
+            assert found.committed_offset == -1
+            return -int(found.error_code)
         assert found.error_code == 0
         return int(found.committed_offset)
+
+    # -- transactions
+
+    def commit_in(
+        self,
+        producer_id: int,
+        offset: int,
+        *,
+        topic: str = "t",
+        partition: int = 0,
+        group: str = GROUP,
+        member_id: str = "",
+        generation: int = -1,
+        instance_id: str | None = None,
+        metadata: str | None = "",
+    ) -> int:
+        """Commit one offset in the producer's transaction; the error code as `commit` has it."""
+        request = TxnOffsetCommitRequest(
+            transactional_id=f"tx-{producer_id}",
+            group_id=group,
+            producer_id=producer_id,
+            producer_epoch=0,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            topics=[
+                TxnOffsetCommitRequest.Topic(
+                    name=topic,
+                    partitions=[
+                        TxnOffsetCommitRequest.Topic.Partition(
+                            partition_index=partition,
+                            committed_offset=offset,
+                            committed_leader_epoch=3,
+                            committed_metadata=metadata,
+                        )
+                    ],
+                )
+            ],
+        )
+        answer = self.run(lambda: self.shard.commit_transactional_offsets(request, None))
+        result = answer.results[0]
+        if isinstance(result, KafkaError):
+            return int(result.code)
+        return int(result.topics[0].partitions[0].error_code)
+
+    def end(self, producer_id: int, is_commit: bool = True) -> None:
+        """The producer's marker."""
+        marker = TxnMarker(producer_id, 0, is_commit, 0, 2)
+        self.run(lambda: Decision(response=0, transaction=marker))
 
     # -- whole rebalances
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from server.coordinator import group_shard
 from server.coordinator.classic_group import ClassicGroup
 from server.coordinator.group_messages import emptied_group_record
+from server.coordinator.machine import Batch
 from server.coordinator.offsets import Offsets
 from server.coordinator.records import CoordinatorRecord, decode_record, encode_record
 from tests.server.coordinator.group_support import GROUP, WALL_MS, World, config, subscription
@@ -150,13 +151,13 @@ def test_null_topics_fetch_all_of_a_group() -> None:
     world.commit(2, topic="b", partition=3)
     world.commit(3, topic="a", partition=1)
     request = OffsetFetchRequest.Group(group_id=GROUP, topics=None)
-    found = world.run(lambda: world.shard.fetch_offsets(request)).response
+    found = world.run(lambda: world.shard.fetch_offsets(request, False)).response
     assert {
         (t.name, p.partition_index, p.committed_offset) for t in found.topics for p in t.partitions
     } == {("a", 0, 1), ("a", 1, 3), ("b", 3, 2)}
     assert sorted(t.name for t in found.topics) == ["a", "b"]
     nothing = OffsetFetchRequest.Group(group_id="other", topics=None)
-    assert world.run(lambda: world.shard.fetch_offsets(nothing)).response.topics == []
+    assert world.run(lambda: world.shard.fetch_offsets(nothing, False)).response.topics == []
 
 
 def test_an_offset_of_a_deleted_topic_of_the_same_name_is_not_served() -> None:
@@ -325,7 +326,7 @@ def test_nothing_expires_during_a_rebalance_or_for_members_whose_topics_are_unkn
 def test_a_commit_with_its_own_retention_expires_by_it_and_is_written_as_version_1() -> None:
     world = World()
     world.commit(1, retention_ms=1_000_000, version=4)
-    key, value = world.log[-1]
+    ((key, value),) = world.log[-1].records
     assert value is not None
     assert value[:2] == b"\x00\x01"
     assert key[:2] == b"\x00\x01"
@@ -529,7 +530,7 @@ def test_what_kafka_wrote_is_understood_and_written_back_byte_for_byte() -> None
         record = decode_record(bytes.fromhex(key), bytes.fromhex(value))
         assert record is not None
         assert encode_record(record) == (bytes.fromhex(key), bytes.fromhex(value))
-        world.log.append((bytes.fromhex(key), bytes.fromhex(value)))
+        world.log.append(Batch([(bytes.fromhex(key), bytes.fromhex(value))]))
     world.fail_over()
     assert world.fetch("orders", group="grp") == 5
     assert (world.state("grp"), world.generation("grp")) == ("Empty", 2)

@@ -15,7 +15,7 @@ import pytest
 from replication.replicas.timer import BackgroundScheduler
 from server.coordinator.deadlines import Deadlines, Moment
 from server.coordinator.group_coordinator import GROUP_METADATA_TOPIC, Gather
-from server.coordinator.machine import Decision, Effect, Reply
+from server.coordinator.machine import Batch, Decision, Effect, Reply
 from server.coordinator.records import CoordinatorRecord, encode_record
 from server.coordinator.runtime import TOPIC_WAIT_MS
 from server.coordinator.shard import (
@@ -100,11 +100,15 @@ class MemoryLog:
         self.broken = False
         self.watching: list[Callable[[], None]] = []
 
-    def encode(self, records: Sequence[int], wall_ms: int) -> bytes:
+    def encode(self, records: Sequence[int], wall_ms: int, transaction: object) -> bytes:
         return repr(list(records)).encode()
 
     def append(
-        self, batch: bytes, leader_epoch: int, on_complete: Callable[[AppendOutcome], None]
+        self,
+        batch: bytes,
+        leader_epoch: int,
+        transaction: object,
+        on_complete: Callable[[AppendOutcome], None],
     ) -> None:
         self.during_append()
         if self.refuses:
@@ -149,10 +153,10 @@ class MemoryLog:
     def is_empty(self) -> bool:
         return not self.records
 
-    def read(self) -> Iterator[int]:
+    def read(self) -> Iterator[Batch[int]]:
         if self.broken:
             raise KafkaError(E.KAFKA_STORAGE_ERROR)
-        return iter(list(self.records))
+        return iter([Batch([record]) for record in self.records])
 
 
 class Alarm:
@@ -596,12 +600,12 @@ def test_a_load_that_was_overtaken_does_not_keep_the_next_one_waiting() -> None:
     world.log.records, world.log.committed = [1, 2, 3], 3
     read: list[int] = []
 
-    def records() -> Iterator[int]:
+    def records() -> Iterator[Batch[int]]:
         for record in (1, 2, 3):
             read.append(record)
             if record == 1:
                 world.shard.resigned()
-            yield record
+            yield Batch([record])
 
     world.log.read = records  # type: ignore[method-assign]
     world.shard.elected(1)
@@ -637,10 +641,10 @@ def test_loading_is_a_matter_of_the_loaders_thread_alone() -> None:
     world.log.records, world.log.committed = [4], 1
     reached, go_on, active = threading.Event(), threading.Event(), threading.Event()
 
-    def records() -> Iterator[int]:
+    def records() -> Iterator[Batch[int]]:
         reached.set()
         assert go_on.wait(60)
-        yield 4
+        yield Batch([4])
 
     class Told(Counter):
         def on_loaded(self) -> None:
