@@ -13,7 +13,7 @@ import timeit
 from collections.abc import Callable
 from pathlib import Path
 
-from storage.log.append_source import AppendOrigin
+from storage.log.append_source import FROM_CLIENT
 from storage.log.producer_state import ProducerStateManager
 from storage.segments.index import OffsetIndex
 from wire.crc import crc32c
@@ -87,7 +87,7 @@ def measure_storage(directory: Path) -> None:
         header = read_header(batch(1, 10, base_sequence=sequence, **idempotent))
         state.update(header, sequence, sequence, WALL_MS)
     following = read_header(batch(1, 10, base_sequence=6, **idempotent))
-    report("ProducerStateManager.check", lambda: state.check(following, AppendOrigin.CLIENT))
+    report("ProducerStateManager.check", lambda: state.check(following, FROM_CLIENT))
     report("ProducerStateManager.update", lambda: state.update(following, 6, 6, WALL_MS))
 
 

@@ -26,6 +26,32 @@ LOG_APPEND_TIME = "LogAppendTime"
 COMPRESSION_PRODUCER = "producer"
 
 
+@dataclass(slots=True)
+class ProducerStateConfig:
+    """What all logs of a broker are told of producers; it may change at any time."""
+
+    expiration_ms: int = 86_400_000
+    """How long an idle producer is remembered (producer.id.expiration.ms)."""
+    requires_verification: bool = False
+    """Whether the first batch of a transaction needs a guard
+    (transaction.partition.verification.enable)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogManagerConfig:
+    """Periods of the background work, in ms; Kafka's names without `log.` and `replica.`."""
+
+    retention_check_interval_ms: int = 300_000
+    flush_scheduler_interval_ms: int = LONG_MAX
+    """Kafka's default never looks; topics with a `flush.ms` are looked at every second anyway."""
+    flush_offset_checkpoint_interval_ms: int = 60_000
+    flush_start_offset_checkpoint_interval_ms: int = 60_000
+    high_watermark_checkpoint_interval_ms: int = 5_000
+    producer_id_expiration_check_interval_ms: int = 600_000
+    producer_id_expiration_ms: int = 86_400_000
+    transaction_partition_verification_enable: bool = True
+
+
 class Clock(Protocol):
     """Time as two different things: a monotonic clock for waiting, the wall clock for records."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage import files
-from storage.config import Clock, Scheduler, SystemClock
+from storage.config import Clock, ProducerStateConfig, Scheduler, SystemClock
 from storage.dir_checkpoints import DirCheckpoints
 from storage.open_files import OpenFileCache
 from wire.errors import ErrorCode, KafkaError
@@ -44,6 +44,7 @@ class LogEnvironment:
     on_log_start_moved: Callable[[], object] = _nobody_notes_it
     """Called when a log start moved, without the log's lock: it should be noted before long. Plans
     that and does not wait."""
+    producers: ProducerStateConfig = field(default_factory=ProducerStateConfig)
     is_writable: bool = True
     """False if appends are refused: offline, or the disk is full and its reserve is in use."""
     is_offline: bool = False

@@ -261,7 +261,9 @@ class _Recovery:
         finish_interrupted_swaps(self._directory)
         self._load_segments()
         epochs = self._load_epochs()
-        producer_state = ProducerStateManager(self._topic_partition, self._directory)
+        producer_state = ProducerStateManager(
+            self._topic_partition, self._directory, self._environment.producers
+        )
         if not self._is_clean:
             self._recover(recovery_point, log_start_offset, producer_state, epochs)
         end_offset = self._find_end(log_start_offset, epochs)

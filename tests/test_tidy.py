@@ -42,7 +42,6 @@ USED_BY_OTHERS = {
     "barnabas_shared_broker": "fixture of the pytest plugin",
     "barnabas_cluster": "fixture of the pytest plugin",
     "pushFilters": "PySpark calls it (DataSourceReader)",
-    "start_verification": "KIP-890: AddPartitionsToTxn will ask it",
     "resign": "the driver's own way out of leadership; the quorum's tests depose leaders with it",
     # What tests look at, to see that nothing is kept or that two states are one.
     "features_changed": "replication.metadata.image",

@@ -23,8 +23,9 @@ from wire.primitives import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from storage.log.append_source import Verification
     from storage.open_files import FileSlice
     from wire.primitives import TopicPartition
 
@@ -75,6 +76,8 @@ class AppendRequest(NamedTuple):
     on_done: Callable[[list[AppendResult]], None]
     source: AppendSource = FROM_CLIENT
     leader_epoch: int | None = None
+    verifications: Mapping[tuple[str, int], Verification] | None = None
+    """What `TransactionVerification.start` told of these partitions; None: nothing to verify."""
 
 
 @dataclass(slots=True)

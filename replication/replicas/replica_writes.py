@@ -60,6 +60,7 @@ class ReplicaWrites:
             on_done([_refused(key, *_INVALID_ACKS) for key, _ in request.entries])
             return None
         wall_ms = self._wall_ms()
+        plain, guards = request.source, request.verifications
         results: list[AppendResult] = []
         appended: list[tuple[Key, bool]] = []
         pending: list[ProduceStatus] = []
@@ -68,8 +69,9 @@ class ReplicaWrites:
             try:
                 if partition is None:
                     raise self._local.absent(key)
+                source = plain if guards is None else plain._replace(verification=guards.get(key))
                 info, is_advanced = partition.append_records_to_leader(
-                    records, acks, wall_ms, request.source, request.leader_epoch
+                    records, acks, wall_ms, source, request.leader_epoch
                 )
             except KafkaError as error:
                 results.append(self._append_failed(key, partition, error))

@@ -25,6 +25,7 @@ from replication.partition.requests import (
     FetchResult,
 )
 from replication.replicas.replica_manager import FROM_CLIENT, AppendSource
+from replication.replicas.transaction_verification import TransactionOperation
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.data import (
     TOPIC_ID_VERSION,
@@ -81,13 +82,14 @@ def produce(ctx: DataContext, request: ProduceRequest) -> None:
     Behaviour: partitions fail alone. acks=0 is not answered, and on error the connection is closed.
                A partition that is named twice is appended to twice and answered twice. Internal
                topics take records of `__admin_client` only.
-    Versions:  7 allows zstd. 8 record errors. 10 names the new leader (KIP-951). 13 topic ids.
-    Gaps:      a transactional id, or a transactional batch, is refused with
-               TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+               A transactional batch without a transactional id in the request is refused; with
+               one, its coordinator is asked first (KIP-890).
+    Versions:  7 allows zstd. 8 record errors. 10 names the new leader (KIP-951). 11
+               TRANSACTION_ABORTABLE. 12 adds its partitions to the transaction. 13 topic ids.
+    Gaps:      -
     Budget:    one partition, besides `append_records`: 8 µs.
     """
-    if request.transactional_id is not None:
-        raise _transactions_refused()
+    is_transactional = False
     topics: list[_ProducedTopic] = []
     entries: list[tuple[tuple[str, int], Any]] = []
     uses_topic_ids = ctx.api_version >= TOPIC_ID_VERSION
@@ -107,23 +109,34 @@ def produce(ctx: DataContext, request: ProduceRequest) -> None:
                 if len(records) > _ATTRIBUTES_LOW_BYTE and (
                     records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL
                 ):
-                    raise _transactions_refused()
+                    is_transactional = True
                 entries.append(((name, p.index), records))
             indexes.append(p.index)
     on_complete = partial(_answer_produce, ctx, topics, request.acks)
     if not entries:
         on_complete([])
         return
-    ctx.park(
-        ctx.broker.replica_manager.append_records(
-            AppendRequest(
-                request.acks,
-                request.timeout_ms,
-                entries,
-                on_complete,
-                source=_source(ctx.api_version, _opens_compressed(ctx)),
-            )
+    append = AppendRequest(
+        request.acks,
+        request.timeout_ms,
+        entries,
+        on_complete,
+        source=_source(ctx.api_version, _opens_compressed(ctx)),
+    )
+    if is_transactional:
+        ctx.park(_append_verified(ctx, append, request.transactional_id))
+    else:
+        ctx.park(ctx.broker.replica_manager.append_records(append))
+
+
+def _append_verified(ctx: DataContext, append: AppendRequest, transactional_id: str | None) -> Any:
+    if transactional_id is None:
+        raise KafkaError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "a transactional batch needs a transactional id",
         )
+    return ctx.broker.transaction_verification.append_records(
+        append, transactional_id, TransactionOperation.of_produce(ctx.api_version)
     )
 
 
@@ -148,13 +161,6 @@ def _opens_compressed(ctx: DataContext) -> bool:
 @cache
 def _source(request_version: int, opens_compressed: bool) -> AppendSource:
     return FROM_CLIENT._replace(request_version=request_version, opens_compressed=opens_compressed)
-
-
-def _transactions_refused() -> KafkaError:
-    return KafkaError(
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        "this broker does not serve transactions yet",
-    )
 
 
 _NO_RECORDS = KafkaError(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from replication.metadata.registrations import BrokerRegistration
     from replication.raft.driver import RaftDriver
     from replication.replicas.replica_manager import ReplicaManager
+    from replication.replicas.transaction_verification import TransactionVerification
     from server.config.kafka_config import KafkaConfig
     from server.coordinator.group_coordinator import GroupCoordinator
     from server.coordinator.runtime import Clock
@@ -85,6 +86,8 @@ class DataBroker(ReplicasBroker, _Reachable, Protocol):
     def fetch_sessions(self) -> FetchSessionCache: ...
     @property
     def opens_compressed_records(self) -> frozenset[str]: ...
+    @property
+    def transaction_verification(self) -> TransactionVerification: ...
 
 
 class MarkersBroker(ReplicasBroker, Protocol):

@@ -236,7 +236,7 @@ class RequestChannel:
     ) -> None:
         self._apis = apis
         self._broker = broker
-        self._queue: SimpleQueue[_Queued | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Queued | Callable[[], None] | None] = SimpleQueue()
         self._queue_max = queue_max
         self._threads_max = max(1, handler_threads)
         self._threads: list[threading.Thread] = []
@@ -378,7 +378,14 @@ class RequestChannel:
 
     # -- handler threads
 
-    def _hand_over(self, queued: _Queued) -> None:
+    def resume(self, job: Callable[[], None]) -> None:
+        """Run the rest of a request that waited on a handler thread (Kafka: wrapAsyncCallback).
+
+        From any thread. It is not held to the queue's bound: its connection reads nothing more.
+        """
+        self._hand_over(job)
+
+    def _hand_over(self, queued: _Queued | Callable[[], None]) -> None:
         self.handed_over += 1
         with self._lock:
             self._busy += 1
@@ -394,7 +401,10 @@ class RequestChannel:
             if self._waiting:
                 self._tell_waiting()
             try:
-                self.run(*queued, elements_max(len(queued[1])))
+                if isinstance(queued, tuple):
+                    self.run(*queued, elements_max(len(queued[1])))
+                else:
+                    queued()
             except Exception:
                 logger.exception("request handler failed")
             with self._lock:

@@ -37,6 +37,7 @@ from storage.directories.log_manager import LogManager
 from wire.messages.transactions import WriteTxnMarkersRequest
 
 if TYPE_CHECKING:
+    from replication.replicas.transaction_verification import TransactionVerification
     from server.handlers.edges import (
         ClusterNode,
         DataBroker,
@@ -61,6 +62,7 @@ class BrokerServer(NodePart):
     log_manager: LogManager
     replica_manager: ReplicaManager
     group_coordinator: GroupCoordinator
+    transaction_verification: TransactionVerification
 
     def __init__(self, shared: SharedServer) -> None:
         """Check what can be checked without touching the disk. Raises ConfigError."""

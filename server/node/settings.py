@@ -24,7 +24,7 @@ from server.network.listeners import is_loopback
 from server.network.socket_server import SocketServerConfig
 from server.node.broker_lifecycle import LifecycleConfig
 from storage.cleaning.cleaner import CleanerConfig
-from storage.directories.log_manager import LogManagerConfig
+from storage.config import LogManagerConfig
 
 if TYPE_CHECKING:
     from server.network.limits import ConnectionQuotas

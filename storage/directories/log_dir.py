@@ -27,7 +27,7 @@ from storage.checkpoint import (
     RECOVERY_POINT_CHECKPOINT,
     CleanShutdownFile,
 )
-from storage.config import Clock, LogConfig, Scheduler
+from storage.config import Clock, LogConfig, ProducerStateConfig, Scheduler
 from storage.directories.flusher import Flusher
 from storage.directories.log_dirs import (
     DELETE_SUFFIX,
@@ -77,6 +77,7 @@ class LogDir:
         scheduler: Scheduler | None,
         on_failure: Callable[[Path, OSError], None],
         on_log_start_moved: Callable[[LogDir], object],
+        producers: ProducerStateConfig,
     ) -> None:
         """`scheduler`: the worker of this directory; None does background work at once."""
         self.path = path
@@ -89,6 +90,7 @@ class LogDir:
             scheduler=scheduler,
             on_failure=on_failure,
             on_log_start_moved=lambda: on_log_start_moved(self),
+            producers=producers,
             make_room=self.release_reserve,
         )
         self.checkpoints = self.environment.checkpoints

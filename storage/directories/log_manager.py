@@ -29,13 +29,21 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from storage import files
 from storage.cleaning.cleaner import CleanerConfig, LogCleaner
-from storage.config import LONG_MAX, STOP_WAIT_S, Clock, LogConfig, ScheduledTask, Scheduler
+from storage.config import (
+    LONG_MAX,
+    STOP_WAIT_S,
+    Clock,
+    LogConfig,
+    LogManagerConfig,
+    ProducerStateConfig,
+    ScheduledTask,
+    Scheduler,
+)
 from storage.directories.copies import Copies
 from storage.directories.flusher import FlushCallback
 from storage.directories.future_logs import FutureLogs
@@ -57,20 +65,6 @@ logger = logging.getLogger(__name__)
 _INITIAL_DELAY_MS = 30_000
 _FLUSH_CHECK_MS = 1_000
 REMOVAL = "log-removal"
-
-
-@dataclass(frozen=True, slots=True)
-class LogManagerConfig:
-    """Periods of the background work, in ms; Kafka's names without `log.` and `replica.`."""
-
-    retention_check_interval_ms: int = 300_000
-    flush_scheduler_interval_ms: int = LONG_MAX
-    """Kafka's default never looks; topics with a `flush.ms` are looked at every second anyway."""
-    flush_offset_checkpoint_interval_ms: int = 60_000
-    flush_start_offset_checkpoint_interval_ms: int = 60_000
-    high_watermark_checkpoint_interval_ms: int = 5_000
-    producer_id_expiration_check_interval_ms: int = 600_000
-    producer_id_expiration_ms: int = 86_400_000
 
 
 class LogManager:
@@ -98,6 +92,11 @@ class LogManager:
         """
         self.default_config = default_config
         self.config = config or LogManagerConfig()
+        self.producers = ProducerStateConfig(
+            self.config.producer_id_expiration_ms,
+            self.config.transaction_partition_verification_enable,
+        )
+        """Shared by all logs."""
         self.offline_dirs: set[Path] = set(failed or ())
         self.log_dirs: list[Path] = [*dirs, *(failed or ())]
         self.previous_broker_epoch = -1
@@ -126,6 +125,7 @@ class LogManager:
             scheduler=self._workers[path],
             on_failure=self._dir_failed,
             on_log_start_moved=self._log_start_moved,
+            producers=self.producers,
         )
 
     # -- start -----------------------------------------------------------------------------------
@@ -466,7 +466,6 @@ class LogManager:
         count = 0
         for log in self._in(log_dirs):
             with log.lock:
-                log.producer_state.expiration_ms = self.config.producer_id_expiration_ms
                 count += log.producer_state.remove_expired(wall_ms)
         return count
 

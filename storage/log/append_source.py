@@ -1,9 +1,12 @@
-"""Who appends to a log, and so how much of a batch is checked: plain values (PURE)."""
+"""Who appends to a log, and so how much of a batch is checked (PURE)."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from wire.record_batch import BatchHeader
 
 
 class AppendOrigin(Enum):
@@ -13,6 +16,34 @@ class AppendOrigin(Enum):
     COORDINATOR = "coordinator"
     REPLICATION = "replication"
     RAFT = "raft"
+
+
+class Verification:
+    """That the coordinator is being asked whether a transaction includes this partition (KIP-890).
+
+    The object itself is the guard: one that was replaced proves nothing.
+    """
+
+    __slots__ = ("lowest_sequence", "producer_epoch", "started_ms", "supports_epoch_bump")
+
+    def __init__(self, sequence: int, epoch: int, started_ms: int, bump: bool) -> None:
+        self.lowest_sequence = sequence
+        self.producer_epoch = epoch
+        self.started_ms = started_ms
+        self.supports_epoch_bump = bump
+
+    def note(self, sequence: int, epoch: int) -> None:
+        """Another request of the same producer is being verified."""
+        if epoch > self.producer_epoch:
+            self.producer_epoch = epoch
+            self.lowest_sequence = sequence
+        elif epoch == self.producer_epoch and sequence < self.lowest_sequence:
+            self.lowest_sequence = sequence
+
+    def is_for_the_next_after(self, marker: BatchHeader) -> bool:
+        """Whether what is asked for is the transaction after the one that `marker` ends: where each
+        has an epoch of its own, the next one's is the marker's (TX-58)."""
+        return self.supports_epoch_bump and marker.producer_epoch == self.producer_epoch
 
 
 class AppendSource(NamedTuple):
@@ -25,6 +56,8 @@ class AppendSource(NamedTuple):
     """Whether a compressed batch is decompressed to see that consumers can (as Kafka does)."""
     transaction_version: int = 0
     """Of a transaction's marker: how strictly its epoch is checked (KIP-890)."""
+    verification: Verification | None = None
+    """The guard under which the coordinator was asked about a transactional batch (KIP-890)."""
 
 
 FROM_CLIENT = AppendSource()

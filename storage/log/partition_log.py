@@ -49,13 +49,18 @@ from storage.log.append_source import (
     FROM_COORDINATOR,
     FROM_RAFT,
     AppendSource,
+    Verification,
 )
 from storage.log.follower_append import write_given
 from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.log_reader import LogReader
 from storage.log.log_sync import LogSync
 from storage.log.producer_replay import note_batch, read_marker
-from storage.log.producer_state import BatchMetadata, ProducerStateEntry, ProducerStateManager
+from storage.log.producer_state import (
+    BatchMetadata,
+    ProducerStateEntry,
+    ProducerStateManager,
+)
 from storage.log.results import LogAppendInfo, LogView, ReadResult, new_view
 from storage.log.truncation import Cut, FilesBehind, plan_cut, plan_new_start
 from storage.segments.log_segments import LogSegments, make_segment
@@ -226,9 +231,7 @@ class PartitionLog(LogReader):
         if header.producer_id >= 0:
             if header.is_control:
                 marker = read_marker(header, records)
-            original = self.producer_state.check(
-                header, source.origin, marker, transaction_version=source.transaction_version
-            )
+            original = self.producer_state.check(header, source, marker)
             if original is not None:
                 return self._duplicate_info(original, leader_epoch)
         segment = self.segment_for(
@@ -392,6 +395,20 @@ class PartitionLog(LogReader):
             self.sync.flush(self)
         except OSError as error:
             raise self._storage_error(error, "flush") from error
+
+    def start_verification(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        supports_epoch_bump: bool,
+    ) -> Verification | None:
+        """See `ProducerStateManager.start_verification`."""
+        wall_ms = self.environment.clock.wall_ms()
+        with self.lock:
+            return self.producer_state.start_verification(
+                producer_id, producer_epoch, base_sequence, supports_epoch_bump, wall_ms
+            )
 
     def active_producers(self) -> list[ProducerStateEntry]:
         """The producers the log remembers (DescribeProducers)."""

@@ -34,7 +34,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from storage import files
-from storage.log.append_source import AppendOrigin
+from storage.config import ProducerStateConfig
+from storage.log.append_source import AppendOrigin, AppendSource, Verification
 from storage.log.producer_snapshot import (
     NONE,
     SNAPSHOT_SUFFIX,
@@ -57,10 +58,8 @@ __all__ = [
     "CompletedTxn",
     "ProducerStateEntry",
     "ProducerStateManager",
-    "Verification",
 ]
 
-EXPIRATION_MS = 24 * 60 * 60 * 1000
 _EPOCH_FOR_EACH_TRANSACTION = 2
 """The transaction.version in which each transaction has an epoch of its own (KIP-890)."""
 _EPOCH_MAX = (1 << 15) - 1
@@ -75,34 +74,6 @@ class CompletedTxn(NamedTuple):
     is_aborted: bool
 
 
-class Verification:
-    """That the coordinator is being asked whether a transaction includes this partition (KIP-890).
-
-    The object itself is the guard: one that was replaced proves nothing.
-    """
-
-    __slots__ = ("lowest_sequence", "producer_epoch", "started_ms", "supports_epoch_bump")
-
-    def __init__(self, sequence: int, epoch: int, started_ms: int, bump: bool) -> None:
-        self.lowest_sequence = sequence
-        self.producer_epoch = epoch
-        self.started_ms = started_ms
-        self.supports_epoch_bump = bump
-
-    def note(self, sequence: int, epoch: int) -> None:
-        """Another request of the same producer is being verified."""
-        if epoch > self.producer_epoch:
-            self.producer_epoch = epoch
-            self.lowest_sequence = sequence
-        elif epoch == self.producer_epoch and sequence < self.lowest_sequence:
-            self.lowest_sequence = sequence
-
-    def is_for_the_next_after(self, marker: BatchHeader) -> bool:
-        """Whether what is asked for is the transaction after the one that `marker` ends: where each
-        has an epoch of its own, the next one's is the marker's (TX-58)."""
-        return self.supports_epoch_bump and marker.producer_epoch == self.producer_epoch
-
-
 class ProducerStateManager:
     """The producers of one partition and its snapshots."""
 
@@ -110,15 +81,12 @@ class ProducerStateManager:
         self,
         topic_partition: TopicPartition,
         directory: Path,
-        *,
-        expiration_ms: int = EXPIRATION_MS,
-        requires_verification: bool = False,
+        config: ProducerStateConfig | None = None,
     ) -> None:
         """Lists the snapshots in `directory` and loads none. Raises OSError."""
         self.topic_partition = topic_partition
         self.directory = directory
-        self.expiration_ms = expiration_ms
-        self.requires_verification = requires_verification
+        self.config = config or ProducerStateConfig()
         self.map_end_offset = 0
         """The state includes every batch below this offset."""
         self.last_snapshot_offset = 0
@@ -137,10 +105,8 @@ class ProducerStateManager:
     def check(
         self,
         header: BatchHeader,
-        origin: AppendOrigin,
+        source: AppendSource,
         marker: EndTxnMarker | None = None,
-        verification: Verification | None = None,
-        transaction_version: int = 0,
     ) -> BatchMetadata | None:
         """What a repeated batch was stored as, or None when this batch may be appended.
 
@@ -152,11 +118,12 @@ class ProducerStateManager:
         Coordinators send no sequences; replicated batches were checked by their leader. Changes
         nothing. Budget: 1.5 µs (benchmarks/records.py).
         """
+        origin = source.origin
         if origin is AppendOrigin.REPLICATION:
             return None
         entry = self._producers.get(header.producer_id)
         if marker is not None:
-            self._check_marker(entry, header, marker, transaction_version)
+            self._check_marker(entry, header, marker, source.transaction_version)
             return None
         if entry is not None and origin is AppendOrigin.CLIENT:
             duplicate = entry.find_duplicate(header)
@@ -164,10 +131,12 @@ class ProducerStateManager:
                 return duplicate
         known_epoch = NONE if entry is None else entry.producer_epoch
         if header.producer_epoch < known_epoch:
-            raise self._stale_epoch(known_epoch, header)
+            raise self._stale_epoch(known_epoch, header.producer_id, header.producer_epoch)
         in_transaction = entry is not None and entry.current_txn_first_offset >= 0
-        if header.is_transactional and self.requires_verification and not in_transaction:
-            self._check_verified(header, verification)
+        # A transaction that is open here in an older epoch proves nothing of this one.
+        is_open = in_transaction and header.producer_epoch == known_epoch
+        if header.is_transactional and not is_open and self.config.requires_verification:
+            self._check_verified(header, source.verification)
         if origin is AppendOrigin.CLIENT:
             self._check_sequence(entry, header)
         if in_transaction and not header.is_transactional:
@@ -207,7 +176,7 @@ class ProducerStateManager:
             and epoch != _EPOCH_MAX
         )
         if epoch < known or ends_a_later_one:
-            raise self._stale_epoch(known, header)
+            raise self._stale_epoch(known, header.producer_id, epoch)
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -235,10 +204,10 @@ class ProducerStateManager:
         if sequence != expected:
             raise self._out_of_order(header, f"expected {expected}")
 
-    def _stale_epoch(self, known_epoch: int, header: BatchHeader) -> KafkaError:
+    def _stale_epoch(self, known_epoch: int, producer_id: int, producer_epoch: int) -> KafkaError:
         return KafkaError(
             ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"epoch {header.producer_epoch} of producer {header.producer_id} on "
+            f"epoch {producer_epoch} of producer {producer_id} on "
             f"{self.topic_partition}, known is {known_epoch}",
         )
 
@@ -341,24 +310,29 @@ class ProducerStateManager:
             first: last for first, last in self._unreplicated.items() if last >= offset
         }
 
-    def has_ongoing_transaction(self, producer_id: int) -> bool:
-        """Whether the producer has an open transaction here."""
-        entry = self._producers.get(producer_id)
-        return entry is not None and entry.current_txn_first_offset >= 0
-
     def start_verification(
-        self, header: BatchHeader, wall_ms: int, supports_epoch_bump: bool = False
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        supports_epoch_bump: bool,
+        wall_ms: int,
     ) -> Verification | None:
-        """The guard to bring to `check` once the coordinator agreed; None when none is needed."""
-        if self.has_ongoing_transaction(header.producer_id):
-            return None
-        known = self._verifications.get(header.producer_id)
+        """The guard to bring to `check` once the coordinator agreed; None when none is needed: the
+        transaction is open here. Raises INVALID_PRODUCER_EPOCH if a newer producer is known."""
+        entry = self._producers.get(producer_id)
+        if entry is not None:
+            if producer_epoch < entry.producer_epoch:
+                raise self._stale_epoch(entry.producer_epoch, producer_id, producer_epoch)
+            if entry.current_txn_first_offset >= 0 and producer_epoch == entry.producer_epoch:
+                return None
+        known = self._verifications.get(producer_id)
         if known is None:
-            known = self._verifications[header.producer_id] = Verification(
-                header.base_sequence, header.producer_epoch, wall_ms, supports_epoch_bump
+            known = self._verifications[producer_id] = Verification(
+                base_sequence, producer_epoch, wall_ms, supports_epoch_bump
             )
         else:
-            known.note(header.base_sequence, header.producer_epoch)
+            known.note(base_sequence, producer_epoch)
         return known
 
     # --- producers -----------------------------------------------------------------------------
@@ -372,8 +346,8 @@ class ProducerStateManager:
         return self._producers.get(producer_id)
 
     def remove_expired(self, wall_ms: int) -> int:
-        """Forget producers idle for `expiration_ms` with no open transaction; how many."""
-        oldest = wall_ms - self.expiration_ms
+        """Forget producers idle for `config.expiration_ms` with no open transaction; how many."""
+        oldest = wall_ms - self.config.expiration_ms
         expired = [
             entry.producer_id
             for entry in self._producers.values()
@@ -391,12 +365,7 @@ class ProducerStateManager:
     def without_producers(self) -> ProducerStateManager:
         """Another one over the same snapshots that knows no producer: to be filled, and put in this
         one's place when that worked. Raises OSError."""
-        state = ProducerStateManager(
-            self.topic_partition,
-            self.directory,
-            expiration_ms=self.expiration_ms,
-            requires_verification=self.requires_verification,
-        )
+        state = ProducerStateManager(self.topic_partition, self.directory, self.config)
         state._unsynced = self._unsynced
         return state
 

@@ -195,6 +195,18 @@ class FakeConfig(dict[str, Any]):
         return int(self[key])
 
 
+class FakeVerification:
+    """Asks nobody."""
+
+    def __init__(self, replica_manager):
+        self._replica_manager = replica_manager
+        self.verified: list[tuple[str, str]] = []
+
+    def append_records(self, request, transactional_id, operation):
+        self.verified.append((transactional_id, operation.name))
+        return self._replica_manager.append_records(request)
+
+
 class FakeBroker:
     node_id = NODE
     cluster_id = "cluster-of-tests-01"
@@ -208,6 +220,7 @@ class FakeBroker:
         self.timer = FakeTimer()
         self.fetch_sessions = FetchSessionCache(1000)
         self.opens_compressed_records: frozenset[str] = frozenset()
+        self.transaction_verification: Any = FakeVerification(self.replica_manager)
         self.config = FakeConfig(
             {
                 "auto.create.topics.enable": True,

@@ -23,6 +23,15 @@ from wire.records import Record, build_batch
 
 OTHER_ID = b"o" * 16
 BATCH = bytes(build_batch([Record(value=b"v")]))
+TRANSACTIONAL = bytes(
+    build_batch(
+        [Record(value=b"v")],
+        producer_id=1,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+)
 
 
 @pytest.fixture
@@ -125,23 +134,33 @@ def test_acks_0_is_silent_on_success_and_closes_on_error(asked):
 
 
 @pytest.mark.parametrize("acks", [-1, 0, 1])
-def test_transactions_are_refused_at_once_and_for_good(asked, acks):
-    request = produce([("t", [(0, BATCH), (1, BATCH)])], acks=acks, transactional_id="x")
-    answer = asked.ask(request, 9)
+def test_a_transactional_batch_without_a_transactional_id_is_refused(asked, acks):
+    """TX-51: the whole request."""
+    answer = asked.ask(produce([("u", [(0, BATCH)]), ("t", [(0, TRANSACTIONAL)])], acks), 9)
     if acks == 0:
         assert answer is CLOSED
     else:
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        assert produced(answer) == [("t", 0, code, -1), ("t", 1, code, -1)]
+        assert {row[2] for row in produced(answer)} == {53}
     assert asked.broker.replica_manager.appended == []
 
 
-def test_a_transactional_batch_without_a_transactional_id_is_refused(asked):
-    batch = bytearray(BATCH)
-    batch[22] |= 0x10
-    answer = asked.ask(produce([("u", [(0, BATCH)]), ("t", [(0, bytes(batch))])]), 9)
-    assert {row[2] for row in produced(answer)} == {53}
-    assert asked.broker.replica_manager.appended == []
+@pytest.mark.parametrize(
+    ("version", "operation"), [(3, "VERIFY_OLD"), (10, "VERIFY_OLD"), (11, "VERIFY"), (12, "ADD")]
+)
+def test_transactional_batches_are_appended_once_their_coordinator_agreed(
+    asked, version, operation
+):
+    """TX-52: what is asked follows from the version alone."""
+    verified = asked.broker.transaction_verification.verified = []
+    request = produce([("t", [(0, BATCH), (1, TRANSACTIONAL)])], transactional_id="x")
+    assert {row[2] for row in produced(asked.ask(request, version))} == {0}
+    assert verified == [("x", operation)]
+
+
+def test_a_transactional_id_without_transactional_batches_costs_nobody_a_question(asked):
+    asked.broker.transaction_verification = None
+    answer = asked.ask(produce([("t", [(0, BATCH)])], transactional_id="x"), 9)
+    assert produced(answer)[0][2] == 0
 
 
 def test_internal_topics_are_written_by_the_admin_client_only():

@@ -120,7 +120,8 @@ class World:
             self.history.append(Event(first + index, key, value, now, producer, number))
 
     def end(self, commit: bool, producer: int) -> None:
-        if not self.log.producer_state.has_ongoing_transaction(producer):
+        entry = self.log.producer_state.producer(producer)
+        if entry is None or entry.current_txn_first_offset < 0:
             return
         kind = ControlRecordType.COMMIT if commit else ControlRecordType.ABORT
         offset = self.one.end_transaction(producer, kind)

@@ -24,7 +24,7 @@ from storage.checkpoint import (
     OffsetCheckpoint,
     read_partition_metadata,
 )
-from storage.config import LogConfig
+from storage.config import LogConfig, LogManagerConfig
 from storage.directories.flusher import Flusher
 from storage.directories.log_dir import RESERVE_FILE
 from storage.directories.log_dirs import (
@@ -36,7 +36,7 @@ from storage.directories.log_dirs import (
     prepare_log_dirs,
     renamed_dir_name,
 )
-from storage.directories.log_manager import LogManager, LogManagerConfig
+from storage.directories.log_manager import LogManager
 from storage.log.partition_log import PartitionLog
 from tests.storage.log_support import (
     WALL_MS,

@@ -9,14 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from storage.log.append_source import AppendOrigin
+from storage.config import ProducerStateConfig
+from storage.log.append_source import AppendOrigin, AppendSource, Verification
 from storage.log.producer_snapshot import (
     CorruptSnapshot,
     list_snapshots,
     read_snapshot,
     write_snapshot,
 )
-from storage.log.producer_state import BatchMetadata, CompletedTxn, ProducerStateManager
+from storage.log.producer_state import (
+    BatchMetadata,
+    CompletedTxn,
+    ProducerStateManager,
+)
 from wire.crc import crc32c
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
@@ -32,9 +37,9 @@ from wire.records import (
 )
 
 CLIENT, COORDINATOR, REPLICATION = (
-    AppendOrigin.CLIENT,
-    AppendOrigin.COORDINATOR,
-    AppendOrigin.REPLICATION,
+    AppendSource(AppendOrigin.CLIENT),
+    AppendSource(AppendOrigin.COORDINATOR),
+    AppendSource(AppendOrigin.REPLICATION),
 )
 WALL_MS = 1_700_000_000_000
 DAY_MS = 24 * 3600 * 1000
@@ -45,8 +50,8 @@ COMMIT = EndTxnMarker(ControlRecordType.COMMIT, 0)
 class Log:
     """The part of a log that keeps producer state: offsets and the caller's duties."""
 
-    def __init__(self, directory: Path, **options: bool) -> None:
-        self.state = ProducerStateManager(TopicPartition("t", 0), directory, **options)
+    def __init__(self, directory: Path, config: ProducerStateConfig | None = None) -> None:
+        self.state = ProducerStateManager(TopicPartition("t", 0), directory, config)
         self.end = 0
         self.wall_ms = WALL_MS
         self.history: list[tuple[BatchHeader, int, EndTxnMarker | None]] = []
@@ -59,7 +64,7 @@ class Log:
         pid: int = 1,
         epoch: int = 0,
         txn: bool = False,
-        origin: AppendOrigin = CLIENT,
+        origin: AppendSource = CLIENT,
         timestamp: int = WALL_MS,
     ) -> int | str:
         """First offset of the batch; "duplicate at N" when it was there already."""
@@ -77,12 +82,17 @@ class Log:
         *,
         pid: int = 1,
         epoch: int = 0,
-        origin: AppendOrigin = CLIENT,
+        origin: AppendSource = CLIENT,
         version: int = 0,
     ) -> CompletedTxn | None:
         header = marker_header(marker, pid, epoch)
-        assert self.state.check(header, origin, marker, transaction_version=version) is None
+        source = origin._replace(transaction_version=version)
+        assert self.state.check(header, source, marker) is None
         return self._update(header, self.end, marker)
+
+    def is_in_transaction(self, pid: int) -> bool:
+        entry = self.state.producer(pid)
+        return entry is not None and entry.current_txn_first_offset >= 0
 
     def _update(
         self, header: BatchHeader, first: int, marker: EndTxnMarker | None
@@ -406,7 +416,7 @@ def test_a_late_marker_of_version_2_cannot_end_the_next_transaction(
         log.append(0, txn=True, epoch=3)
     if is_refused:
         refused(ErrorCode.INVALID_PRODUCER_EPOCH, log.end_txn, ABORT, epoch=epoch, version=version)
-        assert log.state.has_ongoing_transaction(1) is is_open
+        assert log.is_in_transaction(1) is is_open
     else:
         completed = log.end_txn(ABORT, epoch=epoch, version=version)
         assert (completed is not None) is is_open
@@ -432,7 +442,7 @@ def test_a_control_batch_emptied_by_compaction_changes_nothing(log: Log) -> None
     log.append(0, txn=True)
     header = marker_header(COMMIT, 1, 0)
     assert log.state.update(header, 1, 1, WALL_MS, None) is None
-    assert log.state.has_ongoing_transaction(1)
+    assert log.is_in_transaction(1)
 
 
 # --- verification (KIP-890) --------------------------------------------------------------------
@@ -440,30 +450,42 @@ def test_a_control_batch_emptied_by_compaction_changes_nothing(log: Log) -> None
 
 @pytest.fixture
 def strict(tmp_path: Path) -> Log:
-    return Log(tmp_path, requires_verification=True)
+    return Log(tmp_path, ProducerStateConfig(requires_verification=True))
+
+
+def ask(
+    state: ProducerStateManager, header: BatchHeader, is_add: bool = False
+) -> Verification | None:
+    return state.start_verification(
+        header.producer_id, header.producer_epoch, header.base_sequence, is_add, WALL_MS
+    )
+
+
+def verified(guard: Verification | None) -> AppendSource:
+    return AppendSource(verification=guard)
 
 
 def test_a_transaction_needs_verification_once(strict: Log) -> None:
     state, header = strict.state, batch(0, txn=True)
     refused(ErrorCode.INVALID_TXN_STATE, state.check, header, CLIENT)
-    guard = state.start_verification(header, WALL_MS)
+    guard = ask(state, header)
     assert guard is not None
-    assert state.start_verification(header, WALL_MS) is guard
+    assert ask(state, header) is guard
     refused(ErrorCode.INVALID_TXN_STATE, state.check, header, CLIENT)
-    assert state.check(header, CLIENT, verification=guard) is None
+    assert state.check(header, verified(guard)) is None
     state.update(header, 0, 0, WALL_MS)
-    assert state.start_verification(batch(1, txn=True), WALL_MS) is None
+    assert ask(state, batch(1, txn=True)) is None
     assert state.check(batch(1, txn=True), CLIENT) is None
 
 
 def test_a_guard_from_before_an_abort_proves_nothing(strict: Log) -> None:
     state, header = strict.state, batch(0, txn=True)
-    stale = state.start_verification(header, WALL_MS)
+    stale = ask(state, header)
     state.update(marker_header(ABORT, 1, 0), 0, 0, WALL_MS, ABORT)
-    refused(ErrorCode.INVALID_TXN_STATE, state.check, header, CLIENT, verification=stale)
-    fresh = state.start_verification(header, WALL_MS)
+    refused(ErrorCode.INVALID_TXN_STATE, state.check, header, verified(stale))
+    fresh = ask(state, header)
     assert fresh is not stale
-    assert state.check(header, CLIENT, verification=fresh) is None
+    assert state.check(header, verified(fresh)) is None
 
 
 def test_a_guard_for_the_next_transaction_outlives_the_marker_of_this_one(strict: Log) -> None:
@@ -471,44 +493,42 @@ def test_a_guard_for_the_next_transaction_outlives_the_marker_of_this_one(strict
     state, header = strict.state, batch(0, epoch=4, txn=True)
     state.update(batch(0, epoch=3, txn=True), 0, 0, WALL_MS)
     state.update(marker_header(ABORT, 1, 3), 1, 1, WALL_MS, ABORT)
-    guard = state.start_verification(header, WALL_MS, supports_epoch_bump=True)
+    guard = ask(state, header, True)
     state.update(marker_header(COMMIT, 1, 4), 1, 1, WALL_MS, COMMIT)
-    assert state.check(header, CLIENT, verification=guard) is None
+    assert state.check(header, verified(guard)) is None
 
 
 @pytest.mark.parametrize(("epoch", "bump"), [(5, True), (4, False)])
 def test_other_markers_use_a_guard_up(strict: Log, epoch: int, bump: bool) -> None:
     state, header = strict.state, batch(0, epoch=4, txn=True)
-    guard = state.start_verification(header, WALL_MS, supports_epoch_bump=bump)
+    guard = ask(state, header, bump)
     state.update(marker_header(ABORT, 1, epoch), 0, 0, WALL_MS, ABORT)
     later = batch(0, epoch=5, txn=True)
-    refused(ErrorCode.INVALID_TXN_STATE, state.check, later, CLIENT, verification=guard)
+    refused(ErrorCode.INVALID_TXN_STATE, state.check, later, verified(guard))
 
 
 def test_a_later_batch_may_not_overtake_one_under_verification(strict: Log) -> None:
     """KAFKA-14359: batch 0 failed retriably, batch 1 must not be the first in the log."""
     state = strict.state
-    guard = state.start_verification(batch(0, 2, txn=True), WALL_MS)
-    assert state.start_verification(batch(2, txn=True), WALL_MS) is guard
+    guard = ask(state, batch(0, 2, txn=True))
+    assert ask(state, batch(2, txn=True)) is guard
     refused(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         state.check,
         batch(2, txn=True),
-        CLIENT,
-        verification=guard,
+        verified(guard),
     )
-    assert state.check(batch(0, 2, txn=True), CLIENT, verification=guard) is None
+    assert state.check(batch(0, 2, txn=True), verified(guard)) is None
 
 
 def test_with_epoch_bumps_an_unknown_producers_first_sequence_is_zero(strict: Log) -> None:
     state = strict.state
-    guard = state.start_verification(batch(5, txn=True), WALL_MS, supports_epoch_bump=True)
+    guard = ask(state, batch(5, txn=True), True)
     refused(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         state.check,
         batch(5, txn=True),
-        CLIENT,
-        verification=guard,
+        verified(guard),
     )
 
 
@@ -538,9 +558,9 @@ def test_an_open_transaction_never_expires(log: Log) -> None:
 
 
 def test_abandoned_verifications_expire(strict: Log) -> None:
-    guard = strict.state.start_verification(batch(0, txn=True), WALL_MS)
+    guard = ask(strict.state, batch(0, txn=True))
     strict.state.remove_expired(WALL_MS + DAY_MS)
-    assert strict.state.start_verification(batch(0, txn=True), WALL_MS) is not guard
+    assert ask(strict.state, batch(0, txn=True)) is not guard
 
 
 # --- snapshots ---------------------------------------------------------------------------------
@@ -614,7 +634,7 @@ def test_random_histories_survive_restarts(tmp_path: Path) -> None:
         next_sequence = dict.fromkeys(range(4), 0)
         for _ in range(60):
             pid = rng.randrange(4)
-            in_txn = log.state.has_ongoing_transaction(pid)
+            in_txn = log.is_in_transaction(pid)
             if in_txn and rng.random() < 0.3:
                 log.end_txn(rng.choice((ABORT, COMMIT)), pid=pid)
             else:
@@ -631,7 +651,7 @@ def test_random_histories_survive_restarts(tmp_path: Path) -> None:
                 assert log.state.first_unstable_offset == open_txns
         for pid, sequence in next_sequence.items():
             if sequence:
-                is_open = log.state.has_ongoing_transaction(pid)
+                is_open = log.is_in_transaction(pid)
                 refused(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                     log.append,
