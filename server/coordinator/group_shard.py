@@ -51,7 +51,7 @@ from wire.messages.groups_records import (
 from wire.messages.transactions import TxnOffsetCommitRequest
 
 if TYPE_CHECKING:
-    from storage.log.producer_state import Verification
+    from storage.log.append_source import Verification
 
 GROUP_TYPE = "classic"
 SWEEP_RECORDS_MAX = 1_000

@@ -30,7 +30,7 @@ from server.coordinator.transaction_markers import TxnMarker
 from wire.errors import KafkaError
 
 if TYPE_CHECKING:
-    from storage.log.producer_state import Verification
+    from storage.log.append_source import Verification
 
 R = TypeVar("R")
 """The machine's own type of record; only the machine and its codec look into one."""
