@@ -137,7 +137,12 @@ class BrokerServer(NodePart):
         """Open the logs, make the coordinators. Returns who must be told of each image."""
         self._start_storage()
         self._start_coordinators()
-        return [self._publish_configs, self._publish_partitions(), self._publish_groups]
+        return [
+            self._publish_configs,
+            self._publish_partitions(),
+            self._publish_groups,
+            self._publish_markers,
+        ]
 
     def _start_storage(self) -> None:
         dirs, own = self.shared.dirs, self.config.log_dirs()
@@ -359,6 +364,10 @@ class BrokerServer(NodePart):
     def _publish_groups(self, delta: MetadataDelta, _image: MetadataImage) -> None:
         if delta.deleted_topics:
             self.group_coordinator.on_topics_deleted(list(delta.deleted_topics))
+
+    def _publish_markers(self, delta: MetadataDelta, _image: MetadataImage) -> None:
+        if delta.changed_partitions or delta.deleted_topics:
+            self.transaction_markers.leaders_changed()
 
 
 if TYPE_CHECKING:

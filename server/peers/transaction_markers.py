@@ -13,8 +13,9 @@ A partition that has no marker yet is in one of three places:
 
 and leaves them when its leader has the marker (or never can have it: 35, 43), when the metadata
 knows it no more, or when its transaction is given up: forgotten, sent anew, or fenced (47, 52).
-Where a partition's leader is, is looked up each time it is to be sent. A broker that does not
-answer may have written the marker: written again it changes nothing (TX-60).
+Where a partition's leader is, is looked up each time it is to be sent, and when leaders change: a
+frozen broker keeps its request until it times out, its partitions go on without it. A broker that
+does not answer may have written the marker: written again it changes nothing (TX-60).
 
 Kept in memory only: who loads the coordinator's log next finds the Prepare records and sends again.
 
@@ -149,6 +150,22 @@ class TransactionMarkerChannel:
                 if transaction.markers.coordinator_partition != coordinator_partition
             }
 
+    def leaders_changed(self) -> None:
+        """The metadata names other leaders, or partitions are gone: take from each broker's queue,
+        and from the request under way, what another broker is to write now."""
+        moved = []
+        with self._lock:
+            for broker_id, destination in self._destinations.items():
+                for batch in (destination.waiting, destination.under_way or {}):
+                    for producer_id, part in batch.items():
+                        by_broker, _gone = self._by_leader(part.partitions)
+                        stays = by_broker.get(broker_id, set())
+                        if stays != part.partitions:
+                            moved.append(_Part(part.transaction, part.partitions - stays))
+                            batch[producer_id] = _Part(part.transaction, stays)
+        for transaction, partitions in moved:
+            self._place(transaction, partitions)
+
     @property
     def transaction_count(self) -> int:
         """Transactions with markers on their way."""
@@ -236,7 +253,7 @@ class TransactionMarkerChannel:
                 batch = {
                     producer_id: part
                     for producer_id, part in waiting.items()
-                    if self._is_current(part.transaction)
+                    if part.partitions and self._is_current(part.transaction)
                 }
                 if batch:
                     destination.under_way = batch
