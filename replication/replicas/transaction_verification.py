@@ -255,8 +255,9 @@ class VerifiedAppend:
 
     def ask(self, producer: TransactionalProducer, sequences: Mapping[_Key, int]) -> None:
         """Go on when the coordinator has answered."""
-        me = threading.get_ident()
-        self._asking_thread = me
+        if self._request is None:
+            return  # the connection ended in a pause
+        self._asking_thread = threading.get_ident()
 
         def answered(verdict: Verdict) -> None:
             if self._must_ask_again(verdict):
