@@ -73,7 +73,7 @@ class GroupCoordinator:
             topic, around, serde, log_config, self._new_shard
         )
 
-    def _new_shard(self, moment: Moment) -> GroupShard:
+    def _new_shard(self, _partition: int, _leader_epoch: int, moment: Moment) -> GroupShard:
         return GroupShard(self.config, moment, self._new_uuid)
 
     def partition_for(self, group_id: str) -> int:

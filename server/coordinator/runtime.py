@@ -1,6 +1,6 @@
 """A coordinator over one internal topic: a shard per partition that this broker leads.
 
-Why: groups (and later transactions) differ in their machine and their records; finding the shard of
+Why: groups and transactions differ in their machine and their records; finding the shard of
 a key, following leadership, and making the topic on first use are the same for all. How a shard
 works is told in `shard`.
 
@@ -114,8 +114,9 @@ class CoordinatorRuntime(Generic[M, R]):
         around: Surroundings,
         serde: RecordSerde[R],
         log_config: ShardLogConfig,
-        new_machine: Callable[[Moment], M],
+        new_machine: Callable[[int, int, Moment], M],
     ) -> None:
+        """`new_machine` is told the partition and the leader epoch that the machine is for."""
         self.topic = topic
         self._around = around
         self._serde = serde
@@ -208,7 +209,8 @@ class CoordinatorRuntime(Generic[M, R]):
         log = ReplicatedShardLog(
             self._around.replica_manager, (self.topic.name, index), self._serde, self._log_config
         )
-        return Shard(f"{self.topic.name}-{index}", log, self._new_machine, self._services)
+        new_machine = partial(self._new_machine, index)
+        return Shard(f"{self.topic.name}-{index}", log, new_machine, self._services)
 
     def shutdown(self) -> None:
         """Answer everything that waits with NOT_COORDINATOR, so that clients look elsewhere."""

@@ -168,9 +168,10 @@ class Shard(Generic[M, R]):
         self,
         name: str,
         log: ShardLog[R],
-        new_machine: Callable[[Moment], M],
+        new_machine: Callable[[int, Moment], M],
         services: Services,
     ) -> None:
+        """`new_machine` is told the leader epoch that the machine is for."""
         self.name = name
         self.state = ShardState.INITIAL
         """Written by the owner; may be read by anybody as a hint."""
@@ -478,17 +479,17 @@ class Shard(Generic[M, R]):
     def _load(self) -> None:
         self.state = ShardState.LOADING
         self._load_number += 1
-        job = partial(self._load_machine, self._load_number)
+        job = partial(self._load_machine, self._load_number, self.leader_epoch)
         if self._log.is_empty():
             job()
         else:
             self._services.run_on_loader(f"load-{self.name}", job)
 
-    def _load_machine(self, load_number: int) -> None:
+    def _load_machine(self, load_number: int, leader_epoch: int) -> None:
         """Replay the whole log into a new machine; on the loader's thread unless it is empty."""
         moment = Moment(self._services.now_ms(), self._services.wall_ms())
         started_ms, count = moment.now_ms, 0
-        machine: M | None = self._new_machine(moment)
+        machine: M | None = self._new_machine(leader_epoch, moment)
         assert machine is not None
         try:
             for batch in self._log.read():

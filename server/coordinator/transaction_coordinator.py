@@ -10,53 +10,186 @@ newest version of each API; what an older client understands is its handler's ma
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
+from replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
+from server.coordinator.group_coordinator import Gather
 from server.coordinator.machine import Reply
-from server.coordinator.runtime import Surroundings
+from server.coordinator.producer_ids import NoProducerId, ProducerIds
+from server.coordinator.runtime import CoordinatorRuntime, InternalTopic, Surroundings
+from server.coordinator.shard_log import RecordSerde, ShardLogConfig
 from server.coordinator.transaction_config import TransactionConfig
-from server.coordinator.transaction_markers import MarkerSender
+from server.coordinator.transaction_filters import wanted_transactions
+from server.coordinator.transaction_markers import MarkerSender, TxnMarkers
+from server.coordinator.transaction_records import (
+    TransactionRecord,
+    decode_transaction,
+    encode_transaction,
+)
+from server.coordinator.transaction_shard import (
+    ListedTransaction,
+    Outside,
+    TransactionDecision,
+    TransactionDescription,
+    TransactionShard,
+)
+from server.coordinator.transaction_state import (
+    BUMPS_EPOCHS,
+    NEVER_MS,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    ProducerIdAndEpoch,
+)
+from wire.errors import ErrorCode, KafkaError
 from wire.messages.transactions import (
-    DescribeTransactionsResponse,
     EndTxnRequest,
     InitProducerIdRequest,
+    InitProducerIdResponse,
     ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 from wire.primitives import TopicPartition
 
 if TYPE_CHECKING:
     from replication.metadata.image import BrokerRegistration
-    from wire.errors import KafkaError
+
+logger = logging.getLogger(__name__)
+
+TRANSACTION_VERSION = "transaction.version"
+"""The feature that says which version of transactions clients may use (KIP-890)."""
+
+_UNCOMPRESSED = 0
+_ADD_PARTITIONS_BUMPS_FROM = 4
+_END_TXN_BUMPS_FROM = 5
+"""From these request versions on a producer has an epoch for each transaction."""
 
 
 class TransactionCoordinator:
-    """One per broker."""
+    """One per broker. `producer_ids` serve producers without a transactional id too."""
 
     def __init__(
         self, config: TransactionConfig, around: Surroundings, markers: MarkerSender
     ) -> None:
-        self.config = config
-        self._around = around
+        self.producer_ids = ProducerIds(around)
+        self._config = config
+        self._metadata = around.metadata
         self._markers = markers
+        topic = InternalTopic(
+            TRANSACTION_STATE_TOPIC,
+            config.transaction_state_log_num_partitions,
+            config.transaction_state_log_replication_factor,
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "min.insync.replicas": str(config.transaction_state_log_min_isr),
+                "segment.bytes": str(config.transaction_state_log_segment_bytes),
+                "unclean.leader.election.enable": "false",
+            },
+        )
+        log_config = ShardLogConfig(
+            config.request_timeout_ms, config.transaction_state_log_load_buffer_size, _UNCOMPRESSED
+        )
+        outside = Outside(
+            self._transaction_version, self.producer_ids.next, self._send_markers, markers.forget
+        )
+        self.runtime: CoordinatorRuntime[TransactionShard, TransactionRecord] = CoordinatorRuntime(
+            topic,
+            around,
+            RecordSerde(encode_transaction, _decode),
+            log_config,
+            partial(TransactionShard, config, outside),
+        )
 
     def partition_for(self, transactional_id: str) -> int:
         """The partition of __transaction_state that keeps the id."""
-        raise NotImplementedError
+        return self.runtime.partition_for(transactional_id)
 
     def find(
         self, transactional_id: str, on_complete: Callable[[BrokerRegistration | KafkaError], None]
     ) -> None:
         """The broker that coordinates the id; makes the topic on first use."""
-        raise NotImplementedError
+        self.runtime.find(transactional_id, on_complete)
 
     def shutdown(self) -> None:
         """Give everything up; requests that wait are answered NOT_COORDINATOR."""
-        raise NotImplementedError
+        self.runtime.shutdown()
+
+    # -- what the shards ask -----------------------------------------------------------------
+
+    def _transaction_version(self) -> int:
+        return self._metadata().features.get(TRANSACTION_VERSION, 0)
+
+    def _send_markers(
+        self, markers: TxnMarkers, decide: Callable[[TransactionShard], TransactionDecision]
+    ) -> None:
+        # Where the word comes too late (led elsewhere, or loading), the loader sends them again.
+        written = partial(self.runtime.write, markers.transactional_id, decide, _ignore)
+        if markers.partitions:
+            self._markers.send(markers, written)
+        else:
+            written()
+
+    # -- producers ---------------------------------------------------------------------------
 
     def init_producer_id(self, request: InitProducerIdRequest, on_complete: Reply) -> None:
         """An InitProducerIdResponse or a KafkaError. Without a transactional id: a fresh id."""
-        raise NotImplementedError
+        transactional_id = request.transactional_id
+        try:
+            given = _given_producer(request)
+            if transactional_id is None:
+                self.producer_ids.take(partial(_fresh_producer, on_complete))
+                return
+            timeout_ms = self._checked_timeout(transactional_id, request)
+        except KafkaError as error:
+            on_complete(error)
+            return
+        self._write(
+            transactional_id,
+            lambda shard: shard.init_producer_id(transactional_id, timeout_ms, given),
+            on_complete,
+        )
+
+    def _checked_timeout(self, transactional_id: str, request: InitProducerIdRequest) -> int:
+        """The transaction's timeout, ms; TX-22 in its order."""
+        _check_id(transactional_id)
+        config = self._config
+        if request.enable2_pc and not config.transaction_two_phase_commit_enable:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if request.keep_prepared_txn:  # as far as KIP-939 goes in 4.3
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        if request.enable2_pc:
+            return NEVER_MS
+        if not 0 < request.transaction_timeout_ms <= config.transaction_max_timeout_ms:
+            raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        return request.transaction_timeout_ms
+
+    def _write(
+        self,
+        transactional_id: str,
+        decide: Callable[[TransactionShard], TransactionDecision],
+        on_complete: Reply,
+    ) -> None:
+        """Write to the id's shard; if that takes a producer id and there is none, once there is."""
+
+        def ask_again(producer_id: int | KafkaError) -> None:
+            if isinstance(producer_id, KafkaError):
+                on_complete(producer_id)
+            else:
+                self.producer_ids.put_back(producer_id)
+                self.runtime.write(transactional_id, decide, on_complete)
+
+        def answered(result: object) -> None:
+            if isinstance(result, NoProducerId):
+                self.producer_ids.take(ask_again)
+            else:
+                on_complete(result)
+
+        self.runtime.write(transactional_id, decide, answered)
+
+    # -- one transaction ---------------------------------------------------------------------
 
     def add_partitions(
         self,
@@ -73,7 +206,17 @@ class TransactionCoordinator:
         version 2. One error code for all partitions: 0, INVALID_PRODUCER_ID_MAPPING,
         PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, or one of finding the coordinator.
         """
-        raise NotImplementedError
+        if not transactional_id:
+            on_complete(ErrorCode.INVALID_REQUEST)
+            return
+        producer = ProducerIdAndEpoch(producer_id, producer_epoch)
+        added = frozenset(TopicPartition(*partition) for partition in partitions)
+        version = BUMPS_EPOCHS if request_version >= _ADD_PARTITIONS_BUMPS_FROM else 0
+        self.runtime.write(
+            transactional_id,
+            lambda shard: shard.add_partitions(transactional_id, producer, added, version),
+            lambda result: on_complete(_code(result)),
+        )
 
     def verify_partitions(
         self,
@@ -86,20 +229,143 @@ class TransactionCoordinator:
         """Whether the partitions are part of the transaction: 0 or TRANSACTION_ABORTABLE for each,
         or one error for all.
         """
-        raise NotImplementedError
+
+        def answered(result: object) -> None:
+            if isinstance(result, KafkaError):
+                on_complete(dict.fromkeys(partitions, int(result.code)))
+            else:
+                on_complete(cast("Mapping[TopicPartition, int]", result))
+
+        if not transactional_id:
+            answered(KafkaError(ErrorCode.INVALID_REQUEST))
+            return
+        producer = ProducerIdAndEpoch(producer_id, producer_epoch)
+        self.runtime.read(
+            transactional_id,
+            lambda shard: shard.verify_partitions(transactional_id, producer, partitions),
+            answered,
+        )
 
     def end_txn(self, request: EndTxnRequest, request_version: int, on_complete: Reply) -> None:
         """Commit or abort: an EndTxnResponse once that is decided for good, or a KafkaError."""
-        raise NotImplementedError
+        transactional_id = request.transactional_id
+        if not transactional_id:
+            on_complete(KafkaError(ErrorCode.INVALID_REQUEST))
+            return
+        producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+        version = BUMPS_EPOCHS if request_version >= _END_TXN_BUMPS_FROM else 0
+        self._write(
+            transactional_id,
+            lambda shard: shard.end_txn(transactional_id, producer, request.committed, version),
+            on_complete,
+        )
+
+    # -- many transactions -------------------------------------------------------------------
 
     def describe(
         self,
         transactional_ids: Sequence[str],
-        on_complete: Callable[[list[DescribeTransactionsResponse.Transaction]], None],
+        on_complete: Callable[[list[TransactionDescription]], None],
     ) -> None:
         """Each id in the order asked; one that cannot be answered carries its error."""
-        raise NotImplementedError
+        gather = Gather(len(transactional_ids), on_complete)
+        for i, transactional_id in enumerate(transactional_ids):
+            put = partial(_put_description, gather, i, transactional_id)
+            if transactional_id:
+                look = partial(TransactionShard.describe, transactional_id=transactional_id)
+                self.runtime.read(transactional_id, look, put)
+            else:
+                put(KafkaError(ErrorCode.INVALID_REQUEST))
 
     def list_transactions(self, request: ListTransactionsRequest, on_complete: Reply) -> None:
-        """A ListTransactionsResponse of all partitions we lead, or a KafkaError."""
-        raise NotImplementedError
+        """A ListTransactionsResponse of all partitions we lead; or KafkaError
+        COORDINATOR_LOAD_IN_PROGRESS if one of them is not loaded yet, since a partial list would
+        look like a whole one, COORDINATOR_NOT_AVAILABLE after the shutdown,
+        INVALID_REGULAR_EXPRESSION.
+        """
+        if not self.runtime.is_running:
+            on_complete(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return
+        try:
+            is_wanted, unknown_states = wanted_transactions(request)
+        except KafkaError as error:
+            on_complete(error)
+            return
+
+        def joined(parts: list[list[ListedTransaction] | KafkaError]) -> None:
+            transactions: list[ListedTransaction] = []
+            for part in parts:
+                if not isinstance(part, KafkaError):
+                    transactions += part
+                elif part.code is not ErrorCode.NOT_COORDINATOR:
+                    on_complete(part)
+                    return
+            on_complete(
+                ListTransactionsResponse(
+                    error_code=0,
+                    unknown_state_filters=unknown_states,
+                    transaction_states=transactions,
+                )
+            )
+
+        shards = list(self.runtime.shards())
+        gather: Gather[list[ListedTransaction] | KafkaError] = Gather(len(shards), joined)
+        for i, shard in enumerate(shards):
+            shard.read(
+                lambda machine: machine.list_transactions(is_wanted),
+                cast("Reply", partial(gather.put, i)),
+            )
+
+
+def _decode(key: bytes, value: bytes | None) -> TransactionRecord | None:
+    record = decode_transaction(key, value)
+    if record is None:
+        logger.warning(
+            "unknown version of a transaction's record, it is skipped key=%s", key[:2].hex()
+        )
+    return record
+
+
+def _check_id(transactional_id: str) -> None:
+    if not transactional_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id cannot be empty")
+
+
+def _given_producer(request: InitProducerIdRequest) -> ProducerIdAndEpoch | None:
+    """Who the producer says it is (TX-21)."""
+    has_id = request.producer_id != NO_PRODUCER_ID
+    if has_id != (request.producer_epoch != NO_EPOCH):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "producer id and epoch belong together")
+    return ProducerIdAndEpoch(request.producer_id, request.producer_epoch) if has_id else None
+
+
+def _fresh_producer(on_complete: Reply, producer_id: int | KafkaError) -> None:
+    if isinstance(producer_id, KafkaError):
+        on_complete(producer_id)
+    else:
+        on_complete(InitProducerIdResponse(error_code=0, producer_id=producer_id, producer_epoch=0))
+
+
+def _code(result: object) -> int:
+    return int(result.code) if isinstance(result, KafkaError) else cast("int", result)
+
+
+def _put_description(
+    gather: Gather[TransactionDescription], i: int, transactional_id: str, result: object
+) -> None:
+    if isinstance(result, KafkaError):
+        result = TransactionDescription(
+            error_code=result.code,
+            transactional_id=transactional_id,
+            transaction_state="",
+            transaction_timeout_ms=0,
+            transaction_start_time_ms=0,
+            producer_id=0,
+            producer_epoch=0,
+            topics=[],
+        )
+    gather.put(i, cast("TransactionDescription", result))
+
+
+def _ignore(_: object) -> None:
+    """Nobody waits for this answer."""

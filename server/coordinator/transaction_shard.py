@@ -33,7 +33,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from server.coordinator.deadlines import Deadlines, Moment
-from server.coordinator.machine import Answer, Decision, Effect
+from server.coordinator.machine import Answer, Decision, Effect, Machine
 from server.coordinator.transaction_config import TransactionConfig
 from server.coordinator.transaction_markers import TxnMarkers
 from server.coordinator.transaction_records import TransactionRecord
@@ -87,7 +87,7 @@ class Outside(NamedTuple):
     """MarkerSender.forget."""
 
 
-class TransactionShard:
+class TransactionShard(Machine[TransactionRecord]):
     """The ids of one partition. Owner: its runtime shard, one call at a time.
 
     `partition` and `leader_epoch` are what it is made for; `moment` is set before each call.

@@ -17,11 +17,8 @@ handler says so, and it runs on a handler thread.
 Areas are imported at first use: a broker that nobody asks for its log directories never loads that
 code, and starts sooner.
 
-Gaps: the rest of Kafka's keys (transactions, ACLs, quotas, SCRAM, delegation tokens, KIP-848, share
+Gaps: the rest of Kafka's keys (ACLs, quotas, SCRAM, delegation tokens, KIP-848, share
 and streams groups) is neither served nor advertised; see README's ledger.
-
-`edges` and `transactions` know each other: the node keeps the `ProducerIds` that `transactions`
-makes out of it.
 """
 
 from __future__ import annotations
@@ -54,6 +51,9 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (21, "DeleteRecords", "offsets", 0, 2, _BLOCKS, "b", "DELETE TOPIC"),
     (22, "InitProducerId", "transactions", 0, 5, _SMALL, "b", "IDEMPOTENT_WRITE CLUSTER"),
     (23, "OffsetForLeaderEpoch", "offsets", 2, 4, _SMALL, "b", "DESCRIBE TOPIC"),
+    (24, "AddPartitionsToTxn", "transactions", 0, 5, _SMALL, "b", "WRITE TRANSACTIONAL_ID"),
+    (25, "AddOffsetsToTxn", "transactions", 0, 4, _SMALL, "b", "WRITE TRANSACTIONAL_ID"),
+    (26, "EndTxn", "transactions", 0, 5, _SMALL, "b", "WRITE TRANSACTIONAL_ID"),
     (27, "WriteTxnMarkers", "transaction_markers", 1, 2, _SMALL, "b", "CLUSTER_ACTION CLUSTER"),
     (32, "DescribeConfigs", "admin", 1, 4, _BLOCKS, "bc", "DESCRIBE_CONFIGS CLUSTER"),
     (33, "AlterConfigs", "admin", 0, 2, _BLOCKS, "bcf", "ALTER_CONFIGS CLUSTER"),
@@ -79,6 +79,8 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (62, "BrokerRegistration", "controller", 0, 4, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (63, "BrokerHeartbeat", "controller", 0, 2, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (64, "UnregisterBroker", "admin", 0, 0, _BLOCKS, "bcf", "ALTER CLUSTER"),
+    (65, "DescribeTransactions", "transactions", 0, 0, _BLOCKS, "b", "DESCRIBE TRANSACTIONAL_ID"),
+    (66, "ListTransactions", "transactions", 0, 2, _BLOCKS, "b", "DESCRIBE TRANSACTIONAL_ID"),
     (67, "AllocateProducerIds", "controller", 0, 0, _SMALL, "cf", "CLUSTER_ACTION CLUSTER"),
     (70, "ControllerRegistration", "controller", 0, 0, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (73, "AssignReplicasToDirs", "controller", 0, 0, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from server.config.kafka_config import KafkaConfig
     from server.coordinator.group_coordinator import GroupCoordinator
     from server.coordinator.runtime import Clock
+    from server.coordinator.transaction_coordinator import TransactionCoordinator
     from server.handlers.fetch_session import FetchSessionCache
-    from server.handlers.transactions import ProducerIds
     from server.network.request_channel import RequestContext
     from server.peers.controller_channel import ControllerChannel
 
@@ -66,10 +66,12 @@ class ClusterNode(QuorumNode, _Reachable, Protocol):
 
 
 class GroupsBroker(_Reachable, Protocol):
-    """For consumer groups."""
+    """For consumer groups, and for finding coordinators."""
 
     @property
     def group_coordinator(self) -> GroupCoordinator: ...
+    @property
+    def transaction_coordinator(self) -> TransactionCoordinator: ...
 
 
 class ReplicasBroker(AnyNode, Protocol):
@@ -100,9 +102,12 @@ class MarkersBroker(ReplicasBroker, Protocol):
 
 
 class TransactionsBroker(ReplicasBroker, Protocol):
-    """For producers' ids."""
+    """For producers and their transactions."""
 
-    producer_ids: ProducerIds | None
+    @property
+    def group_coordinator(self) -> GroupCoordinator: ...
+    @property
+    def transaction_coordinator(self) -> TransactionCoordinator: ...
 
 
 if TYPE_CHECKING:

@@ -62,11 +62,10 @@ _ALL_GROUP_OPERATIONS = Resource.GROUP.all_operations
 def find_coordinator(ctx: RequestContext[GroupsBroker], request: FindCoordinatorRequest) -> None:
     """Say which broker coordinates each key.
 
-    Behaviour: makes __consumer_offsets when it is first asked for, and answers when it is there.
-               Unknown key types, and share keys, which need share groups: INVALID_REQUEST.
+    Behaviour: makes the coordinator's topic when it is first asked for, and answers when it is
+               there. Unknown key types, and share keys, which need share groups: INVALID_REQUEST.
     Versions:  1 adds key types. 4 takes many keys. 6 adds share keys.
-    Gaps:      transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the only
-               code that every client takes as final.
+    Gaps:      -
     """
     batched = ctx.api_version >= _BATCHED_KEYS_VERSION
     keys = list(request.coordinator_keys) if batched else [request.key]
@@ -92,22 +91,13 @@ def find_coordinator(ctx: RequestContext[GroupsBroker], request: FindCoordinator
             "Callable[[BrokerRegistration | KafkaError], None]",
             partial(_put_coordinator, gather, i, ctx, key),
         )
-        refusal = _refuse_key(request.key_type)
-        if refusal is not None:
-            put(refusal)
-        else:
+        if request.key_type == _GROUP_KEY:
             _coordinator(ctx).find(key, put)
-
-
-def _refuse_key(key_type: int) -> KafkaError | None:
-    if key_type == _GROUP_KEY:
-        return None
-    if key_type == _TRANSACTION_KEY:
-        return KafkaError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "this broker does not serve transactions yet",
-        )
-    return KafkaError(ErrorCode.INVALID_REQUEST, f"no coordinator for keys of type {key_type}")
+        elif request.key_type == _TRANSACTION_KEY:
+            ctx.broker.transaction_coordinator.find(key, put)
+        else:
+            detail = f"no coordinator for keys of type {request.key_type}"
+            put(KafkaError(ErrorCode.INVALID_REQUEST, detail))
 
 
 def _put_coordinator(

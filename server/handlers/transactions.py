@@ -1,173 +1,276 @@
-"""InitProducerId and DescribeProducers; the transaction APIs themselves come later.
+"""InitProducerId, what clients ask of transactions, and what tools want to see of them.
 
-An idempotent producer needs an id that no other producer ever had. Ids come from the controller in
-blocks of 1,000 (AllocateProducerIds), whose ends are in the metadata log, so none is given twice,
-not even after a crash: what is left of a block is forgotten.
+What an older client does not know is told to it in the words of its time: PRODUCER_FENCED came
+late, and was INVALID_PRODUCER_EPOCH before. AddPartitionsToTxn has two sorts of callers: clients up
+to version 3, one transaction at a time, and brokers from version 4 on, for many at once.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
-from replication.controller.context import ControllerContext
-from replication.metadata.topic_names import absent_topic_error
+from replication.metadata.topic_names import (
+    GROUP_METADATA_TOPIC,
+    INTERNAL_TOPICS,
+    absent_topic_error,
+)
+from server.coordinator.group_coordinator import Gather
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     DescribeProducersRequest,
     DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
     InitProducerIdRequest,
-    InitProducerIdResponse,
+    ListTransactionsRequest,
 )
+from wire.primitives import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from server.handlers.edges import TransactionsBroker
     from server.network.request_channel import RequestContext
 
-_NO_ID = -1
-_PREFETCH_LEFT = 100
-"""The next block is asked for when so many ids are left (Kafka: 10% of a block)."""
+_INIT_KNOWS_FENCED = 4
+_OTHERS_KNOW_FENCED = 2
+_BATCHED_ADD_VERSION = 4
+_NOT_ATTEMPTED = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
 
 
-# ---- InitProducerId
+def _known_code(code: int, version: int, knows_fenced_from: int) -> int:
+    """The code as a client of this version knows it."""
+    if code == ErrorCode.PRODUCER_FENCED and version < knows_fenced_from:
+        return int(ErrorCode.INVALID_PRODUCER_EPOCH)
+    return code
+
+
+def _answer(
+    ctx: RequestContext[TransactionsBroker], request: Any, knows_fenced_from: int, result: object
+) -> None:
+    """A response, or an error with the response's other fields at their defaults."""
+    if isinstance(result, KafkaError):
+        code = _known_code(result.code, ctx.api_version, knows_fenced_from)
+        ctx.respond_error(request, code, result.detail or None)
+    else:
+        ctx.respond(cast("Any", result))
+
+
+# ---- producers
 
 
 def init_producer_id(
     ctx: RequestContext[TransactionsBroker], request: InitProducerIdRequest
 ) -> None:
-    """Give an idempotent producer its id.
+    """Give a producer its id and epoch.
 
-    Behaviour: any broker serves it. A producer that tells its id gets a new one, not another
-               epoch: without a transactional id the broker keeps nothing to bump (Kafka does the
-               same, TransactionCoordinator.handleInitProducerId).
+    Behaviour: with a transactional id, at its coordinator: fences who had the id, aborts what it
+               left open (CONCURRENT_TRANSACTIONS until that is done). Without, any broker serves
+               it; a producer that tells its id gets a new one, not another epoch: the broker keeps
+               nothing to bump (Kafka does the same, TransactionCoordinator.handleInitProducerId).
     Versions:  3 tells the current id and epoch, for recovery. 4 knows PRODUCER_FENCED.
-    Gaps:      a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the only
-               code that every client takes as final (FindCoordinator does the same).
+    Gaps:      -
     """
-    if request.transactional_id is not None:
-        raise KafkaError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "this broker does not serve transactions yet",
-        )
-    if (request.producer_id == _NO_ID) != (request.producer_epoch == _NO_ID):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "producer id and epoch belong together")
+    answer = partial(_answer, ctx, request, _INIT_KNOWS_FENCED)
+    ctx.broker.transaction_coordinator.init_producer_id(request, answer)
 
-    def answer(producer_id: int | KafkaError) -> None:
-        if isinstance(producer_id, KafkaError):
-            ctx.respond_error(request, producer_id.code)
+
+# ---- partitions and offsets of a transaction
+
+
+def add_partitions_to_txn(
+    ctx: RequestContext[TransactionsBroker], request: AddPartitionsToTxnRequest
+) -> None:
+    """Make partitions part of transactions, or say whether they are.
+
+    Behaviour: a partition that does not exist, or an internal topic a client names, and nothing is
+               added: the others are OPERATION_NOT_ATTEMPTED.
+    Versions:  0-3 from clients. 2 knows PRODUCER_FENCED. 4 from brokers, many transactions, verify
+               only; says that the producer has an epoch for each transaction. 5 the same.
+    Gaps:      -
+    """
+    if ctx.api_version >= _BATCHED_ADD_VERSION:
+        transactions = list(request.transactions)
+    else:
+        transactions = [_only_transaction(request)]
+
+    def answer(results: list[AddPartitionsToTxnResponse.Transaction]) -> None:
+        if ctx.api_version >= _BATCHED_ADD_VERSION:
+            ctx.respond(AddPartitionsToTxnResponse(results_by_transaction=results))
         else:
-            ctx.respond(
-                InitProducerIdResponse(error_code=0, producer_id=producer_id, producer_epoch=0)
-            )
+            topics = cast("Any", results[0].topic_results)
+            ctx.respond(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics))
 
-    _producer_ids(ctx.broker).take(answer)
-
-
-_creating = threading.Lock()
+    gather = Gather(len(transactions), answer)
+    for i, transaction in enumerate(transactions):
+        _add(ctx, transaction, partial(_put_results, gather, i, transaction.transactional_id))
 
 
-def _producer_ids(broker: TransactionsBroker) -> ProducerIds:
-    """The broker's producer ids; made when the first producer asks."""
-    ids: ProducerIds | None = getattr(broker, "producer_ids", None)
-    if ids is None:
-        with _creating:
-            ids = getattr(broker, "producer_ids", None)
-            if ids is None:
-                ids = broker.producer_ids = ProducerIds(broker)
-    return ids
+def _only_transaction(
+    request: AddPartitionsToTxnRequest,
+) -> AddPartitionsToTxnRequest.Transaction:
+    return AddPartitionsToTxnRequest.Transaction(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        verify_only=False,
+        topics=cast("Any", request.v3_and_below_topics),
+    )
 
 
-class ProducerIds:
-    """Deals out producer ids from blocks of the controller's (Kafka's RPCProducerIdManager).
+def _add(
+    ctx: RequestContext[TransactionsBroker],
+    transaction: AddPartitionsToTxnRequest.Transaction,
+    on_complete: Callable[[Mapping[TopicPartition, int]], None],
+) -> None:
+    """Add or verify one transaction's partitions; an error code for each."""
+    partitions = [
+        TopicPartition(topic.name, index)
+        for topic in transaction.topics
+        for index in topic.partitions
+    ]
+    refused = _refused(ctx, partitions)
+    if refused:
+        on_complete({partition: refused.get(partition, _NOT_ATTEMPTED) for partition in partitions})
+        return
+    coordinator, version = ctx.broker.transaction_coordinator, ctx.api_version
+    who = transaction.transactional_id, transaction.producer_id, transaction.producer_epoch
+    if transaction.verify_only:
+        coordinator.verify_partitions(*who, partitions, on_complete)
+        return
 
-    `take` answers at once while a block lasts; the next one is asked for before it is needed.
-    A failed allocation answers COORDINATOR_LOAD_IN_PROGRESS, which every client retries.
-    Lock: `_lock` around the block and who waits; held while nothing is called.
+    def added(code: int) -> None:
+        known = _known_code(code, version, _OTHERS_KNOW_FENCED)
+        on_complete(dict.fromkeys(partitions, known))
+
+    coordinator.add_partitions(*who, partitions, version, added)
+
+
+def _refused(
+    ctx: RequestContext[TransactionsBroker], partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Partitions that cannot be in a transaction, and why."""
+    is_client = ctx.api_version < _BATCHED_ADD_VERSION
+    image = ctx.broker.metadata
+    refused: dict[TopicPartition, int] = {}
+    for partition in partitions:
+        if is_client and partition.topic in INTERNAL_TOPICS:
+            refused[partition] = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        elif image.partition(*partition) is None:
+            refused[partition] = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return refused
+
+
+def _put_results(
+    gather: Gather[AddPartitionsToTxnResponse.Transaction],
+    i: int,
+    transactional_id: str,
+    codes: Mapping[TopicPartition, int],
+) -> None:
+    make = AddPartitionsToTxnResponse.Transaction
+    topics: dict[str, list[AddPartitionsToTxnResponse.Transaction.Topic.Partition]] = {}
+    for (name, index), code in codes.items():
+        result = make.Topic.Partition(partition_index=index, partition_error_code=code)
+        topics.setdefault(name, []).append(result)
+    gather.put(
+        i,
+        make(
+            transactional_id=transactional_id,
+            topic_results=[
+                make.Topic(name=name, results_by_partition=results)
+                for name, results in topics.items()
+            ],
+        ),
+    )
+
+
+def add_offsets_to_txn(
+    ctx: RequestContext[TransactionsBroker], request: AddOffsetsToTxnRequest
+) -> None:
+    """Make a group's offsets part of a transaction.
+
+    Behaviour: adds the partition of __consumer_offsets that keeps the group.
+    Versions:  2 knows PRODUCER_FENCED. No version speaks of an epoch for each transaction: such
+               producers leave this to TxnOffsetCommit.
+    Gaps:      -
+    """
+    broker, version = ctx.broker, ctx.api_version
+    index = broker.group_coordinator.partition_for(request.group_id)
+
+    def answer(code: int) -> None:
+        known = _known_code(code, version, _OTHERS_KNOW_FENCED)
+        ctx.respond(AddOffsetsToTxnResponse(error_code=known))
+
+    broker.transaction_coordinator.add_partitions(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        [TopicPartition(GROUP_METADATA_TOPIC, index)],
+        _BATCHED_ADD_VERSION - 1,
+        answer,
+    )
+
+
+# ---- the end of a transaction
+
+
+def end_txn(ctx: RequestContext[TransactionsBroker], request: EndTxnRequest) -> None:
+    """Commit or abort.
+
+    Behaviour: answered when the outcome is decided for good; the markers follow.
+    Versions:  2 knows PRODUCER_FENCED. 5 gives each transaction its epoch, and answers with the
+               producer id and epoch of the next one.
+    Gaps:      -
+    """
+    answer = partial(_answer, ctx, request, _OTHERS_KNOW_FENCED)
+    ctx.broker.transaction_coordinator.end_txn(request, ctx.api_version, answer)
+
+
+# ---- what tools ask
+
+
+def describe_transactions(
+    ctx: RequestContext[TransactionsBroker], request: DescribeTransactionsRequest
+) -> None:
+    """Show transactions by their id; ids fail alone.
+
+    Behaviour: an id nobody has: TRANSACTIONAL_ID_NOT_FOUND.
+    Versions:  one.
+    Gaps:      while markers are under way, partitions that have theirs are still listed.
     """
 
-    def __init__(self, broker: TransactionsBroker) -> None:
-        self._broker = broker
-        self._lock = threading.Lock()
-        self._next = 0
-        self._left = 0
-        self._blocks: deque[tuple[int, int]] = deque()
-        self._is_asking = False
-        self._waiting: deque[Callable[[int | KafkaError], None]] = deque()
+    def answer(found: list[DescribeTransactionsResponse.Transaction]) -> None:
+        ctx.respond(DescribeTransactionsResponse(transaction_states=found))
 
-    def take(self, answer: Callable[[int | KafkaError], None]) -> None:
-        """Call `answer` with a fresh id: now, or when the controller gave a block."""
-        with self._lock:
-            producer_id = self._take_one()
-            if producer_id is None:
-                self._waiting.append(answer)
-            ask = not self._is_asking and self._left <= _PREFETCH_LEFT and not self._blocks
-            self._is_asking |= ask
-        if producer_id is not None:
-            answer(producer_id)
-        if ask:
-            self._ask()
-
-    def _take_one(self) -> int | None:
-        if not self._left:
-            if not self._blocks:
-                return None
-            self._next, self._left = self._blocks.popleft()
-        producer_id = self._next
-        self._next += 1
-        self._left -= 1
-        return producer_id
-
-    def _ask(self) -> None:
-        from wire.messages.quorum import AllocateProducerIdsRequest
-
-        broker = self._broker
-        registration = broker.metadata.brokers.get(broker.node_id)
-        broker.controller.submit(
-            AllocateProducerIdsRequest(
-                broker_id=broker.node_id,
-                broker_epoch=-1 if registration is None else registration.broker_epoch,
-            ),
-            self._given,
-            context=ControllerContext(),
-        )
-
-    def _given(self, response: Any) -> None:
-        """The controller answered: serve who waits, or tell them to try again."""
-        answers: list[tuple[Callable[[int | KafkaError], None], int | KafkaError]] = []
-        with self._lock:
-            self._is_asking = False
-            failed = isinstance(response, KafkaError) or response.error_code
-            if not failed:
-                self._blocks.append((response.producer_id_start, response.producer_id_len))
-            while self._waiting:
-                producer_id = self._take_one()
-                if producer_id is None and not failed:
-                    break
-                waiting = self._waiting.popleft()
-                refusal = KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-                answers.append((waiting, refusal if producer_id is None else producer_id))
-            ask_again = bool(self._waiting)
-            self._is_asking |= ask_again
-        for answer, value in answers:
-            answer(value)
-        if ask_again:
-            self._ask()
+    ctx.broker.transaction_coordinator.describe(request.transactional_ids, answer)
 
 
-# ---- DescribeProducers
+def list_transactions(
+    ctx: RequestContext[TransactionsBroker], request: ListTransactionsRequest
+) -> None:
+    """Show the ids this broker coordinates.
+
+    Behaviour: see coordinator.transaction_filters.
+    Versions:  1 filters by duration. 2 by a pattern of the id.
+    Gaps:      -
+    """
+    answer = partial(_answer, ctx, request, _OTHERS_KNOW_FENCED)
+    ctx.broker.transaction_coordinator.list_transactions(request, answer)
 
 
 def describe_producers(
     ctx: RequestContext[TransactionsBroker], request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    """Show the idempotent producers that partitions remember.
+    """Show the producers that partitions remember.
 
     Behaviour: partitions fail alone.
     Versions:  all alike.
-    Gaps:      no transactions, so coordinator epoch and start offset are those of old logs.
+    Gaps:      -
     """
     topics = []
     for topic in request.topics:

@@ -41,6 +41,7 @@ class Resource(IntEnum):
     TOPIC = 2
     GROUP = 3
     CLUSTER = 4
+    TRANSACTIONAL_ID = 5
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -64,6 +65,7 @@ _OPERATIONS = {
         Operation.CREATE, Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION,
         *_CONFIGS, Operation.IDEMPOTENT_WRITE,
     ),
+    Resource.TRANSACTIONAL_ID: (Operation.DESCRIBE, Operation.WRITE),
 }  # fmt: skip
 
 

@@ -2,8 +2,8 @@
 
 Why generic: APIs fail in three ways (one top-level code; a code for each topic, group or resource;
 a code for each partition), and clients need every topic and partition they asked about in the
-answer (protocol.md rule 21). So the response is built by walking its schema: every `error_code`
-gets the code, arrays that hold one are filled from the request's array they answer, what names an
+answer (protocol.md rule 21). So the response is built by walking its schema: every error code gets
+the code, arrays that hold one are filled from the request's array they answer, what names an
 element is copied, and everything else is Kafka's "unknown" value: a result that happens to be
 called like a field of the request (`high_watermark`) is no result.
 """
@@ -17,6 +17,7 @@ from wire.schema import RESPONSES, Field, Request, Response, Struct
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_ERROR_CODES = frozenset({"error_code", "partition_error_code"})
 # Which array of the request an array of the response answers, where the names differ.
 _ANSWERS: dict[str, tuple[str, ...]] = {
     "responses": ("topic_data", "topics", "topic_names", "resources"),
@@ -26,6 +27,9 @@ _ANSWERS: dict[str, tuple[str, ...]] = {
     "coordinators": ("coordinator_keys",),
     "replica_election_results": ("topic_partitions",),
     "partition_result": ("partitions",),
+    "results_by_topic_v3_and_below": ("v3_and_below_topics",),
+    "results_by_partition": ("partitions",),
+    "transaction_states": ("transactional_ids",),
 }
 # What names an element (or the fetch session): the only values of a request that an error repeats.
 # Where request and response call the same differently, the group has both.
@@ -36,6 +40,7 @@ _KEYS: tuple[frozenset[str], ...] = (
     frozenset({"resource_name"}),
     frozenset({"resource_type"}),
     frozenset({"group_id"}),
+    frozenset({"transactional_id"}),
     frozenset({"key"}),
     frozenset({"id"}),
     frozenset({"session_id"}),
@@ -71,7 +76,7 @@ def _failed(
 ) -> Struct:
     values: dict[str, Any] = {}
     for field in struct.schema:
-        if field.name == "error_code":
+        if field.name in _ERROR_CODES:
             values[field.name] = int(code)
         elif field.name == "error_message":
             values[field.name] = message if field.nullable is not None else message or ""
@@ -87,7 +92,7 @@ def _failed(
 
 def _holds_error(struct: type[Struct]) -> bool:
     return any(
-        field.name == "error_code" or (field.struct is not None and _holds_error(field.struct))
+        field.name in _ERROR_CODES or (field.struct is not None and _holds_error(field.struct))
         for field in struct.schema
     )
 

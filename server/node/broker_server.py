@@ -21,6 +21,7 @@ from server.config.kafka_config import catalogue
 from server.config.schema import BROKER
 from server.coordinator.group_coordinator import GroupCoordinator
 from server.coordinator.runtime import Surroundings
+from server.coordinator.transaction_coordinator import TransactionCoordinator
 from server.handlers import BROKER_APIS
 from server.handlers.fetch_session import FetchSessionCache
 from server.handlers.transaction_markers import write_markers
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
         MarkersBroker,
         TransactionsBroker,
     )
-    from server.handlers.transactions import ProducerIds
     from server.network.request_channel import RequestContext
     from server.node.replica_publisher import ReplicaPublisher
     from server.peers.controller_channel import ControllerChannel
@@ -62,6 +62,7 @@ class BrokerServer(NodePart):
     log_manager: LogManager
     replica_manager: ReplicaManager
     group_coordinator: GroupCoordinator
+    transaction_coordinator: TransactionCoordinator
     transaction_verification: TransactionVerification
 
     def __init__(self, shared: SharedServer) -> None:
@@ -78,8 +79,6 @@ class BrokerServer(NodePart):
             self.config, self.listeners.broker
         )
         """Names of the listeners on which compressed batches are decompressed to be checked."""
-        self.producer_ids: ProducerIds | None = None
-        """Made when the first producer asks."""
         self.fetch_sessions = FetchSessionCache(
             self.config.get_int("max.incremental.fetch.session.cache.slots")
         )
@@ -221,6 +220,10 @@ class BrokerServer(NodePart):
             self.timer,
             self.config.get_int("request.timeout.ms"),
         )
+        self.transaction_coordinator = TransactionCoordinator(
+            settings.transactions(self.config), around, self.transaction_markers
+        )
+        self.shared.stop.then("transaction coordinator", self.transaction_coordinator.shutdown)
 
     def _transaction_peers(self) -> PeerClient | None:
         """How transactions speak to other brokers. On a thread of its own: what follows from an

@@ -141,13 +141,14 @@ class TransactionMarkerChannel:
             self._transactions[markers.producer_id] = transaction
         self._place(transaction, markers.partitions)
 
-    def forget(self, coordinator_partition: int) -> None:
+    def forget(self, coordinator_partition: int, coordinator_epoch: int) -> None:
         """See MarkerSender. What waits goes with the next look at it, what is under way arrives."""
         with self._lock:
             self._transactions = {
                 producer_id: transaction
                 for producer_id, transaction in self._transactions.items()
                 if transaction.markers.coordinator_partition != coordinator_partition
+                or transaction.markers.coordinator_epoch > coordinator_epoch
             }
 
     def leaders_changed(self) -> None:

@@ -18,6 +18,7 @@ from replication.metadata.image import (
     TopicImage,
 )
 from replication.partition.requests import AppendResult, FetchResult
+from server.coordinator.runtime import Surroundings
 from server.handlers import apis_of
 from server.handlers.fetch_session import FetchSessionCache
 from server.network.connection import Connection, ConnectionLimits
@@ -108,6 +109,7 @@ class FakeReplicaManager:
         self.end_offsets: dict[tuple[str, int], tuple[int, int, int]] = {}
         self.deleted: dict[Any, int] = {}
         self.producers: dict[tuple[str, int], list[Any]] = {}
+        self.on_partition_leadership: list[Any] = []
 
     def must_open_records(self, key, records, opens_compressed):
         self.must_open.append((key, bytes(records), opens_compressed))
@@ -237,6 +239,19 @@ class FakeBroker:
 
     def topic_config(self, topic):
         return self.topic_configs.get(topic) or LogConfig.from_values({})
+
+
+def surroundings(broker: Any) -> Surroundings:
+    """What a fake broker's coordinators stand on."""
+    return Surroundings(
+        node_id=broker.node_id,
+        metadata=lambda: broker.metadata,
+        replica_manager=broker.replica_manager,
+        controller=broker.controller,
+        timer=broker.timer,
+        clock=SimpleNamespace(now_ms=lambda: 1_000, wall_ms=lambda: 1_700_000_000_000),
+        run_on_loader=lambda _, job: job(),
+    )
 
 
 class FakeProcessor:

@@ -1,4 +1,4 @@
-"""A broker of one with a group coordinator on real logs; metadata and time by hand."""
+"""A broker of one with its coordinators on real logs; metadata, markers and time by hand."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ from replication.replicas.replica_manager import ReplicaManager, ReplicaManagerC
 from replication.replicas.timer import Timer
 from server.coordinator.group_coordinator import GroupCoordinator
 from server.coordinator.runtime import Surroundings
+from server.coordinator.transaction_config import TransactionConfig
+from server.coordinator.transaction_coordinator import TransactionCoordinator
+from server.coordinator.transaction_markers import TxnMarkers
 from storage.config import LogConfig
 from storage.directories.log_manager import LogManager
 from tests.server.coordinator.group_support import Answer, config
 from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
 from wire.messages.groups import OffsetCommitRequest, OffsetFetchRequest
+from wire.messages.quorum import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 
 class ManualClock:
@@ -37,18 +41,51 @@ class ManualClock:
         return 1_700_000_000_000 + self.ms
 
 
+class Markers:
+    """Keeps the markers of transactions until the test says that they are written."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[TxnMarkers, Callable[[], None]]] = []
+
+    def send(self, markers: TxnMarkers, on_done: Callable[[], None]) -> None:
+        self.sent.append((markers, on_done))
+
+    def forget(self, coordinator_partition: int, coordinator_epoch: int) -> None:
+        self.sent = [
+            (markers, on_done)
+            for markers, on_done in self.sent
+            if markers.coordinator_partition != coordinator_partition
+            or markers.coordinator_epoch > coordinator_epoch
+        ]
+
+    def written(self) -> TxnMarkers:
+        """The oldest are in all partitions."""
+        markers, on_done = self.sent.pop(0)
+        on_done()
+        return markers
+
+
 class Controller:
-    """Creates topics when the test lets it."""
+    """Creates topics when the test lets it, and gives producer ids."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.requests: list[tuple[CreateTopicsRequest, Callable[[object], None]]] = []
         self.is_slow = False
         self.error = 0
+        self.next_producer_id = 1_000
 
     def submit(
         self, request: Any, on_complete: Callable[[object], None], *, context: object
     ) -> None:
+        if isinstance(request, AllocateProducerIdsRequest):
+            start, self.next_producer_id = self.next_producer_id, self.next_producer_id + 1_000
+            on_complete(
+                AllocateProducerIdsResponse(
+                    error_code=0, producer_id_start=start, producer_id_len=1_000
+                )
+            )
+            return
         self.requests.append((request, on_complete))
         if not self.is_slow:
             self.run()
@@ -72,7 +109,9 @@ class Node:
         self.clock = ManualClock()
         self.timer = Timer(self.clock)
         broker = BrokerRegistration(1, 70, bytes(16), {}, fenced=False)
-        self.image: MetadataImage = replace(EMPTY_IMAGE, offset=0, brokers={1: broker})
+        self.image: MetadataImage = replace(
+            EMPTY_IMAGE, offset=0, brokers={1: broker}, features={"transaction.version": 2}
+        )
         self.controller = Controller(self)
         self.config = config(
             **{
@@ -81,6 +120,8 @@ class Node:
                 **changes,
             }
         )
+        self.transaction_config = TransactionConfig(transaction_state_log_num_partitions=3)
+        self.markers = Markers()
         self.start()
 
     def start(self) -> None:
@@ -108,11 +149,13 @@ class Node:
         )
         ids = iter(range(10_000))
         self.groups = GroupCoordinator(self.config, around, lambda: f"id{next(ids)}")
+        self.transactions = TransactionCoordinator(self.transaction_config, around, self.markers)
         for name in self.image.topics_by_name:
             self._publish(name)
 
     def restart(self) -> None:
         self.groups.shutdown()
+        self.transactions.shutdown()
         self.replica_manager.shutdown()
         self.logs.shutdown(70)
         self.start()

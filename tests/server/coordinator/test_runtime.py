@@ -183,7 +183,9 @@ class World:
             lambda _, job: self.jobs.append(job),
             HELD_MS,
         )
-        self.shard: Shard[Counter, int] = Shard("test-0", self.log, Counter, services)
+        self.shard: Shard[Counter, int] = Shard(
+            "test-0", self.log, lambda _, moment: Counter(moment), services
+        )
 
     def _add_timer(self, delay_ms: int, fn: Callable[[], None]) -> Alarm:
         entry = (self.ms + delay_ms, fn)
@@ -522,14 +524,14 @@ def test_an_effect_is_not_done_by_who_lost_the_leadership_but_told_again_after_l
         def replay(self, record: int) -> None:
             Counter.replay(self, record)
 
-    world.shard._new_machine = Transactions
+    world.shard._new_machine = lambda _, moment: Transactions(moment)
     world.active()
     world.log.replicates = True
     world.add(1)
     world.shard.resigned()
     world.log.commit()
     assert not done, "whoever leads now does it"
-    world.shard._new_machine = Loading
+    world.shard._new_machine = lambda _, moment: Loading(moment)
     world.log.committed = 0
     world.shard.elected(2)
     world.run_jobs()
@@ -653,7 +655,7 @@ def test_loading_is_a_matter_of_the_loaders_thread_alone() -> None:
     loader = BackgroundScheduler(SystemClock(), "loader")
     loader.start()
     world.log.read = records  # type: ignore[method-assign]
-    world.shard._new_machine = Told
+    world.shard._new_machine = lambda _, moment: Told(moment)
     world.shard._services = world.shard._services._replace(
         run_on_loader=lambda name, job: loader.schedule_once(name, 0, job)
     )

@@ -47,6 +47,10 @@ class Broker:
         return self.node.groups
 
     @property
+    def transaction_coordinator(self) -> Any:
+        return self.node.transactions
+
+    @property
     def metadata(self) -> Any:
         return self.node.image
 

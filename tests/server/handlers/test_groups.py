@@ -54,8 +54,6 @@ def test_find_coordinator_names_the_dialled_address(clients: Clientele, version:
 @pytest.mark.parametrize(
     ("version", "key_type", "error"),
     [
-        (1, 1, E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-        (6, 1, E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
         (5, 2, E.INVALID_REQUEST),
         (6, 2, E.INVALID_REQUEST),
         (2, 9, E.INVALID_REQUEST),

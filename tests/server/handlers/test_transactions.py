@@ -1,14 +1,14 @@
-"""Producer ids are given once in a lifetime; transactions are refused clearly."""
+"""What producers and tools are told of ids and transactions."""
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
-from server.handlers.transactions import ProducerIds
+from server.coordinator.transaction_config import TransactionConfig
+from server.coordinator.transaction_coordinator import TransactionCoordinator
 from storage.log.producer_snapshot import ProducerStateEntry
-from tests.server.handler_support import Asked, FakeBroker, image_of, topic_image
+from tests.server.coordinator.group_node import Markers
+from tests.server.handler_support import Asked, FakeBroker, image_of, surroundings, topic_image
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.quorum import AllocateProducerIdsResponse
 from wire.messages.transactions import DescribeProducersRequest, InitProducerIdRequest
@@ -28,7 +28,11 @@ def block(start, length=1000):
 
 @pytest.fixture
 def asked():
-    return Asked(FakeBroker(image_of(topic_image("t"))))
+    broker = FakeBroker(image_of(topic_image("t")))
+    broker.transaction_coordinator = TransactionCoordinator(
+        TransactionConfig(), surroundings(broker), Markers()
+    )
+    return Asked(broker)
 
 
 @pytest.mark.parametrize("version", range(6))
@@ -40,14 +44,6 @@ def test_an_idempotent_producer_gets_an_id_when_the_controller_gave_a_block(aske
     answer = asked.received(init(), version)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, 5000, 0)
     assert asked.ask(init(), version).producer_id == 5001
-    assert not asked.broker.controller.submitted
-
-
-@pytest.mark.parametrize("version", range(6))
-def test_a_transactional_id_is_refused_at_once(asked, version):
-    answer = asked.ask(init("orders"), version)
-    assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert answer.producer_id == -1
     assert not asked.broker.controller.submitted
 
 
@@ -69,55 +65,6 @@ def test_a_failed_allocation_is_answered_retriably_and_tried_again(asked):
     assert asked.ask(init(), 4) is None
     asked.broker.controller.submitted.popleft()[1](block(0))
     assert asked.received(init(), 4).producer_id == 0
-
-
-def test_the_next_block_is_asked_for_before_it_is_needed():
-    broker = FakeBroker(image_of())
-    ids = ProducerIds(broker)
-    given = []
-    ids.take(given.append)
-    broker.controller.submitted.popleft()[1](block(0, 200))
-    for _ in range(100):
-        ids.take(given.append)
-    assert len(broker.controller.submitted) == 1
-    for _ in range(99):
-        ids.take(given.append)
-    assert given == list(range(200))
-    ids.take(given.append)
-    assert len(given) == 200, "this one waits"
-    broker.controller.submitted.popleft()[1](block(5000, 200))
-    assert given[200:] == [5000]
-    assert not broker.controller.submitted
-
-
-def test_a_block_smaller_than_the_queue_is_followed_by_another():
-    broker = FakeBroker(image_of())
-    ids = ProducerIds(broker)
-    given = []
-    for _ in range(5):
-        ids.take(given.append)
-    assert len(broker.controller.submitted) == 1
-    broker.controller.submitted.popleft()[1](block(10, 3))
-    assert given == [10, 11, 12]
-    broker.controller.submitted.popleft()[1](block(20, 3))
-    assert given == [10, 11, 12, 20, 21]
-
-
-def test_ids_are_unique_over_threads():
-    broker = FakeBroker(image_of())
-    starts = iter(range(0, 10**9, 1000))
-    broker.controller.submit = lambda request, done, *, context: done(block(next(starts)))
-    ids = ProducerIds(broker)
-    given = []
-    threads = [
-        threading.Thread(target=lambda: [ids.take(given.append) for _ in range(2_000)])
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(given) == len(set(given)) == 8_000
 
 
 def test_active_producers_are_described(asked):

@@ -96,7 +96,7 @@ def codes_in(value):
     found = []
     for field in type(value).schema:
         item = getattr(value, field.name)
-        if field.name == "error_code":
+        if field.name in ("error_code", "partition_error_code"):
             found.append(item)
         elif field.kind == "[]struct":
             for element in item or ():
@@ -124,6 +124,7 @@ def test_every_api_can_say_an_error_in_every_version(key):
 ECHOED = {
     "name", "topic", "topic_name", "topic_id", "partition_index", "partition", "index",
     "partition_id", "resource_name", "resource_type", "group_id", "key", "id", "session_id",
+    "transactional_id",
 }  # fmt: skip
 """What Kafka's getErrorResponse repeats: names and ids of what failed."""
 
