@@ -28,7 +28,8 @@ from server.coordinator.offsets import (
     validate_offset_delete,
     validate_transactional_commit,
 )
-from server.coordinator.records import CoordinatorRecord, Records
+from server.coordinator.records import CoordinatorRecord
+from server.coordinator.sweeps import SWEEP_STEP_MS, one_step
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import (
     DeleteGroupsResponse,
@@ -54,15 +55,6 @@ if TYPE_CHECKING:
     from storage.log.append_source import Verification
 
 GROUP_TYPE = "classic"
-SWEEP_RECORDS_MAX = 1_000
-"""Tombstones of one sweep step: they are one batch, which has a size limit."""
-
-SWEEP_CHARACTERS_MAX = 100_000
-"""Characters of their keys, whose names may be long."""
-
-SWEEP_STEP_MS = 50
-"""Pause between two steps, so that others get their turn."""
-
 _MINUTE_MS = 60_000
 _DESCRIBE_NOT_FOUND_VERSION = 6
 _SWEEP = "sweep"
@@ -183,7 +175,7 @@ class GroupShard(Machine[CoordinatorRecord]):
         return self._drop_topics(frozenset(names))
 
     def _drop_topics(self, names: frozenset[str]) -> GroupDecision:
-        records, is_whole = _one_step(self.offsets.tombstones_of_topics(names))
+        records, is_whole = one_step(self.offsets.tombstones_of_topics(names), _characters)
         if is_whole:
             return Decision(records)
         again = partial(self._drop_topics, names)
@@ -273,7 +265,7 @@ class GroupShard(Machine[CoordinatorRecord]):
         """Tombstones for expired offsets and for empty groups without offsets; a long list goes
         in several steps.
         """
-        records, is_whole = _one_step(self._expired())
+        records, is_whole = one_step(self._expired(), _characters)
         delay_ms = self._sweep_interval_ms if is_whole else SWEEP_STEP_MS
         return Decision(records, change=partial(self._schedule_sweep, delay_ms))
 
@@ -302,17 +294,9 @@ class GroupShard(Machine[CoordinatorRecord]):
         return tuple(groups), tuple(offsets)
 
 
-def _one_step(tombstones: Iterator[CoordinatorRecord]) -> tuple[Records, bool]:
-    """As many as go into one batch, and whether these are all."""
-    records: Records = []
-    size = 0
-    for record in tombstones:
-        key = record.key
-        size += len(key.group) + (len(key.topic) if isinstance(key, OffsetCommitKey) else 0)
-        records.append(record)
-        if len(records) == SWEEP_RECORDS_MAX or size > SWEEP_CHARACTERS_MAX:
-            return records, False
-    return records, True
+def _characters(record: CoordinatorRecord) -> int:
+    key = record.key
+    return len(key.group) + (len(key.topic) if isinstance(key, OffsetCommitKey) else 0)
 
 
 def _may_go(group: ClassicGroup) -> bool:

@@ -39,8 +39,6 @@ from server.coordinator.transaction_shard import (
 from server.coordinator.transaction_state import (
     BUMPS_EPOCHS,
     NEVER_MS,
-    NO_EPOCH,
-    NO_PRODUCER_ID,
     ProducerIdAndEpoch,
 )
 from wire.errors import ErrorCode, KafkaError
@@ -51,7 +49,7 @@ from wire.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from wire.primitives import TopicPartition
+from wire.primitives import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 
 if TYPE_CHECKING:
     from replication.metadata.image import BrokerRegistration
@@ -334,7 +332,7 @@ def _check_id(transactional_id: str) -> None:
 def _given_producer(request: InitProducerIdRequest) -> ProducerIdAndEpoch | None:
     """Who the producer says it is (TX-21)."""
     has_id = request.producer_id != NO_PRODUCER_ID
-    if has_id != (request.producer_epoch != NO_EPOCH):
+    if has_id != (request.producer_epoch != NO_PRODUCER_EPOCH):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "producer id and epoch belong together")
     return ProducerIdAndEpoch(request.producer_id, request.producer_epoch) if has_id else None
 

@@ -28,19 +28,19 @@ Kafka: TransactionCoordinator, TransactionStateManager (4.3.1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from server.coordinator.deadlines import Deadlines, Moment
 from server.coordinator.machine import Answer, Decision, Effect, Machine
+from server.coordinator.sweeps import SWEEP_STEP_MS, one_step
 from server.coordinator.transaction_config import TransactionConfig
 from server.coordinator.transaction_markers import TxnMarkers
 from server.coordinator.transaction_records import TransactionRecord
 from server.coordinator.transaction_state import (
     BUMPS_EPOCHS,
     EPOCH_MAX,
-    NO_PRODUCER_ID,
     ProducerIdAndEpoch,
     TransactionMetadata,
     TransactionState,
@@ -52,20 +52,11 @@ from wire.messages.transactions import (
     InitProducerIdResponse,
     ListTransactionsResponse,
 )
-from wire.primitives import TopicPartition
+from wire.primitives import NO_PRODUCER_ID, TopicPartition
 
 TransactionDecision: TypeAlias = Decision[TransactionRecord]
 TransactionDescription: TypeAlias = DescribeTransactionsResponse.Transaction
 ListedTransaction: TypeAlias = ListTransactionsResponse.Transaction
-
-SWEEP_RECORDS_MAX = 1_000
-"""Tombstones of one sweep step: they are one batch, which has a size limit."""
-
-SWEEP_CHARACTERS_MAX = 100_000
-"""Characters of their keys, which may be long."""
-
-SWEEP_STEP_MS = 50
-"""Pause between two steps, so that others get their turn."""
 
 _FLEXIBLE_RECORDS = 1
 """The first transaction.version that writes version 1 of the records."""
@@ -362,22 +353,16 @@ class TransactionShard(Machine[TransactionRecord]):
 
     def _sweep_expired(self) -> TransactionDecision:
         """Forget ids that nobody used for long (TX-72); a long list goes in several steps."""
+        tombstones, is_whole = one_step(self._expired(), _characters)
         interval_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms
-        tombstones: list[TransactionRecord] = []
-        size = 0
-        for transactional_id in self._expired():
-            if len(tombstones) == SWEEP_RECORDS_MAX or size > SWEEP_CHARACTERS_MAX:
-                interval_ms = SWEEP_STEP_MS
-                break
-            tombstones.append(TransactionRecord(transactional_id, None))
-            size += len(transactional_id)
-        return Decision(tombstones, change=partial(self._watch_expiry, interval_ms))
+        again = partial(self._watch_expiry, interval_ms if is_whole else SWEEP_STEP_MS)
+        return Decision(tombstones, change=again)
 
-    def _expired(self) -> Iterable[str]:
+    def _expired(self) -> Iterator[TransactionRecord]:
         before_ms = self.moment.wall_ms - self._config.transactional_id_expiration_ms
         for transactional_id, metadata in self.transactions.items():
             if metadata.is_settled and metadata.last_update_ms <= before_ms:
-                yield transactional_id
+                yield TransactionRecord(transactional_id, None)
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -417,6 +402,10 @@ class TransactionShard(Machine[TransactionRecord]):
             for transactional_id, metadata in self.transactions.items()
             if is_wanted(transactional_id, metadata, now_ms)
         ]
+
+
+def _characters(record: TransactionRecord) -> int:
+    return len(record.transactional_id)
 
 
 def _check_producer(metadata: TransactionMetadata, producer: ProducerIdAndEpoch) -> None:

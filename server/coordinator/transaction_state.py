@@ -21,11 +21,13 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
-from wire.primitives import TopicPartition
+from wire.primitives import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    TopicPartition,
+)
 
-NO_PRODUCER_ID = -1
-NO_EPOCH = -1
-NO_TIME = -1
 EPOCH_MAX = 2**15 - 1
 NEVER_MS = 2**31 - 1
 """The timeout of a transaction that has none (two-phase commit)."""
@@ -88,7 +90,7 @@ class TransactionMetadata(NamedTuple):
     state: TransactionState
     partitions: frozenset[TopicPartition]
     start_ms: int
-    """When the first partition was added; NO_TIME in Empty."""
+    """When the first partition was added; NO_TIMESTAMP in Empty."""
     last_update_ms: int
     previous_producer_id: int
     """The producer id before the last step; differs from `producer_id` right after a change."""
@@ -96,7 +98,7 @@ class TransactionMetadata(NamedTuple):
     """From Prepare to Complete of a transaction that used the last epoch up."""
     client_version: int = 0
     """2 if the last step was a version 2 producer's (or the server's, working so), else 0."""
-    last_producer_epoch: int = NO_EPOCH
+    last_producer_epoch: int = NO_PRODUCER_EPOCH
     """The epoch the producer had before its last bump, for telling a repeated request from a
     fenced one. In no record: after a failover a repetition is fenced (TX-12).
     """
@@ -105,7 +107,7 @@ class TransactionMetadata(NamedTuple):
     def fresh(cls, producer_id: int, timeout_ms: int, now_ms: int) -> TransactionMetadata:
         """An id that was never seen, or is forgotten."""
         return cls(
-            producer_id, 0, timeout_ms, TransactionState.EMPTY, frozenset(), NO_TIME, now_ms,
+            producer_id, 0, timeout_ms, TransactionState.EMPTY, frozenset(), NO_TIMESTAMP, now_ms,
             producer_id,
         )  # fmt: skip
 
@@ -160,7 +162,7 @@ class TransactionMetadata(NamedTuple):
         """
         epoch, last_epoch = self.producer_epoch + 1, self.producer_epoch
         if given_epoch is None:
-            last_epoch = NO_EPOCH
+            last_epoch = NO_PRODUCER_EPOCH
         elif given_epoch != self.producer_epoch:
             if given_epoch != self.last_producer_epoch:
                 return None
@@ -176,12 +178,12 @@ class TransactionMetadata(NamedTuple):
         return self._emptied(timeout_ms, now_ms)._replace(
             producer_id=producer_id,
             producer_epoch=0,
-            last_producer_epoch=self.producer_epoch if is_same_producer else NO_EPOCH,
+            last_producer_epoch=self.producer_epoch if is_same_producer else NO_PRODUCER_EPOCH,
         )
 
     def _emptied(self, timeout_ms: int, now_ms: int) -> TransactionMetadata:
         return self._step(TransactionState.EMPTY, now_ms)._replace(
-            timeout_ms=timeout_ms, partitions=frozenset(), start_ms=NO_TIME
+            timeout_ms=timeout_ms, partitions=frozenset(), start_ms=NO_TIMESTAMP
         )
 
     def with_partitions(
@@ -219,7 +221,8 @@ class TransactionMetadata(NamedTuple):
         if server_version >= BUMPS_EPOCHS:
             return self.prepared(False, BUMPS_EPOCHS, next_producer_id, now_ms)
         return self.prepared(False, 0, NO_PRODUCER_ID, now_ms)._replace(
-            producer_epoch=min(self.producer_epoch + 1, EPOCH_MAX), last_producer_epoch=NO_EPOCH
+            producer_epoch=min(self.producer_epoch + 1, EPOCH_MAX),
+            last_producer_epoch=NO_PRODUCER_EPOCH,
         )
 
     def completed(self, now_ms: int) -> TransactionMetadata:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.coordinator import group_shard
+from server.coordinator import sweeps
 from server.coordinator.classic_group import ClassicGroup
 from server.coordinator.group_messages import emptied_group_record
 from server.coordinator.machine import Batch
@@ -247,11 +247,11 @@ def test_a_deleted_topic_takes_its_offsets_along_in_every_group() -> None:
 def test_a_topic_with_very_many_offsets_is_dropped_in_steps() -> None:
     world = World()
     world.looks_twice = False
-    for partition in range(group_shard.SWEEP_RECORDS_MAX + 5):
+    for partition in range(sweeps.SWEEP_RECORDS_MAX + 5):
         world.commit(1, partition=partition)
     world.run(lambda: world.shard.on_topics_deleted(["t"]))
     assert len(world.shard.offsets.of_group(GROUP)) == 5
-    world.advance(group_shard.SWEEP_STEP_MS)
+    world.advance(sweeps.SWEEP_STEP_MS)
     assert not world.shard.offsets.of_group(GROUP)
 
 
@@ -347,12 +347,12 @@ def test_an_empty_group_that_somebody_is_about_to_join_is_not_swept_away() -> No
 def test_the_sweep_of_very_many_offsets_goes_in_steps() -> None:
     world = World()
     world.looks_twice = False
-    for partition in range(group_shard.SWEEP_RECORDS_MAX + 5):
+    for partition in range(sweeps.SWEEP_RECORDS_MAX + 5):
         world.commit(1, partition=partition)
     world.moment.wall_ms += WEEK_MS
     world.run(world.shard.sweep)
     assert len(world.shard.offsets.of_group(GROUP)) == 5
-    world.advance(group_shard.SWEEP_STEP_MS)
+    world.advance(sweeps.SWEEP_STEP_MS)
     assert world.state() == "none"
 
 
