@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -115,11 +116,19 @@ class Verdict(NamedTuple):
     """What the append must bring; nothing for a partition where the transaction is open."""
 
 
-class VerificationConfig(NamedTuple):
-    """How long a Produce that adds its partitions waits for the transaction before it, ms."""
+@dataclass(frozen=True, slots=True)
+class VerificationConfig:
+    """How a Produce that adds its partitions waits for the transaction before it to end, in ms;
+    Kafka's keys with `_` for `.`."""
 
-    retry_backoff_ms: int = 20
-    retry_ms_max: int = 100
+    add_partitions_to_txn_retry_backoff_ms: int = 20
+    add_partitions_to_txn_retry_backoff_max_ms: int = 100
+    request_timeout_ms: int = 30_000
+
+    @property
+    def wait_ms_max(self) -> int:
+        """After that the client is told, and asks again."""
+        return min(self.add_partitions_to_txn_retry_backoff_max_ms, self.request_timeout_ms)
 
 
 class TransactionVerification:
@@ -262,8 +271,8 @@ class VerifiedAppend:
         def answered(verdict: Verdict) -> None:
             if self._must_ask_again(verdict):
                 again = partial(self.ask, producer, sequences)
-                resume, backoff_ms = self._verification.resume, self._verification.config[0]
-                self._verification.timer.add(backoff_ms, partial(resume, again))
+                backoff_ms = self._verification.config.add_partitions_to_txn_retry_backoff_ms
+                self._verification.timer.add(backoff_ms, lambda: self._verification.resume(again))
             elif self._asking_thread == threading.get_ident():
                 self.go_on(verdict)
             else:
@@ -280,7 +289,7 @@ class VerifiedAppend:
             and _CONCURRENT in verdict.errors.values()
             and self._request is not None
             and self._verification.now_ms() - self._started_ms
-            < self._verification.config.retry_ms_max
+            < self._verification.config.wait_ms_max
         )
 
     def go_on(self, verdict: Verdict) -> None:

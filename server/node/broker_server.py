@@ -17,6 +17,7 @@ from replication.metadata.image import BrokerRegistration, MetadataDelta, Metada
 from replication.metadata.loader import MetadataPublisher
 from replication.replicas.replica_manager import ClusterLinks, ReplicaManager
 from replication.replicas.timer import BackgroundScheduler
+from replication.replicas.transaction_verification import TransactionVerification
 from server.config.kafka_config import catalogue
 from server.config.schema import BROKER
 from server.coordinator.group_coordinator import GroupCoordinator
@@ -31,6 +32,7 @@ from server.node import config_check, settings
 from server.node.broker_lifecycle import BrokerLifecycle
 from server.node.node_part import NodePart
 from server.node.shared_server import SharedServer
+from server.peers.add_partitions_to_txn import AddPartitionsToTxnManager
 from server.peers.broker_requests import BrokerRequests
 from server.peers.transaction_markers import TransactionMarkerChannel
 from storage.directories.log_dirs import LogDirError
@@ -38,7 +40,6 @@ from storage.directories.log_manager import LogManager
 from wire.messages.transactions import WriteTxnMarkersRequest
 
 if TYPE_CHECKING:
-    from replication.replicas.transaction_verification import TransactionVerification
     from server.handlers.edges import (
         ClusterNode,
         DataBroker,
@@ -207,6 +208,9 @@ class BrokerServer(NodePart):
             settings.groups(self.config), around, lambda: str(uuid.uuid4())
         )
         self.shared.stop.then("group coordinator", self.group_coordinator.shutdown)
+        self._start_transactions(around)
+
+    def _start_transactions(self, around: Surroundings) -> None:
         self.broker_requests = BrokerRequests(
             self.node_id,
             lambda: self.metadata,
@@ -214,16 +218,30 @@ class BrokerServer(NodePart):
             self._transaction_peers(),
         )
         self.broker_requests.serve_own(WriteTxnMarkersRequest, partial(write_markers, self))
+        request_timeout_ms = self.config.get_int("request.timeout.ms")
         self.transaction_markers = TransactionMarkerChannel(
-            self.broker_requests,
-            lambda: self.metadata,
-            self.timer,
-            self.config.get_int("request.timeout.ms"),
+            self.broker_requests, lambda: self.metadata, self.timer, request_timeout_ms
         )
         self.transaction_coordinator = TransactionCoordinator(
             settings.transactions(self.config), around, self.transaction_markers
         )
         self.shared.stop.then("transaction coordinator", self.transaction_coordinator.shutdown)
+        add_partitions = AddPartitionsToTxnManager(
+            self.node_id,
+            lambda: self.metadata,
+            self.transaction_coordinator,
+            self.broker_requests,
+            request_timeout_ms,
+        )
+        self.transaction_verification = TransactionVerification(
+            self.replica_manager,
+            add_partitions,
+            self.timer,
+            self.clock.now_ms,
+            is_enabled=lambda: self.log_manager.producers.requires_verification,
+            resume=self.socket_server.request_channel.resume,
+            config=settings.verification(self.config),
+        )
 
     def _transaction_peers(self) -> PeerClient | None:
         """How transactions speak to other brokers. On a thread of its own: what follows from an
@@ -341,6 +359,11 @@ class BrokerServer(NodePart):
         image = self.metadata
         own: Mapping[str, str] = image.config(BROKER, str(self.node_id))
         changed = settings.apply_dynamic(self.config, own, image.config(BROKER, ""))
+        producers = self.log_manager.producers
+        producers.expiration_ms = self.config.get_int("producer.id.expiration.ms")
+        producers.requires_verification = bool(
+            self.config.get("transaction.partition.verification.enable")
+        )
         self.replica_manager.set_throttled_rates(
             self.config.get_int("leader.replication.throttled.rate"),
             self.config.get_int("follower.replication.throttled.rate"),

@@ -17,6 +17,7 @@ from replication.controller.context import ControllerConfig
 from replication.metadata.loader import SnapshotConfig
 from replication.raft.events import RaftConfig
 from replication.replicas.replica_manager import ReplicaManagerConfig
+from replication.replicas.transaction_verification import VerificationConfig
 from server.config.kafka_config import ConfigError, KafkaConfig, catalogue, is_number
 from server.coordinator.group_config import GroupConfig
 from server.coordinator.transaction_config import TransactionConfig
@@ -45,8 +46,7 @@ _OBEYED_ELSEWHERE = re.compile(
     r"|inter\.broker\.listener\.name|security\.inter\.broker\.protocol"
     r"|controller\.quorum\.bootstrap\.servers|replica\.socket\.timeout\.ms"
     r"|broker\.heartbeat\.interval\.ms|(leader|follower)\.replication\.throttled\.rate"
-    r"|replica\.alter\.log\.dirs\.io\.max\.bytes\.per\.second|request\.timeout\.ms"
-    r"|transaction\.partition\.verification\.enable"
+    r"|replica\.alter\.log\.dirs\.io\.max\.bytes\.per\.second"
 )
 
 _LOG_MANAGER_KEYS: Mapping[str, str] = {
@@ -82,6 +82,7 @@ _LAYERS: tuple[tuple[type, Mapping[str, str]], ...] = (
     (LogManagerConfig, _LOG_MANAGER_KEYS),
     (SnapshotConfig, _SNAPSHOT_KEYS),
     (CleanerConfig, {}),
+    (VerificationConfig, {}),
     (LifecycleConfig, {}),
     (RaftConfig, _RAFT_KEYS),
 )
@@ -186,6 +187,11 @@ def groups(config: KafkaConfig) -> GroupConfig:
 def transactions(config: KafkaConfig) -> TransactionConfig:
     """The transaction coordinator's configuration."""
     return _layer(TransactionConfig, config, {})
+
+
+def verification(config: KafkaConfig) -> VerificationConfig:
+    """How partition leaders ask about transactions."""
+    return _layer(VerificationConfig, config, {})
 
 
 def _obeyed() -> Callable[[str], bool]:

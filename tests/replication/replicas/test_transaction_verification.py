@@ -13,7 +13,6 @@ from replication.replicas.transaction_verification import (
     TransactionalProducer,
     TransactionOperation,
     TransactionVerification,
-    VerificationConfig,
     VerifiedAppend,
 )
 from storage.log.append_source import FROM_COORDINATOR
@@ -102,7 +101,6 @@ class Leader:
             broker.clock.now_ms,
             is_enabled=lambda: self.is_enabled,
             resume=self.jobs.append,
-            config=VerificationConfig(20, 100),
         )
         for log in broker.logs.all_logs():
             log.environment.producers.requires_verification = True
