@@ -47,6 +47,7 @@ USED_BY_OTHERS = {
     "features_changed": "replication.metadata.image",
     "heap_size": "replication.replicas.timer",
     "inspect": "server.coordinator.shard",
+    "transaction_count": "server.peers.transaction_markers",
     "state_equals": "replication.metadata.tables",
     "watched": "replication.replicas.purgatory",
 }

@@ -87,6 +87,8 @@ __all__ = [
     "ReplicaManagerConfig",
 ]
 
+_LATE_MS = 5 * 60 * 1000
+"""How long after its time a transaction may still be open (LATE_TRANSACTION_BUFFER_MS)."""
 _UNIQUE_LENGTH = 32  # of a future log's directory name: a uuid in hex
 
 
@@ -328,6 +330,19 @@ class ReplicaManager:
     @property
     def under_min_isr_partitions(self) -> int:
         return sum(p.role.is_under_min_isr for p in self.partitions())
+
+    @property
+    def late_transactions(self) -> int:
+        """Partitions led here with a transaction that its coordinator should have ended long ago,
+        if it knew of it: hanging ones hold read_committed readers back (TX-75, KIP-664)."""
+        latest_ms = self._clock.wall_ms() - self.config.transaction_max_timeout_ms - _LATE_MS
+        count = 0
+        for partition in self.partitions():
+            log = partition.leader_log
+            if log is not None:
+                with log.lock:
+                    count += log.producer_state.has_transaction_open_since(latest_ms)
+        return count
 
     @property
     def offline_replicas(self) -> int:

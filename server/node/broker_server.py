@@ -369,6 +369,10 @@ class BrokerServer(NodePart):
             self.config.get_int("follower.replication.throttled.rate"),
             self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second"),
         )
+        producers = self.log_manager.producers
+        producers.expiration_ms = self.config.get_int("producer.id.expiration.ms")
+        verification = self.config.get("transaction.partition.verification.enable")
+        producers.requires_verification = verification is True
         return changed
 
     def _publish_partitions(self) -> MetadataPublisher:

@@ -85,6 +85,7 @@ def replication(manager: Any) -> dict[str, int]:
         "ReplicaManager.LeaderCount": manager.leader_count,
         "ReplicaManager.UnderReplicatedPartitions": manager.under_replicated_partitions,
         "ReplicaManager.UnderMinIsrPartitionCount": manager.under_min_isr_partitions,
+        "ReplicaManager.PartitionsWithLateTransactionsCount": manager.late_transactions,
         "ReplicaManager.OfflineReplicaCount": manager.offline_replicas,
         **manager.replication_counters(),
     }

@@ -23,6 +23,7 @@ from replication.metadata.image import (
 from replication.replicas.delayed import ProduceStatus
 from replication.replicas.purgatory import DelayedOperation
 from replication.replicas.replica_manager import (
+    FROM_COORDINATOR,
     AppendRequest,
     AppendResult,
     FetchPartition,
@@ -41,7 +42,14 @@ from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import ZERO_UUID, TopicPartition
-from wire.records import Record, build_batch, read_records
+from wire.records import (
+    ControlRecordType,
+    EndTxnMarker,
+    Record,
+    build_batch,
+    end_txn_marker_batch,
+    read_records,
+)
 
 T = TypeVar("T")
 
@@ -1079,6 +1087,33 @@ def test_the_flusher_thread_acknowledges_what_it_has_synced(tmp_path: Path) -> N
         producer.join()
     assert sorted(offsets) == list(range(60))
     broker.stop()
+
+
+# ---------------------------------------------------------------------- transactions
+
+
+def test_a_transaction_long_past_its_time_is_counted_where_its_partition_is_led(
+    single: Broker,
+) -> None:
+    """TX-75: transaction.max.timeout.ms and five minutes after its last record."""
+    late_ms = single.manager.config.transaction_max_timeout_ms + 5 * 60 * 1000
+
+    def append(records: bytes) -> None:
+        answer: Answer[list[AppendResult]] = Answer()
+        request = AppendRequest(-1, 1000, [(ORDERS_0, records)], answer, FROM_COORDINATOR)
+        single.manager.append_records(request)
+        assert answer.value[0].error_code == 0
+
+    for producer_id, age_ms, count in ((7, late_ms, 0), (8, late_ms + 1, 0), (9, 0, 1)):
+        record = Record(-1, WALL_MS - age_ms, None, b"v", [])
+        append(build_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=0,
+                           is_transactional=True))  # fmt: skip
+        if producer_id == 8:  # only the oldest is looked at, as in Kafka
+            assert single.manager.late_transactions == 0
+            commit = EndTxnMarker(ControlRecordType.COMMIT, 0)
+            append(end_txn_marker_batch(commit, producer_id=7, producer_epoch=1, timestamp=WALL_MS))
+            count = 1
+        assert single.manager.late_transactions == count
 
 
 # ---------------------------------------------------------------------- threads

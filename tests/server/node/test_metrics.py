@@ -61,6 +61,7 @@ def test_counters_say_what_happened(broker):
         "raft-metrics.current-leader": 1,
         "ReplicaManager.LeaderCount": 1,
         "ReplicaManager.UnderReplicatedPartitions": 0,
+        "ReplicaManager.PartitionsWithLateTransactionsCount": 0,
     }
     assert {name: values[name] for name in expected} == expected
     offset = values["broker-metadata-metrics.last-applied-record-offset"]
