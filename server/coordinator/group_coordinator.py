@@ -10,12 +10,12 @@ thread. Nothing here waits.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 from replication.metadata.topic_names import GROUP_METADATA_TOPIC
+from server.coordinator.gather import Gather, T
 from server.coordinator.group_config import GroupConfig
 from server.coordinator.group_messages import Client, LeavingMember
 from server.coordinator.group_shard import GroupShard
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from server.coordinator.deadlines import Moment
     from server.coordinator.transaction_markers import TxnMarker
     from wire.messages.transactions import TxnOffsetCommitRequest
-
-T = TypeVar("T")
 
 
 class GroupCoordinator:
@@ -234,27 +232,6 @@ class GroupCoordinator:
         """Drop every group's offsets in these topics. Called when the deletion is published."""
         for shard in self.runtime.shards():
             shard.write(partial(GroupShard.on_topics_deleted, names=names), _ignore)
-
-
-class Gather(Generic[T]):
-    """Joins a known number of answers from any threads into one list, in the order asked."""
-
-    def __init__(self, count: int, on_complete: Callable[[list[T]], None]) -> None:
-        self._lock = threading.Lock()
-        self._parts: list[T | None] = [None] * count
-        self._missing = count
-        self._on_complete = on_complete
-        if not count:
-            on_complete([])
-
-    def put(self, i: int, part: T) -> None:
-        """The answer number `i`."""
-        with self._lock:
-            self._parts[i] = part
-            self._missing -= 1
-            is_last = not self._missing
-        if is_last:
-            self._on_complete([part for part in self._parts if part is not None])
 
 
 def _describe_failed(group_id: str, error: KafkaError) -> DescribeGroupsResponse.Group:

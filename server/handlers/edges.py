@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from server.config.kafka_config import KafkaConfig
     from server.coordinator.group_coordinator import GroupCoordinator
     from server.coordinator.runtime import Clock
-    from server.coordinator.transaction_coordinator import TransactionCoordinator
+    from server.coordinator.transactions.coordinator import TransactionCoordinator
     from server.handlers.fetch_session import FetchSessionCache
     from server.network.request_channel import RequestContext
     from server.peers.controller_channel import ControllerChannel

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from server.coordinator.group_coordinator import Gather
+from server.coordinator.gather import Gather
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import (
     OffsetCommitRequest,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from server.coordinator.group_coordinator import Gather
+from server.coordinator.gather import Gather
 from server.coordinator.group_messages import Client, LeavingMember
 from server.network.api import Resource
 from wire.errors import ErrorCode, KafkaError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from replication.partition.requests import ACKS_ALL, AppendRequest, AppendResult
 from replication.replicas.replica_manager import FROM_COORDINATOR
-from server.coordinator.group_coordinator import Gather
+from server.coordinator.gather import Gather
 from server.coordinator.transaction_markers import TxnMarker
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse

@@ -16,7 +16,7 @@ from replication.metadata.topic_names import (
     INTERNAL_TOPICS,
     absent_topic_error,
 )
-from server.coordinator.group_coordinator import Gather
+from server.coordinator.gather import Gather
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -255,7 +255,7 @@ def list_transactions(
 ) -> None:
     """Show the ids this broker coordinates.
 
-    Behaviour: see coordinator.transaction_filters.
+    Behaviour: see coordinator.transactions.filters.
     Versions:  1 filters by duration. 2 by a pattern of the id.
     Gaps:      -
     """

@@ -22,7 +22,7 @@ from server.config.kafka_config import catalogue
 from server.config.schema import BROKER
 from server.coordinator.group_coordinator import GroupCoordinator
 from server.coordinator.runtime import Surroundings
-from server.coordinator.transaction_coordinator import TransactionCoordinator
+from server.coordinator.transactions.coordinator import TransactionCoordinator
 from server.handlers import BROKER_APIS
 from server.handlers.fetch_session import FetchSessionCache
 from server.handlers.transaction_markers import write_markers

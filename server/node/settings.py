@@ -20,7 +20,7 @@ from replication.replicas.replica_manager import ReplicaManagerConfig
 from replication.replicas.transaction_verification import VerificationConfig
 from server.config.kafka_config import ConfigError, KafkaConfig, catalogue, is_number
 from server.coordinator.group_config import GroupConfig
-from server.coordinator.transaction_config import TransactionConfig
+from server.coordinator.transactions.config import TransactionConfig
 from server.network.listeners import is_loopback
 from server.network.socket_server import SocketServerConfig
 from server.node.broker_lifecycle import LifecycleConfig

@@ -47,7 +47,7 @@ _VERSION = AddPartitionsToTxnRequest.versions[1]
 
 
 class Coordinator(Protocol):
-    """The node's own (`server.coordinator.transaction_coordinator.TransactionCoordinator`)."""
+    """The node's own (`server.coordinator.transactions.coordinator.TransactionCoordinator`)."""
 
     def partition_for(self, transactional_id: str) -> int: ...
 

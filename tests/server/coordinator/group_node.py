@@ -19,9 +19,9 @@ from replication.replicas.replica_manager import ReplicaManager, ReplicaManagerC
 from replication.replicas.timer import Timer
 from server.coordinator.group_coordinator import GroupCoordinator
 from server.coordinator.runtime import Surroundings
-from server.coordinator.transaction_config import TransactionConfig
-from server.coordinator.transaction_coordinator import TransactionCoordinator
 from server.coordinator.transaction_markers import TxnMarkers
+from server.coordinator.transactions.config import TransactionConfig
+from server.coordinator.transactions.coordinator import TransactionCoordinator
 from storage.config import LogConfig
 from storage.directories.log_manager import LogManager
 from tests.server.coordinator.group_support import Answer, config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from server.coordinator.producer_ids import ProducerIds
+from server.coordinator.transactions.producer_ids import ProducerIds
 from tests.server.handler_support import FakeBroker, image_of, surroundings
 from wire.messages.quorum import AllocateProducerIdsResponse
 

@@ -14,7 +14,8 @@ import pytest
 
 from replication.replicas.timer import BackgroundScheduler
 from server.coordinator.deadlines import Deadlines, Moment
-from server.coordinator.group_coordinator import GROUP_METADATA_TOPIC, Gather
+from server.coordinator.gather import Gather
+from server.coordinator.group_coordinator import GROUP_METADATA_TOPIC
 from server.coordinator.machine import Batch, Decision, Effect, Reply
 from server.coordinator.records import CoordinatorRecord, encode_record
 from server.coordinator.runtime import TOPIC_WAIT_MS

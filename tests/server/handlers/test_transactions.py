@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from server.coordinator.transaction_config import TransactionConfig
-from server.coordinator.transaction_coordinator import TransactionCoordinator
+from server.coordinator.transactions.config import TransactionConfig
+from server.coordinator.transactions.coordinator import TransactionCoordinator
 from storage.log.producer_snapshot import ProducerStateEntry
 from tests.server.coordinator.group_node import Markers
 from tests.server.handler_support import Asked, FakeBroker, image_of, surroundings, topic_image

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TypeAlias
 
-from server.coordinator.transaction_state import STATES_BY_WIRE_NAME, TransactionMetadata
+from server.coordinator.transactions.state import STATES_BY_WIRE_NAME, TransactionMetadata
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.transactions import ListTransactionsRequest
 

@@ -1,7 +1,7 @@
 """Everything one partition of `__transaction_state` knows: its transactional ids (PURE).
 
 This is the state machine the runtime drives (`machine.Machine`). What a request leads to depends on
-the id's state and on who asks; every step is in `transaction_state`, and each changes one id and is
+the id's state and on who asks; every step is in `state`, and each changes one id and is
 one record.
 
     request              settled            Ongoing                Prepare*
@@ -35,10 +35,10 @@ from typing import NamedTuple, TypeAlias
 from server.coordinator.deadlines import Deadlines, Moment
 from server.coordinator.machine import Answer, Decision, Effect, Machine
 from server.coordinator.sweeps import SWEEP_STEP_MS, one_step
-from server.coordinator.transaction_config import TransactionConfig
 from server.coordinator.transaction_markers import TxnMarkers
-from server.coordinator.transaction_records import TransactionRecord
-from server.coordinator.transaction_state import (
+from server.coordinator.transactions.config import TransactionConfig
+from server.coordinator.transactions.records import TransactionRecord
+from server.coordinator.transactions.state import (
     BUMPS_EPOCHS,
     EPOCH_MAX,
     ProducerIdAndEpoch,

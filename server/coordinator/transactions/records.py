@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from server.coordinator.transaction_state import TransactionMetadata, TransactionState
+from server.coordinator.transactions.state import TransactionMetadata, TransactionState
 from wire.errors import MalformedFrame
 from wire.messages.transactions_records import TransactionLogKey, TransactionLogValue
 from wire.primitives import TopicPartition

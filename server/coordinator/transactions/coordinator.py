@@ -16,27 +16,27 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
-from server.coordinator.group_coordinator import Gather
+from server.coordinator.gather import Gather
 from server.coordinator.machine import Reply
-from server.coordinator.producer_ids import NoProducerId, ProducerIds
 from server.coordinator.runtime import CoordinatorRuntime, InternalTopic, Surroundings
 from server.coordinator.shard_log import RecordSerde, ShardLogConfig
-from server.coordinator.transaction_config import TransactionConfig
-from server.coordinator.transaction_filters import wanted_transactions
 from server.coordinator.transaction_markers import MarkerSender, TxnMarkers
-from server.coordinator.transaction_records import (
+from server.coordinator.transactions.config import TransactionConfig
+from server.coordinator.transactions.filters import wanted_transactions
+from server.coordinator.transactions.producer_ids import NoProducerId, ProducerIds
+from server.coordinator.transactions.records import (
     TransactionRecord,
     decode_transaction,
     encode_transaction,
 )
-from server.coordinator.transaction_shard import (
+from server.coordinator.transactions.shard import (
     ListedTransaction,
     Outside,
     TransactionDecision,
     TransactionDescription,
     TransactionShard,
 )
-from server.coordinator.transaction_state import (
+from server.coordinator.transactions.state import (
     BUMPS_EPOCHS,
     NEVER_MS,
     ProducerIdAndEpoch,
