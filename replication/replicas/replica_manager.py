@@ -50,7 +50,7 @@ from replication.replicas.replica_reads import ReplicaReads
 from replication.replicas.replica_writes import ReplicaWrites
 from storage.config import LONG_MAX
 from storage.directories.log_dirs import FUTURE_SUFFIX, NAME_MAX
-from storage.log.append_source import FROM_CLIENT, FROM_COORDINATOR, AppendSource
+from storage.log.append_source import FROM_CLIENT, FROM_COORDINATOR, AppendSource, Verification
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ __all__ = [
     "IsolationLevel",
     "LogDirInfo",
     "ReplicaLogInfo",
+    "Verification",
     "ReplicaManager",
     "ReplicaManagerConfig",
 ]

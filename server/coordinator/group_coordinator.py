@@ -10,15 +10,21 @@ thread. Nothing here waits.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from replication.metadata.topic_names import GROUP_METADATA_TOPIC
+from replication.replicas.transaction_verification import (
+    TransactionalProducer,
+    TransactionOperation,
+)
 from server.coordinator.gather import Gather, T
 from server.coordinator.group_config import GroupConfig
 from server.coordinator.group_messages import Client, LeavingMember
 from server.coordinator.group_shard import GroupShard
+from server.coordinator.held import coordinator_error
 from server.coordinator.machine import Decision, Reply
 from server.coordinator.records import CoordinatorRecord, decode_record, encode_record
 from server.coordinator.runtime import CoordinatorRuntime, InternalTopic, Surroundings
@@ -35,9 +41,12 @@ from wire.messages.groups import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
+from wire.primitives import NO_SEQUENCE
 
 if TYPE_CHECKING:
     from replication.metadata.image import BrokerRegistration
+    from replication.replicas.replica_manager import Verification
+    from replication.replicas.transaction_verification import TransactionVerification, Verdict
     from server.coordinator.deadlines import Moment
     from server.coordinator.transaction_markers import TxnMarker
     from wire.messages.transactions import TxnOffsetCommitRequest
@@ -126,14 +135,46 @@ class GroupCoordinator:
         )
 
     def commit_transactional_offsets(
-        self, request: TxnOffsetCommitRequest, api_version: int, on_complete: Reply
+        self,
+        request: TxnOffsetCommitRequest,
+        api_version: int,
+        verification: TransactionVerification,
+        on_complete: Reply,
     ) -> None:
         """As `commit_offsets`, in a transaction: valid once a COMMIT marker says so.
 
-        The transaction's coordinator is asked first whether it knows of this, or told of it (from
-        version 5 on): TX-37.
+        The transaction's coordinator is asked first whether it knows of this group, or told of it
+        (from version 5 on): TX-37.
         """
-        raise NotImplementedError
+        group_id = request.group_id
+        partition = self.partition_for(group_id)
+        key = GROUP_METADATA_TOPIC, partition
+        asking_thread = threading.get_ident()
+
+        def verified(verdict: Verdict) -> None:
+            code = verdict.errors.get(key)
+            if code is not None:
+                on_complete(coordinator_error(code))
+            elif threading.get_ident() == asking_thread:
+                write(verdict.guards.get(key))
+            else:
+                verification.resume(partial(write, verdict.guards.get(key)))
+
+        def write(guard: Verification | None) -> None:
+            self.runtime.write_to(
+                partition,
+                lambda shard: shard.commit_transactional_offsets(request, guard),
+                on_complete,
+            )
+
+        verification.start(
+            TransactionalProducer(
+                request.transactional_id, request.producer_id, request.producer_epoch
+            ),
+            {key: NO_SEQUENCE},
+            TransactionOperation.of_txn_offset_commit(api_version),
+            verified,
+        )
 
     def complete_transaction(self, partition: int, marker: TxnMarker, on_complete: Reply) -> None:
         """Write a marker into a partition of __consumer_offsets and make the offsets of that

@@ -52,7 +52,7 @@ from wire.messages.groups_records import (
 from wire.messages.transactions import TxnOffsetCommitRequest
 
 if TYPE_CHECKING:
-    from storage.log.append_source import Verification
+    from replication.replicas.replica_manager import Verification
 
 GROUP_TYPE = "classic"
 _MINUTE_MS = 60_000
@@ -280,7 +280,8 @@ class GroupShard(Machine[CoordinatorRecord]):
     # -- for tests and diagnosis -------------------------------------------------------------
 
     def digest(self) -> tuple[object, ...]:
-        """What a reload must bring back: settled groups and all offsets, in one order."""
+        """What a reload must bring back: settled groups, all offsets and what is pending, in one
+        order."""
         groups = [
             _group_digest(group)
             for _, group in sorted(self.classic.groups.items())
@@ -291,7 +292,7 @@ class GroupShard(Machine[CoordinatorRecord]):
             for group_id in sorted(self.offsets.group_ids())
             for key, value in sorted(self.offsets.of_group(group_id).items())
         ]
-        return tuple(groups), tuple(offsets)
+        return tuple(groups), tuple(offsets), self.offsets.pending_digest()
 
 
 def _characters(record: CoordinatorRecord) -> int:

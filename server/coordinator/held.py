@@ -11,6 +11,7 @@ from server.coordinator.machine import Answer, Effect
 from wire.errors import ErrorCode, KafkaError
 
 _MAPPED_ERRORS = {
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -24,8 +25,8 @@ _MAPPED_ERRORS = {
 
 
 def coordinator_error(code: int) -> KafkaError:
-    """What a client is told when the coordinator's log answered `code`
-    (CoordinatorOperationExceptionHelper).
+    """What a client is told when the coordinator's log answered `code`, or whoever verifies a
+    transaction for it (CoordinatorOperationExceptionHelper).
     """
     known = ErrorCode(code)
     return KafkaError(_MAPPED_ERRORS.get(known, known))

@@ -30,7 +30,7 @@ from server.coordinator.transaction_markers import TxnMarker
 from wire.errors import KafkaError
 
 if TYPE_CHECKING:
-    from storage.log.append_source import Verification
+    from replication.replicas.replica_manager import Verification
 
 R = TypeVar("R")
 """The machine's own type of record; only the machine and its codec look into one."""
@@ -69,14 +69,14 @@ class Decision(NamedTuple, Generic[R]):
     @property
     def is_written(self) -> bool:
         """Whether the log is to hold anything of it."""
-        return bool(self.records) or type(self.transaction) is TxnMarker
+        return bool(self.records) or isinstance(self.transaction, TxnMarker)
 
     def batch(self) -> Batch[R]:
         """What the log tells of it."""
         transaction = self.transaction
         if transaction is None:
             return Batch(self.records)
-        is_commit = transaction.is_commit if type(transaction) is TxnMarker else None
+        is_commit = transaction.is_commit if isinstance(transaction, TxnMarker) else None
         return Batch(self.records, transaction.producer_id, is_commit)
 
 

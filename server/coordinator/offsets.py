@@ -135,6 +135,10 @@ class Offsets:
         """One group's offsets; not to be changed by the caller."""
         return self._by_group.get(group_id, {})
 
+    def pending_digest(self) -> tuple[object, ...]:
+        """What open transactions would commit, to be compared."""
+        return self._pending.digest()
+
     # -- deciding ----------------------------------------------------------------------------
 
     def commit(
@@ -290,7 +294,7 @@ class Offsets:
 
     def tombstones_of_topics(self, names: Collection[str]) -> Iterator[CoordinatorRecord]:
         """Tombstones for every group's offsets in these topics."""
-        for group_id in [*self._by_group, *(self._pending.group_ids() - self._by_group.keys())]:
+        for group_id in {**self._by_group, **dict.fromkeys(self._pending.group_ids())}:
             for key in self._all_partitions(group_id):
                 if key[0] in names:
                     yield _tombstone(group_id, key)
@@ -298,7 +302,8 @@ class Offsets:
     def _all_partitions(self, group_id: str) -> Collection[PartitionKey]:
         """Where the group has an offset, committed or pending."""
         stored = self._by_group.get(group_id, {})
-        return {**stored, **dict.fromkeys(self._pending.partitions(group_id))}
+        pending = self._pending.partitions(group_id)
+        return {**stored, **dict.fromkeys(pending)} if pending else stored
 
     def expired(
         self, group_id: str, group: ClassicGroup | None, wall_ms: int

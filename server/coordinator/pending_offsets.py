@@ -94,3 +94,11 @@ class PendingOffsets:
         del places[group_id, key]
         if not places:
             del self._by_producer[producer_id]
+
+    def digest(self) -> tuple[object, ...]:
+        """All of it, to be compared: partitions and their producers in the order of the log."""
+        return tuple(
+            (group_id, key, tuple((i, None if v is None else v.offset) for i, v in of.items()))
+            for group_id, partitions in sorted(self._by_group.items())
+            for key, of in sorted(partitions.items())
+        )

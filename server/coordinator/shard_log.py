@@ -28,7 +28,7 @@ from wire.records import Record, build_batch, check_crc, iterate_headers, read_r
 
 if TYPE_CHECKING:
     from replication.partition.partition import Partition
-    from replication.replicas.replica_manager import AppendResult, ReplicaManager
+    from replication.replicas.replica_manager import AppendResult, AppendSource, ReplicaManager
     from wire.record_batch import BatchHeader
 
 
@@ -68,7 +68,7 @@ class ReplicatedShardLog(Generic[R]):
         """One batch. KafkaError UNKNOWN_SERVER_ERROR: a client's name is longer than a record can
         hold, as in Kafka.
         """
-        if type(transaction) is TxnMarker:
+        if isinstance(transaction, TxnMarker):
             return transaction.batch(wall_ms)
         encode, codec = self._serde.encode, self._config.codec
         try:
@@ -97,16 +97,13 @@ class ReplicatedShardLog(Generic[R]):
         shard decided it decided on what the log said in its own. MESSAGE_TOO_LARGE above the
         topic's `max.message.bytes`. What the log checks of a producer: ProducerStateManager.check.
         """
-        source = FROM_COORDINATOR
-        if type(transaction) is TxnMarker:
-            source = source._replace(transaction_version=transaction.transaction_version)
         self._replica_manager.append_records(
             AppendRequest(
                 ACKS_ALL,
                 self._config.append_timeout_ms,
                 [(self._topic_partition, batch)],
                 partial(_completed, on_complete),
-                source=source,
+                source=_source(transaction),
                 leader_epoch=leader_epoch,
             )
         )
@@ -181,6 +178,14 @@ class ReplicatedShardLog(Generic[R]):
 
     def _partition(self) -> Partition | None:
         return self._replica_manager.get_partition_or_none(self._topic_partition)
+
+
+def _source(transaction: Transaction | TxnMarker | None) -> AppendSource:
+    if transaction is None:
+        return FROM_COORDINATOR
+    if isinstance(transaction, TxnMarker):
+        return FROM_COORDINATOR._replace(transaction_version=transaction.transaction_version)
+    return FROM_COORDINATOR._replace(verification=transaction.verification)
 
 
 def _is_commit(record: Record) -> bool:

@@ -55,6 +55,7 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (25, "AddOffsetsToTxn", "transactions", 0, 4, _SMALL, "b", "WRITE TRANSACTIONAL_ID"),
     (26, "EndTxn", "transactions", 0, 5, _SMALL, "b", "WRITE TRANSACTIONAL_ID"),
     (27, "WriteTxnMarkers", "transaction_markers", 1, 2, _SMALL, "b", "CLUSTER_ACTION CLUSTER"),
+    (28, "TxnOffsetCommit", "group_offsets", 0, 5, _SMALL, "b", "WRITE TRANSACTIONAL_ID"),
     (32, "DescribeConfigs", "admin", 1, 4, _BLOCKS, "bc", "DESCRIBE_CONFIGS CLUSTER"),
     (33, "AlterConfigs", "admin", 0, 2, _BLOCKS, "bcf", "ALTER_CONFIGS CLUSTER"),
     (34, "AlterReplicaLogDirs", "admin", 1, 2, _BLOCKS, "b", "ALTER CLUSTER"),

@@ -7,8 +7,9 @@ thread that made it so. As in `groups`, there is no authorizer yet.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from server.coordinator.gather import Gather
 from wire.errors import ErrorCode, KafkaError
@@ -20,6 +21,7 @@ from wire.messages.groups import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from wire.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 _TOPIC_ID_VERSION = 10
 _FETCH_GROUPS_VERSION = 8
 _FETCH_TOP_LEVEL_ERROR_VERSION = 2
+_TXN_LOADING_VERSION = 2
 _UNKNOWN_TOPIC = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _UNKNOWN_TOPIC_ID = int(ErrorCode.UNKNOWN_TOPIC_ID)
 
@@ -269,25 +272,7 @@ def offset_delete(ctx: RequestContext[GroupsBroker], request: OffsetDeleteReques
     Versions:  only 0, which is not flexible.
     Gaps:      -
     """
-    image: MetadataImage = ctx.broker.metadata
-    unknown: list[OffsetDeleteResponse.Topic] = []
-    for topic in request.topics:
-        known = image.topics_by_name.get(topic.name)
-        partitions = {} if known is None else known.partitions
-        refused = [p for p in topic.partitions if p.partition_index not in partitions]
-        if refused:
-            topic.partitions = [p for p in topic.partitions if p.partition_index in partitions]
-            unknown.append(
-                OffsetDeleteResponse.Topic(
-                    name=topic.name,
-                    partitions=[
-                        OffsetDeleteResponse.Topic.Partition(
-                            partition_index=p.partition_index, error_code=_UNKNOWN_TOPIC
-                        )
-                        for p in refused
-                    ],
-                )
-            )
+    unknown = _take_unknown(ctx.broker.metadata, request.topics)
     request.topics = [topic for topic in request.topics if topic.partitions]
 
     def answer(result: object) -> None:
@@ -295,15 +280,98 @@ def offset_delete(ctx: RequestContext[GroupsBroker], request: OffsetDeleteReques
             ctx.respond(OffsetDeleteResponse(error_code=int(result.code), topics=[]))
             return
         response = cast("OffsetDeleteResponse", result)
-        answered = {topic.name: topic for topic in response.topics}
-        for topic in unknown:
-            if topic.name in answered:
-                answered[topic.name].partitions += topic.partitions
-            else:
-                response.topics.append(topic)
+        _tell_unknown(response.topics, unknown, OffsetDeleteResponse.Topic)
         ctx.respond(response)
 
     if not request.group_id:
         answer(KafkaError(ErrorCode.INVALID_GROUP_ID))
         return
     ctx.broker.group_coordinator.delete_offsets(request, answer)
+
+
+# ---- TxnOffsetCommit
+
+
+def txn_offset_commit(ctx: RequestContext[GroupsBroker], request: TxnOffsetCommitRequest) -> None:
+    """Store a group's offsets as part of a transaction; answered when that is committed.
+
+    Behaviour: the offsets count once the transaction is committed. Partitions that do not exist
+               fail alone; all others share the fate of group and transaction.
+    Versions:  2 leader epochs; below it a loading coordinator is one that is not available, as
+               older clients crash. 3 member id, generation, instance id. 4 may be answered
+               TRANSACTION_ABORTABLE. 5 adds the group to the transaction (KIP-890).
+    Gaps:      -
+    """
+    version = ctx.api_version
+    unknown = _take_unknown(ctx.broker.metadata, request.topics)
+    request.topics = [topic for topic in request.topics if topic.partitions]
+
+    def answer(result: object) -> None:
+        response = (
+            _txn_failed(request, result, version) if isinstance(result, KafkaError) else result
+        )
+        assert isinstance(response, TxnOffsetCommitResponse)
+        _tell_unknown(response.topics, unknown, TxnOffsetCommitResponse.Topic)
+        ctx.respond(response)
+
+    if unknown and not request.topics:
+        answer(TxnOffsetCommitResponse(topics=[]))
+    elif not request.group_id:
+        answer(KafkaError(ErrorCode.INVALID_GROUP_ID))
+    else:
+        broker = ctx.broker
+        broker.group_coordinator.commit_transactional_offsets(
+            request, version, broker.transaction_verification, answer
+        )
+
+
+def _txn_failed(
+    request: TxnOffsetCommitRequest, error: KafkaError, version: int
+) -> TxnOffsetCommitResponse:
+    code = error.code
+    if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _TXN_LOADING_VERSION:
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    make = TxnOffsetCommitResponse.Topic
+    return TxnOffsetCommitResponse(
+        topics=[
+            make(
+                name=topic.name,
+                partitions=[
+                    make.Partition(partition_index=p.partition_index, error_code=int(code))
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+# ---- topics by name
+
+
+def _take_unknown(image: MetadataImage, topics: Iterable[Any]) -> dict[str, list[int]]:
+    """Take partitions that do not exist out of a request, and say which they were."""
+    unknown: dict[str, list[int]] = {}
+    for topic in topics:
+        known = image.topics_by_name.get(topic.name)
+        partitions = {} if known is None else known.partitions
+        refused = [
+            p.partition_index for p in topic.partitions if p.partition_index not in partitions
+        ]
+        if refused:
+            unknown.setdefault(topic.name, []).extend(refused)
+            topic.partitions = [p for p in topic.partitions if p.partition_index in partitions]
+    return unknown
+
+
+def _tell_unknown(answered: list[Any], unknown: dict[str, list[int]], make: Any) -> None:
+    """Add them to an answer, one entry for each topic: clients do not expect one twice."""
+    by_name = {topic.name: topic for topic in answered}
+    for name, indexes in unknown.items():
+        partitions = [
+            make.Partition(partition_index=index, error_code=_UNKNOWN_TOPIC) for index in indexes
+        ]
+        if name in by_name:
+            by_name[name].partitions += partitions
+        else:
+            answered.append(make(name=name, partitions=partitions))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,14 @@ from replication.metadata.image import (
 )
 from replication.replicas.replica_manager import ReplicaManager, ReplicaManagerConfig
 from replication.replicas.timer import Timer
+from replication.replicas.transaction_verification import (
+    TransactionalProducer,
+    TransactionOperation,
+    TransactionVerification,
+)
 from server.coordinator.group_coordinator import GroupCoordinator
 from server.coordinator.runtime import Surroundings
-from server.coordinator.transaction_markers import TxnMarkers
+from server.coordinator.transaction_markers import TxnMarker, TxnMarkers
 from server.coordinator.transactions.config import TransactionConfig
 from server.coordinator.transactions.coordinator import TransactionCoordinator
 from storage.config import LogConfig
@@ -28,6 +33,7 @@ from tests.server.coordinator.group_support import Answer, config
 from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
 from wire.messages.groups import OffsetCommitRequest, OffsetFetchRequest
 from wire.messages.quorum import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from wire.messages.transactions import TxnOffsetCommitRequest
 
 
 class ManualClock:
@@ -101,6 +107,30 @@ class Controller:
         on_complete(CreateTopicsResponse(topics=[answer]))
 
 
+class Verifier:
+    """The coordinators of transactions: they know of everything, until the test says otherwise."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[TransactionalProducer, TransactionOperation]] = []
+        self.error = 0
+        self.is_slow = False
+        self.answers: list[Callable[[], None]] = []
+
+    def verify(
+        self,
+        producer: TransactionalProducer,
+        partitions: Collection[tuple[str, int]],
+        operation: TransactionOperation,
+        on_complete: Callable[[dict[tuple[str, int], int]], None],
+    ) -> None:
+        self.asked.append((producer, operation))
+        errors = dict.fromkeys(partitions, self.error) if self.error else {}
+        if self.is_slow:
+            self.answers.append(lambda: on_complete(errors))
+        else:
+            on_complete(errors)
+
+
 class Node:
     """A broker of one: real logs, real replica manager, metadata by hand."""
 
@@ -113,6 +143,10 @@ class Node:
             EMPTY_IMAGE, offset=0, brokers={1: broker}, features={"transaction.version": 2}
         )
         self.controller = Controller(self)
+        self.loads_slowly = False
+        self.loads: list[Callable[[], None]] = []
+        self.verifier = Verifier()
+        self.resumed: list[Callable[[], None]] = []
         self.config = config(
             **{
                 "offsets_topic_num_partitions": 3,
@@ -145,13 +179,27 @@ class Node:
             self.controller,
             self.timer,
             self.clock,
-            lambda _, job: job(),
+            self._run_on_loader,
+        )
+        self.verification = TransactionVerification(
+            self.replica_manager,
+            self.verifier,
+            self.timer,
+            self.clock.now_ms,
+            is_enabled=lambda: True,
+            resume=self.resumed.append,
         )
         ids = iter(range(10_000))
         self.groups = GroupCoordinator(self.config, around, lambda: f"id{next(ids)}")
         self.transactions = TransactionCoordinator(self.transaction_config, around, self.markers)
         for name in self.image.topics_by_name:
             self._publish(name)
+
+    def _run_on_loader(self, _: str, job: Callable[[], None]) -> None:
+        if self.loads_slowly:
+            self.loads.append(job)
+        else:
+            job()
 
     def restart(self) -> None:
         self.groups.shutdown()
@@ -206,12 +254,47 @@ class Node:
         self.groups.commit_offsets(request, 9, answer)
         return answer
 
-    def fetch(self, group: str, topic: str = "t") -> int:
+    def commit_in(
+        self, producer_id: int, offset: int, *, epoch: int = 0, group: str = "g", version: int = 4
+    ) -> Answer:
+        """Commit in a transaction; the one partition's answer is its response's."""
+        request = TxnOffsetCommitRequest(
+            transactional_id=f"tx-{producer_id}",
+            group_id=group,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            topics=[
+                TxnOffsetCommitRequest.Topic(
+                    name="t",
+                    partitions=[
+                        TxnOffsetCommitRequest.Topic.Partition(
+                            partition_index=0, committed_offset=offset, committed_metadata=None
+                        )
+                    ],
+                )
+            ],
+        )
+        answer = Answer()
+        self.groups.commit_transactional_offsets(request, version, self.verification, answer)
+        return answer
+
+    def end(
+        self, producer_id: int, is_commit: bool = True, *, epoch: int = 1, coordinator: int = 0
+    ) -> Answer:
+        """The marker of the producer's transaction, for group g."""
+        answer = Answer()
+        marker = TxnMarker(producer_id, epoch, is_commit, coordinator, 2)
+        self.groups.complete_transaction(self.groups.partition_for("g"), marker, answer)
+        return answer
+
+    def fetch(self, group: str, topic: str = "t", *, stable: bool = False) -> int:
+        """An offset; with `stable` the error code as a negative number, if any."""
         answer = Answer()
         topics = [OffsetFetchRequest.Group.Topic(name=topic, partition_indexes=[0])]
         request = OffsetFetchRequest.Group(group_id=group, topics=topics)
-        self.groups.fetch_offsets(request, require_stable=False, on_complete=answer)
-        return int(answer.response.topics[0].partitions[0].committed_offset)
+        self.groups.fetch_offsets(request, require_stable=stable, on_complete=answer)
+        found = answer.response.topics[0].partitions[0]
+        return -int(found.error_code) if found.error_code else int(found.committed_offset)
 
     def close(self) -> None:
         self.replica_manager.shutdown()

@@ -51,6 +51,10 @@ class Broker:
         return self.node.transactions
 
     @property
+    def transaction_verification(self) -> Any:
+        return self.node.verification
+
+    @property
     def metadata(self) -> Any:
         return self.node.image
 
@@ -145,7 +149,9 @@ def commit_request(*topics: tuple[str, bytes, list[int]], **how: Any) -> OffsetC
     )
 
 
-def fetched(clients: Clientele, version: int, *topics: tuple[str, list[int]]) -> dict[Any, Any]:
+def fetched(
+    clients: Clientele, version: int, *topics: tuple[str, list[int]], stable: bool = False
+) -> dict[Any, Any]:
     """{(topic name or id, partition): (offset, error)} of group g."""
     by_group = OffsetFetchRequest.Group.Topic
     groups_asked = [
@@ -163,7 +169,10 @@ def fetched(clients: Clientele, version: int, *topics: tuple[str, list[int]]) ->
         OffsetFetchRequest.Topic(name=name, partition_indexes=indexes) for name, indexes in topics
     ]
     request = OffsetFetchRequest(
-        group_id="g", topics=plain if topics else None, groups=groups_asked
+        group_id="g",
+        topics=plain if topics else None,
+        groups=groups_asked,
+        require_stable=stable,
     )
     answer = clients.ask(group_offsets.offset_fetch, request, version)
     found = answer.groups[0].topics if version >= 8 else answer.topics

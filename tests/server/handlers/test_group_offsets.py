@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.server.handlers.groups_support import (
 )
 from wire.errors import ErrorCode as E
 from wire.messages.groups import OffsetDeleteRequest, OffsetFetchRequest
+from wire.messages.transactions import TxnOffsetCommitRequest
 
 UNKNOWN_ID = b"nobody has this!"
 
@@ -179,3 +181,97 @@ def test_a_topic_made_again_does_not_inherit_offsets(clients: Clientele) -> None
         }
     )
     assert fetched(clients, 9, ("u", [0])) == {("u", 0): (-1, 0)}
+
+
+# ---- transactions
+
+
+def txn_request(*topics: tuple[str, list[int]], **how: Any) -> TxnOffsetCommitRequest:
+    """Of producer 7, offsets 100 and up."""
+    fields = {"group_id": "g", "member_id": "", "generation_id": -1, **how}
+    make = TxnOffsetCommitRequest.Topic
+    return TxnOffsetCommitRequest(
+        transactional_id="tx",
+        producer_id=7,
+        producer_epoch=0,
+        topics=[
+            make(
+                name=name,
+                partitions=[
+                    make.Partition(
+                        partition_index=i, committed_offset=100 + i, committed_metadata="m"
+                    )
+                    for i in indexes
+                ],
+            )
+            for name, indexes in topics
+        ],
+        **fields,
+    )
+
+
+def codes(answer: Any) -> dict[tuple[str, int], int]:
+    found = [(t.name, p.partition_index, p.error_code) for t in answer.topics for p in t.partitions]
+    assert len({name for name, *_ in found}) == len(answer.topics), "no topic twice"
+    return {(name, index): error for name, index, error in found}
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_txn_offset_commit_in_every_version(clients: Clientele, version: int) -> None:
+    request = txn_request(("t", [0, 1, 9]), ("nowhere", [0]), ("u", [0]))
+    answer = clients.ask(group_offsets.txn_offset_commit, request, version)
+    assert codes(answer) == {
+        ("t", 0): 0, ("t", 1): 0, ("u", 0): 0,
+        ("t", 9): E.UNKNOWN_TOPIC_OR_PARTITION, ("nowhere", 0): E.UNKNOWN_TOPIC_OR_PARTITION,
+    }  # fmt: skip
+    assert fetched(clients, 9, ("t", [0])) == {("t", 0): (-1, 0)}
+    clients.node.end(7)
+    assert fetched(clients, 9, ("t", [0, 1])) == {("t", 0): (100, 0), ("t", 1): (101, 0)}
+
+
+@pytest.mark.parametrize("version", range(7, 11))
+def test_who_wants_stable_offsets_is_told_to_wait(clients: Clientele, version: int) -> None:
+    clients.ask(group_offsets.offset_commit, commit_request(("t", topic_id("t"), [1])), 9)
+    clients.ask(group_offsets.txn_offset_commit, txn_request(("t", [0])), 5)
+    expected = {("t", 0): (-1, E.UNSTABLE_OFFSET_COMMIT), ("t", 1): (101, 0)}
+    assert fetched(clients, version, ("t", [0, 1]), stable=True) == expected
+    assert fetched(clients, version, ("t", [0, 1])) == {("t", 0): (-1, 0), ("t", 1): (101, 0)}
+    clients.node.end(7)
+    assert fetched(clients, version, ("t", [0]), stable=True) == {("t", 0): (100, 0)}
+
+
+def test_nothing_but_unknown_partitions_needs_no_coordinator(clients: Clientele) -> None:
+    clients.node.groups.shutdown()
+    answer = clients.ask(group_offsets.txn_offset_commit, txn_request(("no", [0, 1])), 5)
+    unknown = E.UNKNOWN_TOPIC_OR_PARTITION
+    assert codes(answer) == {("no", 0): unknown, ("no", 1): unknown}
+
+
+@pytest.mark.parametrize("version", [3, 5])
+def test_a_refused_commit_in_a_transaction_says_so_for_each_partition(
+    clients: Clientele, version: int
+) -> None:
+    joined(clients)
+    request = txn_request(("t", [0, 1]), ("no", [0]), member_id="zombie", generation_id=1)
+    assert codes(clients.ask(group_offsets.txn_offset_commit, request, version)) == {
+        ("t", 0): E.UNKNOWN_MEMBER_ID,
+        ("t", 1): E.UNKNOWN_MEMBER_ID,
+        ("no", 0): E.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    nobody = txn_request(("t", [0]), group_id="")
+    answer = clients.ask(group_offsets.txn_offset_commit, nobody, version)
+    assert codes(answer) == {("t", 0): E.INVALID_GROUP_ID}
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [(0, E.COORDINATOR_NOT_AVAILABLE), (1, E.COORDINATOR_NOT_AVAILABLE),
+     (2, E.COORDINATOR_LOAD_IN_PROGRESS), (5, E.COORDINATOR_LOAD_IN_PROGRESS)],
+)  # fmt: skip
+def test_old_producers_are_not_told_of_loading(clients: Clientele, version: int, told: E) -> None:
+    """They crash (KAFKA-7296)."""
+    clients.node.commit("g", 1)
+    clients.node.loads_slowly = True
+    clients.node.restart()
+    answer = clients.ask(group_offsets.txn_offset_commit, txn_request(("t", [0])), version)
+    assert codes(answer) == {("t", 0): told}
