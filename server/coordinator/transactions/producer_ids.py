@@ -62,9 +62,12 @@ class ProducerIds:
             answer(producer_id)
 
     def put_back(self, producer_id: int) -> None:
-        """Nobody was told this id: the next who asks gets it."""
+        """Nobody was told this id: it is dealt out again."""
         with self._lock:
-            self._blocks.appendleft((producer_id, 1))
+            if producer_id == self._next - 1:
+                self._next, self._left = producer_id, self._left + 1
+            else:
+                self._blocks.append((producer_id, 1))
 
     def _take(self, waiting: Callable[[int | KafkaError], None] | None) -> int | None:
         """An id if there is one, else `waiting` waits for the next block."""

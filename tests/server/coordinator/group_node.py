@@ -30,6 +30,7 @@ from server.coordinator.transactions.coordinator import TransactionCoordinator
 from storage.config import LogConfig
 from storage.directories.log_manager import LogManager
 from tests.server.coordinator.group_support import Answer, config
+from wire.errors import KafkaError
 from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
 from wire.messages.groups import OffsetCommitRequest, OffsetFetchRequest
 from wire.messages.quorum import AllocateProducerIdsRequest, AllocateProducerIdsResponse
@@ -80,17 +81,16 @@ class Controller:
         self.is_slow = False
         self.error = 0
         self.next_producer_id = 1_000
+        self.is_giving = True
+        self.asked_for_ids: list[Callable[[object], None]] = []
 
     def submit(
         self, request: Any, on_complete: Callable[[object], None], *, context: object
     ) -> None:
         if isinstance(request, AllocateProducerIdsRequest):
-            start, self.next_producer_id = self.next_producer_id, self.next_producer_id + 1_000
-            on_complete(
-                AllocateProducerIdsResponse(
-                    error_code=0, producer_id_start=start, producer_id_len=1_000
-                )
-            )
+            self.asked_for_ids.append(on_complete)
+            if self.is_giving:
+                self.give()
             return
         self.requests.append((request, on_complete))
         if not self.is_slow:
@@ -105,6 +105,14 @@ class Controller:
             name=topic.name, error_code=self.error, error_message=None
         )
         on_complete(CreateTopicsResponse(topics=[answer]))
+
+    def give(self, error: KafkaError | None = None) -> None:
+        """Answer who asked for producer ids."""
+        start, self.next_producer_id = self.next_producer_id, self.next_producer_id + 1_000
+        block = AllocateProducerIdsResponse(
+            error_code=0, producer_id_start=start, producer_id_len=1_000
+        )
+        self.asked_for_ids.pop(0)(error or block)
 
 
 class Verifier:
@@ -208,8 +216,9 @@ class Node:
         self.logs.shutdown(70)
         self.start()
 
-    def create(self, name: str, count: int) -> None:
-        registration = PartitionRegistration((1,), (b"d" * 16,), (1,), 1)
+    def create(self, name: str, count: int, **changes: Any) -> None:
+        """A topic, or what else is now said of all its partitions (`isr`, `partition_epoch`)."""
+        registration = replace(PartitionRegistration((1,), (b"d" * 16,), (1,), 1), **changes)
         topic = TopicImage(
             name, name.encode().ljust(16)[:16], dict.fromkeys(range(count), registration)
         )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 
-from server.coordinator.transactions.producer_ids import ProducerIds
+import pytest
+
+from server.coordinator.transactions.producer_ids import NoProducerId, ProducerIds
 from tests.server.handler_support import FakeBroker, image_of, surroundings
+from wire.errors import ErrorCode
 from wire.messages.quorum import AllocateProducerIdsResponse
 
 
@@ -45,6 +48,21 @@ def test_a_block_smaller_than_the_queue_is_followed_by_another():
     assert given == [10, 11, 12]
     broker.controller.submitted.popleft()[1](block(20, 3))
     assert given == [10, 11, 12, 20, 21]
+
+
+def test_an_id_that_nobody_was_told_is_dealt_out_again():
+    broker = FakeBroker(image_of())
+    ids = ProducerIds(surroundings(broker))
+    with pytest.raises(NoProducerId) as refusal:
+        ids.next()
+    assert refusal.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    broker.controller.submitted.popleft()[1](block(10, 3))
+    assert [ids.next(), ids.next()] == [10, 11]
+    ids.put_back(11)
+    ids.put_back(10)
+    given = []
+    ids.take(given.append)
+    assert sorted([*given, ids.next(), ids.next()]) == [10, 11, 12]
 
 
 def test_ids_are_unique_over_threads():
