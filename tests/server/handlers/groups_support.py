@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from server.handlers import group_offsets, groups
+from server.network.error_responses import error_response
 from tests.server.coordinator.group_node import Node
 from tests.server.coordinator.group_support import subscription
 from wire.errors import ErrorCode as E
@@ -34,6 +35,9 @@ class Context:
         assert not self.answers, "answered twice"
         data = response.encode_bytes(self.api_version)
         self.answers.append(type(response).decode(data, self.api_version))
+
+    def respond_error(self, request: Request, code: int, message: str | None = None) -> None:
+        self.respond(error_response(request, self.api_version, code, message))
 
 
 class Broker:
