@@ -20,7 +20,7 @@ one replica comes here, so that a node alone neither loads nor runs it.
 
 The moves are made for the first of them.
 
-Gaps: no tiered storage; transactional appends are not verified with their coordinator here.
+Gaps: no tiered storage.
 """
 
 from __future__ import annotations
