@@ -45,12 +45,13 @@ class NodeProcess:
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
-    def spawn(self, arguments: Sequence[str]) -> None:
-        """Run `barnabas ARGUMENTS`; returns at once."""
+    def spawn(self, arguments: Sequence[str], stdin: int = subprocess.PIPE) -> None:
+        """Run `barnabas ARGUMENTS`; returns at once. It stops when `stdin` ends: PIPE, and so this
+        process, or a descriptor."""
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command(*arguments, "--stop-on-stdin-eof"),
-                stdin=subprocess.PIPE,
+                stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 # A Ctrl-C in the terminal is for the parent; it stops the node itself.
