@@ -14,6 +14,9 @@
                               member of the true ISR and of the ELR
     JoinsWithAll              who is proposed for the ISR has that, when it is proposed (H-6)
     SameBelowHW               no offset below a HW has two contents, on any replica, for any reader
+    NewestStays               who is in the ISR has the newest record of each key, if compacted
+    CleanedOnce               up to where a log is noted as cleaned, no key is there twice
+    NotedIsTrue               no checkpoint says more of a log than is so (S-6, L1, L4)
     ReadBelowHW               a consumer is given nothing that is not committed (V-1)
     NothingHurries            a fetch without news is not answered before its time is over
     OffsetNeverGoesBack       a group's committed offset (section G)
@@ -27,16 +30,22 @@ counted on until the controller knows its new incarnation, for then it is out of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from replication.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionRegistration
 from replication.raft.batches import CommittedBatch
 from replication.raft.events import SnapshotId
+from storage.checkpoint import (
+    CLEANER_OFFSET_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+)
 from storage.log.partition_log import PartitionLog
 from tests.sim.world import InvariantBroken
 from wire.primitives import TopicPartition
-from wire.records import iterate_headers
+from wire.records import BatchHeader, iterate_headers, read_records
 
 if TYPE_CHECKING:
     from replication.partition.isr import IsrState
@@ -54,12 +63,21 @@ class Batch(NamedTuple):
     crc: int
 
 
+class Keyed(NamedTuple):
+    """A record of a compacted topic."""
+
+    key: bytes | None
+    value: bytes | None
+
+
 class Exposed:
     """The committed log of one partition of one topic id."""
 
     def __init__(self) -> None:
         self.end = 0
         self.batches: dict[int, Batch] = {}
+        self.records: dict[int, Keyed] = {}
+        """By offset, of a compacted topic."""
         self.last: Batch | None = None
         self.compared: dict[int, tuple[int, int, int]] = {}
         """By node: incarnation, truncations of its log, and up to where it was compared."""
@@ -68,20 +86,37 @@ class Exposed:
 
 def batches_of(log: PartitionLog, start: int, end: int) -> list[Batch]:
     """The batches in [start, end)."""
-    found: list[Batch] = []
+    return [
+        Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
+        for _, _, header in _headers_of(log, start, end)
+    ]
+
+
+def records_of(log: PartitionLog, start: int, end: int) -> dict[int, Keyed]:
+    """By offset, the records in [start, end)."""
+    return {
+        record.offset: Keyed(_bytes(record.key), _bytes(record.value))
+        for data, position, header in _headers_of(log, start, end)
+        for record in read_records(data, position, header)
+        if record.offset < end
+    }
+
+
+def _bytes(data: Any) -> bytes | None:
+    return None if data is None else bytes(data)
+
+
+def _headers_of(log: PartitionLog, start: int, end: int) -> Iterator[tuple[Any, int, BatchHeader]]:
     while start < end:
         read = log.read(start, 1 << 22, True, end)
         if read.records is None:
             break
         data = read.records.read()
         read.records.close()
-        for _, header in iterate_headers(data):
+        for position, header in iterate_headers(data):
             if header.next_offset > start:
-                found.append(
-                    Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
-                )
+                yield data, position, header
                 start = header.next_offset
-    return found
 
 
 class Invariants:
@@ -300,6 +335,8 @@ class Invariants:
             return
         for batch in batches_of(log, exposed.end, end):
             exposed.batches[batch.base_offset] = exposed.last = batch
+        if self._cluster.is_compacted(key.topic):
+            exposed.records.update(records_of(log, exposed.end, end))
         exposed.end = end
         if not self._is_other(key, log):  # a broker may lead a topic that was deleted meanwhile
             self._check_isr(key, exposed)
@@ -360,7 +397,10 @@ class Invariants:
     # ---- contents, every now and then
 
     def compare(self) -> None:
-        """SameBelowHW on every replica, StrongIsr by content."""
+        """SameBelowHW on every replica, StrongIsr by content; what is written down."""
+        for node in self._cluster.nodes.values():
+            if node.is_broker_started:
+                self.compare_noted(node)
         for topic in self.image.topics_by_name.values():
             for index, registration in topic.partitions.items():
                 exposed = self.exposed.get((topic.topic_id, index))
@@ -378,9 +418,52 @@ class Invariants:
                         end = min(log.high_watermark, exposed.end)
                         self._compare(node, key, log, exposed, end)
 
+    def compare_noted(self, node: SimNode) -> None:
+        """NotedIsTrue."""
+        for log in node.log_manager.all_logs():
+            said = (
+                (RECOVERY_POINT_CHECKPOINT, log.flushed_offset),
+                (LOG_START_OFFSET_CHECKPOINT, log.log_start_offset),
+                (HIGH_WATERMARK_CHECKPOINT, log.high_watermark),
+                (CLEANER_OFFSET_CHECKPOINT, log.log_end_offset),
+            )
+            for kind, most in said:
+                noted = log.environment.checkpoints.get(kind, log.topic_partition)
+                if noted is not None and noted > most and not log.is_closed:
+                    raise self.broken(
+                        "NotedIsTrue",
+                        f"{kind} of {log.topic_partition} on {node.node_id}: {noted}, not {most}",
+                    )
+
+    def _compare_keys(
+        self, node: SimNode, key: TopicPartition, log: PartitionLog, exposed: Exposed, end: int
+    ) -> None:
+        """NewestStays, CleanedOnce, SameBelowHW by records."""
+        found = records_of(log, log.log_start_offset, log.log_end_offset)
+        kept = {record.key: offset for offset, record in found.items()}
+        newest = {r.key: offset for offset, r in exposed.records.items() if offset < end}
+        where = f"{key.topic}-{key[1]} on {node.node_id}"
+        for offset, record in found.items():
+            if offset < end and exposed.records.get(offset) != record:
+                known = exposed.records.get(offset)
+                raise self.broken("SameBelowHW", f"{where} at {offset}: {record}, shown: {known}")
+        # Out of the ISR it may have been cut off below what it had cleaned, and fetch that anew.
+        for record_key, offset in newest.items() if end == exposed.end else ():
+            # A process that was killed may have cleaned further than its next one knows the HW.
+            if kept.get(record_key, -1) < offset and exposed.records[offset].value is not None:
+                raise self.broken("NewestStays", f"{where}: {record_key!r} of {offset} is gone")
+        cleaned = log.environment.checkpoints.get(CLEANER_OFFSET_CHECKPOINT, key) or 0
+        clean = [record.key for offset, record in found.items() if offset < cleaned]
+        if len(clean) != len(set(clean)):
+            raise self.broken("CleanedOnce", f"{where} is noted as cleaned to {cleaned}: {clean}")
+
     def _compare(
         self, node: SimNode, key: TopicPartition, log: PartitionLog, exposed: Exposed, end: int
     ) -> None:
+        if self._cluster.is_compacted(key.topic):
+            if node.is_up:
+                self._compare_keys(node, key, log, exposed, end)
+            return
         incarnation, truncations, done = exposed.compared.get(node.node_id, (-1, -1, 0))
         if (incarnation, truncations) != (node.incarnation, log.truncations):
             done = 0
