@@ -14,7 +14,8 @@
                               member of the true ISR and of the ELR
     JoinsWithAll              who is proposed for the ISR has that, when it is proposed (H-6)
     SameBelowHW               no offset below a HW has two contents, on any replica, for any reader
-    NewestStays               who is in the ISR has the newest record of each key, if compacted
+    NewestStays               every replica has the newest record of each key, if compacted, that
+                              lies below its HW
     CleanedOnce               up to where a log is noted as cleaned, no key is there twice
     NotedIsTrue               no checkpoint says more of a log than is so (S-6, L1, L4)
     ReadBelowHW               a consumer is given nothing that is not committed (V-1)
@@ -78,6 +79,8 @@ class Exposed:
         self.batches: dict[int, Batch] = {}
         self.records: dict[int, Keyed] = {}
         """By offset, of a compacted topic."""
+        self.newest: dict[bytes | None, int] = {}
+        """Where the newest record of each key is."""
         self.last: Batch | None = None
         self.compared: dict[int, tuple[int, int, int]] = {}
         """By node: incarnation, truncations of its log, and up to where it was compared."""
@@ -336,7 +339,9 @@ class Invariants:
         for batch in batches_of(log, exposed.end, end):
             exposed.batches[batch.base_offset] = exposed.last = batch
         if self._cluster.is_compacted(key.topic):
-            exposed.records.update(records_of(log, exposed.end, end))
+            shown = records_of(log, exposed.end, end)
+            exposed.records.update(shown)
+            exposed.newest.update((record.key, offset) for offset, record in shown.items())
         exposed.end = end
         if not self._is_other(key, log):  # a broker may lead a topic that was deleted meanwhile
             self._check_isr(key, exposed)
@@ -438,19 +443,18 @@ class Invariants:
     def _compare_keys(
         self, node: SimNode, key: TopicPartition, log: PartitionLog, exposed: Exposed, end: int
     ) -> None:
-        """NewestStays, CleanedOnce, SameBelowHW by records."""
+        """NewestStays, CleanedOnce, SameBelowHW by records.
+
+        A replica that fetched from a cleaned log ends, while it catches up, between a record that
+        is gone and the one that took its place: it must have what nothing newer was shown of."""
         found = records_of(log, log.log_start_offset, log.log_end_offset)
-        kept = {record.key: offset for offset, record in found.items()}
-        newest = {r.key: offset for offset, r in exposed.records.items() if offset < end}
         where = f"{key.topic}-{key[1]} on {node.node_id}"
         for offset, record in found.items():
             if offset < end and exposed.records.get(offset) != record:
                 known = exposed.records.get(offset)
                 raise self.broken("SameBelowHW", f"{where} at {offset}: {record}, shown: {known}")
-        # Out of the ISR it may have been cut off below what it had cleaned, and fetch that anew.
-        for record_key, offset in newest.items() if end == exposed.end else ():
-            # A process that was killed may have cleaned further than its next one knows the HW.
-            if kept.get(record_key, -1) < offset and exposed.records[offset].value is not None:
+        for record_key, offset in exposed.newest.items():
+            if offset < end and offset not in found and exposed.records[offset].value is not None:
                 raise self.broken("NewestStays", f"{where}: {record_key!r} of {offset} is gone")
         cleaned = log.environment.checkpoints.get(CLEANER_OFFSET_CHECKPOINT, key) or 0
         clean = [record.key for offset, record in found.items() if offset < cleaned]
