@@ -160,7 +160,7 @@ class SimCluster:
     # ---- after every event
 
     def _after_event(self) -> None:
-        self.check.check(None)
+        self.check.check()
         if self.alarms.raised:
             raise InvariantBroken(self.alarms.raised[0])
         if self.world.events % COMPARE_EVERY == 0:

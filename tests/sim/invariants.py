@@ -140,6 +140,7 @@ class Invariants:
         """By replica: its log, its high watermark, and the one it began this process with."""
         self._acknowledged: list[tuple[TopicPartition, PartitionLog, int]] = []
         self._checked_image: MetadataImage | None = None
+        self._ran: dict[SimNode, None] = {}
         self._proposed: dict[tuple[int, bytes, int], IsrState] = {}
 
     def broken(self, name: str, text: str) -> InvariantBroken:
@@ -204,17 +205,20 @@ class Invariants:
 
     # ---- after every event
 
-    def check(self, node: SimNode | None) -> None:
-        """`node`: whose code ran; None looks at all."""
-        nodes = self._cluster.nodes.values() if node is None else (node,)
-        for one in nodes:
-            if one.is_up:
-                image = one.loader.image
-                if image.offset > self.image.offset:
-                    self.image = image
-        for one in nodes:
-            if one.is_up:
-                self._check_node(one)
+    def ran(self, node: SimNode) -> None:
+        """Code of this node ran: nothing else changes what it thinks and has."""
+        self._ran[node] = None
+
+    def check(self) -> None:
+        """Look at the nodes whose code ran."""
+        nodes = [node for node in self._ran if node.is_up]
+        self._ran.clear()
+        for node in nodes:
+            image = node.loader.image
+            if image.offset > self.image.offset:
+                self.image = image
+        for node in nodes:
+            self._check_node(node)
         self.settle()
         if self.image is not self._checked_image:
             self._checked_image = self.image

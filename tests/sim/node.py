@@ -128,6 +128,8 @@ class SimNode:
             self._backlog.append((what, incarnation))
             return
         world.node = self.node_id
+        ran = self.cluster.check.ran
+        ran(self)  # it may stand still in the middle, and be looked at
         try:
             what()
             self._look_after()
@@ -138,6 +140,7 @@ class SimNode:
         except (OSError, KafkaError) as error:
             self.fatal(error)
         finally:
+            ran(self)
             world.node = 0
 
     def _look_after(self) -> None:
