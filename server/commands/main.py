@@ -340,7 +340,7 @@ def host_port(text: str, flag: str = "--listen") -> tuple[str, int]:
 
 def _start_failure(error: Exception) -> Exception:
     """Turn what stopped the start into one line with its remedy; ours stay as they are."""
-    from replication.raft.quorum_state import CorruptQuorumState
+    from replication.raft.quorum_state_store import CorruptQuorumState
     from replication.raft.snapshots import CorruptSnapshot
     from server.network.socket_server import BindError
     from storage.directories.log_dirs import LogDirError
