@@ -19,6 +19,8 @@ from pathlib import Path
 from barnabas.launch import command
 
 _READY = "barnabas ready: "
+_MISTAKE = "barnabas: "
+_EXIT_USAGE = 2
 _LOG_LINES = 20
 _STACK_LINES = 300
 _ABORT_S = 5.0
@@ -60,6 +62,7 @@ class NodeProcess:
 
     def await_ready(self, timeout_s: float) -> str:
         """Wait for the ready line; returns the address in it. Raises BrokerError."""
+        __tracebackhide__ = True
         process = self._process
         assert process is not None
         assert process.stdout is not None
@@ -77,7 +80,7 @@ class NodeProcess:
                 if not chunk:
                     code = process.wait()
                     self._close_pipes()
-                    raise self.error(f"ended with exit code {code}")
+                    raise self._ended(code)
                 line += chunk
         return line.decode("utf-8", "replace").removeprefix(_READY).split(" ", 1)[0]
 
@@ -149,8 +152,14 @@ class NodeProcess:
 
     def error(self, what: str, lines: int = _LOG_LINES) -> BrokerError:
         """An error that ends with the log's last lines."""
-        tail = "\n".join(self.log_text().splitlines()[-lines:])
-        return BrokerError(f"{self.name} {what}; its log ends:\n{tail}")
+        return BrokerError(f"{self.name} {what}; its log ends:\n{log_end(self.log_text(), lines)}")
+
+    def _ended(self, code: int) -> BrokerError:
+        """Why it did not start; a mistake in its configuration is the one line that names it."""
+        lines = self.log_text().splitlines()
+        if code == _EXIT_USAGE and lines and lines[-1].startswith(_MISTAKE):
+            return BrokerError(f"{self.name} did not start: {lines[-1].removeprefix(_MISTAKE)}")
+        return self.error(f"ended with exit code {code}")
 
     def _close_pipes(self) -> None:
         if self._process is not None:
@@ -158,6 +167,11 @@ class NodeProcess:
                 if pipe is not None:
                     with contextlib.suppress(OSError):
                         pipe.close()
+
+
+def log_end(text: str, lines: int = _LOG_LINES) -> str:
+    """The last lines of a log."""
+    return "\n".join(text.splitlines()[-lines:])
 
 
 def property_text(value: object) -> str:
