@@ -20,7 +20,6 @@ from barnabas.launch import command
 
 _READY = "barnabas ready: "
 _MISTAKE = "barnabas: "
-_EXIT_USAGE = 2
 _LOG_LINES = 20
 _STACK_LINES = 300
 _ABORT_S = 5.0
@@ -155,9 +154,9 @@ class NodeProcess:
         return BrokerError(f"{self.name} {what}; its log ends:\n{log_end(self.log_text(), lines)}")
 
     def _ended(self, code: int) -> BrokerError:
-        """Why it did not start; a mistake in its configuration is the one line that names it."""
+        """Why it did not start: the one line that names a mistake, or the log's end."""
         lines = self.log_text().splitlines()
-        if code == _EXIT_USAGE and lines and lines[-1].startswith(_MISTAKE):
+        if lines and lines[-1].startswith(_MISTAKE):
             return BrokerError(f"{self.name} did not start: {lines[-1].removeprefix(_MISTAKE)}")
         return self.error(f"ended with exit code {code}")
 

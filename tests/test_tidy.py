@@ -38,6 +38,9 @@ RANDOM_ALLOWED = frozenset(("Random",))
 # Public names that no product code uses, and why they are there.
 USED_BY_OTHERS = {
     "isolate": "barnabas.Cluster, for tests of those who use it",
+    "slow": "barnabas.Cluster, for tests of those who use it",
+    "pytest_configure": "hook of the pytest plugin",
+    "pytest_runtest_makereport": "hook of the pytest plugin",
     "barnabas_broker": "fixture of the pytest plugin",
     "barnabas_shared_broker": "fixture of the pytest plugin",
     "barnabas_cluster": "fixture of the pytest plugin",
