@@ -17,6 +17,7 @@ its brokers wrote.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
@@ -84,10 +85,11 @@ def pytest_runtest_makereport(
     """A test that failed shows what its brokers wrote last."""
     report = yield
     if report.failed:
+        clusters = sys.modules.get("barnabas.cluster")  # not imported for those who need none
         for name, value in getattr(item, "funcargs", {}).items():
             if isinstance(value, Broker):
                 report.sections.append((f"log of {name}", log_end(value.log_text)))
-            elif name == "barnabas_cluster":
+            elif clusters is not None and isinstance(value, clusters.Cluster):
                 report.sections += [
                     (f"log of node {node}", log_end(value.log_text(node))) for node in value.nodes
                 ]
