@@ -146,7 +146,7 @@ class Partition:
     @property
     def high_watermark(self) -> int:
         log = self.log
-        return -1 if log is None else log.high_watermark
+        return -1 if log is None else log.view.high_watermark
 
     # ------------------------------------------------------------------ role changes
 
@@ -446,9 +446,9 @@ class Partition:
             log = self._followed_log(leader_epoch)
             if records:
                 info = log.append_as_follower(records, leader_epoch, log_start_offset)
-            end_offset = log.log_end_offset
-            offset = high_watermark if high_watermark < end_offset else end_offset
-            is_advanced = offset > log.high_watermark and log.update_high_watermark(offset)
+            view = log.view
+            offset = high_watermark if high_watermark < view.end_offset else view.end_offset
+            is_advanced = offset > view.high_watermark and log.update_high_watermark(offset)
         if log.log_start_offset < log_start_offset <= log.high_watermark:
             log.increment_log_start_offset(log_start_offset)
         return info, is_advanced

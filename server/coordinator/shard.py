@@ -392,25 +392,32 @@ class Shard(Generic[M, R]):
     # -- deadlines ---------------------------------------------------------------------------
 
     def _run_deadlines(self, machine: M) -> None:
+        """Run what is due, and be woken for the next; an alarm that rings too early is set again.
+
+        After every event: where nothing is due, it must cost next to nothing.
+        """
+        wake_ms = machine.deadlines.next_wake_ms()
+        if wake_ms is not None and wake_ms <= self._moment.now_ms:
+            self._run_due(machine)
+            if self._machine is not machine:
+                return
+            wake_ms = machine.deadlines.next_wake_ms()
+        if self._held.waiting:
+            self._release()
+            held_ms = self._held.next_deadline_ms()
+            if held_ms is not None:
+                wake_ms = held_ms if wake_ms is None else min(wake_ms, held_ms)
+        if wake_ms is not None and (self._alarm is None or wake_ms < self._alarm_ms):
+            self._set_alarm(wake_ms)
+
+    def _run_due(self, machine: M) -> None:
         deadlines, now_ms = machine.deadlines, self._moment.now_ms
-        while (due := deadlines.pop_due(now_ms)) is not None:
+        while self._machine is machine and (due := deadlines.pop_due(now_ms)) is not None:
             key, job = due
             if not self._attempt(machine, partial(_run_job, job), None) and key not in deadlines:
                 deadlines.set(key, now_ms + RETRY_MS, job)
-            if self._machine is not machine:
-                return
-        if self._held.waiting:
-            self._release()
-        self._set_alarm(machine)
 
-    def _set_alarm(self, machine: M) -> None:
-        """Be woken for the next deadline; an alarm that rings too early is set again."""
-        wake_ms = machine.deadlines.next_wake_ms()
-        held_ms = self._held.next_deadline_ms() if self._held.waiting else None
-        if held_ms is not None:
-            wake_ms = held_ms if wake_ms is None else min(wake_ms, held_ms)
-        if wake_ms is None or (self._alarm is not None and self._alarm_ms <= wake_ms):
-            return
+    def _set_alarm(self, wake_ms: int) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_ms = wake_ms
