@@ -101,11 +101,6 @@ class Partition:
         """A leader epoch is being recorded in the log: nothing is appended, the log stays ours."""
         self.registration: PartitionRegistration | None = None
         """The metadata this was last brought to."""
-
-        # Plain counters, read by server.node.metrics. Written under the lock, but for `bytes_out`.
-        self.messages_in = 0
-        self.bytes_in = 0
-        self.bytes_out = 0
         self.isr_changes = IsrChanges(alter_isr)
 
         self._node_id = node_id
@@ -292,9 +287,6 @@ class Partition:
                 role.check_append(epoch if leader_epoch is None else leader_epoch, acks)
             info = log.append_as_leader(records, epoch, wall_ms, source)
             next_offset = info.last_offset + 1
-            if not info.duplicate:
-                self.messages_in += next_offset - info.first_offset
-                self.bytes_in += len(records)
             if info.must_flush and next_offset > self._group_commit.target:
                 self._group_commit.target = next_offset
             # While a follower is in the ISR, an append alone commits nothing: the next fetch does.
@@ -506,10 +498,7 @@ class Partition:
             or (epoch != UNKNOWN_EPOCH and epoch != role.leader_epoch)
         ):
             return FetchResult(int(self._refusal(epoch).code))
-        result = read_log(log, fetch, max_bytes, min_one, isolation, is_leader)
-        if result.records is not None:
-            self.bytes_out += result.records.size
-        return result
+        return read_log(log, fetch, max_bytes, min_one, isolation, is_leader)
 
     def diverges(self, fetch: FetchPartition) -> bool:
         """Would a read now report divergence (a parked fetch asks)?"""
