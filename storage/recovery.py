@@ -427,6 +427,9 @@ class _Recovery:
                 self._drop(unflushed[number:], "what lay before them is lost")
                 break
         epochs.truncate_from_end(unflushed[0].base_offset + 1)
+        if found and found[0].epoch < epochs.latest_epoch:
+            # Pages of before a truncation: what was written anew from here on is gone.
+            epochs.truncate_from_end(unflushed[0].base_offset)
         for entry in found:
             if entry.epoch > epochs.latest_epoch:
                 epochs.assign(*entry)

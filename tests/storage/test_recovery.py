@@ -248,6 +248,23 @@ def test_pages_of_before_a_truncation_do_not_come_back_behind_what_was_written_a
     assert 0 < recovered.log_end_offset < 24
 
 
+def test_what_comes_back_of_before_a_truncation_has_the_epoch_it_was_written_in(
+    tmp_path: Path,
+) -> None:
+    """Found by simulation: a power failure kept a segment's old first page, and none that was
+    written anew. Under the newer epoch the leader would take its records for its own."""
+    log = make_log(tmp_path)
+    append(log, "old", epoch=1)
+    before = log.active_segment.path.read_bytes()
+    log.truncate_to(0)
+    append(log, "new", epoch=2)
+    log.active_segment.path.write_bytes(before)
+    recovered = make_log(tmp_path)
+    assert values(read_from(recovered)) == [b"old"]
+    assert recovered.end_offset_for_epoch(2) == (-1, -1)
+    assert recovered.latest_epoch == 1
+
+
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 @pytest.mark.parametrize("sent_at_once", [1, 24])
 def test_the_copy_of_a_compacted_log_keeps_all_its_records(
