@@ -21,7 +21,7 @@ A `Shard` is one partition. Its states:
 
     Initial --elected--> Loading --log replayed--> Active --resigned--> Closed
                             |                        |  '--fault of ours--> Loading
-                            '--cannot read--> Failed (until the next election)
+                            '--cannot be replayed--> Failed (until the next election)
 
 Loading answers COORDINATOR_LOAD_IN_PROGRESS, Failed and Closed NOT_COORDINATOR. Elections carry the
 leader epoch; late ones are ignored (G-2). Waiting requests of a closed shard get NOT_COORDINATOR.
@@ -59,7 +59,8 @@ from wire.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 500
-"""After how long a deadline that could not be written comes again (Kafka: CoordinatorTimerImpl)."""
+"""After how long a deadline that could not be written comes again (Kafka: CoordinatorTimerImpl),
+and a load whose disk could not be read just then is begun again."""
 
 
 class AppendOutcome(NamedTuple):
@@ -220,6 +221,10 @@ class Shard(Generic[M, R]):
         return self._machine
 
     # -- the owner ---------------------------------------------------------------------------
+
+    def _post(self, event: Callable[[], None]) -> None:
+        self._mailbox.append(event)
+        self.work()
 
     def work(self) -> None:
         """Work off the mailbox, unless somebody does."""
@@ -425,8 +430,7 @@ class Shard(Generic[M, R]):
         self._alarm = self._services.add_timer(delay_ms, self._ring)
 
     def _ring(self) -> None:
-        self._mailbox.append(self._rang)
-        self.work()
+        self._post(self._rang)
 
     def _rang(self) -> None:
         # What is due is run after every event; this event is there to make that happen.
@@ -487,17 +491,27 @@ class Shard(Generic[M, R]):
                     return  # somebody else's by now; the next in line need not wait for it
                 machine.replay(record)
                 count += 1
-        except Exception:
-            logger.exception("loading a coordinator partition failed shard=%s", self.name)
+        except Exception as error:
             machine = None
+            if isinstance(error, KafkaError) and error.code == ErrorCode.KAFKA_STORAGE_ERROR:
+                logger.warning("coordinator is loaded later shard=%s error=%s", self.name, error)
+                again = partial(self._load_again, load_number)
+                self._services.add_timer(RETRY_MS, partial(self._post, again))
+                return
+            logger.exception("loading a coordinator partition failed shard=%s", self.name)
         elapsed_ms = self._services.now_ms() - started_ms
         if machine is not None and count:
             logger.info(
                 "loaded coordinator partition shard=%s records=%s ms=%s",
                 self.name, count, elapsed_ms,
             )  # fmt: skip
-        self._mailbox.append(partial(self._loaded, load_number, machine, moment))
-        self.work()
+        self._post(partial(self._loaded, load_number, machine, moment))
+
+    def _load_again(self, load_number: int) -> None:
+        """The disk would not be read, for want of descriptors perhaps; if its directory is gone, so
+        is our leadership soon."""
+        if load_number == self._load_number:
+            self._load()
 
     def _loaded(self, load_number: int, machine: M | None, moment: Moment) -> None:
         if load_number != self._load_number or self.state is not ShardState.LOADING:
