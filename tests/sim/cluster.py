@@ -92,6 +92,8 @@ class Options:
     """Between two shortages of file descriptors."""
     clean_every_ms: int = 0
     """How often a node's cleaner looks for work; 0: nothing is compacted."""
+    stalled_note: float = 0.02
+    """How often a thread stands still between a look at the logs and the note of what they said."""
     clocks_disagree: bool = False
     step_every_ms: int = 0
     """Between two steps of a wall clock."""

@@ -7,13 +7,14 @@ write or sync there themselves does not hang: a turn of theirs is one instant he
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.cleaning.cleaner import LogCleaner
+from storage.dir_checkpoints import DirCheckpoints, L
 from storage.log.partition_log import PartitionLog
-from tests.sim.world import Gone, SimTimer
+from tests.sim.world import SimTimer
 from wire.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -80,6 +81,21 @@ class DirWorker(SimTimer):
             super()._work()
 
 
+def stall_while_noting(node: SimNode, checkpoints: DirCheckpoints) -> None:
+    """Who writes down what logs say may stand still once it has looked at them."""
+    real, incarnation = checkpoints.note, node.incarnation
+
+    def looked_at(logs: Iterable[L]) -> Iterator[L]:
+        yield from logs
+        if node.world.chance(node.options.stalled_note) and not node.is_stopping:
+            node.stand_still(incarnation, 300)
+
+    def note(kind: str, logs: Iterable[L], offset_of: Callable[[L], int | None]) -> None:
+        real(kind, looked_at(logs), offset_of)
+
+    checkpoints.note = note  # type: ignore[method-assign, assignment]
+
+
 class SimCleaner:
     """The cleaner's thread: cleans one log, and looks again. In the middle of a cleaning it may
     stand still, and everything else go on."""
@@ -103,11 +119,5 @@ class SimCleaner:
             self._cleaner.clean_filthiest()
 
     def _spend(self, _count: int) -> None:
-        node = self._node
-        if node.world.chance(0.005):
-            node.world.stand_still(lambda: not self._is_alive(), node.world.between(5, 150))
-            if not self._is_alive():
-                raise Gone
-
-    def _is_alive(self) -> bool:
-        return self._node.is_up and self._node.incarnation == self._incarnation
+        if self._node.world.chance(0.005):
+            self._node.stand_still(self._incarnation, 150)

@@ -20,13 +20,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from storage import files
 from storage.directories.log_dir import RESERVE_FILE
-from tests.sim.world import Killed, World
+from storage.segments.segment import LOG_SUFFIX
+from tests.sim.world import InvariantBroken, Killed, World
 
 _PAGE = 512
 _SEAMS = (
@@ -54,6 +56,7 @@ class Disks:
         self._reserved: set[Path] = set()
         self._short_until_ms: dict[Path, int] = {}
         self._hangs_until_ms: dict[Path, int] = {}
+        self._syncs_records = True
         self._real: dict[str, Callable[..., Any]] = {}
 
     def __enter__(self) -> Disks:
@@ -90,12 +93,25 @@ class Disks:
         """Nothing can be opened in a directory for a while."""
         self._short_until_ms[directory] = self._world.ms + ms
 
+    def _is_short(self) -> bool:
+        """Then who opens a file may have to sync another, to give its descriptor up (S-4)."""
+        return any(self._world.ms <= until_ms for until_ms in self._short_until_ms.values())
+
     def hang(self, directory: Path, ms: int) -> None:
         self._hangs_until_ms[directory] = self._world.ms + ms
 
     def hangs_for_ms(self, directory: Path) -> int:
         """How much longer; 0 if it works."""
         return max(self._hangs_until_ms.get(directory, 0) - self._world.ms, 0)
+
+    @contextmanager
+    def syncing_no_records(self) -> Iterator[None]:
+        """WorkersSyncRecords: who runs here must not wait for a disk."""
+        self._syncs_records = False
+        try:
+            yield
+        finally:
+            self._syncs_records = True
 
     def spare_directories(self, directories: Iterable[Path]) -> None:
         """These work from now on, and have room."""
@@ -160,6 +176,8 @@ class Disks:
     def _fsync(self, fd: int) -> None:
         if self._die_after and self._is_last():
             raise Killed
+        if not self._syncs_records and not self._is_short() and _path_of(fd).endswith(LOG_SUFFIX):
+            raise InvariantBroken(f"WorkersSyncRecords: {_path_of(fd)} is synced by another thread")
         found = os.fstat(fd)
         node = self._world.node
         if node in self._fail_sync:

@@ -48,7 +48,7 @@ from server.peers.controller_channel import ControllerChannel
 from storage.config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.log.partition_log import PartitionLog
-from tests.sim.disk_threads import DirWorker, SimCleaner, SimFlusher
+from tests.sim.disk_threads import DirWorker, SimCleaner, SimFlusher, stall_while_noting
 from tests.sim.network import Network, SimPeers, SimRaftTransport, SimRunner
 from tests.sim.world import Actor, Gone, InvariantBroken, Killed, NodeClock, SimTimer
 from wire.errors import KafkaError
@@ -92,9 +92,9 @@ class SimNode:
         self.is_serving = False
         self.is_stopping = False
         self.paused_until_ms = 0
-        self.lost_power_in: int | None = None
-        """The broker epoch under which this node lost its page cache: what it holds is not counted
-        on until the controller knows another one."""
+        self.lost_power_in: bytes | None = None
+        """The incarnation that lost its page cache: what this node holds is not counted on until
+        the controller knows a later one. (It may hear of this one only after its end.)"""
         self.dead_logs: dict[TopicPartition, PartitionLog] = {}
         """The logs of the last incarnation, while no other has opened them."""
         self._backlog: list[tuple[Callable[[], object], int]] = []
@@ -175,6 +175,16 @@ class SimNode:
         world.tell(f"{self.node_id} stands still for {ms} ms")
         self.paused_until_ms = world.ms + ms
         world.at(self.paused_until_ms, self._resume)
+
+    def stand_still(self, incarnation: int, limit_ms: int) -> None:
+        """A thread of this process is not scheduled for a while; it ends here with the process."""
+
+        def is_gone() -> bool:
+            return not self.is_up or self.incarnation != incarnation
+
+        self.world.stand_still(is_gone, self.world.between(5, limit_ms))
+        if is_gone():
+            raise Gone
 
     def _resume(self) -> None:
         if self.world.ms < self.paused_until_ms:
@@ -309,7 +319,8 @@ class SimNode:
         controller.on_wake = self._controller_actor.wake
 
     def _turn_loader(self) -> None:
-        self.loader.turn()
+        with self.cluster.disks.syncing_no_records():
+            self.loader.turn()
         if self.controller is not None:
             self._controller_actor.wake()
 
@@ -347,6 +358,7 @@ class SimNode:
         )
         for log_dir in self.log_manager._dirs.values():
             log_dir.flusher = SimFlusher(self, log_dir.path)  # type: ignore[assignment]
+            stall_while_noting(self, log_dir.checkpoints)
         self.log_manager.startup(self.topic_config)
         self.cluster.check.logs_opened(self)
         self.dead_logs = {}
@@ -486,8 +498,7 @@ class SimNode:
         disks = self.cluster.disks
         disks.spare(self.node_id)
         if power or self.node_id in disks.failed:
-            registered = self.cluster.check.image.brokers.get(self.node_id)
-            self.lost_power_in = None if registered is None else registered.broker_epoch
+            self.lost_power_in = self.incarnation_id
             disks.failed.discard(self.node_id)
             for directory in self.directories:
                 disks.strike(directory)

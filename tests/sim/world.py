@@ -121,7 +121,9 @@ class Alarms(logging.Handler):
         if self._is_told:
             level = "" if record.levelno < logging.WARNING else record.levelname + " "
             self._world.tell(f"   {self._world.node} {level}{record.getMessage()}")
-        if record.exc_info and not isinstance(record.exc_info[1], OSError):
+        if record.exc_info and isinstance(record.exc_info[1], InvariantBroken):
+            self.raised.append(str(record.exc_info[1]))
+        elif record.exc_info and not isinstance(record.exc_info[1], OSError):
             text = logging.Formatter().formatException(record.exc_info)
             self.raised.append(f"NoUnexpectedError: {record.getMessage()}\n{text}")
         elif (
@@ -181,7 +183,9 @@ class Actor:
 
 
 class SimTimer(Timer):
-    """The broker's timer with an actor for a thread."""
+    """The broker's timer with an actor for a thread, which may stand still in its work."""
+
+    _is_working = False
 
     def __init__(self, host: Host, incarnation: int) -> None:
         super().__init__(host.clock)
@@ -189,8 +193,15 @@ class SimTimer(Timer):
         self._actor = Actor(host, incarnation, self._work, self._queue.next_deadline)
 
     def _work(self) -> None:
-        while self.run_due():
-            pass
+        if self._is_working:
+            self._actor.plan(self._host.world.ms + 1)
+            return
+        self._is_working = True
+        try:
+            while self.run_due():
+                pass
+        finally:
+            self._is_working = False
 
     def add(self, delay_ms: int, fn: Callable[[], object]) -> TimerTask:
         task = super().add(delay_ms, fn)
