@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help run test lint compat compat-cluster chaos compat-spark compat-pipeline fuzz soak sim sim-mutants workflows bench bench-quick bench-micro clean
+.PHONY: help run test coverage lint compat compat-cluster chaos compat-spark compat-pipeline fuzz soak sim sim-mutants workflows bench bench-quick bench-micro clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -14,6 +14,10 @@ run: $(VENV)/.run  ## start a broker on 127.0.0.1:9092, data in ./barnabas-data 
 
 test: $(VENV)/.test  ## unit tests of the broker's own packages
 	$(BIN)/python -m pytest tests $(ARGS)
+
+coverage: $(VENV)/.test  ## which lines of the packages the unit tests run
+	$(BIN)/python -m coverage run -m pytest tests -q $(ARGS)
+	$(BIN)/python -m coverage report --skip-covered
 
 # The pipeline is checked against the types of PySpark and NumPy, so lint needs both.
 lint: $(VENV)/.spark  ## ruff, mypy --strict, import contracts

@@ -20,7 +20,8 @@ class Broker:
 
     data_dir  where the data lives; None makes a fresh directory that `stop` removes.
     config    broker properties by Kafka's names; values are turned to text (True becomes "true").
-    listen    "HOST:PORT"; port 0, the default, takes a free one. `restart` keeps the port.
+    listen    "HOST:PORT"; port 0, the default, takes a free one. `restart` keeps the port. Several
+              listeners are `listeners` in the config, with ports of your choice.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Broker:
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._owns_data = data_dir is None
         self._config = {name: property_text(value) for name, value in (config or {}).items()}
-        self._listen = listen or "127.0.0.1:0"
+        self._listen = _listen_flag(listen, self._config)
         self._address: str | None = None
         self._process: NodeProcess | None = None
         self._scratch: Path | None = None  # holds the log, and the data when that is ours
@@ -75,6 +76,7 @@ class Broker:
 
     def start(self) -> Broker:
         """Start the broker and return when it answers. Raises BrokerError with the log's end."""
+        __tracebackhide__ = True
         if self.pid is not None:
             raise BrokerError(f"the broker runs already (pid {self.pid})")
         if self._scratch is None:
@@ -84,7 +86,9 @@ class Broker:
         if self._owns_data:
             self._data_dir = self._scratch / "data"
         arguments = ["start", "--data-dir", str(self._data_dir)]
-        arguments += ["--listen", self._address or self._listen]
+        arguments += ["--then-remove", str(self._scratch)]
+        if self._listen is not None:
+            arguments += ["--listen", self._address or self._listen]
         for name, value in self._config.items():
             arguments += ["--set", f"{name}={value}"]
         self._process = NodeProcess("the broker", self._scratch / "broker.log")
@@ -120,6 +124,7 @@ class Broker:
             self._process.terminate(self._stop_timeout_s)
 
     def __enter__(self) -> Broker:
+        __tracebackhide__ = True
         return self if self.pid is not None else self.start()
 
     def __exit__(
@@ -130,6 +135,40 @@ class Broker:
     ) -> None:
         self.stop()
 
+    async def __aenter__(self) -> Broker:
+        import asyncio
+
+        __tracebackhide__ = True
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        import asyncio
+
+        await asyncio.to_thread(self.stop)
+
     def __repr__(self) -> str:
         state = f"pid {self.pid}" if self.pid is not None else "not running"
-        return f"<barnabas.Broker {self._address or self._listen} ({state})>"
+        return f"<barnabas.Broker {self._address or 'not started yet'} ({state})>"
+
+
+def _listen_flag(listen: str | None, config: Mapping[str, str]) -> str | None:
+    """What --listen says; None if `listeners` of the config says it. Raises ValueError."""
+    for key in ("log.dirs", "log.dir"):
+        if key in config:
+            raise ValueError(f"{key} = {config[key]!r}: the directory is the argument data_dir")
+    listeners = config.get("listeners")
+    if listeners is None:
+        return listen or "127.0.0.1:0"
+    if listen is not None:
+        raise ValueError("listen and listeners say the same thing: give one of them")
+    if any(address.strip().endswith(":0") for address in listeners.split(",")):
+        raise ValueError(
+            f"listeners = {listeners!r}: expected ports, so that restart() finds them again; for"
+            " one listener on a free port leave it out"
+        )
+    return None

@@ -135,6 +135,7 @@ class Cluster:
         Raises BrokerError with the log's end of the node that failed; those that were started are
         ended then.
         """
+        __tracebackhide__ = True
         nodes = self.begin_start()
         try:
             for node in nodes:
@@ -233,8 +234,21 @@ class Cluster:
             if other != node:
                 self.partition(node, other)
 
+    def slow(self, node: int, other: int, ms: float, *, one_way: bool = False) -> None:
+        """What two nodes send each other arrives `ms` milliseconds late, until `heal`.
+
+        one_way  only what `node` sends to `other` is late.
+        """
+        self._check(node)
+        self._check(other)
+        if ms < 0:
+            raise ValueError(f"ms = {ms}: expected 0 or more")
+        self._links().delay(str(node), str(other), ms / 1000)
+        if not one_way:
+            self._links().delay(str(other), str(node), ms / 1000)
+
     def heal(self) -> None:
-        """All links are whole again; what was held back arrives."""
+        """All links are whole and quick again; what was held back arrives."""
         self._links().heal()
 
     def _links(self) -> LinkProxy:
@@ -246,6 +260,7 @@ class Cluster:
     # ---- inside
 
     def __enter__(self) -> Cluster:
+        __tracebackhide__ = True
         try:
             return self.start()
         except BaseException:
@@ -260,6 +275,22 @@ class Cluster:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+    async def __aenter__(self) -> Cluster:
+        import asyncio
+
+        __tracebackhide__ = True
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        import asyncio
+
+        await asyncio.to_thread(self.stop)
 
     def __repr__(self) -> str:
         running = sum(self.pid(node) is not None for node in self.nodes)
@@ -287,7 +318,10 @@ class Cluster:
     def _spawn(self, node: int) -> None:
         process = NodeProcess(f"node {node}", self.node_dir(node) / "node.log")
         self._processes[node] = process
-        process.spawn(["start", "--config", str(self.node_dir(node) / "server.properties")])
+        arguments = ["start", "--config", str(self.node_dir(node) / "server.properties")]
+        if self._owns_data:
+            arguments += ["--then-remove", str(self.data_dir)]
+        process.spawn(arguments)
 
     def _prepare(self) -> None:
         """Directory, ports, properties, formatted data, proxy: what is not there yet."""

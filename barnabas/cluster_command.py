@@ -1,23 +1,11 @@
-"""`barnabas cluster start`: a cluster in one terminal, for a laptop; `barnabas cluster status`."""
+"""`barnabas cluster`: its actions and their flags. What they do is imported when one is run."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
-import os
-import signal
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from barnabas.cluster import Cluster
-
-_LOOK_S = 0.2
-_BASE_PORT = 9092
+from typing import Any
 
 
 def add_commands(commands: Any) -> None:
@@ -37,13 +25,7 @@ def add_commands(commands: Any) -> None:
         " it, on the same ports. Each node's log is in DIR/node-N/node.log.",
     )
     start.add_argument("--nodes", metavar="N", type=_count, default=3, help="how many (3)")
-    start.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        type=Path,
-        default=Path("barnabas-cluster"),
-        help="where the nodes live (./barnabas-cluster)",
-    )
+    _add_data_dir(start)
     start.add_argument(
         "--base-port",
         metavar="PORT",
@@ -69,6 +51,31 @@ def add_commands(commands: Any) -> None:
     status.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=5.0)
     status.set_defaults(run=_status)
 
+    for name, text in (
+        ("kill", "end a node at once (SIGKILL), as a crash would"),
+        ("stop", "stop a node cleanly: its leaderships move to the others first"),
+        ("restart", "stop a node if it runs, and start it"),
+    ):
+        action = actions.add_parser(
+            name,
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}. For a cluster that `barnabas cluster start`"
+            " runs on this machine.",
+        )
+        action.add_argument("node", metavar="N", type=_count, help="the node's number")
+        _add_data_dir(action)
+        action.set_defaults(run=_on_node, action=name)
+
+
+def _add_data_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        type=Path,
+        default=Path("barnabas-cluster"),
+        help="where the nodes live (./barnabas-cluster)",
+    )
+
 
 def _count(text: str) -> int:
     return _number(text, 99)
@@ -91,8 +98,7 @@ def _number(text: str, largest: int) -> int:
 
 
 def _start(arguments: argparse.Namespace) -> int:
-    from barnabas.process import BrokerError
-    from server.commands.main import on_stop_signals
+    from barnabas.cluster_run import run
 
     config = {}
     for pair in arguments.set:
@@ -101,103 +107,13 @@ def _start(arguments: argparse.Namespace) -> int:
             print(f"barnabas: --set {pair!r}: expected KEY=VALUE", file=sys.stderr)
             return 2
         config[key.strip()] = value
-    stopping: list[int] = []
-    on_stop_signals(lambda number, _frame: _on_signal(number, stopping))
-    try:
-        with _locked(arguments.data_dir):
-            _start_cluster(arguments, config, stopping)
-    except BrokerError as error:
-        print(f"barnabas: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(
-            f"barnabas: {error.filename or arguments.data_dir} cannot be used: {error.strerror}"
-            " (--data-dir chooses the directory)",
-            file=sys.stderr,
-        )
-        return 1
-    return 0
+    return run(arguments.data_dir, arguments.nodes, arguments.base_port, config)
 
 
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Keep out a second command, which would write the first one's files anew."""
-    from barnabas.process import BrokerError
+def _on_node(arguments: argparse.Namespace) -> int:
+    from barnabas.cluster_nodes import act
 
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BrokerError(
-                f"{directory} is in use by another `barnabas cluster start`: stop that one, or use"
-                " another directory (--data-dir)"
-            ) from None
-        yield
-
-
-def _start_cluster(
-    arguments: argparse.Namespace, config: dict[str, str], stopping: list[int]
-) -> None:
-    from barnabas.cluster import Cluster
-
-    base_port = arguments.base_port
-    if base_port is None and not Cluster.is_in(arguments.data_dir):
-        base_port = _BASE_PORT
-    cluster = Cluster(
-        arguments.nodes, arguments.data_dir, config, proxied=False, base_port=base_port
-    )
-    try:
-        _run(cluster, stopping)
-    finally:
-        if any(cluster.pid(node) for node in cluster.nodes):
-            print("stopping", file=sys.stderr)
-        cluster.stop()
-
-
-def _on_signal(number: int, stopping: list[int]) -> None:
-    if stopping and number == signal.SIGINT:
-        os._exit(128 + number)  # the nodes stop when their standard input ends
-    stopping.append(number)
-
-
-def _run(cluster: Cluster, stopping: list[int]) -> None:
-    """Start all, then look after them until somebody asks to stop."""
-    began = time.monotonic()
-    for node in cluster.begin_start():
-        if stopping:
-            return
-        address = cluster.await_ready(node)
-        took_s = time.monotonic() - began
-        log = cluster.node_dir(node) / "node.log"
-        print(
-            f"node {node}   {address}   pid {cluster.pid(node)}   ready after {took_s:.1f} s"
-            f"   log {log}",
-            file=sys.stderr,
-        )
-    print(
-        f"barnabas cluster ready: {cluster.bootstrap_servers}"
-        f" (cluster {cluster.cluster_id}, {len(cluster.nodes)} nodes, data {cluster.data_dir})",
-        flush=True,
-    )
-    if sys.stderr.isatty():
-        print(
-            "Ctrl-C stops all nodes; the data stays. To see one die: kill -9 a pid above, then\n"
-            f"  barnabas start --config {cluster.node_dir(1)}/server.properties\n"
-            "with that node's number brings it back.",
-            file=sys.stderr,
-        )
-    running = set(cluster.nodes)
-    while not stopping:
-        time.sleep(_LOOK_S)
-        for node in sorted(running):
-            if cluster.pid(node) is None:
-                running.discard(node)
-                print(
-                    f"node {node} has ended; bring it back with"
-                    f" `barnabas start --config {cluster.node_dir(node)}/server.properties`",
-                    file=sys.stderr,
-                )
+    return act(arguments.action, arguments.data_dir, arguments.node)
 
 
 def _status(arguments: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 from barnabas.launch import command
 
 _READY = "barnabas ready: "
+_MISTAKE = "barnabas: "
 _LOG_LINES = 20
 _STACK_LINES = 300
 _ABORT_S = 5.0
@@ -45,12 +46,13 @@ class NodeProcess:
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
-    def spawn(self, arguments: Sequence[str]) -> None:
-        """Run `barnabas ARGUMENTS`; returns at once."""
+    def spawn(self, arguments: Sequence[str], stdin: int = subprocess.PIPE) -> None:
+        """Run `barnabas ARGUMENTS`; returns at once. It stops when `stdin` ends: PIPE, and so this
+        process, or a descriptor."""
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command(*arguments, "--stop-on-stdin-eof"),
-                stdin=subprocess.PIPE,
+                stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 # A Ctrl-C in the terminal is for the parent; it stops the node itself.
@@ -59,6 +61,7 @@ class NodeProcess:
 
     def await_ready(self, timeout_s: float) -> str:
         """Wait for the ready line; returns the address in it. Raises BrokerError."""
+        __tracebackhide__ = True
         process = self._process
         assert process is not None
         assert process.stdout is not None
@@ -76,7 +79,7 @@ class NodeProcess:
                 if not chunk:
                     code = process.wait()
                     self._close_pipes()
-                    raise self.error(f"ended with exit code {code}")
+                    raise self._ended(code)
                 line += chunk
         return line.decode("utf-8", "replace").removeprefix(_READY).split(" ", 1)[0]
 
@@ -148,8 +151,14 @@ class NodeProcess:
 
     def error(self, what: str, lines: int = _LOG_LINES) -> BrokerError:
         """An error that ends with the log's last lines."""
-        tail = "\n".join(self.log_text().splitlines()[-lines:])
-        return BrokerError(f"{self.name} {what}; its log ends:\n{tail}")
+        return BrokerError(f"{self.name} {what}; its log ends:\n{log_end(self.log_text(), lines)}")
+
+    def _ended(self, code: int) -> BrokerError:
+        """Why it did not start: the one line that names a mistake, or the log's end."""
+        lines = self.log_text().splitlines()
+        if lines and lines[-1].startswith(_MISTAKE):
+            return BrokerError(f"{self.name} did not start: {lines[-1].removeprefix(_MISTAKE)}")
+        return self.error(f"ended with exit code {code}")
 
     def _close_pipes(self) -> None:
         if self._process is not None:
@@ -157,6 +166,11 @@ class NodeProcess:
                 if pipe is not None:
                     with contextlib.suppress(OSError):
                         pipe.close()
+
+
+def log_end(text: str, lines: int = _LOG_LINES) -> str:
+    """The last lines of a log."""
+    return "\n".join(text.splitlines()[-lines:])
 
 
 def property_text(value: object) -> str:

@@ -6,20 +6,30 @@
 `barnabas_broker` is fresh for each test: its own directory, port and topics.
 `barnabas_cluster` is three nodes, fresh for each test; barnabas.Cluster says how to hurt them.
 `barnabas_shared_broker` is started once a session (once a worker under pytest-xdist): use unique
-topic names with it. Override the fixture `barnabas_config` to give the brokers other properties.
+topic names with it. Override the fixture `barnabas_config` to give the brokers other properties,
+or mark one test, whose own broker or cluster has them then:
+
+    @pytest.mark.barnabas_config({"num.partitions": 4})
+
+They may be used in asynchronous tests as they are. A test that fails shows the last lines of what
+its brokers wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from barnabas.broker import Broker
+from barnabas.process import log_end
 
 if TYPE_CHECKING:
     from barnabas.cluster import Cluster
+
+_MARK = "barnabas_config"
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +39,11 @@ def barnabas_config() -> dict[str, object]:
 
 
 @pytest.fixture
-def barnabas_broker(barnabas_config: dict[str, object]) -> Iterator[Broker]:
+def barnabas_broker(
+    barnabas_config: dict[str, object], request: pytest.FixtureRequest
+) -> Iterator[Broker]:
     """A fresh broker for one test."""
-    with Broker(config=barnabas_config) as broker:
+    with Broker(config=_marked(barnabas_config, request)) as broker:
         yield broker
 
 
@@ -43,9 +55,42 @@ def barnabas_shared_broker(barnabas_config: dict[str, object]) -> Iterator[Broke
 
 
 @pytest.fixture
-def barnabas_cluster(barnabas_config: dict[str, object]) -> Iterator[Cluster]:
+def barnabas_cluster(
+    barnabas_config: dict[str, object], request: pytest.FixtureRequest
+) -> Iterator[Cluster]:
     """A fresh cluster of three nodes for one test."""
     from barnabas.cluster import Cluster
 
-    with Cluster(config=barnabas_config) as cluster:
+    with Cluster(config=_marked(barnabas_config, request)) as cluster:
         yield cluster
+
+
+def _marked(config: dict[str, object], request: pytest.FixtureRequest) -> dict[str, object]:
+    """The properties of one test: what its marks say wins, the innermost most of all."""
+    for mark in reversed(list(request.node.iter_markers(_MARK))):
+        config = {**config, **mark.args[0]}
+    return config
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", f"{_MARK}(properties): broker properties of this test, by Kafka's names"
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that failed shows what its brokers wrote last."""
+    report = yield
+    if report.failed:
+        clusters = sys.modules.get("barnabas.cluster")  # not imported for those who need none
+        for name, value in getattr(item, "funcargs", {}).items():
+            if isinstance(value, Broker):
+                report.sections.append((f"log of {name}", log_end(value.log_text)))
+            elif clusters is not None and isinstance(value, clusters.Cluster):
+                report.sections += [
+                    (f"log of node {node}", log_end(value.log_text(node))) for node in value.nodes
+                ]
+    return report

@@ -9,7 +9,12 @@ Steps of `open_log`:
    unless its `.cleaned` files show that it had not (S-13).
 2. Segments are found by their `.log` files; an index without a log goes.
 3. After an unclean stop every segment from the recovery point on is read in full and checked; at
-   the first invalid byte the rest is cut off and later segments are deleted. Elsewhere only a
+   the first invalid byte the rest is cut off and later segments are deleted. So are those behind a
+   gap between two segments, which is data that was in a page cache and is gone: readers would skip
+   it unaware. Whatever the topic's policy, nothing else leaves one up there: a segment is named by
+   the offset where the one before it ends, also by a follower that copies batches with gaps
+   (`PartitionLog.segment_for`), the cleaner keeps each segment's last batch, and what Apache
+   Kafka's cleaner left without one was synced, which its checkpoint tells. Elsewhere only a
    segment whose indexes are missing or broken is read, for a broken transaction index with all
    from the newest producer snapshot before it. That no transaction index is there is no sign of
    harm: most segments never had one.
@@ -419,27 +424,17 @@ class _Recovery:
             if segment in self._without_aborted:
                 self._without_aborted.remove(segment)
             if number < len(unflushed) and (
-                removed or not self._follows(segment, unflushed[number], producer_state)
+                removed or segment.read_next_offset() != unflushed[number].base_offset
             ):
-                self._drop(unflushed[number:], "they follow what was cut off")
+                self._drop(unflushed[number:], "what lay before them is lost")
                 break
         epochs.truncate_from_end(unflushed[0].base_offset + 1)
+        if found and found[0].epoch < epochs.latest_epoch:
+            # Pages of before a truncation: what was written anew from here on is gone.
+            epochs.truncate_from_end(unflushed[0].base_offset)
         for entry in found:
             if entry.epoch > epochs.latest_epoch:
                 epochs.assign(*entry)
-
-    def _follows(
-        self, segment: LogSegment, following: LogSegment, producer_state: ProducerStateManager
-    ) -> bool:
-        """True if a segment begins where the one before it ends.
-
-        Only compaction leaves gaps. In a log that is not compacted a gap is data that was in a page
-        cache and is gone; what comes after it must go too, or readers would skip it unaware.
-        """
-        end_offset = segment.read_next_offset()
-        if end_offset > following.base_offset:
-            return False
-        return end_offset == following.base_offset or self._config.is_compacted
 
     def _drop(self, segments: Sequence[LogSegment], reason: str) -> None:
         logger.warning(

@@ -163,10 +163,9 @@ class StartedCluster:
 def cluster(tmp_path: Path) -> Iterator[StartedCluster]:
     """In `tmp_path / "c"`."""
     started = StartedCluster(tmp_path / "c")
-    yield started
-    if started.process.poll() is None:
+    with started.process:
+        yield started
         started.process.kill()
-        started.process.communicate()
 
 
 def test_a_second_cluster_start_in_a_directory_is_refused_and_the_first_goes_on(
@@ -191,6 +190,73 @@ def test_ctrl_c_ends_a_cluster_of_which_a_node_is_stopped(cluster: StartedCluste
     os.kill(int(pids[1].group(1)), signal.SIGSTOP)
     code, err = cluster.stop(signal.SIGINT)
     assert code == 0, err
+
+
+def test_one_node_is_killed_restarted_and_stopped_from_another_terminal(
+    cluster: StartedCluster, tmp_path: Path
+) -> None:
+    where = ("--data-dir", str(tmp_path / "c"))
+    bootstrap = ("--bootstrap", f"127.0.0.1:{cluster.base}")
+    killed = run("cluster", "kill", "2", *where)
+    assert re.fullmatch(r"node 2 killed \(pid \d+\)\n", killed.stdout), killed.stderr
+    assert "missing: node 2" in run("cluster", "status", *bootstrap).stdout
+    assert_one_clear_line(run("cluster", "stop", "2", *where), 1, "node 2 does not run")
+    for node in (2, 3):  # one that was dead and one that runs
+        back = run("cluster", "restart", str(node), *where)
+        address = f"127.0.0.1:{cluster.base + node - 1}"
+        assert back.stdout.startswith(f"node {node} ready at {address}"), back.stderr
+        assert run("health", "--bootstrap", address).returncode == 0
+    assert "3 of 3 brokers alive" in run("cluster", "status", *bootstrap).stdout
+    stopped = run("cluster", "stop", "1", *where)
+    assert stopped.stdout.startswith("node 1 stopped"), stopped.stderr
+    code, err = cluster.stop(signal.SIGTERM)
+    assert code == 0, err
+    assert "node 2 has ended; bring it back with `barnabas cluster restart 2`" in err
+    assert re.search(r"node 2 is back   pid \d+", err)
+    # Those that were brought back ended with the rest.
+    for node in (2, 3):
+        log = (tmp_path / "c" / f"node-{node}" / "node.log").read_text()
+        assert "broker stopped" in log.splitlines()[-1], log[-500:]
+
+
+def test_a_node_that_was_started_by_hand_stops_with_the_rest(
+    cluster: StartedCluster, tmp_path: Path
+) -> None:
+    assert run("cluster", "kill", "3", "--data-dir", str(tmp_path / "c")).returncode == 0
+    config = str(tmp_path / "c" / "node-3" / "server.properties")
+    with subprocess.Popen(
+        [*BARNABAS, "start", "--config", config],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=heed_signals,
+    ) as by_hand:
+        assert by_hand.stdout is not None
+        assert by_hand.stdout.readline().startswith("barnabas ready")
+        code, err = cluster.stop(signal.SIGTERM)
+        assert (code, by_hand.wait(5)) == (0, 0), err
+
+
+def test_a_restarted_node_does_not_outlive_the_cluster(
+    cluster: StartedCluster, tmp_path: Path
+) -> None:
+    where = ("--data-dir", str(tmp_path / "c"))
+    back = run("cluster", "restart", "2", *where)
+    pid = re.search(r"\(pid (\d+)\)", back.stdout)
+    assert pid is not None, back.stderr
+    cluster.process.kill()
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{pid.group(1)}/cmdline").exists():
+        assert time.monotonic() < deadline, "node 2 runs on"
+        time.sleep(0.05)
+
+
+def test_a_node_of_no_cluster_is_one_line(cluster: StartedCluster, tmp_path: Path) -> None:
+    where = ("--data-dir", str(tmp_path / "c"))
+    assert_one_clear_line(run("cluster", "kill", "4", *where), 1, "no node 4", "[1, 2, 3]")
+    elsewhere = run("cluster", "restart", "1", "--data-dir", str(tmp_path / "d"))
+    assert_one_clear_line(elsewhere, 1, "no `barnabas cluster start` runs", "--data-dir")
+    assert run("cluster", "stop", "x", *where).returncode == 2
 
 
 def test_cluster_start_is_one_command_and_keeps_the_cluster(tmp_path: Path) -> None:

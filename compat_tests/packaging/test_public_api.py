@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
 import barnabas
+from compat_tests.support.ports import free_ports
 from compat_tests.support.wait import eventually
 
 
@@ -88,6 +91,61 @@ def test_a_failed_start_says_why() -> None:
         barnabas.Broker(listen=first.bootstrap_servers).start()
 
 
+def test_a_mistake_in_the_configuration_is_one_line() -> None:
+    with pytest.raises(barnabas.BrokerError) as wrong:
+        barnabas.Broker(config={"foo": 1}).start()
+    assert str(wrong.value) == "the broker did not start: config foo = '1': unknown key"
+
+
+def test_several_listeners_come_from_the_config() -> None:
+    ports = free_ports(2)
+    listeners = f"INSIDE://127.0.0.1:{ports[0]},OUTSIDE://127.0.0.1:{ports[1]}"
+    config = {
+        "listeners": listeners,
+        "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+        "inter.broker.listener.name": "INSIDE",
+    }
+    with barnabas.Broker(config=config) as broker:
+        for _run in range(2):
+            assert broker.bootstrap_servers == f"127.0.0.1:{ports[0]}"
+            assert all(is_listening(f"127.0.0.1:{port}") for port in ports)
+            broker.restart()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"config": {"listeners": "PLAINTEXT://127.0.0.1:0"}}, "expected ports"),
+        ({"config": {"listeners": "PLAINTEXT://:9"}, "listen": "127.0.0.1:0"}, "one of them"),
+        ({"config": {"log.dirs": "/data"}}, "data_dir"),
+    ],
+)
+def test_what_an_argument_says_is_not_overwritten(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        barnabas.Broker(**arguments)
+
+
+def test_async_with_does_not_stop_the_loop() -> None:
+    async def use() -> tuple[int, bool]:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.001)
+
+        ticker = asyncio.create_task(tick())
+        async with barnabas.Broker() as broker:
+            at_work = is_listening(broker.bootstrap_servers)
+        ticker.cancel()
+        return ticks, at_work
+
+    ticks, at_work = asyncio.run(use())
+    assert at_work
+    assert ticks > 5
+
+
 def test_a_broker_dies_with_its_parent(tmp_path: Path) -> None:
     program = "import barnabas, time\nb = barnabas.Broker().start()\n"
     program += "print(b.bootstrap_servers, b.pid, flush=True)\ntime.sleep(60)\n"
@@ -103,6 +161,7 @@ def test_a_broker_dies_with_its_parent(tmp_path: Path) -> None:
     parent.stdout.close()
     eventually(lambda: not is_listening(address), timeout_s=10)
     eventually(lambda: not _is_running(int(pid)), timeout_s=10)
+    assert list(tmp_path.iterdir()) == []  # and the broker removes what its parent cannot any more
 
 
 def _is_running(pid: int) -> bool:
@@ -113,6 +172,26 @@ def _is_running(pid: int) -> bool:
     # An orphan that ended stays a zombie until somebody reaps it.
     stat = Path(f"/proc/{pid}/stat")
     return not (stat.exists() and ") Z " in stat.read_text())
+
+
+def run_pytest(directory: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:randomly",
+            "-p",
+            "no:cacheprovider",
+            *flags,
+        ],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_the_pytest_fixtures_work_with_nothing_imported(tmp_path: Path) -> None:
@@ -133,11 +212,25 @@ def test_the_pytest_fixtures_work_with_nothing_imported(tmp_path: Path) -> None:
         "def test_shared_2(barnabas_shared_broker): check(barnabas_shared_broker)\n"
         "def test_zz_three_brokers(): assert len(seen) == 3\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_pytest(tmp_path)
     assert "5 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_test_that_fails_shows_what_its_broker_wrote_and_its_mark_configures_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "test_mine.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.barnabas_config({'num.partitions': 7})\n"
+        "class TestMarked:\n"
+        "    @pytest.mark.barnabas_config({'log.retention.hours': 3})\n"
+        "    def test_fails(self, barnabas_broker): assert 0\n"
+        "    @pytest.mark.barnabas_config({'num.partitions': 'x'})\n"
+        "    def test_mistaken(self, barnabas_broker): pass\n"
+    )
+    done = run_pytest(tmp_path, "--strict-markers")
+    assert done.returncode == 1
+    assert "log of barnabas_broker" in done.stdout
+    assert "broker started" in done.stdout
+    assert "BrokerError: the broker did not start: config num.partitions = 'x'" in done.stdout
+    assert "process.py" not in done.stdout  # no frame of ours beside the line that says it

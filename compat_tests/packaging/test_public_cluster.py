@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,39 @@ def test_an_isolated_node_rejoins_when_the_links_heal(cluster: barnabas.Cluster)
     eventually(lambda: is_whole(cluster, 1, 2, 3), timeout_s=60)
     produce(cluster, "cut", b"3", b"4", b"5")
     assert consume(cluster, "cut", 6) == {b"%d" % n for n in range(6)}
+
+
+def test_slow_links_make_an_acknowledgement_of_all_late(cluster: barnabas.Cluster) -> None:
+    produce(cluster, "slow", b"0")  # and the topic is there
+    began = time.monotonic()
+    produce(cluster, "slow", b"1")
+    quick_s = time.monotonic() - began
+    for node, other in ((1, 2), (1, 3), (2, 3)):
+        cluster.slow(node, other, 400)
+    try:
+        began = time.monotonic()
+        produce(cluster, "slow", b"2")
+        assert time.monotonic() - began > max(0.4, quick_s)
+    finally:
+        cluster.heal()
+    eventually(lambda: is_whole(cluster, 1, 2, 3), timeout_s=60)
+    with pytest.raises(ValueError, match="0 or more"):
+        cluster.slow(1, 2, -1)
+
+
+def test_a_killed_parent_leaves_no_files(tmp_path: Path) -> None:
+    program = "import barnabas, time\nc = barnabas.Cluster().start()\n"
+    program += "print(c.data_dir, flush=True)\ntime.sleep(60)\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as parent:
+        assert parent.stdout is not None
+        assert Path(parent.stdout.readline().strip()).is_dir()
+        parent.kill()
+    eventually(lambda: list(tmp_path.iterdir()) == [], timeout_s=30)
 
 
 def test_mistakes_are_named(cluster: barnabas.Cluster) -> None:

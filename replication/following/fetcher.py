@@ -131,12 +131,6 @@ class ReplicaFetcher:
         self.number = number
         self.wake_ms: int | None = None
         """When `next_request` may have something to ask again; None: when something is added."""
-        self.request_count = 0
-        self.byte_count = 0
-        self.failed_count = 0
-        """Partitions dropped because their log could not be written."""
-        self.unclean_truncations = 0
-        """Truncations below the high watermark: after unclean elections only (E-8)."""
         self._config = config
         self._node_id = node_id
         self._broker_epoch = broker_epoch
@@ -171,11 +165,6 @@ class ReplicaFetcher:
     @property
     def partition_count(self) -> int:
         return len(self._states)
-
-    @property
-    def max_lag(self) -> int:
-        """The largest known lag of a partition, in records (Kafka: MaxLag)."""
-        return max((state.lag or 0 for state in list(self._states.values())), default=0)
 
     def state(self, key: Key) -> PartitionFetchState | None:
         """For tests and diagnosis."""
@@ -213,11 +202,9 @@ class ReplicaFetcher:
                 return None
             self._not_before_ms = None
         asking = self._update_session(now_ms)
-        self.request_count += 1
         if asking:
             return self._list_offsets(asking)
         if self._session.is_idle:
-            self.request_count -= 1
             return None
         return self._fetch(now_ms)
 
@@ -413,13 +400,11 @@ class ReplicaFetcher:
         state.lag = max(answer.high_watermark - state.log.log_end_offset, 0)
         if info is not None:
             state.read_log_end()
-            size = info.size
-            self.byte_count += size
             if self._quota.is_set and self._is_throttled(state):
-                self._quota.record(size)
+                self._quota.record(info.size)
             if info.must_flush:
                 self._unflushed.append(state)
-            if not size:  # not even one whole batch: asking again at once would spin
+            if not info.size:  # not even one whole batch: asking again at once would spin
                 self._delay(key, state)
         if is_advanced:
             self._on_progress(partition)
@@ -444,7 +429,6 @@ class ReplicaFetcher:
         partition = state.partition
         high_watermark = partition.high_watermark
         if offset < high_watermark:
-            self.unclean_truncations += 1
             logger.error(
                 "truncating below the high watermark partition=%s-%s offset=%s high_watermark=%s"
                 " leader=%s leader_epoch=%s",
@@ -544,7 +528,6 @@ class ReplicaFetcher:
             self._delay(key, state)
 
     def _fail(self, key: Key) -> None:
-        self.failed_count += 1
         self._drop(key)
 
     def _delay(self, key: Key, state: PartitionFetchState, pause_ms: int | None = None) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from replication.partition.isr import IsrState, IsrUpdate
+from replication.partition.isr import IsrState
 from replication.partition.leading import IsrOutcome, Leading
 from replication.partition.requests import AlteredIsr, IsrChange
 from wire.errors import ErrorCode
@@ -48,16 +48,13 @@ _PATIENCE_S = 0.1
 
 
 class IsrChanges:
-    """See the module. Counters are plain ints, written under the partition's lock."""
+    """See the module."""
 
-    __slots__ = ("_alter_isr", "expands", "failed", "shrinks")
+    __slots__ = ("_alter_isr",)
 
     def __init__(self, alter_isr: Callable[[IsrChange], object] | None) -> None:
         """`alter_isr` hands a change to the controller; None on a node alone, which never asks."""
         self._alter_isr = alter_isr
-        self.expands = 0
-        self.shrinks = 0
-        self.failed = 0
 
     @property
     def may_ask(self) -> bool:
@@ -113,7 +110,6 @@ class IsrChanges:
             if type(role) is not Leading or log is None:
                 return
             outcome = role.isr_answered(leader_epoch, proposed, answer)
-            self._count(outcome, proposed)
             if outcome in (IsrOutcome.IGNORED, IsrOutcome.PENDING):
                 return
             if outcome is IsrOutcome.RETRY:
@@ -128,12 +124,3 @@ class IsrChanges:
             self.ask(retry)
         else:
             shell.isr_settled()
-
-    def _count(self, outcome: IsrOutcome, proposed: IsrState) -> None:
-        if outcome is IsrOutcome.COMMITTED:
-            if proposed.update is IsrUpdate.EXPAND:
-                self.expands += 1
-            else:
-                self.shrinks += 1
-        elif outcome in (IsrOutcome.ROLLED_BACK, IsrOutcome.PENDING):
-            self.failed += 1

@@ -63,7 +63,6 @@ class Leading:
     """
 
     __slots__ = (
-        "_adding_count",
         "all_in_sync",
         "epoch_start_offset",
         "followers",
@@ -111,7 +110,6 @@ class Leading:
         self.partition_epoch = registration.partition_epoch
         self.isr_state = IsrState(frozenset(registration.isr))
         self.followers = self._first_states(registration, before, start_offset, now_ms)
-        self._adding_count = len(registration.adding_replicas)
         self.min_isr_wanted = min_insync_replicas
         self._refresh()
 
@@ -153,15 +151,6 @@ class Leading:
         return self.since_epoch <= leader_epoch
 
     @property
-    def is_under_min_isr(self) -> bool:
-        return not self.has_min_isr
-
-    @property
-    def is_under_replicated(self) -> bool:
-        """Some assigned replica is not in the ISR; replicas being added do not count (B-6)."""
-        return len(self.isr_state.isr) < len(self.followers) + 1 - self._adding_count
-
-    @property
     def has_enough_in_sync(self) -> bool:
         """Does the maximal ISR satisfy min.insync.replicas (checked when acks=all completes)?"""
         return len(self.isr_state.maximal_isr) >= self.min_isr
@@ -178,7 +167,6 @@ class Leading:
             # The same epoch again must not undo what is pending: its members count already (H-3).
             self.isr_state = self.isr_state.commit(registration.isr)
             self.partition_epoch = registration.partition_epoch
-        self._adding_count = len(registration.adding_replicas)
         known = self.followers
         # A new dict: fetches look into the old one without the lock.
         self.followers = {

@@ -101,11 +101,6 @@ class Partition:
         """A leader epoch is being recorded in the log: nothing is appended, the log stays ours."""
         self.registration: PartitionRegistration | None = None
         """The metadata this was last brought to."""
-
-        # Plain counters, read by server.node.metrics. Written under the lock, but for `bytes_out`.
-        self.messages_in = 0
-        self.bytes_in = 0
-        self.bytes_out = 0
         self.isr_changes = IsrChanges(alter_isr)
 
         self._node_id = node_id
@@ -146,7 +141,7 @@ class Partition:
     @property
     def high_watermark(self) -> int:
         log = self.log
-        return -1 if log is None else log.high_watermark
+        return -1 if log is None else log.view.high_watermark
 
     # ------------------------------------------------------------------ role changes
 
@@ -292,9 +287,6 @@ class Partition:
                 role.check_append(epoch if leader_epoch is None else leader_epoch, acks)
             info = log.append_as_leader(records, epoch, wall_ms, source)
             next_offset = info.last_offset + 1
-            if not info.duplicate:
-                self.messages_in += next_offset - info.first_offset
-                self.bytes_in += len(records)
             if info.must_flush and next_offset > self._group_commit.target:
                 self._group_commit.target = next_offset
             # While a follower is in the ISR, an append alone commits nothing: the next fetch does.
@@ -446,9 +438,9 @@ class Partition:
             log = self._followed_log(leader_epoch)
             if records:
                 info = log.append_as_follower(records, leader_epoch, log_start_offset)
-            end_offset = log.log_end_offset
-            offset = high_watermark if high_watermark < end_offset else end_offset
-            is_advanced = offset > log.high_watermark and log.update_high_watermark(offset)
+            view = log.view
+            offset = high_watermark if high_watermark < view.end_offset else view.end_offset
+            is_advanced = offset > view.high_watermark and log.update_high_watermark(offset)
         if log.log_start_offset < log_start_offset <= log.high_watermark:
             log.increment_log_start_offset(log_start_offset)
         return info, is_advanced
@@ -506,10 +498,7 @@ class Partition:
             or (epoch != UNKNOWN_EPOCH and epoch != role.leader_epoch)
         ):
             return FetchResult(int(self._refusal(epoch).code))
-        result = read_log(log, fetch, max_bytes, min_one, isolation, is_leader)
-        if result.records is not None:
-            self.bytes_out += result.records.size
-        return result
+        return read_log(log, fetch, max_bytes, min_one, isolation, is_leader)
 
     def diverges(self, fetch: FetchPartition) -> bool:
         """Would a read now report divergence (a parked fetch asks)?"""

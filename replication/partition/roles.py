@@ -6,7 +6,7 @@ it once, without a lock, and see one leader epoch. `Leading` has a module of its
 Each role answers: `leader_id` and `leader_epoch`, the metadata's; `partition_epoch`, the version of
 the metadata; `isr_state`; `followers`, what is known of them, by replica id; `not_serving`, what a
 request gets that this role does not serve; and what is never so of one that does not lead:
-`is_under_replicated`, `is_under_min_isr`, `has_enough_in_sync`, `leads_since`.
+`has_enough_in_sync`, `leads_since`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ class Following:
     partition_epoch: int = -1
     isr_state: IsrState = _NO_ISR
     followers: ClassVar[Mapping[int, ReplicaState]] = _NO_FOLLOWERS
-    is_under_replicated: ClassVar[bool] = False
-    is_under_min_isr: ClassVar[bool] = False
     has_enough_in_sync: ClassVar[bool] = False
 
     def leads_since(self, leader_epoch: int) -> bool:
@@ -55,8 +53,6 @@ class Stopped:
     not_serving: ErrorCode
     isr_state: ClassVar[IsrState] = _NO_ISR
     followers: ClassVar[Mapping[int, ReplicaState]] = _NO_FOLLOWERS
-    is_under_replicated: ClassVar[bool] = False
-    is_under_min_isr: ClassVar[bool] = False
     has_enough_in_sync: ClassVar[bool] = False
 
     def leads_since(self, leader_epoch: int) -> bool:

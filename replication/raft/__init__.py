@@ -3,8 +3,8 @@
 `core` decides (PURE), `log` keeps the bytes, `driver` owns both in one thread. Nothing here knows
 what a metadata record means: records are opaque values behind a `RecordSerde`.
 
-Modules that know each other: `core`, `moves`, `answers`, `peers` are one machine, whose part for
-several replicas a single voter never loads; `own_events` and `events` are its words, cut in the
-same place. What the machine is made of (`election`, `fetcher`, `voter_changes`, `roles`) does not
-know it, but what it is given.
+From the top: `core` steps, with `peers` (what was answered, time passed) and `answers` (what is
+asked), on what `quorum_state` knows, whose role is one of `roles`, made of `election`, `fetcher`,
+`leader_state` and `voter_changes`. A single voter loads nothing that is for several.
+`own_events` and `events` know each other: the words are cut in the same place.
 """

@@ -36,20 +36,14 @@ from replication.raft.events import (
     VoterChangeReply,
     VoteReply,
 )
-from replication.raft.moves import (
-    become_unattached,
-    leader_is,
-    leader_left,
-    vote_for,
-    would_grant,
-)
+from replication.raft.roles import Follower
 from replication.raft.voter_changes import VoterChange, change_reply
 from replication.raft.voter_set import ReplicaKey
 from wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from replication.raft.core import RaftCore
     from replication.raft.own_events import LogView
+    from replication.raft.quorum_state import QuorumState
 
 
 _EPOCH_LEAP_MAX = 1 << 24
@@ -59,75 +53,84 @@ _EPOCH_LEAP_MAX = 1 << 24
 # --- checks that requests share -----------------------------------------------------------------
 
 
-def _wrong_cluster(core: RaftCore, cluster_id: str | None) -> bool:
+def _wrong_cluster(quorum: QuorumState, cluster_id: str | None) -> bool:
     """K-11; a request that names none is let through, as Kafka does."""
-    return None not in (cluster_id, core.cluster_id) and cluster_id != core.cluster_id
+    return None not in (cluster_id, quorum.cluster_id) and cluster_id != quorum.cluster_id
 
 
-def _is_meant(core: RaftCore, voter: ReplicaKey) -> bool:
+def _is_meant(quorum: QuorumState, voter: ReplicaKey) -> bool:
     """Was a request sent to this replica, and not to one on a disk that is gone."""
-    return voter.node_id < 0 or voter.accepts(core.key)
+    return voter.node_id < 0 or voter.accepts(quorum.key)
 
 
-def _voters_only(core: RaftCore, sender: int, epoch: int, cluster_id: str | None) -> ErrorCode:
-    if _wrong_cluster(core, cluster_id):
+def _voters_only(quorum: QuorumState, sender: int, epoch: int, cluster_id: str | None) -> ErrorCode:
+    if _wrong_cluster(quorum, cluster_id):
         return ErrorCode.INCONSISTENT_CLUSTER_ID
-    if epoch < core.epoch:
+    if epoch < quorum.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
-    is_sane = sender >= 0 and epoch - core.epoch <= _EPOCH_LEAP_MAX
+    is_sane = sender >= 0 and epoch - quorum.epoch <= _EPOCH_LEAP_MAX
     return ErrorCode.NONE if is_sane else ErrorCode.INVALID_REQUEST
 
 
-def _from_leader(core: RaftCore, event: BeginQuorumEpoch | EndQuorumEpoch) -> ErrorCode:
+def _from_leader(quorum: QuorumState, event: BeginQuorumEpoch | EndQuorumEpoch) -> ErrorCode:
     """Who says that it leads may have another node's id, or lie: it is refused, not believed."""
-    error = _voters_only(core, event.leader_id, event.epoch, event.cluster_id)
-    known = core.leader_id if event.epoch == core.epoch else NO_LEADER
-    is_other = known not in (NO_LEADER, event.leader_id) or event.leader_id == core.node_id
+    error = _voters_only(quorum, event.leader_id, event.epoch, event.cluster_id)
+    known = quorum.leader_id if event.epoch == quorum.epoch else NO_LEADER
+    is_other = known not in (NO_LEADER, event.leader_id) or event.leader_id == quorum.node_id
     return ErrorCode.INVALID_REQUEST if is_other and error is ErrorCode.NONE else error
 
 
-def _leader_only(core: RaftCore, epoch: int, cluster_id: str | None) -> ErrorCode:
-    if _wrong_cluster(core, cluster_id):
+def _leader_only(quorum: QuorumState, epoch: int, cluster_id: str | None) -> ErrorCode:
+    if _wrong_cluster(quorum, cluster_id):
         return ErrorCode.INCONSISTENT_CLUSTER_ID
-    if epoch < core.epoch:
+    if epoch < quorum.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
-    if epoch > core.epoch:
+    if epoch > quorum.epoch:
         return ErrorCode.UNKNOWN_LEADER_EPOCH
-    return ErrorCode.NONE if core.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return ErrorCode.NONE if quorum.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 # --- votes --------------------------------------------------------------------------------------
 
 
-def answer_vote(core: RaftCore, event: Vote, ready: Ready, now_ms: int) -> None:
+def answer_vote(quorum: QuorumState, event: Vote, ready: Ready, now_ms: int) -> None:
     """K-2, and K-5 for a pre-vote. A higher epoch is adopted even when the vote is refused."""
-    error = _voters_only(core, event.candidate.node_id, event.epoch, event.cluster_id)
+    error = _voters_only(quorum, event.candidate.node_id, event.epoch, event.cluster_id)
     newest_epoch = event.epoch if event.pre_vote else event.epoch - 1
     if error is ErrorCode.NONE and (min(event.log) < 0 or event.log.epoch > newest_epoch):
         error = ErrorCode.INVALID_REQUEST
     granted = False
     if error is ErrorCode.NONE:
-        if event.epoch > core.epoch:
-            become_unattached(core, event.epoch, ready, now_ms)
-        if not _is_meant(core, event.voter):
+        if event.epoch > quorum.epoch:
+            quorum.become_unattached(event.epoch, ready, now_ms)
+        if not _is_meant(quorum, event.voter):
             error = ErrorCode.INVALID_VOTER_KEY
         elif event.pre_vote:
-            granted = would_grant(core, event.log)
+            granted = _would_grant(quorum, event.log)
         else:
-            granted = _grant(core, event, ready, now_ms)
-    ready.reply = VoteReply(error, core.epoch, core.leader_id, granted, core.endpoints_of_leader())
+            granted = _grant(quorum, event, ready, now_ms)
+    ready.reply = VoteReply(
+        error, quorum.epoch, quorum.leader_id, granted, quorum.endpoints_of_leader()
+    )
 
 
-def _grant(core: RaftCore, event: Vote, ready: Ready, now_ms: int) -> bool:
+def _would_grant(quorum: QuorumState, log: LogPosition) -> bool:
+    """K-5: would a candidate whose log ends like this get our vote, were there an election."""
+    current = quorum.current
+    has_leader = isinstance(current, Follower) and current.fetcher.has_fetched
+    return not quorum.is_leader and not has_leader and log >= quorum.log
+
+
+def _grant(quorum: QuorumState, event: Vote, ready: Ready, now_ms: int) -> bool:
     """Vote for the candidate if no other vote was given and no leader is known (K-2)."""
-    state = core.state
+    state = quorum.state
     if state.leader_id != NO_LEADER:
         return False
     if state.voted_id != NO_VOTE:
         return ReplicaKey(state.voted_id, state.voted_directory_id).accepts(event.candidate)
-    if event.log < core.log:
+    if event.log < quorum.log:
         return False
-    vote_for(core, event.candidate, ready, now_ms)
+    quorum.vote_for(event.candidate, ready, now_ms)
     return True
 
 
@@ -135,33 +138,42 @@ def _grant(core: RaftCore, event: Vote, ready: Ready, now_ms: int) -> bool:
 
 
 def answer_begin_quorum_epoch(
-    core: RaftCore, event: BeginQuorumEpoch, ready: Ready, now_ms: int
+    quorum: QuorumState, event: BeginQuorumEpoch, ready: Ready, now_ms: int
 ) -> None:
-    error = _from_leader(core, event)
+    error = _from_leader(quorum, event)
     if error is ErrorCode.NONE:
-        leader_is(core, event.leader_id, event.epoch, event.leader_endpoints, ready, now_ms)
-        if not _is_meant(core, event.voter):
+        quorum.leader_is(event.leader_id, event.epoch, event.leader_endpoints, ready, now_ms)
+        if not _is_meant(quorum, event.voter):
             error = ErrorCode.INVALID_VOTER_KEY
     ready.reply = BeginQuorumEpochReply(
-        error, core.epoch, core.leader_id, core.endpoints_of_leader()
+        error, quorum.epoch, quorum.leader_id, quorum.endpoints_of_leader()
     )
 
 
 def answer_end_quorum_epoch(
-    core: RaftCore, event: EndQuorumEpoch, ready: Ready, now_ms: int
+    quorum: QuorumState, event: EndQuorumEpoch, ready: Ready, now_ms: int
 ) -> None:
     """Our leader leaves: its first successor stands at once, the others later and later."""
-    error = _from_leader(core, event)
+    error = _from_leader(quorum, event)
     if error is ErrorCode.NONE:
-        leader_is(core, event.leader_id, event.epoch, event.leader_endpoints, ready, now_ms)
-        leader_left(core, _succession_ms(core, event.preferred), now_ms)
-    ready.reply = EndQuorumEpochReply(error, core.epoch, core.leader_id, core.endpoints_of_leader())
+        quorum.leader_is(event.leader_id, event.epoch, event.leader_endpoints, ready, now_ms)
+        _leader_left(quorum, _succession_ms(quorum, event.preferred), now_ms)
+    ready.reply = EndQuorumEpochReply(
+        error, quorum.epoch, quorum.leader_id, quorum.endpoints_of_leader()
+    )
 
 
-def _succession_ms(core: RaftCore, preferred: tuple[ReplicaKey, ...]) -> int:
+def _leader_left(quorum: QuorumState, wait_ms: int, now_ms: int) -> None:
+    """The leader we follow resigns; we stand after `wait_ms`."""
+    if isinstance(quorum.current, Follower):
+        quorum.current.fetcher.nobody_leads(now_ms)
+        quorum.wait(now_ms, wait_ms)
+
+
+def _succession_ms(quorum: QuorumState, preferred: tuple[ReplicaKey, ...]) -> int:
     """0 for the first of `preferred`, then doubling up to the longest backoff."""
-    longest = core.config.election_backoff_max_ms
-    place = next((n for n, key in enumerate(preferred) if key.accepts(core.key)), -1)
+    longest = quorum.config.election_backoff_max_ms
+    place = next((n for n, key in enumerate(preferred) if key.accepts(quorum.key)), -1)
     if place == 0:
         return 0
     if place < 0:
@@ -172,21 +184,21 @@ def _succession_ms(core: RaftCore, preferred: tuple[ReplicaKey, ...]) -> int:
 # --- fetches ------------------------------------------------------------------------------------
 
 
-def answer_fetch(core: RaftCore, event: Fetch, ready: Ready, now_ms: int) -> None:
-    error = _leader_only(core, event.epoch, event.cluster_id)
+def answer_fetch(quorum: QuorumState, event: Fetch, ready: Ready, now_ms: int) -> None:
+    error = _leader_only(quorum, event.epoch, event.cluster_id)
     if error is not ErrorCode.INCONSISTENT_CLUSTER_ID and (
         min(event.offset, event.last_epoch, event.max_wait_ms) < 0 or event.last_epoch > event.epoch
     ):
         error = ErrorCode.INVALID_REQUEST
     if error is not ErrorCode.NONE:
-        ready.reply = fetch_reply(core, error)
+        ready.reply = fetch_reply(quorum, error)
         return
-    snapshot_id, diverging = _validate(core.log_view, event.offset, event.last_epoch)
+    snapshot_id, diverging = _validate(quorum.log_view, event.offset, event.last_epoch)
     if snapshot_id is not None or diverging is not None:
-        ready.reply = fetch_reply(core, diverging=diverging, snapshot_id=snapshot_id)
+        ready.reply = fetch_reply(quorum, diverging=diverging, snapshot_id=snapshot_id)
         return
-    if event.replica.node_id >= 0 and event.replica != core.key:
-        core.replica_fetched(event.replica, event.offset, ready, now_ms)
+    if event.replica.node_id >= 0 and event.replica != quorum.key:
+        quorum.replica_fetched(event.replica, event.offset, ready, now_ms)
     ready.serve = event
 
 
@@ -215,7 +227,7 @@ def _validate(
 
 
 def fetch_reply(
-    core: RaftCore,
+    quorum: QuorumState,
     error: ErrorCode = ErrorCode.NONE,
     *,
     diverging: LogPosition | None = None,
@@ -225,29 +237,31 @@ def fetch_reply(
     """An answer to a fetch as things are now."""
     return FetchReply(
         error,
-        core.epoch,
-        core.leader_id,
-        core.endpoints_of_leader(),
-        core.told_high_watermark,
-        core.log_view.start_offset,
+        quorum.epoch,
+        quorum.leader_id,
+        quorum.endpoints_of_leader(),
+        quorum.told_high_watermark,
+        quorum.log_view.start_offset,
         diverging,
         snapshot_id,
         records,
     )
 
 
-def answer_fetch_snapshot(core: RaftCore, event: FetchSnapshot, ready: Ready, now_ms: int) -> None:
-    error = _leader_only(core, event.epoch, event.cluster_id)
+def answer_fetch_snapshot(
+    quorum: QuorumState, event: FetchSnapshot, ready: Ready, now_ms: int
+) -> None:
+    error = _leader_only(quorum, event.epoch, event.cluster_id)
     if error is not ErrorCode.NONE:
-        ready.reply = snapshot_reply(core, event.snapshot_id, error)
+        ready.reply = snapshot_reply(quorum, event.snapshot_id, error)
         return
-    assert core.leader is not None
-    core.leader.heard_from(event.replica, now_ms)
+    assert quorum.leader is not None
+    quorum.leader.heard_from(event.replica, now_ms)
     ready.serve_snapshot = event
 
 
 def snapshot_reply(
-    core: RaftCore,
+    quorum: QuorumState,
     snapshot_id: SnapshotId,
     error: ErrorCode = ErrorCode.NONE,
     *,
@@ -256,22 +270,22 @@ def snapshot_reply(
     data: bytes = b"",
 ) -> FetchSnapshotReply:
     """An answer to a FetchSnapshot as things are now."""
-    endpoints = core.endpoints_of_leader()
+    endpoints = quorum.endpoints_of_leader()
     return FetchSnapshotReply(
-        error, core.epoch, snapshot_id, core.leader_id, endpoints, size, position, data
+        error, quorum.epoch, snapshot_id, quorum.leader_id, endpoints, size, position, data
     )
 
 
 # --- voters -------------------------------------------------------------------------------------
 
 
-def answer_voter_change(core: RaftCore, event: VoterChange, ready: Ready, now_ms: int) -> None:
-    epoch = event.epoch if isinstance(event, UpdateVoter) else core.epoch
-    error = _leader_only(core, epoch, event.cluster_id)
+def answer_voter_change(quorum: QuorumState, event: VoterChange, ready: Ready, now_ms: int) -> None:
+    epoch = event.epoch if isinstance(event, UpdateVoter) else quorum.epoch
+    error = _leader_only(quorum, epoch, event.cluster_id)
     if error is not ErrorCode.NONE:
-        ready.reply = change_reply(core, error)
+        ready.reply = change_reply(quorum, error)
         return
-    ready.reply = core.changes.begin(event, ready, now_ms)
+    ready.reply = quorum.changes.begin(event, ready, now_ms)
 
 
 # --- nobody is there ----------------------------------------------------------------------------

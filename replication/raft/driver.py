@@ -59,7 +59,7 @@ from replication.raft.own_events import (
     Tick,
     VotersAppended,
 )
-from replication.raft.roles import Role
+from replication.raft.roles import Resigned, Role
 from replication.raft.voter_set import Endpoint, ReplicaKey, VoterSet
 from storage import files
 from storage.config import Clock
@@ -375,7 +375,7 @@ class RaftDriver:
         if not core.is_stopping:
             return False
         waits = core.role in (Role.RESIGNED, Role.UNATTACHED) and core.led_until_stop
-        if waits and core.election.nobody_hears:
+        if waits and isinstance(core.current, Resigned) and core.current.farewell.nobody_hears:
             return True  # all nodes stop at once
         return not waits or self._clock.now_ms() >= (self._stop_deadline_ms or 0)
 

@@ -12,17 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from replication.raft.events import Outgoing, Ready, Send
-from replication.raft.voter_set import Voter
+from replication.raft.own_events import Send
 
 if TYPE_CHECKING:
-    from replication.raft.own_events import Replica
+    from replication.raft.events import Outgoing
+    from replication.raft.own_events import Ready, Replica
+    from replication.raft.voter_set import Voter
 
 _BACKOFF_BASE_MS = 50
 
 
 class Election:
-    """Owner: the raft core."""
+    """Owner: the role that asks. `lost`: elections in a row that were lost before."""
 
     __slots__ = (
         "_asked",
@@ -31,44 +32,28 @@ class Election:
         "_silent",
         "granted",
         "is_backing_off",
+        "lost",
         "rejected",
         "retry_ms",
-        "rounds",
     )
 
-    def __init__(self, core: Replica) -> None:
+    def __init__(self, core: Replica, lost: int = 0) -> None:
         self._core = core
         self._request: Callable[[Voter], Outgoing] | None = None
         self._asked: set[int] = set()
         self._silent: dict[int, int] = {}
-        self.granted: set[int] = set()
+        self.granted = {core.node_id}
         self.rejected: set[int] = set()
         self.is_backing_off = False
         self.retry_ms: int | None = None
-        self.rounds = 0
+        self.lost = lost
 
     def begin(self, request: Callable[[Voter], Outgoing], ready: Ready) -> None:
         """Ask each other voter `request(voter)`; we count as one who said yes."""
-        self.end()
         self._request = request
-        self.granted = {self._core.node_id}
-        self.ask(ready)
+        self._ask(ready)
 
-    def decided(self) -> None:
-        """Somebody was elected: the next time we begin with the shortest backoff again."""
-        self.rounds = 0
-
-    def end(self) -> None:
-        """Nobody is asked any more; answers still under way mean nothing."""
-        self._request = None
-        self._asked = set()
-        self._silent = {}
-        self.granted = set()
-        self.rejected = set()
-        self.is_backing_off = False
-        self.retry_ms = None
-
-    def ask(self, ready: Ready) -> None:
+    def _ask(self, ready: Ready) -> None:
         """Ask each voter that has not answered and is not being asked."""
         self.retry_ms = None
         core, request = self._core, self._request
@@ -79,6 +64,11 @@ class Election:
             if voter.node_id not in done:
                 self._asked.add(voter.node_id)
                 ready.send.append(Send(core.peer_of(voter), request(voter)))
+
+    def poll(self, ready: Ready, now_ms: int) -> None:
+        """Ask again, if it is time to."""
+        if self.retry_ms is not None and now_ms >= self.retry_ms:
+            self._ask(ready)
 
     def answered(self, node_id: int, said: bool | None, now_ms: int) -> None:
         """A voter said yes, no, or (None) nothing. Others are not counted."""
@@ -112,8 +102,8 @@ class Election:
         """Lost: wait until the time returned before the next round."""
         self.is_backing_off = True
         self.retry_ms = None
-        self.rounds += 1
+        self.lost += 1
         longest = min(
-            _BACKOFF_BASE_MS << min(self.rounds, 10), self._core.config.election_backoff_max_ms
+            _BACKOFF_BASE_MS << min(self.lost, 10), self._core.config.election_backoff_max_ms
         )
         return now_ms + 1 + self._core.random_below(max(longest, 1))

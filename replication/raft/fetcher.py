@@ -33,7 +33,7 @@ _NOBODY_MS = 1000
 
 
 class Fetcher:
-    """Owner: the raft core."""
+    """Owner: the role that fetches. Another leader, or none, is another role with its own."""
 
     __slots__ = (
         "_ask_anyone",
@@ -61,18 +61,15 @@ class Fetcher:
     def deadline_ms(self) -> int | None:
         return None if self._in_flight is not None or self.in_hand else self._ready_ms
 
-    def restart(self, now_ms: int) -> None:
-        """Another leader, or none: what is under way means nothing any more."""
+    def nobody_leads(self, now_ms: int) -> None:
+        """What is under way means nothing any more; who leads is asked, but not at once. A leader
+        that said farewell does not hold us from anything, nor answers.
+        """
         self._in_flight = None
         self._snapshot_id = None
         self._ask_anyone = False
-        self._ready_ms = now_ms
-        self.has_fetched = False
-
-    def leader_left(self, now_ms: int) -> None:
-        """The leader said farewell: it does not hold us from anything, nor answers."""
-        self.restart(now_ms)
         self._ready_ms = now_ms + ASK_INTERVAL_MS
+        self.has_fetched = False
 
     def poll(self, leader: Peer | None, ready: Ready, now_ms: int) -> None:
         """Ask, if it is time to and nothing is under way."""

@@ -23,6 +23,7 @@ CAUGHT_UP_WITHIN_MS = 3_600_000
 
 def committed_offset(voter_end_offsets: list[int]) -> int:
     """Largest offset that a majority of the voters reached: the (n // 2 + 1)-th largest (K-3)."""
+    assert voter_end_offsets, "without voters nothing is committed"
     ordered = sorted(voter_end_offsets, reverse=True)
     return ordered[len(ordered) // 2]
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from replication.raft.own_events import ElectionState, LogPosition, SnapshotId
-from replication.raft.quorum_state import read_quorum_state, write_quorum_state
+from replication.raft.quorum_state_store import read_quorum_state, write_quorum_state
 from replication.raft.snapshots import (
     PART_SUFFIX,
     SUFFIX,
@@ -189,6 +189,8 @@ class RaftLog:
 
         Raises KafkaError KAFKA_STORAGE_ERROR with nothing written.
         """
+        last_epoch = self.position.epoch
+        assert epoch >= last_epoch, f"a batch of epoch {epoch} behind one of {last_epoch}"
         info = self._log.append_as_leader(batch, epoch, self._clock.wall_ms(), FROM_RAFT)
         return info.last_offset
 
@@ -231,6 +233,8 @@ class RaftLog:
         if found in (leader_ends.epoch, -1):
             end_offset = min(end_offset if found >= 0 else self.end_offset, leader_ends.end_offset)
         end_offset = max(end_offset, self.start_offset)
+        committed = self._log.high_watermark
+        assert end_offset >= committed, f"truncation to {end_offset}, below committed {committed}"
         logger.info("truncating the metadata log from=%s to=%s", self.end_offset, end_offset)
         self._log.truncate_to(end_offset)
 
@@ -303,7 +307,9 @@ class RaftLog:
     def write_snapshot(
         self, snapshot_id: SnapshotId, timestamp: int, values: Iterable[bytes]
     ) -> None:
-        """Write a snapshot durably; may run beside appends. Raises OSError."""
+        """Write a snapshot of committed records durably; may run beside appends. Raises OSError."""
+        committed = self._log.high_watermark
+        assert snapshot_id.offset <= committed, f"{snapshot_id} is above committed {committed}"
         write_snapshot(
             self.directory,
             snapshot_id,

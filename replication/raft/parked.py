@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from replication.raft.answers import fetch_reply, snapshot_reply
-from replication.raft.core import RaftCore
 from replication.raft.events import Fetch, FetchReply, FetchSnapshot, FetchSnapshotReply
 from replication.raft.log import RaftLog
+from replication.raft.quorum_state import QuorumState
 from wire.errors import ErrorCode, KafkaError
 
 OnFetched = Callable[[FetchReply], None]
@@ -30,7 +30,7 @@ class _Parked(NamedTuple):
 class ParkedFetches:
     """See the module."""
 
-    def __init__(self, core: RaftCore, log: RaftLog) -> None:
+    def __init__(self, core: QuorumState, log: RaftLog) -> None:
         self._core = core
         self._log = log
         self._parked: list[_Parked] = []
@@ -96,7 +96,7 @@ class ParkedFetches:
         return records
 
 
-def snapshot_piece(core: RaftCore, log: RaftLog, request: FetchSnapshot) -> FetchSnapshotReply:
+def snapshot_piece(core: QuorumState, log: RaftLog, request: FetchSnapshot) -> FetchSnapshotReply:
     """The piece asked for (K-9), or SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE."""
     snapshot_id, position = request.snapshot_id, request.position
     found = log.read_snapshot_part(snapshot_id, position, request.max_bytes)

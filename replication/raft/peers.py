@@ -2,8 +2,9 @@
 
 What: handlers of the events and polls of the roles that only a quorum of several replicas knows.
 Why apart from the core: a single voter never loads this.
-How: a reply teaches who leads which epoch first; then it is used by whoever asked: `election` for
-votes and farewells, `fetcher` for records and snapshots, `voter_changes` for a newcomer's versions.
+How: a reply teaches who leads which epoch first; then it is used by whoever asked: the role's
+election for votes and farewells, its fetcher for records and snapshots, its changes of voters for a
+newcomer's versions.
 After each event the role's poll looks at the time: it stands, asks again, fetches.
 """
 
@@ -20,7 +21,6 @@ from replication.raft.answers import (
     answer_vote,
     answer_voter_change,
 )
-from replication.raft.core import RaftCore
 from replication.raft.events import (
     NO_LEADER,
     AddVoter,
@@ -46,85 +46,95 @@ from replication.raft.events import (
     VoteReply,
 )
 from replication.raft.leader_state import LeaderState
-from replication.raft.moves import (
-    become_prospective,
-    become_unattached,
-    election_lost,
-    leader_is,
+from replication.raft.quorum_state import QuorumState
+from replication.raft.roles import (
+    Candidate,
+    Fetching,
+    Follower,
+    Nominee,
+    Prospective,
+    Resigned,
+    Role,
+    Unattached,
 )
-from replication.raft.roles import Follower, Role
 from replication.raft.voter_set import ReplicaKey, Voter
 from wire.errors import ErrorCode
 
 # --- what came from the leader is on disk -------------------------------------------------------
 
 
-def on_truncated(core: RaftCore, event: Truncated, _ready: Ready, now_ms: int) -> None:
-    was_voter = core.is_voter
-    core.fetcher.taken(now_ms, True)
-    core.log_ends(event.log)
-    core.history.truncate_to(event.log.end_offset)
-    core.voter_or_observer(was_voter, now_ms)
+def on_truncated(quorum: QuorumState, event: Truncated, _ready: Ready, now_ms: int) -> None:
+    was_voter = quorum.is_voter
+    if isinstance(quorum.current, Fetching):
+        quorum.current.fetcher.taken(now_ms, True)
+    quorum.log_ends(event.log)
+    quorum.history.truncate_to(event.log.end_offset)
+    quorum.voter_or_observer(was_voter, now_ms)
 
 
-def on_fetched(core: RaftCore, event: Fetched, ready: Ready, now_ms: int) -> None:
-    core.fetcher.taken(now_ms, event.log != core.log)
-    core.log_ends(event.log)
-    core.follow_high_watermark(event.high_watermark, ready)
+def on_fetched(quorum: QuorumState, event: Fetched, ready: Ready, now_ms: int) -> None:
+    if isinstance(quorum.current, Fetching):
+        quorum.current.fetcher.taken(now_ms, event.log != quorum.log)
+    quorum.log_ends(event.log)
+    quorum.follow_high_watermark(event.high_watermark, ready)
 
 
-def on_snapshot_part(core: RaftCore, event: SnapshotPart, _ready: Ready, now_ms: int) -> None:
-    core.fetcher.snapshot_grew(event.position, now_ms)
+def on_snapshot_part(quorum: QuorumState, event: SnapshotPart, _ready: Ready, now_ms: int) -> None:
+    if isinstance(quorum.current, Fetching):
+        quorum.current.fetcher.snapshot_grew(event.position, now_ms)
 
 
-def on_snapshot_loaded(core: RaftCore, event: SnapshotLoaded, ready: Ready, now_ms: int) -> None:
-    was_voter = core.is_voter
-    core.fetcher.snapshot_loaded()
-    core.log_ends(event.log)
-    core.history.restart(event.log.end_offset, event.voters)
-    core.voter_or_observer(was_voter, now_ms)
-    core.follow_high_watermark(event.log.end_offset, ready)
+def on_snapshot_loaded(
+    quorum: QuorumState, event: SnapshotLoaded, ready: Ready, now_ms: int
+) -> None:
+    was_voter = quorum.is_voter
+    if isinstance(quorum.current, Fetching):
+        quorum.current.fetcher.snapshot_loaded()
+    quorum.log_ends(event.log)
+    quorum.history.restart(event.log.end_offset, event.voters)
+    quorum.voter_or_observer(was_voter, now_ms)
+    quorum.follow_high_watermark(event.log.end_offset, ready)
 
 
 # --- answers ------------------------------------------------------------------------------------
 
 
-def on_answered(core: RaftCore, event: Answered, ready: Ready, now_ms: int) -> None:
+def on_answered(quorum: QuorumState, event: Answered, ready: Ready, now_ms: int) -> None:
     request, reply = event.request, event.reply
     if isinstance(request, ProbeVersions):
-        if core.leader is not None:
+        if quorum.leader is not None:
             versions = reply if isinstance(reply, VersionsReply) else None
-            core.changes.probed(event.peer.node_id, versions, ready, now_ms)
+            quorum.changes.probed(event.peer.node_id, versions, ready, now_ms)
         return
-    useful = reply is not None and learn(core, reply, ready, now_ms)
+    useful = reply is not None and learn(quorum, reply, ready, now_ms)
     if isinstance(request, Vote):
-        vote_answered(core, event.peer.node_id, request, reply, useful, ready, now_ms)
+        vote_answered(quorum, event.peer.node_id, request, reply, useful, ready, now_ms)
     elif isinstance(request, EndQuorumEpoch):
-        if core.role is Role.RESIGNED:
+        if isinstance(quorum.current, Resigned) and request.epoch == quorum.epoch:
             said = None if reply is None else True
-            core.election.answered(event.peer.node_id, said, now_ms)
+            quorum.current.farewell.answered(event.peer.node_id, said, now_ms)
     elif isinstance(request, UpdateVoter):
         heard = useful or (reply and reply.error is ErrorCode.UNSUPPORTED_VERSION)
-        if heard and isinstance(core.current, Follower) and request.epoch == core.epoch:
-            core.current.was_heard()
-    elif isinstance(request, (Fetch, FetchSnapshot)):
-        core.fetcher.answered(event.peer, request, reply, useful, ready, now_ms)
+        if heard and isinstance(quorum.current, Follower) and request.epoch == quorum.epoch:
+            quorum.current.was_heard()
+    elif isinstance(request, (Fetch, FetchSnapshot)) and isinstance(quorum.current, Fetching):
+        quorum.current.fetcher.answered(event.peer, request, reply, useful, ready, now_ms)
 
 
-def learn(core: RaftCore, reply: Reply, ready: Ready, now_ms: int) -> bool:
+def learn(quorum: QuorumState, reply: Reply, ready: Ready, now_ms: int) -> bool:
     """Take from a reply who leads which epoch; True when the reply itself is of use."""
-    if isinstance(reply, VersionsReply) or reply.epoch < core.epoch:
+    if isinstance(reply, VersionsReply) or reply.epoch < quorum.epoch:
         return False
-    is_newer = reply.epoch > core.epoch
-    if reply.leader_id not in (NO_LEADER, core.node_id):
-        leader_is(core, reply.leader_id, reply.epoch, reply.leader_endpoints, ready, now_ms)
+    is_newer = reply.epoch > quorum.epoch
+    if reply.leader_id not in (NO_LEADER, quorum.node_id):
+        quorum.leader_is(reply.leader_id, reply.epoch, reply.leader_endpoints, ready, now_ms)
     elif is_newer:
-        become_unattached(core, reply.epoch, ready, now_ms)
+        quorum.become_unattached(reply.epoch, ready, now_ms)
     return not is_newer and reply.error is ErrorCode.NONE
 
 
 def vote_answered(
-    core: RaftCore,
+    quorum: QuorumState,
     node_id: int,
     request: Vote,
     reply: Reply | None,
@@ -132,112 +142,125 @@ def vote_answered(
     ready: Ready,
     now_ms: int,
 ) -> None:
-    asking = Role.PROSPECTIVE if request.pre_vote else Role.CANDIDATE
-    if core.role is not asking or request.epoch != core.epoch:
+    nominee = quorum.current
+    asking = Prospective if request.pre_vote else Candidate
+    if not isinstance(nominee, asking) or request.epoch != quorum.epoch:
         return
-    election = core.election
+    election = nominee.election
     said = useful and reply.granted if isinstance(reply, VoteReply) else None
     election.answered(node_id, said, now_ms)
-    if election.is_won and not core.is_stopping:
-        if core.role is Role.PROSPECTIVE:
-            core.become_candidate(ready, now_ms)
+    if election.is_won and not quorum.is_stopping:
+        if request.pre_vote:
+            quorum.become_candidate(ready, now_ms)
         else:
-            granting = tuple(v.key for v in core.voters if v.node_id in election.granted)
-            core.become_leader(granting, ready, now_ms)
+            granting = tuple(v.key for v in quorum.voters if v.node_id in election.granted)
+            quorum.become_leader(granting, ready, now_ms)
     elif election.is_lost and not election.is_backing_off:
-        election_lost(core, ready, now_ms)
+        quorum.election_lost(nominee, ready, now_ms)
 
 
 # --- what each role does as time passes ---------------------------------------------------------
 
 
-def announce(core: RaftCore, leader: LeaderState, ready: Ready, now_ms: int) -> None:
+def announce(quorum: QuorumState, leader: LeaderState, ready: Ready, now_ms: int) -> None:
     """Tell the voters that do not fetch who leads."""
     for voter in leader.to_announce(now_ms):
         request = BeginQuorumEpoch(
-            core.node_id, core.epoch, core.endpoints, voter.key, core.cluster_id
+            quorum.node_id, quorum.epoch, quorum.endpoints, voter.key, quorum.cluster_id
         )
-        ready.send.append(Send(core.peer_of(voter), request))
+        ready.send.append(Send(quorum.peer_of(voter), request))
 
 
-def say_farewell(core: RaftCore, successors: tuple[ReplicaKey, ...], ready: Ready) -> None:
+def say_farewell(
+    quorum: QuorumState, resigned: Resigned, successors: tuple[ReplicaKey, ...], ready: Ready
+) -> None:
     """We resigned: tell all voters, until they answer."""
-    farewell = EndQuorumEpoch(core.node_id, core.epoch, successors, core.endpoints, core.cluster_id)
-    core.election.begin(lambda _voter: farewell, ready)
+    end = EndQuorumEpoch(
+        quorum.node_id, quorum.epoch, successors, quorum.endpoints, quorum.cluster_id
+    )
+    resigned.farewell.begin(lambda _voter: end, ready)
 
 
-def poll_electing(core: RaftCore, ready: Ready, now_ms: int) -> None:
-    if core.current.is_over(now_ms):
-        if core.is_stopping:
-            core.current.wait_until(None)
-        elif core.election.is_backing_off:
-            become_prospective(core, ready, now_ms)
-        else:
-            election_lost(core, ready, now_ms)
-    elif core.election.retry_ms is not None and now_ms >= core.election.retry_ms:
-        core.election.ask(ready)
+def poll_nominee(quorum: QuorumState, nominee: Nominee, ready: Ready, now_ms: int) -> None:
+    election = nominee.election
+    if not nominee.is_over(now_ms):
+        election.poll(ready, now_ms)
+    elif quorum.is_stopping:
+        nominee.wait_until(None)
+    elif election.is_backing_off:
+        quorum.become_prospective(ready, now_ms)
+    else:
+        quorum.election_lost(nominee, ready, now_ms)
 
 
-def poll_waiting(core: RaftCore, ready: Ready, now_ms: int) -> None:
-    """UNATTACHED and FOLLOWER."""
-    if core.current.is_over(now_ms):
-        core.current.wait_until(None)
-        if core.is_voter and not core.is_stopping:
-            become_prospective(core, ready, now_ms)
+def poll_follower(quorum: QuorumState, follower: Follower, ready: Ready, now_ms: int) -> None:
+    leader = quorum.leader_peer()
+    if leader is not None and not follower.is_over(now_ms) and follower.may_tell(now_ms):
+        tell_leader_of_us(quorum, follower, leader, ready, now_ms)
+    _fetch_or_stand(quorum, follower, leader, ready, now_ms)
+
+
+def poll_unattached(quorum: QuorumState, unattached: Unattached, ready: Ready, now_ms: int) -> None:
+    _fetch_or_stand(quorum, unattached, None, ready, now_ms)
+
+
+def _fetch_or_stand(
+    quorum: QuorumState, waiting: Fetching, leader: Peer | None, ready: Ready, now_ms: int
+) -> None:
+    """Until its patience ends."""
+    if not waiting.is_over(now_ms):
+        waiting.fetcher.poll(leader, ready, now_ms)
         return
-    following = core.current if isinstance(core.current, Follower) else None
-    leader = core.leader_peer() if following is not None else None
-    if following is not None and leader is not None and following.may_tell(now_ms):
-        tell_leader_of_us(core, following, leader, ready, now_ms)
-    core.fetcher.poll(leader, ready, now_ms)
+    waiting.wait_until(None)
+    if quorum.is_voter and not quorum.is_stopping:
+        quorum.become_prospective(ready, now_ms)
 
 
 def tell_leader_of_us(
-    core: RaftCore, following: Follower, leader: Peer, ready: Ready, now_ms: int
+    quorum: QuorumState, following: Follower, leader: Peer, ready: Ready, now_ms: int
 ) -> None:
     """KIP-853: our endpoints changed while we were down, or nothing of us is in the log (static
     voters); KIP-1186: we would like to vote.
     """
-    voters = core.voters
+    voters = quorum.voters
     is_static = voters.kraft_version < 1
-    if not core.endpoints or not core.can_vote:
+    if not quorum.endpoints or not quorum.can_vote:
         return
     if is_static and (following.leader_high_watermark < 0 or following.has_told):
         return  # the leader does not listen yet, or listened
-    following.tells(now_ms + core.config.fetch_timeout_ms)
-    me = Voter(*core.key, core.endpoints)
-    known = voters.get(core.node_id)
+    following.tells(now_ms + quorum.config.fetch_timeout_ms)
+    me = Voter(*quorum.key, quorum.endpoints)
+    known = voters.get(quorum.node_id)
     request: Outgoing | None = None
     if is_static:
-        request = UpdateVoter(me, core.epoch, core.cluster_id) if core.is_voter else None
-    elif known is not None and known.key == core.key:
-        if known.endpoints != core.endpoints:
-            request = UpdateVoter(me, core.epoch, core.cluster_id)
-    elif core.config.auto_join and known is not None:
-        request = RemoveVoter(known.key, core.cluster_id)
-    elif core.config.auto_join:
-        timeout_ms = core.config.request_timeout_ms
-        request = AddVoter(me, timeout_ms, False, core.cluster_id)
+        request = UpdateVoter(me, quorum.epoch, quorum.cluster_id) if quorum.is_voter else None
+    elif known is not None and known.key == quorum.key:
+        if known.endpoints != quorum.endpoints:
+            request = UpdateVoter(me, quorum.epoch, quorum.cluster_id)
+    elif quorum.config.auto_join and known is not None:
+        request = RemoveVoter(known.key, quorum.cluster_id)
+    elif quorum.config.auto_join:
+        timeout_ms = quorum.config.request_timeout_ms
+        request = AddVoter(me, timeout_ms, False, quorum.cluster_id)
     if request is not None:
         ready.send.append(Send(leader, request))
 
 
-def poll_resigned(core: RaftCore, ready: Ready, now_ms: int) -> None:
-    if core.current.is_over(now_ms):
-        core.current.wait_until(None)
-        if core.is_only_voter and not core.is_stopping:
-            core.become_candidate(ready, now_ms)
+def poll_resigned(quorum: QuorumState, resigned: Resigned, ready: Ready, now_ms: int) -> None:
+    if resigned.is_over(now_ms):
+        resigned.wait_until(None)
+        if quorum.is_only_voter and not quorum.is_stopping:
+            quorum.become_candidate(ready, now_ms)
         else:
             # In the epoch that we led we may neither lead nor vote.
-            become_unattached(core, core.epoch + 1, ready, now_ms)
+            quorum.become_unattached(quorum.epoch + 1, ready, now_ms)
         return
-    if core.election.retry_ms is not None and now_ms >= core.election.retry_ms:
-        core.election.ask(ready)
-    if not core.is_only_voter:
-        core.fetcher.poll(None, ready, now_ms)  # who leads now?
+    resigned.farewell.poll(ready, now_ms)
+    if not quorum.is_only_voter:
+        resigned.fetcher.poll(None, ready, now_ms)  # who leads now?
 
 
-HANDLERS: Mapping[type, Callable[[RaftCore, Any, Ready, int], None]] = {
+HANDLERS: Mapping[type, Callable[[QuorumState, Any, Ready, int], None]] = {
     Truncated: on_truncated,
     Fetched: on_fetched,
     SnapshotPart: on_snapshot_part,
@@ -252,10 +275,10 @@ HANDLERS: Mapping[type, Callable[[RaftCore, Any, Ready, int], None]] = {
     RemoveVoter: answer_voter_change,
     UpdateVoter: answer_voter_change,
 }
-POLLS: Mapping[Role, Callable[[RaftCore, Ready, int], None]] = {
-    Role.UNATTACHED: poll_waiting,
-    Role.PROSPECTIVE: poll_electing,
-    Role.CANDIDATE: poll_electing,
-    Role.FOLLOWER: poll_waiting,
+POLLS: Mapping[Role, Callable[[QuorumState, Any, Ready, int], None]] = {
+    Role.UNATTACHED: poll_unattached,
+    Role.PROSPECTIVE: poll_nominee,
+    Role.CANDIDATE: poll_nominee,
+    Role.FOLLOWER: poll_follower,
     Role.RESIGNED: poll_resigned,
 }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from replication.raft.core import RaftCore
 from replication.raft.leader_state import ReplicaProgress
+from replication.raft.quorum_state import QuorumState
 from replication.raft.voter_set import Voter
 
 
@@ -30,7 +30,7 @@ class QuorumInfo(NamedTuple):
     nodes: list[Voter]
 
 
-def describe(core: RaftCore, end_offset: int, now_ms: int, wall_ms: int) -> QuorumInfo:
+def describe(core: QuorumState, end_offset: int, now_ms: int, wall_ms: int) -> QuorumInfo:
     """What `core` knows; `end_offset`: of our own log."""
 
     def timestamp(ms: int | None) -> int:

@@ -16,9 +16,12 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
-from replication.raft.leader_state import LeaderState
+from replication.raft.election import Election
 
 if TYPE_CHECKING:
+    from replication.raft.fetcher import Fetcher
+    from replication.raft.leader_state import LeaderState
+    from replication.raft.own_events import Replica
     from replication.raft.voter_changes import VoterChanges
 
 
@@ -43,6 +46,10 @@ TRANSITIONS: Mapping[Role, frozenset[Role]] = {
 }
 
 
+def _soonest(*times_ms: int | None) -> int | None:
+    return min((ms for ms in times_ms if ms is not None), default=None)
+
+
 class EpochState:
     """One role, from the move that took it to the move that leaves it. Owner: the raft core."""
 
@@ -53,6 +60,11 @@ class EpochState:
         self.timeout_ms: int | None = None
         """When its patience ends (monotonic ms); None: never."""
 
+    @property
+    def deadline_ms(self) -> int | None:
+        """When it wants to look at the time again; None: only when something happens."""
+        return self.timeout_ms
+
     def wait_until(self, timeout_ms: int | None) -> None:
         self.timeout_ms = timeout_ms
 
@@ -61,34 +73,68 @@ class EpochState:
         return self.timeout_ms is not None and now_ms >= self.timeout_ms
 
 
-class Unattached(EpochState):
-    __slots__ = ()
-    role = Role.UNATTACHED
+class Nominee(EpochState):
+    """It asks for votes (Kafka: NomineeState). `lost`: elections in a row, up to this one."""
+
+    __slots__ = ("election",)
+
+    def __init__(self, replica: Replica, lost: int = 0) -> None:
+        super().__init__()
+        self.election = Election(replica, lost)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return _soonest(self.timeout_ms, self.election.retry_ms)
 
 
-class Prospective(EpochState):
+class Prospective(Nominee):
     __slots__ = ()
     role = Role.PROSPECTIVE
 
 
-class Candidate(EpochState):
+class Candidate(Nominee):
     __slots__ = ()
     role = Role.CANDIDATE
 
 
-class Resigned(EpochState):
+class Fetching(EpochState):
+    """It fetches: from its leader, or from anybody, to hear who leads."""
+
+    __slots__ = ("_fetcher", "_replica")
+
+    def __init__(self, replica: Replica) -> None:
+        super().__init__()
+        self._replica = replica
+        self._fetcher: Fetcher | None = None
+
+    @property
+    def fetcher(self) -> Fetcher:
+        """Made when there is somebody to fetch from: a single voter never loads it."""
+        if self._fetcher is None:
+            from replication.raft.fetcher import Fetcher
+
+            self._fetcher = Fetcher(self._replica)
+        return self._fetcher
+
+    @property
+    def deadline_ms(self) -> int | None:
+        fetching_ms = self._fetcher.deadline_ms if self._fetcher is not None else None
+        return _soonest(self.timeout_ms, fetching_ms)
+
+
+class Unattached(Fetching):
     __slots__ = ()
-    role = Role.RESIGNED
+    role = Role.UNATTACHED
 
 
-class Follower(EpochState):
+class Follower(Fetching):
     """Of one leader."""
 
     __slots__ = ("_tell_ms", "has_told", "leader_high_watermark")
     role = Role.FOLLOWER
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, replica: Replica) -> None:
+        super().__init__(replica)
         self.leader_high_watermark = -1
         """What the leader said last; not bounded by how far our log goes."""
         self.has_told = False
@@ -110,18 +156,44 @@ class Follower(EpochState):
         self.has_told = True
 
 
+class Resigned(Fetching):
+    """It says farewell to the other voters, and fetches to hear who leads now."""
+
+    __slots__ = ("farewell",)
+    role = Role.RESIGNED
+
+    def __init__(self, replica: Replica) -> None:
+        super().__init__(replica)
+        self.farewell = Election(replica)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return _soonest(super().deadline_ms, self.farewell.retry_ms)
+
+
 class Leader(EpochState):
     """One leadership: what it knows of its replicas, and the changes of voters under way."""
 
-    __slots__ = ("changes", "state")
+    __slots__ = ("_replica", "changes_begun", "state")
     role = Role.LEADER
 
-    def __init__(self, state: LeaderState) -> None:
+    def __init__(self, replica: Replica, state: LeaderState) -> None:
         super().__init__()
         self.state = state
-        self.changes: VoterChanges | None = None
+        self.changes_begun: VoterChanges | None = None
+        self._replica = replica
 
-    def take(self, changes: VoterChanges) -> VoterChanges:
-        """The changes of voters of this leadership, made when there is one."""
-        self.changes = changes
-        return changes
+    @property
+    def changes(self) -> VoterChanges:
+        """Made when there is one: most leaders never load it."""
+        if self.changes_begun is None:
+            from replication.raft.voter_changes import VoterChanges
+
+            self.changes_begun = VoterChanges(self._replica)
+        return self.changes_begun
+
+    @property
+    def deadline_ms(self) -> int | None:
+        changes, state = self.changes_begun, self.state
+        changes_ms = changes.deadline_ms if changes is not None else None
+        return _soonest(state.quorum_deadline_ms, state.announce_ms, changes_ms)

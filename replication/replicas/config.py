@@ -29,8 +29,6 @@ class ReplicaManagerConfig:
     replica_selector_class: str | None = None
     """Which replica serves a consumer: the leader, or by rack (Kafka's class of that name)."""
     replication_quota_window_num: int = 11
-    transaction_max_timeout_ms: int = 900_000
-    """The longest that a coordinator lets a transaction be open."""
 
 
 class ClusterLinks(NamedTuple):

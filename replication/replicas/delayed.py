@@ -61,7 +61,7 @@ class ProduceStatus:
 class DelayedProduce(DelayedOperation):
     """A Produce whose acknowledgement waits; `results` has every partition in request order."""
 
-    __slots__ = ("_lock", "_on_complete", "_on_expired", "_pending", "_results")
+    __slots__ = ("_lock", "_on_complete", "_pending", "_results")
 
     def __init__(
         self,
@@ -69,13 +69,11 @@ class DelayedProduce(DelayedOperation):
         results: list[AppendResult],
         pending: list[ProduceStatus],
         on_complete: Callable[[list[AppendResult]], None],
-        on_expired: Callable[[int], object],
     ) -> None:
         super().__init__(timeout_ms)
         self._results = results
         self._pending = pending
         self._on_complete = on_complete
-        self._on_expired = on_expired
         self._lock = threading.Lock()
 
     def try_complete(self) -> bool:
@@ -94,9 +92,6 @@ class DelayedProduce(DelayedOperation):
                     status.result.error_message = "not acknowledged in time; it may be later"
         self._on_complete(self._results)
 
-    def on_expiration(self) -> None:
-        self._on_expired(len(self._pending))
-
 
 OnFollowed = Callable[["Sequence[SessionPartition]", list[FetchResult]], None]
 """Takes the answer to a follower: what was looked at, and one result for each."""
@@ -108,8 +103,6 @@ class Reader(Protocol):
     def complete_fetch(self, fetch: DelayedFetch) -> None: ...
 
     def complete_follower_fetch(self, fetch: DelayedFollowerFetch) -> None: ...
-
-    def fetch_expired(self, replica_id: int) -> None: ...
 
     def partition_of(self, key: tuple[str, int]) -> Partition | None: ...
 
@@ -221,9 +214,6 @@ class DelayedFetch(DelayedOperation):
 
     def on_complete(self) -> None:
         self.reader.complete_fetch(self)
-
-    def on_expiration(self) -> None:
-        self.reader.fetch_expired(self.replica_id)
 
 
 def _no_answer(results: list[FetchResult]) -> None:

@@ -108,9 +108,6 @@ class LocalReplicas:
         self.partitions: dict[Key, Partition] = {}
         self.on_partition_leadership: list[LeadershipHook] = []
         """Called with (partition, leader epoch) on becoming leader, (partition, None) after it."""
-        self.retired_messages_in = 0
-        self.retired_bytes_in = 0
-        self.retired_bytes_out = 0
         self.log_manager = log_manager
         self._metadata = metadata
         self._clock = clock
@@ -451,9 +448,6 @@ class LocalReplicas:
 
     def _stop(self, partition: Partition, error: ErrorCode, changes: _Changes) -> None:
         partition.stop(error)
-        self.retired_messages_in += partition.messages_in
-        self.retired_bytes_in += partition.bytes_in
-        self.retired_bytes_out += partition.bytes_out
         changes.partitions.append(partition)
         changes.leadership.append((partition.topic_partition, None))
 

@@ -88,8 +88,6 @@ __all__ = [
     "ReplicaManagerConfig",
 ]
 
-_LATE_MS = 5 * 60 * 1000
-"""How long after its time a transaction may still be open (LATE_TRANSACTION_BUFFER_MS)."""
 _UNIQUE_LENGTH = 32  # of a future log's directory name: a uuid in hex
 
 
@@ -308,60 +306,5 @@ class ReplicaManager:
         return self.local.describe_log_dirs(wanted)
 
     @property
-    def messages_in(self) -> int:
-        """Records appended by leaders here since the start."""
-        return self.local.retired_messages_in + sum(p.messages_in for p in self.partitions())
-
-    @property
-    def bytes_in(self) -> int:
-        return self.local.retired_bytes_in + sum(p.bytes_in for p in self.partitions())
-
-    @property
-    def bytes_out(self) -> int:
-        return self.local.retired_bytes_out + sum(p.bytes_out for p in self.partitions())
-
-    @property
-    def leader_count(self) -> int:
-        return sum(p.is_leader for p in self.partitions())
-
-    @property
-    def under_replicated_partitions(self) -> int:
-        return sum(p.role.is_under_replicated for p in self.partitions())
-
-    @property
-    def under_min_isr_partitions(self) -> int:
-        return sum(p.role.is_under_min_isr for p in self.partitions())
-
-    @property
-    def late_transactions(self) -> int:
-        """Partitions led here with a transaction that its coordinator should have ended long ago,
-        if it knew of it: hanging ones hold read_committed readers back (TX-75, KIP-664)."""
-        latest_ms = self._clock.wall_ms() - self.config.transaction_max_timeout_ms - _LATE_MS
-        count = 0
-        for partition in self.partitions():
-            log = partition.leader_log
-            if log is not None:
-                with log.lock:
-                    count += log.producer_state.has_transaction_open_since(latest_ms)
-        return count
-
-    @property
     def offline_replicas(self) -> int:
         return self.local.offline_count
-
-    def replication_counters(self) -> dict[str, int]:
-        """How following and ISRs go, by Kafka's names; of the partitions that are here now."""
-        partitions = self.partitions()
-        cluster = self._cluster
-        fetchers = [] if cluster is None else cluster.fetchers.fetchers
-        return {
-            "ReplicaManager.IsrExpands": sum(p.isr_changes.expands for p in partitions),
-            "ReplicaManager.IsrShrinks": sum(p.isr_changes.shrinks for p in partitions),
-            "ReplicaManager.FailedIsrUpdates": sum(p.isr_changes.failed for p in partitions),
-            "ReplicaFetcherManager.MaxLag": max((f.max_lag for f in fetchers), default=0),
-            "ReplicaFetcherManager.FailedPartitionsCount": sum(f.failed_count for f in fetchers),
-            "ReplicaFetcherManager.UncleanTruncations": sum(
-                f.unclean_truncations for f in fetchers
-            ),
-            "BrokerTopicMetrics.ReplicationBytesIn": sum(f.byte_count for f in fetchers),
-        }

@@ -65,10 +65,6 @@ class ReplicaReads:
         self.config = config
         self.leader_quota: ReplicationQuota | None = None
         """Bounds what throttled replicas that are behind get; None while there is no limit."""
-        self.fetch_requests = 0
-        self.failed_fetch_requests = 0
-        self.expired_consumer_fetches = 0
-        self.expired_follower_fetches = 0
         self._local = local
         self._partitions = local.partitions
         self._parked = parked
@@ -102,7 +98,6 @@ class ReplicaReads:
         does not say).
         Budget: 12 µs for one partition with data at the log's end; parking 15 µs.
         """
-        self.fetch_requests += 1
         limit = self.config.fetch_max_bytes
         if max_bytes > limit:
             max_bytes = limit
@@ -168,7 +163,6 @@ class ReplicaReads:
         `on_followed` gets what was looked at and the results, and must hand both to
         `FollowerSession.put_back` once it knows what will be told, and before it tells it.
         """
-        self.fetch_requests += 1
         max_wait_ms = wanted.max_wait_ms
         max_bytes = min(wanted.max_bytes, self.config.fetch_max_bytes)
         min_bytes = min(wanted.min_bytes, max_bytes)
@@ -252,12 +246,6 @@ class ReplicaReads:
 
     def partition_of(self, key: tuple[str, int]) -> Partition | None:
         return self._partitions.get(key)
-
-    def fetch_expired(self, replica_id: int) -> None:
-        if replica_id < 0:
-            self.expired_consumer_fetches += 1
-        else:
-            self.expired_follower_fetches += 1
 
     def _read(
         self,

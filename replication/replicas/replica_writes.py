@@ -3,8 +3,6 @@
 The path of a produce: `append_records` -> `Partition.append_records_to_leader` -> the log; then
 delayed operations on that partition are completed, and the answer is given inline unless it must
 wait for the high watermark or an fsync.
-
-Counters are plain ints that `server.node.metrics` reads.
 """
 
 from __future__ import annotations
@@ -37,10 +35,6 @@ class ReplicaWrites:
     def __init__(
         self, local: LocalReplicas, parked: ParkedRequests, wall_ms: Callable[[], int]
     ) -> None:
-        self.produce_requests = 0
-        self.failed_produce_requests = 0
-        """Partitions of Produce requests that were refused."""
-        self.expired_produce_requests = 0
         self._local = local
         self._partitions = local.partitions
         self._parked = parked
@@ -54,7 +48,6 @@ class ReplicaWrites:
         it (the records stay appended); it keeps nothing of the records.
         Budget: 6 µs for one entry on top of `PartitionLog.append_as_leader` when nothing waits.
         """
-        self.produce_requests += 1
         acks, on_done = request.required_acks, request.on_done
         if acks not in (-1, 0, 1):
             on_done([_refused(key, *_INVALID_ACKS) for key, _ in request.entries])
@@ -92,9 +85,7 @@ class ReplicaWrites:
             finally:
                 self._parked.appended(appended)
             return None
-        operation = DelayedProduce(
-            request.timeout_ms, results, pending, on_done, self._produce_expired
-        )
+        operation = DelayedProduce(request.timeout_ms, results, pending, on_done)
         self._parked.appended(appended)
         keys = [status.result.topic_partition for status in pending]
         if self._parked.produce.try_complete_else_watch(operation, keys):
@@ -114,15 +105,11 @@ class ReplicaWrites:
     def _append_failed(
         self, key: Key, partition: Partition | None, error: KafkaError
     ) -> AppendResult:
-        self.failed_produce_requests += 1
         result = _refused(key, error.code, error.detail or error.code.name)
         result.record_errors = getattr(error, "record_errors", ())
         if partition is not None and partition.log is not None:
             result.log_start_offset = partition.log.log_start_offset
         return result
-
-    def _produce_expired(self, partition_count: int) -> None:
-        self.expired_produce_requests += partition_count
 
     def delete_records(
         self,

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _VERSION = f"barnabas {__version__} (speaks Kafka 4.3)"
 _MAX_TIMEOUT_S = 86_400
+_STDIN_ENDED = "standard input ended"
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 
 
@@ -148,6 +149,7 @@ def _add_start(commands: Any) -> None:
     )
     start.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     start.add_argument("--stop-on-stdin-eof", action="store_true", help=argparse.SUPPRESS)
+    start.add_argument("--then-remove", metavar="DIR", type=Path, help=argparse.SUPPRESS)
     start.set_defaults(run=_start)
 
 
@@ -238,6 +240,9 @@ def _serve(config: KafkaConfig, arguments: argparse.Namespace, cluster_id: str |
     stop.wait()
     logger.info("stopping reason=%s", stop.reason)
     node.shutdown()
+    if stop.reason == _STDIN_ENDED and arguments.then_remove is not None:
+        # Who started us is gone, and can remove its temporary directory no more.
+        shutil.rmtree(arguments.then_remove, ignore_errors=True)
     return EXIT_OK
 
 
@@ -283,7 +288,7 @@ class _StopRequest:
             with contextlib.suppress(OSError):
                 while os.read(0, 4096):
                     pass
-            self._set("standard input ended")
+            self._set(_STDIN_ENDED)
 
         threading.Thread(target=wait_for_end, name="stdin-watch", daemon=True).start()
 
@@ -340,7 +345,7 @@ def host_port(text: str, flag: str = "--listen") -> tuple[str, int]:
 
 def _start_failure(error: Exception) -> Exception:
     """Turn what stopped the start into one line with its remedy; ours stay as they are."""
-    from replication.raft.quorum_state import CorruptQuorumState
+    from replication.raft.quorum_state_store import CorruptQuorumState
     from replication.raft.snapshots import CorruptSnapshot
     from server.network.socket_server import BindError
     from storage.directories.log_dirs import LogDirError

@@ -20,7 +20,7 @@ A `Shard` is one partition. Its states:
 
     Initial --elected--> Loading --log replayed--> Active --resigned--> Closed
                             |                        |  '--fault of ours--> Loading
-                            '--cannot read--> Failed (until the next election)
+                            '--cannot be replayed--> Failed (until the next election)
 
 Loading answers COORDINATOR_LOAD_IN_PROGRESS, Failed and Closed NOT_COORDINATOR. Elections carry the
 leader epoch; late ones are ignored (G-2). Waiting requests of a closed shard get NOT_COORDINATOR.
@@ -69,7 +69,8 @@ from wire.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 500
-"""After how long a deadline that could not be written comes again (Kafka: CoordinatorTimerImpl)."""
+"""After how long a deadline that could not be written comes again (Kafka: CoordinatorTimerImpl),
+and a load whose disk could not be read just then is begun again."""
 
 
 class AppendOutcome(NamedTuple):
@@ -237,6 +238,10 @@ class Shard(Generic[M, R]):
         return self._machine
 
     # -- the owner ---------------------------------------------------------------------------
+
+    def _post(self, event: Callable[[], None]) -> None:
+        self._mailbox.append(event)
+        self.work()
 
     def work(self) -> None:
         """Work off the mailbox, unless somebody does."""
@@ -409,25 +414,32 @@ class Shard(Generic[M, R]):
     # -- deadlines ---------------------------------------------------------------------------
 
     def _run_deadlines(self, machine: M) -> None:
+        """Run what is due, and be woken for the next; an alarm that rings too early is set again.
+
+        After every event: where nothing is due, it must cost next to nothing.
+        """
+        wake_ms = machine.deadlines.next_wake_ms()
+        if wake_ms is not None and wake_ms <= self._moment.now_ms:
+            self._run_due(machine)
+            if self._machine is not machine:
+                return
+            wake_ms = machine.deadlines.next_wake_ms()
+        if self._held.waiting:
+            self._release()
+            held_ms = self._held.next_deadline_ms()
+            if held_ms is not None:
+                wake_ms = held_ms if wake_ms is None else min(wake_ms, held_ms)
+        if wake_ms is not None and (self._alarm is None or wake_ms < self._alarm_ms):
+            self._set_alarm(wake_ms)
+
+    def _run_due(self, machine: M) -> None:
         deadlines, now_ms = machine.deadlines, self._moment.now_ms
-        while (due := deadlines.pop_due(now_ms)) is not None:
+        while self._machine is machine and (due := deadlines.pop_due(now_ms)) is not None:
             key, job = due
             if not self._attempt(machine, partial(_run_job, job), None) and key not in deadlines:
                 deadlines.set(key, now_ms + RETRY_MS, job)
-            if self._machine is not machine:
-                return
-        if self._held.waiting:
-            self._release()
-        self._set_alarm(machine)
 
-    def _set_alarm(self, machine: M) -> None:
-        """Be woken for the next deadline; an alarm that rings too early is set again."""
-        wake_ms = machine.deadlines.next_wake_ms()
-        held_ms = self._held.next_deadline_ms() if self._held.waiting else None
-        if held_ms is not None:
-            wake_ms = held_ms if wake_ms is None else min(wake_ms, held_ms)
-        if wake_ms is None or (self._alarm is not None and self._alarm_ms <= wake_ms):
-            return
+    def _set_alarm(self, wake_ms: int) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_ms = wake_ms
@@ -435,8 +447,7 @@ class Shard(Generic[M, R]):
         self._alarm = self._services.add_timer(delay_ms, self._ring)
 
     def _ring(self) -> None:
-        self._mailbox.append(self._rang)
-        self.work()
+        self._post(self._rang)
 
     def _rang(self) -> None:
         # What is due is run after every event; this event is there to make that happen.
@@ -497,17 +508,27 @@ class Shard(Generic[M, R]):
                     return  # somebody else's by now; the next in line need not wait for it
                 replay_batch(machine, batch)
                 count += len(batch.records)
-        except Exception:
-            logger.exception("loading a coordinator partition failed shard=%s", self.name)
+        except Exception as error:
             machine = None
+            if isinstance(error, KafkaError) and error.code == ErrorCode.KAFKA_STORAGE_ERROR:
+                logger.warning("coordinator is loaded later shard=%s error=%s", self.name, error)
+                again = partial(self._load_again, load_number)
+                self._services.add_timer(RETRY_MS, partial(self._post, again))
+                return
+            logger.exception("loading a coordinator partition failed shard=%s", self.name)
         elapsed_ms = self._services.now_ms() - started_ms
         if machine is not None and count:
             logger.info(
                 "loaded coordinator partition shard=%s records=%s ms=%s",
                 self.name, count, elapsed_ms,
             )  # fmt: skip
-        self._mailbox.append(partial(self._loaded, load_number, machine, moment))
-        self.work()
+        self._post(partial(self._loaded, load_number, machine, moment))
+
+    def _load_again(self, load_number: int) -> None:
+        """The disk would not be read, for want of descriptors perhaps; if its directory is gone, so
+        is our leadership soon."""
+        if load_number == self._load_number:
+            self._load()
 
     def _loaded(self, load_number: int, machine: M | None, moment: Moment) -> None:
         if load_number != self._load_number or self.state is not ShardState.LOADING:

@@ -79,7 +79,6 @@ class Processor:
         self.bytes_in = 0
         self.bytes_out = 0
         self.requests = 0
-        self.connections_closed = 0
         self.connections_expired = 0
         self._requests = requests
         self._clock_ms = clock_ms
@@ -474,7 +473,6 @@ class Processor:
         channel.closed = True
         if channel.violation is not None:
             logger.info("closing connection=%r reason=%s", channel, channel.violation)
-        self.connections_closed += 1
         del self.channels[channel.fd]
         self._set_interest(channel, 0)
         channel.transport.close()

@@ -228,11 +228,12 @@ class RequestChannel:
     """The queue between processors and handler threads, and the rule who runs what.
 
     `handler_threads` (num.io.threads) are started when first needed. `queue_max` is
-    queued.max.requests. `apis` is the dispatch table, `broker` is what handlers work on.
+    queued.max.requests. `apis` is the dispatch table, `broker` is what handlers work on:
+    each area names what it asks of it (`server.handlers.edges`), the channel asks nothing.
     """
 
     def __init__(
-        self, apis: Mapping[int, Api], broker: Any, handler_threads: int, queue_max: int
+        self, apis: Mapping[int, Api], broker: object, handler_threads: int, queue_max: int
     ) -> None:
         self._apis = apis
         self._broker = broker

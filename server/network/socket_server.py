@@ -31,7 +31,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from server.network.channel import Channel
 from server.network.connection import ConnectionLimits
@@ -128,7 +128,7 @@ class SocketServer:
         self,
         config: SocketServerConfig,
         listeners: Sequence[Listener],
-        broker: Any,
+        broker: object,
         apis: Mapping[int, Api],
         clock_ms: Callable[[], int] = monotonic_ms,
         inter_broker_name: str = "",

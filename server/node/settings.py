@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from replication.controller.context import ControllerConfig
 from replication.metadata.loader import SnapshotConfig
-from replication.raft.events import RaftConfig
+from replication.raft.own_events import RaftConfig
 from replication.replicas.replica_manager import ReplicaManagerConfig
 from replication.replicas.transaction_verification import VerificationConfig
 from server.config.kafka_config import ConfigError, KafkaConfig, catalogue, is_number

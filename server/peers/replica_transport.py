@@ -9,7 +9,7 @@ same release, so requests go out in our highest versions and nobody asks for Api
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from replication.following.fetcher_manager import FetcherThread
 from replication.replicas.replica_manager import ClusterLinks
@@ -24,8 +24,13 @@ from wire.messages.data import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from replication.controller.controller import Controller
     from replication.following.fetcher import ReplicaFetcher
     from replication.metadata.registrations import Endpoint
+    from server.config.kafka_config import KafkaConfig
+    from server.network.listeners import Listeners
+    from server.peers.controller_channel import ControllerChannel
+    from storage.config import Clock, Scheduler
 
 _RESPONSES: dict[type, type[Any]] = {
     FetchRequest: FetchResponse,
@@ -64,8 +69,34 @@ class BrokerLeaderEndpoint:
         self._peer.close()
 
 
-def cluster_links(broker: Any) -> ClusterLinks:
-    """The links of a broker (a BrokerServer): its controller, its epoch, its threads."""
+class _Lifecycle(Protocol):
+    @property
+    def broker_epoch(self) -> int: ...
+
+
+class ReplicatingBroker(Protocol):
+    """What following other brokers needs of the one that follows."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def config(self) -> KafkaConfig: ...
+    @property
+    def listeners(self) -> Listeners: ...
+    @property
+    def controller(self) -> ControllerChannel | Controller: ...
+    @property
+    def lifecycle(self) -> _Lifecycle | None: ...
+    @property
+    def scheduler(self) -> Scheduler: ...
+    @property
+    def mover(self) -> Scheduler: ...
+
+
+def cluster_links(broker: ReplicatingBroker) -> ClusterLinks:
+    """The broker's links to the rest: its controller, its epoch, its threads."""
     node_id, clock, config = broker.node_id, broker.clock, broker.config
     # A leader may hold a fetch for wait.max.ms, and be slow besides.
     timeout_s = config.get_int("replica.socket.timeout.ms") / 1000
@@ -80,7 +111,7 @@ def cluster_links(broker: Any) -> ClusterLinks:
 
     def broker_epoch() -> int:
         lifecycle = broker.lifecycle
-        return -1 if lifecycle is None else int(lifecycle.broker_epoch)
+        return -1 if lifecycle is None else lifecycle.broker_epoch
 
     return ClusterLinks(
         submit=lambda request, on_complete: broker.controller.submit(request, on_complete),

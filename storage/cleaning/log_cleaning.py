@@ -1,8 +1,7 @@
 """One cleaning of one log: read its dirty part, then write the log anew without what is outdated.
 
 1. Everything appended so far is synced: no record may be dropped because of a newer one that a
-   power failure can still take away. The recovery point is written down too: behind it a gap
-   between segments would be taken for lost data once the topic is not compacted any more.
+   power failure can still take away.
 2. The dirty part, from the first dirty offset on, fills the offset map, up to the first offset that
    may not be cleaned, or to where the map is full.
 3. All segments below that are rewritten in groups that fit one segment (Kafka: Cleaner.
@@ -25,7 +24,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from storage import files
-from storage.checkpoint import RECOVERY_POINT_CHECKPOINT
 from storage.cleaning.batch_retention import (
     BatchFilter,
     CleanedTransactions,
@@ -143,9 +141,6 @@ class Cleaning:
     def _run(self) -> int:
         log = self._log
         log.flush()
-        log.environment.checkpoints.note(
-            RECOVERY_POINT_CHECKPOINT, [log], lambda log: log.flushed_offset
-        )
         self._fill_map()
         end_offset = self._offsets.latest_offset + 1
         if end_offset <= self._first_dirty:

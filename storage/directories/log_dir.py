@@ -22,6 +22,7 @@ from typing import Any
 
 from storage import files
 from storage.checkpoint import (
+    CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -168,14 +169,19 @@ class LogDir:
 
     def open_log(self, key: TopicPartition, config: LogConfig, **options: Any) -> PartitionLog:
         """Open or make a log here with what is noted of it; raises what `recovery.open_log` does,
-        and ValueError for a name that cannot be a directory."""
+        and ValueError for a name that cannot be a directory.
+
+        What was compacted was synced before, by Apache Kafka's cleaner as by ours: it need not be
+        recovered, and gaps between its segments are no loss.
+        """
         noted = partial(self.checkpoints.get, key=key)
+        synced = [noted(RECOVERY_POINT_CHECKPOINT), noted(CLEANER_OFFSET_CHECKPOINT)]
         log = open_log(
             self.path / partition_dir_name(key),
             key,
             config,
             self.environment,
-            recovery_point=noted(RECOVERY_POINT_CHECKPOINT) or 0,
+            recovery_point=max(offset or 0 for offset in synced),
             log_start_offset=noted(LOG_START_OFFSET_CHECKPOINT) or 0,
             **options,
         )

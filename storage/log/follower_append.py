@@ -38,9 +38,7 @@ def write_given(
     start, count = 0, len(batches)
     while start < count:
         header = batches[start][1]
-        segment = log.segment_for(
-            header.size, header.base_offset, header.last_offset, header.max_timestamp, wall_ms
-        )
+        segment = log.segment_for(header.size, header.last_offset, header.max_timestamp, wall_ms)
         stop = _end_of_run(log, segment, batches, start)
         _write_run(log, segment, view, batches[start:stop], wall_ms)
         start = stop

@@ -64,7 +64,7 @@ from storage.log.producer_state import (
 from storage.log.results import LogAppendInfo, LogView, ReadResult, new_view
 from storage.log.truncation import Cut, FilesBehind, plan_cut, plan_new_start
 from storage.segments.log_segments import LogSegments, make_segment
-from storage.segments.segment import LogSegment
+from storage.segments.segment import RELATIVE_OFFSET_MAX, LogSegment
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
 from wire.record_batch import patch_for_log
@@ -234,9 +234,7 @@ class PartitionLog(LogReader):
             original = self.producer_state.check(header, source, marker)
             if original is not None:
                 return self._duplicate_info(original, leader_epoch)
-        segment = self.segment_for(
-            header.size, first_offset, last_offset, header.max_timestamp, wall_ms
-        )
+        segment = self.segment_for(header.size, last_offset, header.max_timestamp, wall_ms)
         segment.append(
             (patch_for_log(records, first_offset, leader_epoch), memoryview(records)[16:]),
             header.size,
@@ -264,9 +262,13 @@ class PartitionLog(LogReader):
         )
 
     def segment_for(
-        self, size: int, first_offset: int, last_offset: int, max_timestamp: int, wall_ms: int
+        self, size: int, last_offset: int, max_timestamp: int, wall_ms: int
     ) -> LogSegment:
-        """The active segment, or a new one if this append must not go there (S-11)."""
+        """The active segment, or a new one if this append must not go there (S-11).
+
+        A new one begins at the log's end, though a follower's batch may begin above it: to recovery
+        a gap between segments is a loss. Only a batch too far above it to fit leaves one.
+        """
         config = self.config
         segment = self.view.segment
         if size > config.segment_bytes:
@@ -277,7 +279,7 @@ class PartitionLog(LogReader):
         if segment.should_roll(
             size, last_offset, max_timestamp, config.segment_bytes, config.max_segment_ms, wall_ms
         ):
-            segment = self._roll(first_offset)
+            segment = self._roll(max(self.view.end_offset, last_offset - RELATIVE_OFFSET_MAX))
         return segment
 
     def _duplicate_info(self, original: BatchMetadata, leader_epoch: int) -> LogAppendInfo:
@@ -360,7 +362,7 @@ class PartitionLog(LogReader):
                 raise self._storage_error(error, "roll") from error
 
     def _roll(self, base_offset: int) -> LogSegment:
-        """Seal the active segment and begin one named by the first offset it will hold.
+        """Seal the active segment and begin one at `base_offset`.
 
         All or nothing: when descriptors or disk run out, the old segment stays active (S-17).
         """

@@ -285,13 +285,6 @@ class ProducerStateManager:
             return min(first, min(self._unreplicated)) if self._unreplicated else first
         return min(self._unreplicated) if self._unreplicated else None
 
-    def has_transaction_open_since(self, wall_ms: int) -> bool:
-        """Whether the oldest open transaction got its last record before `wall_ms`."""
-        if not self._ongoing:
-            return False
-        oldest = self._producers[next(iter(self._ongoing.values()))]
-        return 0 < oldest.last_timestamp < wall_ms
-
     def last_stable_offset_after(self, completed: CompletedTxn) -> int:
         """The last stable offset once `completed` is complete and replicated: the other open
         transactions decide. This is what its entry in the transaction index says."""

@@ -7,7 +7,8 @@ same sequence number, and remember what was acknowledged.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from server.handlers import data as handlers
@@ -48,14 +49,16 @@ class Sent:
 
     __slots__ = ("count", "data", "number", "refusals", "sequence", "values")
 
-    def __init__(self, producer_id: int, number: int, sequence: int, values: list[bytes]) -> None:
+    def __init__(
+        self, producer_id: int, number: int, sequence: int, values: list[bytes], keys: list[bytes]
+    ) -> None:
         self.number = number
         self.refusals = 0
         self.sequence = sequence
         self.values = values
         self.count = len(values)
         self.data = build_batch(
-            [Record(-1, WALL_MS, None, value) for value in values],
+            [Record(-1, WALL_MS, key, value) for key, value in zip_longest(keys, values)],
             producer_id=producer_id,
             producer_epoch=0,
             base_sequence=sequence,
@@ -63,15 +66,25 @@ class Sent:
 
 
 class Producer:
-    """acks=all, idempotent, at most five batches in flight for a partition, values unique."""
+    """acks=all, idempotent, at most five batches in flight for a partition, values unique. With
+    `keys` its records have one of that many."""
 
-    def __init__(self, cluster: SimCluster, producer_id: int, topic: str, period_ms: int) -> None:
+    def __init__(
+        self,
+        cluster: SimCluster,
+        producer_id: int,
+        topic: str,
+        period_ms: int,
+        *,
+        keys: int = 0,
+    ) -> None:
         self._cluster = cluster
         self._world = cluster.world
         self.producer_id = producer_id
         self.topic = topic
         self.topic_id = b""
         self._period_ms = period_ms
+        self._keys = [b"key-%d" % number for number in range(keys)]
         self._next: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
         self.pending: dict[int, deque[Sent]] = {}
@@ -106,7 +119,8 @@ class Producer:
         values = [b"%d-%d-%d" % (self.producer_id, index, sequence + n) for n in range(count)]
         self._next[index] = sequence + count
         self.sent.setdefault(index, []).extend(values)
-        sent = Sent(self.producer_id, number, sequence, values)
+        keys = [world.random.choice(self._keys) for _ in values] if self._keys else []
+        sent = Sent(self.producer_id, number, sequence, values, keys)
         pending.append(sent)
         self._send(index, sent)
 
@@ -269,10 +283,10 @@ class Consumer:
         data = b"".join(request.encode(13))
 
         def serve(node: SimNode, reply: Reply) -> None:
-            came_ms = self._world.ms
+            came_ms = node.clock.now_ms()
 
             def respond(out: bytes | None) -> None:
-                reply((out, self._world.ms - came_ms))
+                reply((out, node.clock.now_ms() - came_ms))
 
             serve_data(node, FetchRequest, data, 13, respond)
 
@@ -286,7 +300,8 @@ class Consumer:
         )
 
     def _answered(self, told: tuple[bytes, int] | None) -> None:
-        """What came, and how long that fetch was at the broker: a request may arrive twice."""
+        """What came, and how long that fetch was at the broker by that one's clock: a request may
+        arrive twice."""
         self._world.after(self._world.between(20, 200), self._poll)
         if told is None or told[0] is None:
             return
@@ -450,7 +465,9 @@ class Administrator:
 
         node.do(submit, node.incarnation)
 
-    def create(self, name: str, partitions: int, replicas: int) -> None:
+    def create(
+        self, name: str, partitions: int, replicas: int, configs: Mapping[str, str] | None = None
+    ) -> None:
         """Asked again until the topic is there."""
         if self._cluster.check.image.topics_by_name.get(name) is not None:
             return
@@ -459,10 +476,13 @@ class Administrator:
             num_partitions=partitions,
             replication_factor=replicas,
             assignments=[],
-            configs=[],
+            configs=[
+                CreateTopicsRequest.Topic.Config(name=key, value=value)
+                for key, value in (configs or {}).items()
+            ],
         )
         self.ask(CreateTopicsRequest(topics=[topic], validate_only=False))
-        self._world.after(500, lambda: self.create(name, partitions, replicas))
+        self._world.after(500, lambda: self.create(name, partitions, replicas, configs))
 
     def delete(self, name: str) -> None:
         topic = DeleteTopicsRequest.Topic(name=name, topic_id=bytes(16))

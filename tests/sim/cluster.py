@@ -21,11 +21,11 @@ from pathlib import Path
 from replication.metadata.image import EMPTY_IMAGE, MetadataImage
 from tests.sim.clients import Administrator, Committer, Consumer, Producer
 from tests.sim.disks import Disks
+from tests.sim.faults import Faults
 from tests.sim.invariants import Invariants
 from tests.sim.members import Group, Vandal
 from tests.sim.network import Network
 from tests.sim.node import SimNode
-from tests.sim.stories import Stories
 from tests.sim.world import Alarms, InvariantBroken, World
 from wire.primitives import TopicPartition
 from wire.records import iterate_headers, read_records
@@ -83,6 +83,20 @@ class Options:
     topic_every_ms: int = 0
     records_every_ms: int = 0
     """Between two DeleteRecords."""
+    directories: int = 1
+    """Log directories of a node; the first also has the metadata log, and nothing happens to it."""
+    full_every_ms: int = 0
+    hang_every_ms: int = 0
+    """Between two times that syncs of a directory hang for seconds."""
+    shortage_every_ms: int = 0
+    """Between two shortages of file descriptors."""
+    clean_every_ms: int = 0
+    """How often a node's cleaner looks for work; 0: nothing is compacted."""
+    stalled_note: float = 0.02
+    """How often a thread stands still between a look at the logs and the note of what they said."""
+    clocks_disagree: bool = False
+    step_every_ms: int = 0
+    """Between two steps of a wall clock."""
     story_every_ms: int = 0
     """Between two stories of `tests.sim.stories`; 0: none is told."""
     story: str = ""
@@ -148,7 +162,7 @@ class SimCluster:
     # ---- after every event
 
     def _after_event(self) -> None:
-        self.check.check(None)
+        self.check.check()
         if self.alarms.raised:
             raise InvariantBroken(self.alarms.raised[0])
         if self.world.events % COMPARE_EVERY == 0:
@@ -164,6 +178,10 @@ class SimCluster:
 
         delay_ms = self.world.between(10, self.options.down_ms if self.is_faulty else 100)
         self.world.after(delay_ms, again)
+
+    def is_compacted(self, topic: str) -> bool:
+        """Are its replicas cleaned, each on its own."""
+        return bool(self.options.clean_every_ms) and topic in ("table", "__consumer_offsets")
 
     # ---- power
 
@@ -225,6 +243,9 @@ class SimCluster:
             20_000,
             "topics are there",
         )
+        if options.clean_every_ms:
+            self.admin.create("table", 1, 3, {"cleanup.policy": "compact"})
+            self.producers.append(Producer(self, 3_000, "table", options.period_ms, keys=5))
         for number in range(options.producers):
             topic = "events" if number % 3 == 2 else "orders"
             self.producers.append(Producer(self, 1_000 + number, topic, options.period_ms))
@@ -253,6 +274,7 @@ class SimCluster:
         self.is_loaded = False
         for node in self.nodes.values():
             self.disks.spare(node.node_id)
+            self.disks.spare_directories(node.directories)
         limit_ms = self.options.heal_ms
         self.run_until(
             lambda: all(n.is_serving for n in self.nodes.values()), limit_ms, "all nodes serve"
@@ -298,9 +320,11 @@ class SimCluster:
     # ---- the end
 
     def check_end(self) -> None:
-        """AckedIsThere, OnceAndInOrder, ReplicasEqual."""
+        """AckedIsThere, OnceAndInOrder, ReplicasEqual; what is compacted was compared by keys."""
         self.check.compare()
         for topic in self.check.image.topics_by_name.values():
+            if self.is_compacted(topic.name):
+                continue
             for index, registration in topic.partitions.items():
                 key = TopicPartition(topic.name, index)
                 start = self._first_common(registration.replicas, key)
@@ -369,143 +393,6 @@ def _values(data: bytes) -> Iterator[tuple[int, bytes]]:
     for position, header in iterate_headers(data):
         for record in read_records(data, position, header):
             yield record.offset, record.value or b""
-
-
-class Faults:
-    """What goes wrong while the clients work."""
-
-    def __init__(self, cluster: SimCluster) -> None:
-        self._cluster = cluster
-        self._world = cluster.world
-        self._network = cluster.network
-        options = self._options = cluster.options
-        network = self._network
-        network.loss, network.repeat, network.slow = options.loss, options.repeat, options.slow
-        network.slow_ms = options.slow_ms
-        self._every(options.cut_every_ms, self._cut)
-        self._every(options.pause_every_ms, self._pause)
-        self._every(options.crash_every_ms, self._crash)
-        self._every(options.power_every_ms, self._power)
-        self._every(options.tear_every_ms, self._tear)
-        self._every(options.sync_fails_every_ms, self._fail_sync)
-        self._every(options.stop_every_ms, self._stop)
-        self._every(options.move_every_ms, self._move)
-        self._every(options.topic_every_ms, self._topic)
-        self._every(options.records_every_ms, self._records)
-        self._topics = 0
-        self._stories = Stories(cluster)
-
-    def end(self) -> None:
-        self._options = Options()
-        network = self._network
-        network.loss = network.repeat = network.slow = 0.0
-        network.cut = set()
-        self._stories.end()
-        self._is_over = True
-
-    _is_over = False
-
-    def _every(self, period_ms: int, action: Callable[[], None]) -> None:
-        if not period_ms:
-            return
-
-        def again() -> None:
-            if not self._is_over:
-                action()
-                self._every(period_ms, action)
-
-        self._world.after(1 + self._world.random.randrange(2 * period_ms), again)
-
-    def _one(self) -> SimNode:
-        return self._world.random.choice(list(self._cluster.nodes.values()))
-
-    def _cut(self) -> None:
-        random, ids = self._world.random, list(self._cluster.nodes)
-        links = [(a, b) for a in ids for b in ids if a != b]
-        kind = random.randrange(5)
-        cut: set[tuple[int, int]] = set()
-        if kind == 0:
-            lonely = random.choice(ids)
-            cut = {link for link in links if lonely in link}
-        elif kind == 1:
-            cut = {random.choice(links)}
-        elif kind == 2:
-            lonely = random.choice(ids)
-            cut = {(a, b) for a, b in links if a == lonely}
-        elif kind == 3:
-            one = random.choice(links)
-            cut = {one, one[::-1]}
-        self._network.cut = cut
-        self._world.tell(f"links cut: {sorted(cut)}")
-
-    def _pause(self) -> None:
-        self._one().pause(self._world.between(50, 3_000))
-
-    def _crash(self) -> None:
-        node = self._one()
-        if node.is_up and not self._cluster.is_recovering():
-            node.crash("is killed")
-
-    def _power(self) -> None:
-        cluster = self._cluster
-        if cluster.options.flushes and self._world.chance(0.2):
-            for node in cluster.nodes.values():
-                node.crash("loses its power", power=True)
-            return
-        node = self._one()
-        if node.is_up and cluster.power_loss_is_fair(node):
-            node.crash("loses its power", power=True)
-
-    def _tear(self) -> None:
-        node = self._one()
-        if node.is_up and not self._cluster.is_recovering():
-            self._cluster.disks.die_after(node.node_id, self._world.between(0, 12))
-
-    def _fail_sync(self) -> None:
-        node = self._one()
-        if node.is_up and self._cluster.power_loss_is_fair(node):
-            self._cluster.disks.fail_next_sync(node.node_id)
-
-    def _stop(self) -> None:
-        node = self._one()
-        if node.is_up and not node.is_stopping:
-            node.stop()
-
-    def _move(self) -> None:
-        random, cluster = self._world.random, self._cluster
-        if random.random() < 0.3:
-            cluster.admin.elect_preferred()
-            return
-        key = TopicPartition("orders", random.randrange(cluster.options.partitions))
-        replicas = random.sample(list(cluster.nodes), 3)
-        cluster.admin.move(key, replicas if random.random() < 0.8 else None)
-
-    def _records(self) -> None:
-        """Some of what was shown is deleted."""
-        random, check = self._world.random, self._cluster.check
-        topics = check.image.topics_by_name
-        name = random.choice([name for name in ("orders", "passing") if name in topics])
-        index = random.choice(sorted(topics[name].partitions))
-        exposed = check.exposed.get((topics[name].topic_id, index))
-        if exposed is not None and exposed.end:
-            before = self._world.between(0, exposed.end)
-            self._cluster.admin.delete_records(TopicPartition(name, index), before)
-
-    def _topic(self) -> None:
-        """A topic that comes and goes, with a name that comes again."""
-        cluster = self._cluster
-        if "passing" in cluster.check.image.topics_by_name:
-            for producer in cluster.producers:
-                if producer.topic == "passing" and not producer.is_over:
-                    producer.is_over = True
-                    producer.pending.clear()
-                    producer.acked.clear()
-                    producer.given_up.clear()
-            cluster.admin.delete("passing")
-        else:
-            self._topics += 1
-            cluster.admin.create("passing", 2, 3)
-            cluster.producers.append(Producer(cluster, 2_000 + self._topics, "passing", 60))
 
 
 @contextmanager

@@ -9,21 +9,32 @@ not synced may be undone. After `kill -9` nothing is lost, for the page cache is
 A node can be told to die in the middle of its n-th file operation from now on (`die_after`): a
 write is then cut short. A failed sync is the last word about its data: the next one says that all
 is well, as Linux does, and the data are gone with the next power loss (S-4).
+
+A directory can be full: writes come short, then fail with ENOSPC, as the making of files may. It
+has room again when its reserve was given up (`storage.directories.log_dir`), and when there is
+room; a reserve takes no real space here. Files in it may be refused for want of descriptors
+(EMFILE), and its threads may hang (`tests.sim.disk_threads`).
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from storage import files
-from tests.sim.world import Killed, World
+from storage.directories.log_dir import RESERVE_FILE
+from storage.segments.segment import LOG_SUFFIX
+from tests.sim.world import InvariantBroken, Killed, World
 
 _PAGE = 512
-_SEAMS = ("fsync", "fsync_directory", "pwritev", "replace", "unlink", "ftruncate")
+_SEAMS = (
+    "allocate", "fsync", "fsync_directory", "ftruncate", "open_file", "pwrite", "pwritev",
+    "replace", "unlink",
+)  # fmt: skip
 
 
 class Disks:
@@ -39,6 +50,13 @@ class Disks:
         self.failed: set[int] = set()
         """Nodes that were told of a failed sync since they were last struck."""
         self._lost: dict[int, bytes] = {}
+        self.full: set[Path] = set()
+        self._relieved: set[Path] = set()
+        """Full ones that live on their reserve."""
+        self._reserved: set[Path] = set()
+        self._short_until_ms: dict[Path, int] = {}
+        self._hangs_until_ms: dict[Path, int] = {}
+        self._syncs_records = True
         self._real: dict[str, Callable[..., Any]] = {}
 
     def __enter__(self) -> Disks:
@@ -64,6 +82,47 @@ class Disks:
         self._die_after.pop(node_id, None)
         self._fail_sync.discard(node_id)
 
+    def fill(self, directory: Path) -> None:
+        self.full.add(directory)
+
+    def make_room(self, directory: Path) -> None:
+        self.full.discard(directory)
+        self._relieved.discard(directory)
+
+    def run_short(self, directory: Path, ms: int) -> None:
+        """Nothing can be opened in a directory for a while."""
+        self._short_until_ms[directory] = self._world.ms + ms
+
+    def _is_short(self) -> bool:
+        """Then who opens a file may have to sync another, to give its descriptor up (S-4)."""
+        return any(self._world.ms <= until_ms for until_ms in self._short_until_ms.values())
+
+    def hang(self, directory: Path, ms: int) -> None:
+        self._hangs_until_ms[directory] = self._world.ms + ms
+
+    def hangs_for_ms(self, directory: Path) -> int:
+        """How much longer; 0 if it works."""
+        return max(self._hangs_until_ms.get(directory, 0) - self._world.ms, 0)
+
+    @contextmanager
+    def syncing_no_records(self) -> Iterator[None]:
+        """WorkersSyncRecords: who runs here must not wait for a disk."""
+        self._syncs_records = False
+        try:
+            yield
+        finally:
+            self._syncs_records = True
+
+    def spare_directories(self, directories: Iterable[Path]) -> None:
+        """These work from now on, and have room."""
+        for directory in directories:
+            self.make_room(directory)
+            self._short_until_ms.pop(directory, None)
+            self._hangs_until_ms.pop(directory, None)
+
+    def _is_full(self, path: str) -> bool:
+        return any(path.startswith(f"{d}/") for d in self.full - self._relieved)
+
     def _is_last(self) -> bool:
         left = self._die_after.get(self._world.node)
         if left is None:
@@ -81,11 +140,44 @@ class Disks:
             data = b"".join(buffers)
             os.pwrite(fd, data[: self._world.between(0, len(data))], position)
             raise Killed
+        if self.full and self._is_full(_path_of(fd)):
+            data = b"".join(buffers)
+            return self._pwrite_full(fd, data[: self._world.between(0, len(data) - 1)], position)
         return int(self._real["pwritev"](fd, buffers, position))
+
+    def _pwrite(self, fd: int, data: files.Buffer, position: int) -> int:
+        """What is left of a short write."""
+        if self.full and self._is_full(_path_of(fd)):
+            return self._pwrite_full(fd, b"", position)
+        return int(self._real["pwrite"](fd, data, position))
+
+    @staticmethod
+    def _pwrite_full(fd: int, data: bytes, position: int) -> int:
+        if not data:
+            raise OSError(errno.ENOSPC, "simulated: the disk is full")
+        return os.pwrite(fd, data, position)
+
+    def _allocate(self, fd: int, size: int) -> None:
+        path = _path_of(fd)
+        if any(path.startswith(f"{d}/") for d in self.full):
+            raise OSError(errno.ENOSPC, "simulated: the disk is full")
+        self._reserved.add(Path(path))
+
+    def _open_file(self, path: Any, flags: int, mode: int = 0o644) -> int:
+        name = os.fspath(path)
+        for directory, until_ms in self._short_until_ms.items() if self._world.node else ():
+            if self._world.ms < until_ms and name.startswith(f"{directory}/"):
+                raise OSError(errno.EMFILE, "simulated: out of descriptors")
+        is_new = flags & os.O_CREAT and self.full and not _exists(name)
+        if is_new and self._is_full(name) and self._world.chance(0.5):
+            raise OSError(errno.ENOSPC, "simulated: the disk is full")
+        return int(self._real["open_file"](path, flags, mode))
 
     def _fsync(self, fd: int) -> None:
         if self._die_after and self._is_last():
             raise Killed
+        if not self._syncs_records and not self._is_short() and _path_of(fd).endswith(LOG_SUFFIX):
+            raise InvariantBroken(f"WorkersSyncRecords: {_path_of(fd)} is synced by another thread")
         found = os.fstat(fd)
         node = self._world.node
         if node in self._fail_sync:
@@ -100,7 +192,7 @@ class Disks:
     def _fsync_directory(self, fd: int) -> None:
         if self._die_after and self._is_last():
             raise Killed
-        path = os.readlink(f"/proc/self/fd/{fd}")
+        path = _path_of(fd)
         self._names[path] = set(os.listdir(path))
         self._undo.pop(path, None)
 
@@ -119,6 +211,10 @@ class Disks:
         if self._die_after and self._is_last():
             raise Killed
         self._real["unlink"](path)
+        path = Path(path)
+        if path in self._reserved:
+            self._reserved.discard(path)
+            self._relieved.update({path.parent} & self.full)
 
     def _ftruncate(self, fd: int, size: int) -> None:
         if self._die_after and self._is_last():
@@ -133,7 +229,7 @@ class Disks:
         for directory, _, names in sorted(os.walk(root)):
             durable_names = self._names.get(directory, set())
             undo = self._undo.pop(directory, {})
-            for name in sorted(names):
+            for name in sorted(set(names) - {RESERVE_FILE}):
                 path = os.path.join(directory, name)
                 if name not in durable_names and random.random() < 0.5:
                     os.unlink(path)
@@ -181,6 +277,10 @@ def _common_prefix(one: bytes, other: bytes) -> int:
         else:
             high = middle - 1
     return low
+
+
+def _path_of(fd: int) -> str:
+    return os.readlink(f"/proc/self/fd/{fd}")
 
 
 def _exists(path: str) -> bool:

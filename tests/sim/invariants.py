@@ -14,6 +14,12 @@
                               member of the true ISR and of the ELR
     JoinsWithAll              who is proposed for the ISR has that, when it is proposed (H-6)
     SameBelowHW               no offset below a HW has two contents, on any replica, for any reader
+    NewestStays               every replica has the newest record of each key, if compacted, that
+                              lies below its HW
+    CleanedOnce               up to where a log is noted as cleaned, no key is there twice
+    NotedIsTrue               no checkpoint, in memory or on disk, says more of a log than is so
+                              (S-6, H-10, L1, L4)
+    WorkersSyncRecords        who publishes metadata syncs no records: a disk may take its time (N6)
     ReadBelowHW               a consumer is given nothing that is not committed (V-1)
     NothingHurries            a fetch without news is not answered before its time is over
     OffsetNeverGoesBack       a group's committed offset (section G)
@@ -27,16 +33,24 @@ counted on until the controller knows its new incarnation, for then it is out of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from replication.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionRegistration
 from replication.raft.batches import CommittedBatch
 from replication.raft.events import SnapshotId
+from storage.checkpoint import (
+    CLEANER_OFFSET_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    OffsetCheckpoint,
+)
 from storage.log.partition_log import PartitionLog
 from tests.sim.world import InvariantBroken
 from wire.primitives import TopicPartition
-from wire.records import iterate_headers
+from wire.records import BatchHeader, iterate_headers, read_records
 
 if TYPE_CHECKING:
     from replication.partition.isr import IsrState
@@ -54,12 +68,23 @@ class Batch(NamedTuple):
     crc: int
 
 
+class Keyed(NamedTuple):
+    """A record of a compacted topic."""
+
+    key: bytes | None
+    value: bytes | None
+
+
 class Exposed:
     """The committed log of one partition of one topic id."""
 
     def __init__(self) -> None:
         self.end = 0
         self.batches: dict[int, Batch] = {}
+        self.records: dict[int, Keyed] = {}
+        """By offset, of a compacted topic."""
+        self.newest: dict[bytes | None, int] = {}
+        """Where the newest record of each key is."""
         self.last: Batch | None = None
         self.compared: dict[int, tuple[int, int, int]] = {}
         """By node: incarnation, truncations of its log, and up to where it was compared."""
@@ -68,20 +93,37 @@ class Exposed:
 
 def batches_of(log: PartitionLog, start: int, end: int) -> list[Batch]:
     """The batches in [start, end)."""
-    found: list[Batch] = []
+    return [
+        Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
+        for _, _, header in _headers_of(log, start, end)
+    ]
+
+
+def records_of(log: PartitionLog, start: int, end: int) -> dict[int, Keyed]:
+    """By offset, the records in [start, end)."""
+    return {
+        record.offset: Keyed(_bytes(record.key), _bytes(record.value))
+        for data, position, header in _headers_of(log, start, end)
+        for record in read_records(data, position, header)
+        if record.offset < end
+    }
+
+
+def _bytes(data: Any) -> bytes | None:
+    return None if data is None else bytes(data)
+
+
+def _headers_of(log: PartitionLog, start: int, end: int) -> Iterator[tuple[Any, int, BatchHeader]]:
     while start < end:
         read = log.read(start, 1 << 22, True, end)
         if read.records is None:
             break
         data = read.records.read()
         read.records.close()
-        for _, header in iterate_headers(data):
+        for position, header in iterate_headers(data):
             if header.next_offset > start:
-                found.append(
-                    Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
-                )
+                yield data, position, header
                 start = header.next_offset
-    return found
 
 
 class Invariants:
@@ -102,6 +144,7 @@ class Invariants:
         """By replica: its log, its high watermark, and the one it began this process with."""
         self._acknowledged: list[tuple[TopicPartition, PartitionLog, int]] = []
         self._checked_image: MetadataImage | None = None
+        self._ran: dict[SimNode, None] = {}
         self._proposed: dict[tuple[int, bytes, int], IsrState] = {}
 
     def broken(self, name: str, text: str) -> InvariantBroken:
@@ -127,6 +170,8 @@ class Invariants:
 
     def logs_opened(self, node: SimNode) -> None:
         """After a start every log is compared anew; after `kill -9` nothing may be missing."""
+        if node.node_id in self._cluster.disks.failed:
+            return  # the new process is about to end itself
         for key, before in node.dead_logs.items():
             log = node.log_manager.get(key)
             is_known = log is not None and log.topic_id == before.topic_id
@@ -166,17 +211,20 @@ class Invariants:
 
     # ---- after every event
 
-    def check(self, node: SimNode | None) -> None:
-        """`node`: whose code ran; None looks at all."""
-        nodes = self._cluster.nodes.values() if node is None else (node,)
-        for one in nodes:
-            if one.is_up:
-                image = one.loader.image
-                if image.offset > self.image.offset:
-                    self.image = image
-        for one in nodes:
-            if one.is_up:
-                self._check_node(one)
+    def ran(self, node: SimNode) -> None:
+        """Code of this node ran: nothing else changes what it thinks and has."""
+        self._ran[node] = None
+
+    def check(self) -> None:
+        """Look at the nodes whose code ran."""
+        nodes = [node for node in self._ran if node.is_up]
+        self._ran.clear()
+        for node in nodes:
+            image = node.loader.image
+            if image.offset > self.image.offset:
+                self.image = image
+        for node in nodes:
+            self._check_node(node)
         self.settle()
         if self.image is not self._checked_image:
             self._checked_image = self.image
@@ -300,6 +348,10 @@ class Invariants:
             return
         for batch in batches_of(log, exposed.end, end):
             exposed.batches[batch.base_offset] = exposed.last = batch
+        if self._cluster.is_compacted(key.topic):
+            shown = records_of(log, exposed.end, end)
+            exposed.records.update(shown)
+            exposed.newest.update((record.key, offset) for offset, record in shown.items())
         exposed.end = end
         if not self._is_other(key, log):  # a broker may lead a topic that was deleted meanwhile
             self._check_isr(key, exposed)
@@ -352,7 +404,7 @@ class Invariants:
         if node.lost_power_in is None:
             return False
         broker = self.image.brokers.get(broker_id)
-        if broker is not None and broker.broker_epoch == node.lost_power_in:
+        if broker is None or broker.incarnation_id <= node.lost_power_in:
             return True
         node.lost_power_in = None
         return False
@@ -360,7 +412,10 @@ class Invariants:
     # ---- contents, every now and then
 
     def compare(self) -> None:
-        """SameBelowHW on every replica, StrongIsr by content."""
+        """SameBelowHW on every replica, StrongIsr by content; what is written down."""
+        for node in self._cluster.nodes.values():
+            if node.is_broker_started:
+                self.compare_noted(node)
         for topic in self.image.topics_by_name.values():
             for index, registration in topic.partitions.items():
                 exposed = self.exposed.get((topic.topic_id, index))
@@ -378,9 +433,56 @@ class Invariants:
                         end = min(log.high_watermark, exposed.end)
                         self._compare(node, key, log, exposed, end)
 
+    def compare_noted(self, node: SimNode) -> None:
+        """NotedIsTrue."""
+        written: dict[Path, Mapping[TopicPartition, int]] = {}
+        for log in node.log_manager.all_logs():
+            said = (
+                (RECOVERY_POINT_CHECKPOINT, log.flushed_offset),
+                (LOG_START_OFFSET_CHECKPOINT, log.log_start_offset),
+                (HIGH_WATERMARK_CHECKPOINT, log.high_watermark),
+                (CLEANER_OFFSET_CHECKPOINT, log.log_end_offset),
+            )
+            for kind, most in said if not log.is_closed else ():
+                file = log.directory.parent / kind
+                if file not in written:
+                    written[file] = OffsetCheckpoint(file).read()
+                known = log.environment.checkpoints.get(kind, log.topic_partition)
+                noted = max(known or 0, written[file].get(log.topic_partition, 0))
+                if noted > most:
+                    raise self.broken(
+                        "NotedIsTrue",
+                        f"{kind} of {log.topic_partition} on {node.node_id}: {noted}, not {most}",
+                    )
+
+    def _compare_keys(
+        self, node: SimNode, key: TopicPartition, log: PartitionLog, exposed: Exposed, end: int
+    ) -> None:
+        """NewestStays, CleanedOnce, SameBelowHW by records.
+
+        A replica that fetched from a cleaned log ends, while it catches up, between a record that
+        is gone and the one that took its place: it must have what nothing newer was shown of."""
+        found = records_of(log, log.log_start_offset, log.log_end_offset)
+        where = f"{key.topic}-{key[1]} on {node.node_id}"
+        for offset, record in found.items():
+            if offset < end and exposed.records.get(offset) != record:
+                known = exposed.records.get(offset)
+                raise self.broken("SameBelowHW", f"{where} at {offset}: {record}, shown: {known}")
+        for record_key, offset in exposed.newest.items():
+            if offset < end and offset not in found and exposed.records[offset].value is not None:
+                raise self.broken("NewestStays", f"{where}: {record_key!r} of {offset} is gone")
+        cleaned = log.environment.checkpoints.get(CLEANER_OFFSET_CHECKPOINT, key) or 0
+        clean = [record.key for offset, record in found.items() if offset < cleaned]
+        if len(clean) != len(set(clean)):
+            raise self.broken("CleanedOnce", f"{where} is noted as cleaned to {cleaned}: {clean}")
+
     def _compare(
         self, node: SimNode, key: TopicPartition, log: PartitionLog, exposed: Exposed, end: int
     ) -> None:
+        if self._cluster.is_compacted(key.topic):
+            if node.is_up:
+                self._compare_keys(node, key, log, exposed, end)
+            return
         incarnation, truncations, done = exposed.compared.get(node.node_id, (-1, -1, 0))
         if (incarnation, truncations) != (node.incarnation, log.truncations):
             done = 0

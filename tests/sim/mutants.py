@@ -37,6 +37,7 @@ from replication.raft.log import RaftLog
 from replication.replicas import replica_reads
 from server.coordinator.held import HeldAnswers
 from server.coordinator.shard import Shard
+from storage.cleaning.offset_map import OffsetMap
 from storage.dir_checkpoints import DirCheckpoints
 from storage.log import follower_append, log_sync, partition_log
 from tests.sim.cluster import Options
@@ -194,8 +195,8 @@ def _count_before_sync() -> AbstractContextManager[Any]:
     real = RaftDriver._write_pending
 
     def write_pending(self: RaftDriver) -> Any:
-        world: Any = self._clock
-        self.log.flush = lambda: world.after(60, _sync_later(self))  # type: ignore[method-assign]
+        clock: Any = self._clock
+        self.log.flush = lambda: clock.world.after(60, _sync_later(self))  # type: ignore[method-assign]
         try:
             return real(self)
         finally:
@@ -300,6 +301,19 @@ def _checkpoints_outlive_logs() -> AbstractContextManager[Any]:
     return patch.object(DirCheckpoints, "forget", lambda self, key: None)
 
 
+def _clean_the_newest() -> AbstractContextManager[Any]:
+    real = OffsetMap.put
+
+    def put(self: OffsetMap, key: bytes, offset: int) -> None:
+        real(self, key, offset + 1)
+
+    return patch.object(OffsetMap, "put", put)
+
+
+def _keep_what_is_superseded() -> AbstractContextManager[Any]:
+    return patch.object(OffsetMap, "get", lambda self, key: -1)
+
+
 def _refuse_the_batch_around_the_start() -> AbstractContextManager[Any]:
     return patch.object(partition_log, "start_of_batch_around", lambda records, offset: offset)
 
@@ -309,7 +323,8 @@ def _controller_dies_in_silence() -> AbstractContextManager[Any]:
     real = Controller.turn
 
     def turn(self: Controller) -> bool:
-        return real(self) if self._clock.now_ms() < 3_000 or not self.is_active else False
+        clock: Any = self._clock
+        return real(self) if clock.world.ms < 3_000 or not self.is_active else False
 
     return patch.object(Controller, "turn", turn)
 
@@ -362,6 +377,8 @@ MUTANTS = (
     Mutant("a follower serves consumers to its log's end", _followers_serve_to_their_end, "network",
            60, {}),
     Mutant("a log's checkpoints outlive it", _checkpoints_outlive_logs, "deletions", 20, {}),
+    Mutant("the cleaner takes the newest of a key", _clean_the_newest, "compaction", 5, {}),
+    Mutant("the cleaner keeps what is superseded", _keep_what_is_superseded, "compaction", 5, {}),
     Mutant("followers refuse a batch around the leader's start", _refuse_the_batch_around_the_start,
            "deletions", 20, {}),
     Mutant("a deleted topic answers a fetch of quiet ones", _answer_for_the_unknown, "topics", 5,

@@ -256,7 +256,7 @@ class SimRunner:
         request = self._fetcher.next_request()
         if request is None:
             if self._fetcher.wake_ms is not None:
-                self._later(max(self._fetcher.wake_ms - self._network.world.ms, 1))
+                self._later(max(self._fetcher.wake_ms - self._node.clock.now_ms(), 1))
             return
         self._asked_ms = self._network.world.ms
         self._number += 1
@@ -293,7 +293,7 @@ def context(node: SimNode, version: int, respond: Callable[[Any], None]) -> Any:
     return SimpleNamespace(
         broker=node,
         api_version=version,
-        received_ms=node.world.ms,
+        received_ms=node.clock.now_ms(),
         client_id="sim",
         listener_name="PLAINTEXT",
         respond=respond,

@@ -48,8 +48,9 @@ from server.peers.controller_channel import ControllerChannel
 from storage.config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.log.partition_log import PartitionLog
+from tests.sim.disk_threads import DirWorker, SimCleaner, SimFlusher, stall_while_noting
 from tests.sim.network import Network, SimPeers, SimRaftTransport, SimRunner
-from tests.sim.world import Actor, InvariantBroken, Killed, SimTimer
+from tests.sim.world import Actor, Gone, InvariantBroken, Killed, NodeClock, SimTimer
 from wire.errors import KafkaError
 from wire.primitives import TopicPartition
 
@@ -57,38 +58,6 @@ if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
 
 CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
-
-
-class SimFlusher:
-    """The log flusher's thread: syncs a little later, many waiters with one sync."""
-
-    def __init__(self, node: SimNode) -> None:
-        self._node = node
-        self._waiting: dict[PartitionLog, list[Callable[[Any], object]]] = {}
-
-    def flush_async(self, log: PartitionLog, callback: Callable[[Any], object]) -> None:
-        is_first = log not in self._waiting
-        self._waiting.setdefault(log, []).append(callback)
-        if is_first:
-            node, incarnation = self._node, self._node.incarnation
-            delay_ms = node.world.between(1, 10)
-            if node.world.chance(node.options.slow_sync):
-                delay_ms = node.world.between(50, 400)
-            node.world.after(delay_ms, lambda: node.do(lambda: self._flush(log), incarnation))
-
-    def _flush(self, log: PartitionLog) -> None:
-        error = None
-        callbacks = self._waiting.pop(log)
-        try:
-            log.flush()
-        except KafkaError as failure:
-            error = failure
-        for callback in callbacks:
-            callback(error)
-
-    def shutdown(self) -> None:
-        for log in list(self._waiting):
-            self._flush(log)
 
 
 class SimNode:
@@ -110,7 +79,12 @@ class SimNode:
         self.node_id = node_id
         self.root = root
         self.is_voter = node_id <= cluster.options.voters
-        self.directory_id = bytes([7, node_id]) * 8
+        self.directories = {
+            root.with_name(f"{root.name}-dir-{n}" if n else root.name): bytes([7 + n, node_id]) * 8
+            for n in range(cluster.options.directories)
+        }
+        """With their ids; the first is the metadata log's too."""
+        self.clock = NodeClock(cluster.world, disagrees=cluster.options.clocks_disagree)
         self.cluster_id = CLUSTER_ID
         self.incarnation = 0
         self._has_broker = False
@@ -118,9 +92,9 @@ class SimNode:
         self.is_serving = False
         self.is_stopping = False
         self.paused_until_ms = 0
-        self.lost_power_in: int | None = None
-        """The broker epoch under which this node lost its page cache: what it holds is not counted
-        on until the controller knows another one."""
+        self.lost_power_in: bytes | None = None
+        """The incarnation that lost its page cache: what this node holds is not counted on until
+        the controller knows a later one. (It may hear of this one only after its end.)"""
         self.dead_logs: dict[TopicPartition, PartitionLog] = {}
         """The logs of the last incarnation, while no other has opened them."""
         self._backlog: list[tuple[Callable[[], object], int]] = []
@@ -128,7 +102,7 @@ class SimNode:
             {
                 "node.id": str(node_id),
                 "process.roles": "broker,controller" if self.is_voter else "broker",
-                "log.dirs": str(root),
+                "log.dirs": ",".join(map(str, self.directories)),
                 "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093"
                 if self.is_voter
                 else "PLAINTEXT://:9092",
@@ -140,7 +114,8 @@ class SimNode:
             }
         )
         self._schema = ConfigSchema(self._config)
-        self.root.mkdir(parents=True)
+        for directory in self.directories:
+            directory.mkdir(parents=True)
 
     # ---- code that runs here
 
@@ -153,14 +128,19 @@ class SimNode:
             self._backlog.append((what, incarnation))
             return
         world.node = self.node_id
+        ran = self.cluster.check.ran
+        ran(self)  # it may stand still in the middle, and be looked at
         try:
             what()
             self._look_after()
+        except Gone:
+            pass
         except Killed:
             self.crash("dies in the middle of a write", power=self.cluster.power_loss_is_fair(self))
         except (OSError, KafkaError) as error:
             self.fatal(error)
         finally:
+            ran(self)
             world.node = 0
 
     def _look_after(self) -> None:
@@ -171,7 +151,8 @@ class SimNode:
             self._raft_actor.wake()
         if self.loader.has_work:
             self._loader_actor.wake()
-        if not self._has_broker and self.raft.wait_until_caught_up(0):
+        is_read = self.raft.wait_until_caught_up(0) and not self.loader.has_work
+        if not self._has_broker and is_read:
             self._has_broker = True
             self._start_broker()
         lifecycle = self.lifecycle
@@ -194,6 +175,16 @@ class SimNode:
         world.tell(f"{self.node_id} stands still for {ms} ms")
         self.paused_until_ms = world.ms + ms
         world.at(self.paused_until_ms, self._resume)
+
+    def stand_still(self, incarnation: int, limit_ms: int) -> None:
+        """A thread of this process is not scheduled for a while; it ends here with the process."""
+
+        def is_gone() -> bool:
+            return not self.is_up or self.incarnation != incarnation
+
+        self.world.stand_still(is_gone, self.world.between(5, limit_ms))
+        if is_gone():
+            raise Gone
 
     def _resume(self) -> None:
         if self.world.ms < self.paused_until_ms:
@@ -240,7 +231,7 @@ class SimNode:
         self._seen_state = BrokerState.NOT_RUNNING
         self.incarnation_id = bytes([self.node_id]) + incarnation.to_bytes(15, "big")
         self.timer = SimTimer(self, incarnation)
-        self.scheduler = BackgroundScheduler(self.world)
+        self.scheduler = BackgroundScheduler(self.clock)
         self.scheduler._timer = SimTimer(self, incarnation)
         self.controller: Controller | None = None
         self.do(self._start_quorum, incarnation)
@@ -255,11 +246,11 @@ class SimNode:
         )
         self.raft = RaftDriver(
             self.node_id,
-            RaftLog.open(self.root, world, segment_bytes=options.metadata_segment_bytes),
-            world,
+            RaftLog.open(self.root, self.clock, segment_bytes=options.metadata_segment_bytes),
+            self.clock,
             serde,
             voters=voters,
-            directory_id=self.directory_id,
+            directory_id=self.directories[self.root],
             cluster_id=CLUSTER_ID,
             config=replace(settings.raft(self._config), fetch_max_wait_ms=150),
             transport=SimRaftTransport(self.network, self),
@@ -275,7 +266,7 @@ class SimNode:
         self._raft_actor = Actor(self, incarnation, self.raft.turn, lambda: self.raft.deadline_ms)
         self.loader = MetadataLoader(
             self.raft,
-            world,
+            self.clock,
             snapshot_config=SnapshotConfig(options.snapshot_bytes, 3_600_000),
             faults=FaultHandler(self.fatal),
             run_in_background=lambda job: self.scheduler.schedule_once("snapshot", 1, job),
@@ -292,7 +283,7 @@ class SimNode:
             self.raft,
             SimPeers(self.network, self),
             self.timer,
-            world.now_ms,
+            self.clock.now_ms,
         )
         self.channel._pending = _Ordered()  # type: ignore[assignment]
         self.raft.begin()
@@ -316,7 +307,7 @@ class SimNode:
             self.raft,
             self.loader,
             serde,
-            self.world,
+            self.clock,
             self._schema,
             new_id=lambda: b"\x01" + random.randbytes(15),
             registration=self._registration,
@@ -328,7 +319,8 @@ class SimNode:
         controller.on_wake = self._controller_actor.wake
 
     def _turn_loader(self) -> None:
-        self.loader.turn()
+        with self.cluster.disks.syncing_no_records():
+            self.loader.turn()
         if self.controller is not None:
             self._controller_actor.wake()
 
@@ -340,29 +332,33 @@ class SimNode:
     # ---- the broker's part
 
     def _start_broker(self) -> None:
+        # A directory that cannot be opened at start is offline until the next one, as in Kafka.
+        self.cluster.disks.spare_directories(self.directories)
         self.fetch_sessions = FetchSessionCache(100)
         self.log_manager = LogManager(
-            {self.root: self.directory_id},
+            self.directories,
             self._config.topic_config({}),
-            self.world,
+            self.clock,
             self.scheduler,
             lambda directory, error: self.fatal(error),
             settings.log_manager(self._config),
+            cleaner_config=settings.cleaner(self._config),
+            workers=self._workers(),
         )
-        self.log_manager.cleaner.start = lambda: None  # type: ignore[method-assign]
+        SimCleaner(self, self.log_manager.cleaner)
         self.replica_manager = ReplicaManager(
             settings.replica_manager(self._config),
             self.log_manager,
             lambda: self.metadata,
             self.timer,
-            self.world,
+            self.clock,
             self.node_id,
             topic_config=self.topic_config,
             links=self._links,
         )
         for log_dir in self.log_manager._dirs.values():
-            log_dir._reserve.is_held = True  # 4 MiB of real memory each
-            log_dir.flusher = SimFlusher(self)  # type: ignore[assignment]
+            log_dir.flusher = SimFlusher(self, log_dir.path)  # type: ignore[assignment]
+            stall_while_noting(self, log_dir.checkpoints)
         self.log_manager.startup(self.topic_config)
         self.cluster.check.logs_opened(self)
         self.dead_logs = {}
@@ -372,7 +368,7 @@ class SimNode:
             replica_manager=self.replica_manager,
             controller=self.channel,
             timer=self.timer,
-            clock=self.world,
+            clock=self.clock,
             run_on_loader=lambda name, job: self.scheduler.schedule_once(
                 name, self._load_ms(), job
             ),
@@ -387,6 +383,16 @@ class SimNode:
         publishers = [self._replica_publisher.publish, self._publish_groups]
         self.loader._installing.append((publishers, installed))  # type: ignore[arg-type]
         self._loader_actor.wake()
+
+    def _workers(self) -> dict[Path, BackgroundScheduler]:
+        """One for each directory; of a single one the scheduler is the worker."""
+        if len(self.directories) == 1:
+            return {self.root: self.scheduler}
+        workers = {}
+        for path in self.directories:
+            workers[path] = BackgroundScheduler(self.clock)
+            workers[path]._timer = DirWorker(self, path)
+        return workers
 
     def _load_ms(self) -> int:
         return self.world.between(0, 100)
@@ -418,7 +424,7 @@ class SimNode:
             submit,
             lambda: self._replica_publisher.image,
             self.timer,
-            self.world,
+            self.clock,
             config,
             is_alone=False,
             on_fatal=self.fatal,
@@ -427,7 +433,7 @@ class SimNode:
             [Listener("PLAINTEXT", f"node{self.node_id}", self.node_id)],
             {name: (r.minimum, r.maximum) for name, r in SUPPORTED_FEATURES.items()},
             None,
-            [self.directory_id],
+            list(self.directories.values()),
             self.log_manager.previous_broker_epoch,
         )
 
@@ -480,6 +486,7 @@ class SimNode:
         """The process ends between two instructions; with `power` its machine does."""
         if not self.is_up:
             return
+        self.world.node = 0  # what is looked at from here on is nobody's doing
         self.world.tell(f"{self.node_id} {why}" + (" and its page cache is lost" if power else ""))
         logs = self.dead_logs
         if self._has_broker:
@@ -491,10 +498,10 @@ class SimNode:
         disks = self.cluster.disks
         disks.spare(self.node_id)
         if power or self.node_id in disks.failed:
-            registered = self.cluster.check.image.brokers.get(self.node_id)
-            self.lost_power_in = None if registered is None else registered.broker_epoch
+            self.lost_power_in = self.incarnation_id
             disks.failed.discard(self.node_id)
-            disks.strike(self.root)
+            for directory in self.directories:
+                disks.strike(directory)
 
     def _gone(self, logs: dict[TopicPartition, PartitionLog]) -> None:
         self.is_up = self.is_serving = False

@@ -42,6 +42,14 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "story_every_ms": 200, "cut_every_ms": 0, "pause_every_ms": 0, "crash_every_ms": 0,
     },
     "rolling": {"stop_every_ms": 1_500, "crash_every_ms": 8_000},
+    "directories": {
+        "directories": 3, "full_every_ms": 600, "hang_every_ms": 1_500, "shortage_every_ms": 500,
+        "crash_every_ms": 3_000, "down_ms": 500,
+    },
+    "compaction": {
+        "clean_every_ms": 150, "segment_bytes": 1_200, "crash_every_ms": 2_000, "down_ms": 500,
+    },
+    "clocks": {"clocks_disagree": True, "step_every_ms": 400, "crash_every_ms": 3_000},
     "hostile": {"vandal_every_ms": 150, "crash_every_ms": 3_000},
 }  # fmt: skip
 

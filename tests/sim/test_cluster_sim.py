@@ -10,7 +10,7 @@ import pytest
 
 from tests.sim.run import SCENARIOS, environment, options_for, simulate
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "56"))
+SEEDS = int(os.environ.get("SIM_SEEDS", 4 * len(SCENARIOS)))
 """Each scenario with each number of brokers once; `make sim` runs more, and CI does."""
 
 

@@ -21,6 +21,8 @@ QUICK = {
     "a deleted topic answers a fetch of quiet ones": "NothingHurries",
     "a coordinator's shard resets on any fault": "NobodyElsePays",
     "a log's checkpoints outlive it": "StartsWhereAskedFor",
+    "the cleaner takes the newest of a key": "NewestStays",
+    "the cleaner keeps what is superseded": "CleanedOnce",
 }
 
 

@@ -1,6 +1,6 @@
 """Virtual time, chance and the story of a run: what everything in the simulator shares.
 
-`World` is the clock of all nodes and the queue of what happens when; equal times keep their order
+`World` is the true time and the queue of what happens when; equal times keep their order
 of entry, and all chance comes from one seeded `Random`, so a seed is a run. `Actor` is what a
 thread of the broker is here: it turns when it has work or something is due, a little late, as
 threads are; what it does is one bounded piece.
@@ -28,6 +28,10 @@ class Killed(BaseException):
     """The process ends here, in the middle of a file operation. Nobody may catch it."""
 
 
+class Gone(BaseException):
+    """The process of this thread ended while it was not scheduled. Nobody may catch it."""
+
+
 class World:
     """See the module."""
 
@@ -45,12 +49,6 @@ class World:
         self.after_event: Callable[[], None] = lambda: None
         self._queue: list[tuple[int, int, Callable[[], object]]] = []
         self._count = 0
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def wall_ms(self) -> int:
-        return WALL_MS + self.ms
 
     def tell(self, text: str) -> None:
         self.story.append(f"{self.ms / 1000:8.3f}  {text}")
@@ -85,6 +83,31 @@ class World:
         return self.random.randint(low, high)
 
 
+class NodeClock:
+    """What the clocks of a machine show (`storage.config.Clock`), which may be no other's time.
+
+    The monotonic one began anywhere and runs a little fast or slow, but never back; the wall clock
+    is off by `skew_ms`, which may change at any time.
+    """
+
+    def __init__(self, world: World, *, disagrees: bool) -> None:
+        self.world = world
+        self.skew_ms = world.between(-3_000_000, 20_000_000) if disagrees else 0
+        self._start_ms = world.between(0, 1_000_000_000) if disagrees else 0
+        self._ppm = world.between(-20_000, 20_000) if disagrees else 0
+
+    def now_ms(self) -> int:
+        ms = self.world.ms
+        return self._start_ms + ms + ms * self._ppm // 1_000_000
+
+    def wall_ms(self) -> int:
+        return WALL_MS + self.world.ms + self.skew_ms
+
+    def world_ms(self, now_ms: int) -> int:
+        """When it shows this."""
+        return -((self._start_ms - now_ms) * 1_000_000 // (1_000_000 + self._ppm))
+
+
 class Alarms(logging.Handler):
     """What the product logs: errors that must not happen are kept, everything is told if asked."""
 
@@ -98,7 +121,9 @@ class Alarms(logging.Handler):
         if self._is_told:
             level = "" if record.levelno < logging.WARNING else record.levelname + " "
             self._world.tell(f"   {self._world.node} {level}{record.getMessage()}")
-        if record.exc_info and not isinstance(record.exc_info[1], OSError):
+        if record.exc_info and isinstance(record.exc_info[1], InvariantBroken):
+            self.raised.append(str(record.exc_info[1]))
+        elif record.exc_info and not isinstance(record.exc_info[1], OSError):
             text = logging.Formatter().formatException(record.exc_info)
             self.raised.append(f"NoUnexpectedError: {record.getMessage()}\n{text}")
         elif (
@@ -112,6 +137,7 @@ class Host(Protocol):
     """A node, as its actors see it."""
 
     world: World
+    clock: NodeClock
 
     def do(self, what: Callable[[], object], incarnation: int) -> None: ...
     def lag_ms(self) -> int: ...
@@ -119,7 +145,7 @@ class Host(Protocol):
 
 class Actor:
     """A thread of one incarnation of a node. `turn` does what is there to do; `deadline_ms` tells
-    when to come again if nobody wakes it."""
+    when to come again if nobody wakes it, by the node's clock."""
 
     def __init__(
         self,
@@ -152,23 +178,34 @@ class Actor:
         self._turn()
         deadline_ms = self._deadline_ms()
         if deadline_ms is not None:
-            self.plan(max(deadline_ms, self._host.world.ms + 1))
+            at_ms = self._host.clock.world_ms(deadline_ms)
+            self.plan(max(at_ms, self._host.world.ms + 1))
 
 
 class SimTimer(Timer):
-    """The broker's timer with an actor for a thread."""
+    """The broker's timer with an actor for a thread, which may stand still in its work."""
+
+    _is_working = False
 
     def __init__(self, host: Host, incarnation: int) -> None:
-        super().__init__(host.world)
+        super().__init__(host.clock)
+        self._host = host
         self._actor = Actor(host, incarnation, self._work, self._queue.next_deadline)
 
     def _work(self) -> None:
-        while self.run_due():
-            pass
+        if self._is_working:
+            self._actor.plan(self._host.world.ms + 1)
+            return
+        self._is_working = True
+        try:
+            while self.run_due():
+                pass
+        finally:
+            self._is_working = False
 
     def add(self, delay_ms: int, fn: Callable[[], object]) -> TimerTask:
         task = super().add(delay_ms, fn)
-        self._actor.plan(task.deadline_ms)
+        self._actor.plan(self._host.clock.world_ms(task.deadline_ms))
         return task
 
 

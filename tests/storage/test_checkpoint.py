@@ -21,6 +21,7 @@ from storage.checkpoint import (
     MetaProperties,
     OffsetCheckpoint,
     atomic_write,
+    lock_holder,
     read_leader_epochs,
     read_meta_properties,
     read_partition_metadata,
@@ -307,3 +308,25 @@ def test_the_lock_is_also_the_kind_that_java_takes(tmp_path: Path) -> None:
     assert subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 1
     lock.release()
     assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_others_can_tell_who_holds_a_directory(tmp_path: Path) -> None:
+    assert lock_holder(tmp_path) is None
+    program = (
+        "import sys, pathlib\n"
+        "from storage.checkpoint import DirectoryLock\n"
+        "lock = DirectoryLock(pathlib.Path(sys.argv[1]))\n"
+        "print(lock.try_acquire(), flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "True\n"
+        assert lock_holder(tmp_path) == other.pid
+        other.kill()
+    assert lock_holder(tmp_path) is None

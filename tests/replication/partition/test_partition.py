@@ -218,7 +218,6 @@ def test_acks_all_is_refused_before_anything_is_written_when_the_isr_is_too_smal
     assert node.log.log_end_offset == 0
     _, is_advanced = node.append(b"a", acks=1)
     assert not is_advanced
-    assert node.partition.role.is_under_min_isr
     assert node.values(0) == []
 
 
@@ -305,17 +304,6 @@ def test_an_unassigned_replica_is_told_to_retry(node: Node) -> None:
         node.partition.check_follower(9, fetch_partition(1), 3)
     with refused(ErrorCode.NOT_LEADER_OR_FOLLOWER):
         node.follower_fetches(9, 1)
-
-
-def test_under_replicated_counts_neither_adding_replicas_nor_followers_views(node: Node) -> None:
-    node.lead(isr=(1, 2), replicas=(1, 2))
-    assert not node.partition.role.is_under_replicated
-    registration = registered(NODE, 1, (1, 2), (1, 2, 3))
-    registration.adding_replicas = (3,)
-    node.partition.make_leader(registration, node.log)
-    assert not node.partition.role.is_under_replicated
-    node.lead(epoch=2, isr=(1,), replicas=(1, 2))
-    assert node.partition.role.is_under_replicated
 
 
 # ---------------------------------------------------------------------- election

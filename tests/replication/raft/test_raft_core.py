@@ -36,7 +36,7 @@ from replication.raft.events import (
     VoteReply,
 )
 from replication.raft.leader_state import OBSERVER_SESSION_MS, committed_offset
-from replication.raft.roles import Role
+from replication.raft.roles import Fetching, Role
 from replication.raft.voter_set import ReplicaKey, VoterHistory, VoterSet
 from wire.errors import ErrorCode
 
@@ -137,13 +137,19 @@ def following(leader: int = 2, epoch: int = 5) -> RaftCore:
     return core
 
 
+def in_flight(core: RaftCore) -> tuple[Peer, Fetch | FetchSnapshot]:
+    """The fetch of the role it has now."""
+    assert isinstance(core.current, Fetching)
+    assert core.current.fetcher._in_flight is not None
+    return core.current.fetcher._in_flight
+
+
 def fetched(core: RaftCore, now_ms: int, **reply: object) -> Ready:
     """The leader answers the fetch that is under way, which a tick sends if need be."""
     ready = core.step(Tick(), now_ms)
     request = next((r for _, r in ready.send if isinstance(r, Fetch)), None)
     if request is None:
-        assert core.fetcher._in_flight is not None
-        request = core.fetcher._in_flight[1]
+        _, request = in_flight(core)
     answer = FetchReply(NO, core.epoch, core.leader_id, **reply)  # type: ignore[arg-type]
     return core.step(Answered(peer(core.leader_id), request, answer), now_ms)
 
@@ -284,8 +290,7 @@ def test_who_cannot_lead_is_refused(
 
 def test_two_leaders_in_one_epoch_are_a_bug_not_a_choice() -> None:
     voter = following(3, 5)
-    assert voter.fetcher._in_flight is not None
-    to, request = voter.fetcher._in_flight
+    to, request = in_flight(voter)
     with pytest.raises(AssertionError, match="two leaders in epoch 5"):
         voter.step(Answered(to, request, FetchReply(NO, 5, 2)), 0)
 
@@ -703,11 +708,29 @@ def test_a_majority_on_an_old_record_does_not_commit_it() -> None:
 # --- whatever arrives ---------------------------------------------------------------------------
 
 
+def test_a_step_before_the_start_and_a_second_start_are_bugs() -> None:
+    core, _ = started(1, (1, 2, 3))
+    with pytest.raises(AssertionError, match="starts once"):
+        core.step(Start(ElectionState(), EMPTY_LOG), 0)
+    fresh = RaftCore(core.key, core.history, Random(0), View({}))
+    with pytest.raises(AssertionError, match="first event"):
+        fresh.step(Tick(), 0)
+
+
+def test_what_came_for_a_role_that_ended_is_on_disk_and_moves_nothing_else() -> None:
+    """The disk took longer than the voter's patience: it stands, and then hears of the records."""
+    voter = following(2, 5)
+    fetched(voter, 0, records=b"records", high_watermark=0)
+    until(voter, Role.PROSPECTIVE)
+    assert voter.step(Fetched(LogPosition(5, 3), 2), due(voter) - 1).send == []
+    assert (voter.log, voter.high_watermark) == (LogPosition(5, 3), 2)
+    assert voter.role is Role.PROSPECTIVE
+
+
 def test_a_reply_of_an_older_epoch_changes_nothing() -> None:
     voter = following(2, 5)
-    in_flight = voter.fetcher._in_flight
-    assert in_flight is not None
-    stale: Event = Answered(peer(2), in_flight[1], FetchReply(NO, 4, 3, high_watermark=7))
+    _, request = in_flight(voter)
+    stale: Event = Answered(peer(2), request, FetchReply(NO, 4, 3, high_watermark=7))
     voter.step(stale, 0)
     assert (voter.epoch, voter.leader_id, voter.high_watermark) == (5, 2, -1)
 

@@ -12,7 +12,11 @@ import pytest
 
 from replication.raft.events import ElectionState, LogPosition
 from replication.raft.log import RaftLog
-from replication.raft.quorum_state import CorruptQuorumState, read_quorum_state, write_quorum_state
+from replication.raft.quorum_state_store import (
+    CorruptQuorumState,
+    read_quorum_state,
+    write_quorum_state,
+)
 from replication.raft.snapshots import (
     ControlRecord,
     CorruptSnapshot,
@@ -45,6 +49,7 @@ def filled(path: Path, count: int = 5, epoch: int = 1) -> RaftLog:
     for _ in range(count):
         log.append(batch(log.end_offset, f"v{log.end_offset}", epoch=epoch), epoch)
     log.flush()
+    log.update_high_watermark(log.end_offset)
     return log
 
 
@@ -58,6 +63,17 @@ def folder(path: Path) -> Path:
 
 
 # --- log ----------------------------------------------------------------------------------------
+
+
+def test_what_would_break_the_log_is_a_bug_of_the_caller_not_a_write(tmp_path: Path) -> None:
+    log = filled(tmp_path, 3, epoch=2)
+    with pytest.raises(AssertionError, match="epoch 1 behind one of 2"):
+        log.append(batch(3, "older"), 1)
+    with pytest.raises(AssertionError, match="below committed 3"):
+        log.truncate_to_common(LogPosition(2, 1))
+    with pytest.raises(AssertionError, match="above committed 3"):
+        log.write_snapshot(SnapshotId(4, 2), 1, [b"x"])
+    assert values(log) == ["v0", "v1", "v2"]
 
 
 def test_what_was_appended_is_read_after_a_reopening(tmp_path: Path) -> None:
@@ -138,9 +154,8 @@ def test_a_log_whose_snapshot_is_gone_is_refused(
 
 
 def test_a_log_that_ends_below_its_snapshot_restarts_at_the_snapshot(tmp_path: Path) -> None:
-    log = filled(tmp_path, 3)
-    log.write_snapshot(SnapshotId(10, 4), 1, [b"x"])
-    log.close()
+    filled(tmp_path, 3).close()
+    write_snapshot(folder(tmp_path), SnapshotId(10, 4), 1, 1, [], [b"x"])
     again = opened(tmp_path)
     assert again.position == LogPosition(4, 10)
     assert again.start_offset == 10

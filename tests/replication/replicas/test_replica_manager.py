@@ -23,7 +23,6 @@ from replication.metadata.image import (
 from replication.replicas.delayed import ProduceStatus
 from replication.replicas.purgatory import DelayedOperation
 from replication.replicas.replica_manager import (
-    FROM_COORDINATOR,
     AppendRequest,
     AppendResult,
     FetchPartition,
@@ -43,11 +42,8 @@ from storage.recovery import open_log
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import ZERO_UUID, TopicPartition
 from wire.records import (
-    ControlRecordType,
-    EndTxnMarker,
     Record,
     build_batch,
-    end_txn_marker_batch,
     read_records,
 )
 
@@ -321,7 +317,6 @@ def test_a_cluster_of_one_answers_every_produce_inline(single: Broker, acks: int
     assert first.log_append_time_ms == -1
     assert first.log_start_offset == 0
     assert codes(answer) == [0, 0]
-    assert (single.manager.messages_in, single.manager.writes.produce_requests) == (3, 1)
 
 
 def test_partitions_of_a_produce_fail_alone_and_keep_their_order(single: Broker) -> None:
@@ -341,7 +336,6 @@ def test_partitions_of_a_produce_fail_alone_and_keep_their_order(single: Broker)
     ]
     assert [result.base_offset for result in answer.value] == [-1, -1, 0, -1]
     assert answer.value[1].log_start_offset == 0
-    assert single.manager.writes.failed_produce_requests == 3
 
 
 def test_other_acks_are_refused_and_nothing_is_written(single: Broker) -> None:
@@ -379,7 +373,6 @@ def test_acks_all_times_out_and_keeps_the_records(replicated: Broker) -> None:
     assert answer.is_pending
     replicated.pass_time(20)
     assert codes(answer) == [ErrorCode.REQUEST_TIMED_OUT]
-    assert replicated.manager.writes.expired_produce_requests == 1
     replicated.follower_fetches(1)
     assert len(answer.told) == 1
     assert values_of(replicated.fetch(read_from(0)).value[0]) == [b"a"]
@@ -481,7 +474,6 @@ def test_a_retried_batch_waits_for_the_original_to_be_replicated(replicated: Bro
     assert codes(first) == codes(retry) == [0]
     assert first.value[0].base_offset == retry.value[0].base_offset == 0
     assert replicated.manager.partition(ORDERS_0).log.log_end_offset == 1  # type: ignore[union-attr]
-    assert replicated.manager.messages_in == 1
 
 
 def test_a_produce_cancelled_by_its_connection_is_never_answered(replicated: Broker) -> None:
@@ -544,7 +536,6 @@ def test_a_fetch_with_data_is_answered_inline(single: Broker) -> None:
     assert values_of(first) == [b"a"]
     assert (first.high_watermark, first.last_stable_offset, first.log_start_offset) == (1, 1, 0)
     assert (second.records, second.high_watermark) == (None, 0)
-    assert single.manager.bytes_out == first.records.size  # type: ignore[union-attr]
 
 
 def test_a_parked_fetch_is_answered_by_the_next_append(single: Broker) -> None:
@@ -580,7 +571,6 @@ def test_a_fetch_gives_up_after_max_wait_with_what_there_is(single: Broker) -> N
     assert answer.is_pending
     single.pass_time(10)
     assert values_of(answer.value[0]) == [b"a"]
-    assert single.manager.reads.expired_consumer_fetches == 1
 
 
 @pytest.mark.parametrize(("max_wait_ms", "partitions"), [(0, 1), (500, 0)])
@@ -850,7 +840,6 @@ def test_a_recreated_topic_starts_empty(single: Broker) -> None:
     assert single.logs.deleted == [ORDERS_0, ORDERS_1]
     assert codes(single.produce((ORDERS_0, batch(b"new")))) == [0]
     assert values_of(single.fetch(read_from(0)).value[0]) == [b"new"]
-    assert single.manager.messages_in == 2
 
 
 def test_a_replica_assigned_elsewhere_is_removed(broker: Broker) -> None:
@@ -923,31 +912,6 @@ def test_a_partition_that_found_the_disk_full_is_tried_again_with_the_next_metad
     broker.change_config("payments", LogConfig())
     assert codes(broker.produce((ORDERS_0, batch(b"a")))) == [0]
     assert broker.manager.offline_replicas == 0
-
-
-def test_counters_survive_the_deletion_of_a_topic(single: Broker) -> None:
-    single.produce((ORDERS_0, batch(b"a", b"b")))
-    single.fetch(read_from(0))
-    before = (single.manager.messages_in, single.manager.bytes_in, single.manager.bytes_out)
-    single.publish(deleted={"orders": ORDERS})
-    after = (single.manager.messages_in, single.manager.bytes_in, single.manager.bytes_out)
-    assert before == after == (2, len(batch(b"a", b"b")), len(batch(b"a", b"b")))
-
-
-def test_gauges_count_roles(broker: Broker) -> None:
-    broker.configs["orders"] = LogConfig(min_insync_replicas=2)
-    broker.publish(
-        topic(
-            "orders",
-            ORDERS,
-            led(isr=(1,), replicas=(1, 2)),
-            led(isr=(1, 2), replicas=(1, 2)),
-            led(leader=2, isr=(1, 2), replicas=(1, 2)),
-        )
-    )
-    manager = broker.manager
-    assert (manager.leader_count, len(manager.partitions())) == (2, 3)
-    assert (manager.under_replicated_partitions, manager.under_min_isr_partitions) == (1, 1)
 
 
 def test_log_directories_are_described_with_sizes(single: Broker) -> None:
@@ -1087,33 +1051,6 @@ def test_the_flusher_thread_acknowledges_what_it_has_synced(tmp_path: Path) -> N
         producer.join()
     assert sorted(offsets) == list(range(60))
     broker.stop()
-
-
-# ---------------------------------------------------------------------- transactions
-
-
-def test_a_transaction_long_past_its_time_is_counted_where_its_partition_is_led(
-    single: Broker,
-) -> None:
-    """TX-75: transaction.max.timeout.ms and five minutes after its last record."""
-    late_ms = single.manager.config.transaction_max_timeout_ms + 5 * 60 * 1000
-
-    def append(records: bytes) -> None:
-        answer: Answer[list[AppendResult]] = Answer()
-        request = AppendRequest(-1, 1000, [(ORDERS_0, records)], answer, FROM_COORDINATOR)
-        single.manager.append_records(request)
-        assert answer.value[0].error_code == 0
-
-    for producer_id, age_ms, count in ((7, late_ms, 0), (8, late_ms + 1, 0), (9, 0, 1)):
-        record = Record(-1, WALL_MS - age_ms, None, b"v", [])
-        append(build_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=0,
-                           is_transactional=True))  # fmt: skip
-        if producer_id == 8:  # only the oldest is looked at, as in Kafka
-            assert single.manager.late_transactions == 0
-            commit = EndTxnMarker(ControlRecordType.COMMIT, 0)
-            append(end_txn_marker_batch(commit, producer_id=7, producer_epoch=1, timestamp=WALL_MS))
-            count = 1
-        assert single.manager.late_transactions == count
 
 
 # ---------------------------------------------------------------------- threads

@@ -98,7 +98,7 @@ class MemoryLog:
         self.during_append: Callable[[], None] = lambda: None
         self.during_end_offset: Callable[[], None] = lambda: None
         self.epochs: list[int] = []
-        self.broken = False
+        self.broken: E | None = None
         self.watching: list[Callable[[], None]] = []
 
     def encode(self, records: Sequence[int], wall_ms: int, transaction: object) -> bytes:
@@ -155,8 +155,8 @@ class MemoryLog:
         return not self.records
 
     def read(self) -> Iterator[Batch[int]]:
-        if self.broken:
-            raise KafkaError(E.KAFKA_STORAGE_ERROR)
+        if self.broken is not None:
+            raise KafkaError(self.broken)
         return iter([Batch([record]) for record in self.records])
 
 
@@ -705,20 +705,46 @@ def test_a_new_epoch_starts_over() -> None:
     assert world.log.epochs == [1, 2]
 
 
-def test_a_log_that_cannot_be_read_makes_us_no_coordinator_until_the_next_election(
+def test_a_damaged_log_makes_us_no_coordinator_until_the_next_election(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
-    world.log.records, world.log.committed, world.log.broken = [4], 1, True
+    world.log.records, world.log.committed, world.log.broken = [4], 1, E.CORRUPT_MESSAGE
     world.shard.elected(1)
     world.run_jobs()
     assert world.shard.state is ShardState.FAILED
     assert world.read().error == E.NOT_COORDINATOR
     assert "loading a coordinator partition failed" in caplog.text
-    world.log.broken = False
+    world.log.broken = None
     world.shard.elected(2)
     world.run_jobs()
     assert world.read().response == 4
+
+
+def test_a_log_that_cannot_be_read_just_now_is_loaded_as_soon_as_it_can() -> None:
+    """Found by simulation: out of descriptors for a moment, and a group had no coordinator until
+    somebody else was elected."""
+    world = World()
+    world.log.records, world.log.committed, world.log.broken = [4], 1, E.KAFKA_STORAGE_ERROR
+    world.shard.elected(1)
+    world.run_jobs()
+    assert world.read().error == E.COORDINATOR_LOAD_IN_PROGRESS
+    world.log.broken = None
+    world.advance(RETRY_MS)
+    world.run_jobs()
+    assert world.read().response == 4
+
+
+def test_a_load_that_is_begun_again_is_not_that_of_a_later_election() -> None:
+    world = World()
+    world.log.records, world.log.committed, world.log.broken = [4], 1, E.KAFKA_STORAGE_ERROR
+    world.shard.elected(1)
+    world.run_jobs()
+    world.log.broken = None
+    world.shard.resigned()
+    world.advance(RETRY_MS)
+    assert not world.jobs
+    assert world.read().error == E.NOT_COORDINATOR
 
 
 # ---- deadlines

@@ -754,8 +754,15 @@ def test_a_reader_in_a_gap_misses_nothing_when_segments_become_one(
     for base_offset, key in ((0, b"a"), (4, b"b"), (8, b"a")):
         rows = [Record(base_offset, WALL_MS, key, b"x" * 20)]
         one.log.append_as_follower(build_batch(rows, base_offset=base_offset, leader_epoch=0), 0)
+    one.log.close()
+    for path in one.log.directory.glob("*[15].*"):
+        if path.suffix == ".log":  # what is named 1 and 5 begins at 4 and 8
+            path.rename(path.with_stem(f"{int(path.stem) + 3:020d}"))
+        else:
+            path.unlink()
+    one.config = compacted()
+    one.open(had_clean_shutdown=True)
     assert [segment.base_offset for segment in one.log.segments] == [0, 4, 8]
-    one.log.update_config(compacted())
     one.log.update_high_watermark(9)
     real = LogSegment.position_of
 

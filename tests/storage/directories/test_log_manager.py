@@ -18,6 +18,7 @@ import pytest
 
 from storage.checkpoint import (
     CLEAN_SHUTDOWN,
+    CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     META_PROPERTIES,
     RECOVERY_POINT_CHECKPOINT,
@@ -540,6 +541,27 @@ def test_a_corrupt_checkpoint_means_more_recovery_not_less_data(tmp_path: Path) 
     log = node.start().get(ORDERS)
     assert log is not None
     assert values(read_from(log)) == [b"a"]
+    node.stop()
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_gaps_that_apache_kafkas_cleaner_left_are_no_loss(tmp_path: Path, policy: str) -> None:
+    """Of a log that Kafka cleaned a minute ago no recovery point may be noted, and the topic may
+    not be compacted any more."""
+    node = Node(tmp_path, config=LogConfig(cleanup_policy=frozenset({policy}), segment_bytes=200))
+    node.start()
+    log = node.create()
+    for offset in range(12):
+        append(log, f"{offset}")
+    first = log.segments.items[0]
+    *_, (position, last) = first.batches(0)
+    node.crash()
+    os.truncate(first.path, position)
+    OffsetCheckpoint(tmp_path / CLEANER_OFFSET_CHECKPOINT).write({ORDERS: 8})
+    recovered = node.start().get(ORDERS)
+    assert recovered is not None
+    expected = [offset for offset in range(12) if offset != last.base_offset]
+    assert [int(value) for value in values(read_from(recovered))] == expected
     node.stop()
 
 

@@ -312,21 +312,6 @@ def test_the_first_unstable_offset_is_that_of_the_oldest_open_transaction(log: L
     assert completed == CompletedTxn(1, 1, 4, False)
 
 
-def test_the_oldest_open_transaction_says_since_when_readers_are_held_back(log: Log) -> None:
-    """The time of its last record, as Kafka's PartitionsWithLateTransactionsCount looks at it."""
-    assert not log.state.has_transaction_open_since(WALL_MS + DAY_MS)
-    log.append(0, pid=1, txn=True, timestamp=WALL_MS)
-    log.append(0, pid=2, txn=True, timestamp=WALL_MS + 5)
-    assert not log.state.has_transaction_open_since(WALL_MS)
-    assert log.state.has_transaction_open_since(WALL_MS + 1)
-    log.append(1, pid=1, txn=True, timestamp=WALL_MS + 3)
-    assert not log.state.has_transaction_open_since(WALL_MS + 3)
-    assert log.state.has_transaction_open_since(WALL_MS + 4)
-    log.end_txn(COMMIT, pid=1)
-    assert not log.state.has_transaction_open_since(WALL_MS + 5)
-    assert log.state.has_transaction_open_since(WALL_MS + 6)
-
-
 def test_a_decided_transaction_holds_readers_until_its_marker_is_replicated(log: Log) -> None:
     log.append(0, txn=True)
     log.append(1, txn=True)

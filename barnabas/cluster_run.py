@@ -1,0 +1,139 @@
+"""`barnabas cluster start`: all nodes of a cluster, looked after from one terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from barnabas.cluster import Cluster
+from barnabas.cluster_nodes import STOP_TIMEOUT_S, Node, end_process, lifeline
+from barnabas.process import BrokerError
+from storage.checkpoint import LOCK, lock_holder
+
+_LOOK_S = 0.2
+_BASE_PORT = 9092
+
+
+def run(data_dir: Path, nodes: int, base_port: int | None, config: dict[str, str]) -> int:
+    """Start all nodes and run until a signal asks to stop; the exit code."""
+    from server.commands.main import on_stop_signals
+
+    stopping: list[int] = []
+    on_stop_signals(lambda number, _frame: _on_signal(number, stopping))
+    try:
+        with _locked(data_dir), lifeline(data_dir):
+            _start_cluster(data_dir, nodes, base_port, config, stopping)
+    except BrokerError as error:
+        print(f"barnabas: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(
+            f"barnabas: {error.filename or data_dir} cannot be used: {error.strerror}"
+            " (--data-dir chooses the directory)",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Keep out a second command, which would write the first one's files anew."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BrokerError(
+                f"{directory} is in use by another `barnabas cluster start`: stop that one, or use"
+                " another directory (--data-dir)"
+            ) from None
+        yield
+
+
+def _start_cluster(
+    data_dir: Path, nodes: int, base_port: int | None, config: dict[str, str], stopping: list[int]
+) -> None:
+    if base_port is None and not Cluster.is_in(data_dir):
+        base_port = _BASE_PORT
+    cluster = Cluster(nodes, data_dir, config, proxied=False, base_port=base_port)
+    brought_back: dict[int, int] = {}
+    try:
+        _run_nodes(cluster, stopping)
+        brought_back = _by_hand(cluster)
+    finally:
+        if brought_back or any(cluster.pid(node) for node in cluster.nodes):
+            print("stopping", file=sys.stderr)
+        for pid in brought_back.values():
+            end_process(pid, signal.SIGTERM)
+        cluster.stop()
+        for node, pid in brought_back.items():
+            Node(cluster.data_dir, node).await_end(pid, STOP_TIMEOUT_S)
+
+
+def _by_hand(cluster: Cluster) -> dict[int, int]:
+    """Nodes that run though we do not run them (any more), and their process ids."""
+    found = {}
+    for node in cluster.nodes:
+        if cluster.pid(node) is None:
+            pid = lock_holder(cluster.node_dir(node) / "data")
+            if pid is not None:
+                found[node] = pid
+    return found
+
+
+def _on_signal(number: int, stopping: list[int]) -> None:
+    if stopping and number == signal.SIGINT:
+        os._exit(128 + number)  # the nodes stop when their standard input ends
+    stopping.append(number)
+
+
+def _run_nodes(cluster: Cluster, stopping: list[int]) -> None:
+    """Start all, then look after them until somebody asks to stop."""
+    began = time.monotonic()
+    for node in cluster.begin_start():
+        if stopping:
+            return
+        address = cluster.await_ready(node)
+        took_s = time.monotonic() - began
+        log = cluster.node_dir(node) / "node.log"
+        print(
+            f"node {node}   {address}   pid {cluster.pid(node)}   ready after {took_s:.1f} s"
+            f"   log {log}",
+            file=sys.stderr,
+        )
+    print(
+        f"barnabas cluster ready: {cluster.bootstrap_servers}"
+        f" (cluster {cluster.cluster_id}, {len(cluster.nodes)} nodes, data {cluster.data_dir})",
+        flush=True,
+    )
+    if sys.stderr.isatty():
+        print(
+            "Ctrl-C stops all nodes; the data stays. In another terminal:"
+            " barnabas cluster kill 2, barnabas cluster restart 2",
+            file=sys.stderr,
+        )
+    _look_after(cluster, stopping)
+
+
+def _look_after(cluster: Cluster, stopping: list[int]) -> None:
+    """Tell who ends and who is back, until somebody asks to stop."""
+    running = set(cluster.nodes)
+    while not stopping:
+        time.sleep(_LOOK_S)
+        by_hand = _by_hand(cluster)
+        now_running = {node for node in cluster.nodes if cluster.pid(node)} | by_hand.keys()
+        for node in sorted(running - now_running):
+            print(
+                f"node {node} has ended; bring it back with `barnabas cluster restart {node}`",
+                file=sys.stderr,
+            )
+        for node in sorted(now_running - running):
+            print(f"node {node} is back   pid {by_hand.get(node)}", file=sys.stderr)
+        running = now_running
