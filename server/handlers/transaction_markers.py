@@ -44,6 +44,7 @@ def write_txn_markers(ctx: RequestContext[MarkersBroker], request: WriteTxnMarke
                producer epoch than the partition knows is INVALID_PRODUCER_EPOCH, an older
                coordinator's TRANSACTION_COORDINATOR_FENCED.
     Versions:  2 tells the transaction's version, which says how strictly the epoch is checked.
+    Gaps:      -
     """
     write_markers(ctx.broker, request, ctx.respond)
 
