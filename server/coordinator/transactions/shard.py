@@ -457,8 +457,7 @@ def _was(metadata: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
     """
     if metadata.producer_id == producer.producer_id:
         return metadata.producer_epoch == producer.epoch + 1
-    before = ProducerIdAndEpoch(metadata.previous_producer_id, EPOCH_MAX - 1)
-    return producer == before and metadata.producer_epoch == 0
+    return producer == ProducerIdAndEpoch(metadata.previous_producer_id, EPOCH_MAX - 1)
 
 
 def _outcome(is_commit: bool) -> TransactionState:

@@ -53,7 +53,7 @@ def init(node: Node, id_: str | None = "tx", **how: Any) -> Answer:
 
 def add(node: Node, pid: int, epoch: int, id_: str = "tx", version: int = 4) -> Answer:
     answer = Answer()
-    node.transactions.add_partitions(id_, pid, epoch, [T0], version, answer)
+    node.transactions.add_partitions(id_, pid, epoch, [("t", 0)], version, answer)  # type: ignore[list-item]
     return answer
 
 
@@ -249,7 +249,8 @@ def test_a_transaction_from_begin_to_end(ready: Node) -> None:
     assert verify(ready, pid, 0).response == {T0: 0}
     assert end(ready, pid, 0).response.producer_epoch == 1
     assert states(ready, "tx") == [(0, "PrepareCommit")]
-    assert ready.markers.written().partitions == {T0}
+    (partition,) = ready.markers.written().partitions
+    assert str(partition) == "t-0"
     assert states(ready, "tx", "who") == [
         (0, "CompleteCommit"), (E.TRANSACTIONAL_ID_NOT_FOUND, ""),
     ]  # fmt: skip

@@ -325,6 +325,14 @@ def test_fencing_the_last_epochs(version: int, epoch: int, aborted: Any, taken_o
     assert world.init() == taken_over
 
 
+def test_only_who_used_its_epochs_up_may_come_back_with_the_producer_id_before() -> None:
+    """TX-24"""
+    world = World()
+    world.put(S.EMPTY, producer_id=PID + 1, previous_producer_id=PID, last_producer_epoch=32_766)
+    assert world.init(PID, EPOCH) == PF, "although the epoch is the current one"
+    assert world.init(PID, 32_766) == (PID + 1, EPOCH)
+
+
 def test_an_epoch_above_the_last_one_handed_out_belongs_to_nobody() -> None:
     """Kafka has no answer but an unknown error."""
     world = World(1)

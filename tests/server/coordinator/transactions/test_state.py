@@ -47,7 +47,7 @@ Step = Callable[[TransactionMetadata], TransactionMetadata | None]
 def test_legal_steps(step: Step, to: TransactionState | None, legal_from: object) -> None:
     complete = {S.PREPARE_COMMIT: S.COMPLETE_COMMIT, S.PREPARE_ABORT: S.COMPLETE_ABORT}
     for state in STORED:
-        before = metadata(state)
+        before = metadata(state, previous_producer_id=PID - 1)
         if state in legal_from:  # type: ignore[operator]
             after = step(before)
             assert after is not None
