@@ -25,6 +25,7 @@ from compat_tests.support.clusters import (
     Node,
 )
 from compat_tests.support.java_tools import JavaTools
+from compat_tests.support.transactions import Transactions, create, read_committed
 from compat_tests.support.wait import eventually
 from compat_tests.support.workload import Workload
 
@@ -196,13 +197,77 @@ def test_partitions_are_replicated_between_both_kinds_while_each_node_dies(
         load.prove()
 
 
-def elect_preferred_leaders(cluster: MixedCluster) -> None:
+def test_transactions_reach_both_kinds_while_each_node_dies(
+    cluster: MixedCluster, topic_name: str
+) -> None:
+    """Coordinator on either kind, partitions on the other; librdkafka's protocol."""
+    create(cluster, topic_name)
+    with Transactions(cluster, topic_name, topic_name) as load:
+        for node in cluster.nodes:
+            load.await_more(10)
+            cluster.kill(node)
+            load.await_more(5)
+            cluster.restart(node)
+            cluster.await_full_isr(topic_name)
+            elect_preferred_leaders(cluster, topic_name)
+        load.await_more(10)
+    load.prove(read_committed(cluster, topic_name))
+    print(load)
+
+
+@pytest.mark.parametrize("level", [2, 1])
+def test_either_kind_coordinates_transactions_of_the_java_client(
+    cluster: MixedCluster, java_tools: JavaTools, topic_name: str, level: int
+) -> None:
+    """Markers, and questions whether a partition belongs to a transaction, go both ways."""
+    where = ("--bootstrap-server", cluster.bootstrap_servers)
+    source, target = f"{topic_name}-source", f"{topic_name}-target"
+
+    def load(topic: str, *more: str) -> None:
+        java_tools.run("ProducerPerformance", *where, "--topic", topic, "--num-records", "300",
+                       "--throughput", "-1", "--payload-monotonic", *more).ok()  # fmt: skip
+
+    for topic in (source, target):
+        java_tools.run("TopicCommand", *where, "--create", "--topic", topic, "--partitions", "3",
+                       "--replication-factor", "3").ok()  # fmt: skip
+    java_tools.run("FeatureCommand", *where, "upgrade", "--feature", "transaction.version=2")
+    if level < 2:
+        java_tools.run("FeatureCommand", *where, "downgrade", "--feature",
+                       f"transaction.version={level}").ok()  # fmt: skip
+    load(source)
+    coordinators = set()
+    for number in range(9):
+        id_ = f"{topic_name}-{number}"
+        load(target, "--transactional-id", id_, "--transaction-duration-ms", "10",
+             "--command-property", "transaction.timeout.ms=9000")  # fmt: skip
+        listed = java_tools.run("TransactionsCommand", *where, "list").ok()
+        found = re.search(rf"{re.escape(id_)}\s+(\d)\s+\d+\s+(\w+)", listed)
+        assert found, listed
+        coordinators.add(int(found.group(1)))
+    assert coordinators == set(cluster.nodes)
+    for partition in range(3):
+        copied = java_tools.run(
+            "TransactionalMessageCopier", "--broker-list", cluster.bootstrap_servers,
+            "--transactional-id", f"copier-{target}-{partition}", "--use-group-metadata",
+            "--consumer-group", f"group-{target}-{partition}", "--input-topic", source,
+            "--input-partition", str(partition), "--output-topic", target,
+            "--transaction-size", "50", "--transaction-timeout", "9000", timeout_s=90,
+        )  # fmt: skip
+        assert '"remaining":0' in copied.ok(), copied.text[-2000:]
+    read = java_tools.run(
+        "ConsoleConsumer", *where, "--topic", target, "--from-beginning",
+        "--isolation-level", "read_committed", "--timeout-ms", "5000",
+    )  # fmt: skip
+    assert sorted(read.out.splitlines()) == sorted([str(i) for i in range(300)] * 10)
+
+
+def elect_preferred_leaders(cluster: MixedCluster, topic: str = "shared") -> None:
     """Until every partition is led by the first of its replicas, both kinds among them."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
 
     def first_leads() -> bool:
         admin.elect_leaders(ElectionType.PREFERRED).result()
-        view = cluster.view(cluster.running()[0], "shared").topics["shared"]
+        view = cluster.view(cluster.running()[0], topic).topics[topic]
         assert all(part.leader == part.replicas[0] for part in view), view
         return True
 

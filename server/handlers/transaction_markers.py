@@ -55,6 +55,8 @@ def write_markers(
     on_complete: Callable[[WriteTxnMarkersResponse], None],
 ) -> None:
     """`write_txn_markers` for whoever asks, this node itself, too. Waits for nothing."""
+    if any(entry.producer_id < 0 or entry.producer_epoch < 0 for entry in request.markers):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a marker needs a producer id and epoch")
     writes = []
     for entry in request.markers:
         marker = TxnMarker(
@@ -64,11 +66,11 @@ def write_markers(
             entry.coordinator_epoch,
             entry.transaction_version,
         )
-        keys = [
-            TopicPartition(topic.name, index)
+        keys = {
+            TopicPartition(topic.name, index): None
             for topic in entry.topics
             for index in topic.partition_indexes
-        ]
+        }
         offsets = [key for key in keys if key[0] == GROUP_METADATA_TOPIC]
         plain = [key for key in keys if key[0] != GROUP_METADATA_TOPIC]
         if plain:

@@ -138,6 +138,9 @@ class TransactionMarkerChannel:
         """See MarkerSender."""
         transaction = _Transaction(markers, on_done)
         with self._lock:
+            known = self._transactions.get(markers.producer_id)
+            if known is not None and known.markers.coordinator_epoch > markers.coordinator_epoch:
+                return  # the word of a coordinator before this one, on a thread that was slow
             self._transactions[markers.producer_id] = transaction
         self._place(transaction, markers.partitions)
 

@@ -144,5 +144,20 @@ def test_the_answer_waits_for_everything(asked, broker):
     }  # fmt: skip
 
 
+def test_a_partition_that_is_named_twice_gets_one_marker(asked, broker):
+    request = WriteTxnMarkersRequest(markers=[marker(t=(0, 0, 1))])
+    assert codes(asked.ask(request, 2)) == {(7, "t", 0): 0, (7, "t", 1): 0}
+    ((_, _, entries, _),) = broker.replica_manager.appended
+    assert [key for key, _ in entries] == [("t", 0), ("t", 1)]
+
+
+@pytest.mark.parametrize("wrong", [{"producer_id": -1}, {"epoch": -1}])
+def test_a_marker_of_no_producer_is_refused_before_anything_is_written(asked, broker, wrong):
+    request = WriteTxnMarkersRequest(markers=[marker(t=(0,)), marker(t=(1,), **wrong)])
+    found = codes(asked.ask(request, 2))
+    assert set(found.values()) == {ErrorCode.INVALID_REQUEST}
+    assert broker.replica_manager.appended == []
+
+
 def test_no_markers_are_answered_with_none(asked):
     assert asked.ask(WriteTxnMarkersRequest(markers=[]), 2).markers == []

@@ -363,7 +363,7 @@ def test_a_resigned_coordinator_sends_no_more_and_completes_nothing() -> None:
     cluster.send(7, 0, 1, of=4)
     cluster.send(8, 2, of=4)
     cluster.send(9, 3, of=5)
-    cluster.channel.forget(4)
+    cluster.channel.forget(4, 5)
     cluster.network.take(2).answer()
     cluster.leaders[1] = 3
     cluster.time.pass_(60_000)
@@ -374,12 +374,20 @@ def test_a_resigned_coordinator_sends_no_more_and_completes_nothing() -> None:
     assert cluster.done == ["tx-9-5"]
 
 
+def test_a_late_resignation_leaves_the_markers_of_the_next_coordinator_alone() -> None:
+    cluster = Cluster({0: 2})
+    cluster.send(7, 0, cep=6)
+    cluster.channel.forget(0, 5)
+    cluster.network.take(2).answer()
+    assert cluster.done == ["tx-7-6"]
+
+
 def test_an_answer_to_the_coordinator_before_does_not_complete_for_the_next() -> None:
     """Loaded anew, the coordinator sends under its new epoch; an old request may still be out."""
     cluster = Cluster({0: 2, 1: 2})
     cluster.send(7, 0, 1, cep=5)
     old = cluster.network.take(2)
-    cluster.channel.forget(0)
+    cluster.channel.forget(0, 5)
     cluster.send(7, 0, 1, cep=6)
     old.answer()
     assert cluster.done == []
@@ -394,7 +402,7 @@ def test_what_waits_for_the_coordinator_before_is_not_taken_for_the_next_ones() 
     cluster = Cluster({0: 2, 1: 2})
     cluster.send(1, 0)
     cluster.send(7, 0, 1, cep=5)
-    cluster.channel.forget(0)
+    cluster.channel.forget(0, 5)
     cluster.send(7, 0, cep=6)
     cluster.network.take(2).answer()
     sent = cluster.network.take(2)
@@ -402,6 +410,15 @@ def test_what_waits_for_the_coordinator_before_is_not_taken_for_the_next_ones() 
     assert sent.partitions == {7: of(0)}
     sent.answer()
     assert cluster.done == ["tx-7-6"]
+
+
+def test_a_late_word_of_the_coordinator_before_does_not_take_the_place_of_the_next_ones() -> None:
+    cluster = Cluster({0: 2, 1: 2})
+    cluster.send(7, 0, cep=6)
+    cluster.send(7, 0, 1, cep=5)
+    cluster.network.take(2).answer()
+    assert cluster.done == ["tx-7-6"]
+    assert cluster.network.sent == []
 
 
 def test_a_request_that_cannot_even_be_sent_is_tried_again() -> None:
@@ -523,7 +540,7 @@ class Story:
 
     def _resign(self) -> None:
         partition = self.draw.randrange(3)
-        self.cluster.channel.forget(partition)
+        self.cluster.channel.forget(partition, 5)
         self.alive = {
             producer_id: markers
             for producer_id, markers in self.alive.items()
