@@ -31,6 +31,8 @@ with warnings.catch_warnings():
     from kafka.record.memory_records import MemoryRecords
 
 RETENTION_MS = 200
+BUMPING = 2
+"""The producer of transaction version 2: its markers have an epoch above their transactions'."""
 KEYS = [b"a", b"b", b"c", b"a key of more than sixteen bytes", b""]
 
 
@@ -101,7 +103,7 @@ class World:
         first = self.one.append(
             *rows,
             producer_id=producer,
-            producer_epoch=0,
+            producer_epoch=0 if known is None else known.producer_epoch,
             base_sequence=sequence,
             is_transactional=True,
         )
@@ -124,7 +126,8 @@ class World:
         if entry is None or entry.current_txn_first_offset < 0:
             return
         kind = ControlRecordType.COMMIT if commit else ControlRecordType.ABORT
-        offset = self.one.end_transaction(producer, kind)
+        epoch = entry.producer_epoch + (producer == BUMPING)
+        offset = self.one.end_transaction(producer, kind, epoch)
         now = self.one.clock.wall_ms()
         self.history.append(Event(offset, None, None, now, producer, commit=commit))
 
@@ -232,7 +235,11 @@ class World:
         for producer in (1, 2):
             sent = [e for e in self.history if e.producer == producer and e.commit is None]
             known = self.log.producer_state.producer(producer)
-            if sent:
+            ended = [e for e in self.history if e.producer == producer and e.commit is not None]
+            is_over = bool(ended) and (not sent or ended[-1].offset > sent[-1].offset)
+            if is_over and known is not None:
+                assert known.current_txn_first_offset < 0, "what ended is open again"
+            if sent and not (is_over and producer == BUMPING):
                 assert known is not None
                 assert known.last_sequence == sent[-1].sequence
 
