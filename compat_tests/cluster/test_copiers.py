@@ -1,0 +1,133 @@
+"""Exactly once over three nodes, as Kafka's system tests try it (transactions_test): what two
+copiers wrote in transactions equals what they read, though brokers and copiers die beside them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from kafka.admin import KafkaAdminClient
+
+from compat_tests.support.clusters import ClusterOfNodes
+from compat_tests.support.copier import Copier
+from compat_tests.support.rdkafka import read, send_all
+from compat_tests.support.rounds import TIMEOUT_S
+from compat_tests.support.wait import eventually
+from compat_tests.support.workload import create_topic, end_offsets, wait
+
+pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(TIMEOUT_S)]
+
+PARTITIONS = 2
+RECORDS = 5_000
+"""In each partition, for each round."""
+
+
+@pytest.fixture
+def copiers() -> Iterator[list[Copier]]:
+    """Those that a test starts; none outlives it."""
+    started: list[Copier] = []
+    yield started
+    for copier in started:
+        copier.kill()
+
+
+@pytest.mark.parametrize(
+    ("victims", "how"),
+    [("brokers", "hard"), ("brokers", "clean"), ("copiers", "hard"), ("copiers", "clean")],
+)
+def test_what_copiers_write_is_what_they_read(
+    victims: str,
+    how: str,
+    make_cluster: Callable[..., ClusterOfNodes],
+    copiers: list[Copier],
+    rounds: Callable[[int], int],
+    tmp_path: Path,
+) -> None:
+    cluster = make_cluster()
+    bootstrap, count = cluster.bootstrap_servers, rounds(2)
+    for topic in ("read", "written"):
+        create_topic(bootstrap, topic, PARTITIONS)
+    sent = [[b"%d" % n for n in range(RECORDS * count)] for _partition in range(PARTITIONS)]
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for partition, values in enumerate(sent):
+        send_all(producer, "read", values, partition=partition)
+    ends = end_offsets(bootstrap, "read", PARTITIONS)
+    for number in range(PARTITIONS):
+        copiers.append(
+            Copier(f"copier-{number}", bootstrap, ("read", "written"), tmp_path, group="copiers")
+        )
+        copiers[-1].start()
+    chance = random.Random(f"{victims} {how}")
+    for number in range(count):
+        at_least = RECORDS * PARTITIONS * number // 2
+        await_progress(bootstrap, at_least, copiers)
+        if victims == "brokers":
+            bounce_broker(cluster, chance.choice(list(cluster.nodes)), how)
+        else:
+            for copier in copiers:
+                (copier.kill if how == "hard" else copier.stop)()
+                wait(chance.random())
+                copier.start()
+    eventually(
+        lambda: committed(bootstrap) == ends,
+        timeout_s=240,
+        every_s=0.5,
+        what=f"all is copied, of {ends}: " + "".join(c.log_text()[-800:] for c in copiers),
+    )
+    for copier in copiers:
+        copier.stop()
+    assert written(bootstrap, [len(values) for values in sent]) == sent
+
+
+def bounce_broker(cluster: ClusterOfNodes, node: int, how: str) -> None:
+    if how == "hard":
+        cluster.kill(node)
+    else:
+        cluster.terminate(node)
+    wait(1)
+    cluster.restart(node)
+    for topic in ("read", "written"):
+        cluster.await_full_isr(topic)
+
+
+def committed(bootstrap: str) -> dict[int, int]:
+    """What the group has read for good, by partition."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
+    try:
+        found = admin.list_group_offsets("copiers")["copiers"]
+        return {part.partition: offset.offset for part, offset in found.items()}
+    finally:
+        admin.close()
+
+
+def await_progress(bootstrap: str, at_least: int, copiers: list[Copier]) -> None:
+    """Until that many records are copied for good, so that what comes next hits them at work."""
+    eventually(
+        lambda: sum(max(0, offset) for offset in committed(bootstrap).values()) > at_least,
+        timeout_s=120,
+        every_s=0.2,
+        what="the copiers go on: " + "".join(copier.log_text()[-800:] for copier in copiers),
+    )
+
+
+def written(bootstrap: str, counts: list[int]) -> list[list[bytes]]:
+    """All that a read_committed reader finds, and that there is nothing beyond."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap, "group.id": "reader", "log_level": 0,
+            "isolation.level": "read_committed",
+        }
+    )  # fmt: skip
+    try:
+        found = []
+        for partition, count in enumerate(counts):
+            consumer.assign([TopicPartition("written", partition, 0)])
+            messages = read(consumer, count, timeout_s=60)
+            messages += consumer.consume(1, 2.0)
+            found.append([message.value() for message in messages])
+        return found
+    finally:
+        consumer.close()

@@ -1,0 +1,86 @@
+"""Apache Kafka's TransactionalMessageCopier in a process of its own: consume, produce, commit both.
+
+It reads a topic in a group and writes what it read to the same partition of another, together with
+its offsets in one transaction, some of which it aborts on purpose. Kafka's system tests kill it and
+the brokers, and compare output with input.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from compat_tests.support import jars
+from compat_tests.support.brokers import die_with_parent
+from compat_tests.support.clusters import SMALL_JVM
+
+_STOP_S = 60
+
+
+class Copier:
+    """One copier; `start` again after `kill` or `stop` is its next incarnation."""
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: str,
+        topics: tuple[str, str],
+        directory: Path,
+        *,
+        group: str,
+        transaction_size: int = 200,
+        transaction_timeout_ms: int = 5_000,
+    ) -> None:
+        source, target = topics
+        self.name = name
+        self._log = directory / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._command = [
+            jars.java(), *SMALL_JVM, "-cp", jars.class_path(),
+            "org.apache.kafka.tools.TransactionalMessageCopier",
+            "--broker-list", bootstrap,
+            "--input-topic", source, "--input-partition", "-1", "--output-topic", target,
+            "--transactional-id", name, "--consumer-group", group,
+            "--transaction-size", str(transaction_size),
+            "--transaction-timeout", str(transaction_timeout_ms),
+            "--enable-random-aborts", "--group-mode", "--use-group-metadata",
+        ]  # fmt: skip
+
+    def start(self) -> None:
+        """A new process, with the same transactional id."""
+        assert not self.runs
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                preexec_fn=die_with_parent,
+            )  # fmt: skip
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL: its transaction stays open."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM: it ends what it does first; killed if it does not."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def status(self) -> list[dict[str, Any]]:
+        """What it reported, of all incarnations."""
+        lines = self.log_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith('{"transactionalId"')]
+
+    def log_text(self) -> str:
+        return self._log.read_text("utf-8", "replace") if self._log.exists() else ""
