@@ -8,7 +8,7 @@ last, only where every log was loaded and closed without an error.
 
 In the background, on the worker of each directory: retention, flushes by age and after a roll,
 checkpoints (recovery points and log starts every minute, high watermarks every five seconds),
-unlinks, forgetting idle producers. Compaction has a thread of its own (`storage.cleaning.cleaner`).
+unlinks, forgetting idle producers. Compaction has another one there (`storage.cleaning.cleaner`).
 
 A directory whose disk fails goes offline for good and alone; the others go on (B-7), also while it
 hangs: its failure is reported by a thread that waits for no disk. A full disk is no failure:
@@ -112,7 +112,7 @@ class LogManager:
         self.creation_lock = threading.Lock()
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._tasks: list[ScheduledTask] = []
-        self.cleaner = LogCleaner(self.all_logs, clock, cleaner_config)
+        self.cleaner = LogCleaner(self.all_logs, clock, cleaner_config, dirs)
         self.future_logs = FutureLogs(self)
         self.copies = Copies()
         self._dirs = {path: self._make_dir(path, uuid) for path, uuid in dirs.items()}

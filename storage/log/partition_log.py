@@ -400,25 +400,28 @@ class PartitionLog(LogReader):
             return self.producer_state.active_producers()
 
     def change_directory(self, directory: Path) -> None:
-        """Note that the log's directory was renamed; what is open stays open."""
+        """Note that the log's directory was renamed, which the next `flush` has on disk; what is
+        open stays open."""
         with self.lock:
             self.directory = directory
+            self.sync.note_renamed()
             self.producer_state.directory = directory
             self.leader_epochs.path = directory / self.leader_epochs.path.name
             for segment in self.segments:
                 segment.change_directory(directory)
 
     def take_over(self, current: PartitionLog) -> None:
-        """This log, a copy of all of `current`'s batches, is about to serve in its place.
+        """This log, a copy of `current`'s batches, is to serve in its place.
 
-        What does not follow from the batches is copied: config, high watermark, log start, and the
-        leader epochs. Raises KafkaError.
+        What does not follow from the batches is copied: config, high watermark, log start, as far
+        as this log reaches, and the leader epochs, on disk on return. Raises KafkaError.
         """
-        assert self.log_end_offset == current.log_end_offset, "the copy is not complete"
         self.update_config(current.config)
-        self.update_high_watermark(current.high_watermark)
-        if current.log_start_offset > self.log_start_offset:
-            self._raise_log_start(current.log_start_offset)
+        self.update_high_watermark(min(current.high_watermark, self.log_end_offset))
+        with self.lock:
+            log_start_offset = min(current.log_start_offset, self.high_watermark)
+            if log_start_offset > self.log_start_offset:
+                self._raise_log_start(log_start_offset)
         self.leader_epochs.copy_from(current.leader_epochs)
         self._sync_epochs()
 
