@@ -27,7 +27,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +36,7 @@ from storage import files
 from storage.cleaning.cleaner import CleanerConfig, LogCleaner
 from storage.config import LONG_MAX, STOP_WAIT_S, Clock, LogConfig, ScheduledTask, Scheduler
 from storage.directories.copies import Copies
+from storage.directories.each_dir import run_for_each
 from storage.directories.flusher import FlushCallback
 from storage.directories.future_logs import FutureLogs
 from storage.directories.log_dir import LogDir, remove_tree
@@ -517,11 +517,11 @@ class LogManager:
             task.cancel()
         self._tasks.clear()
         self.cleaner.shutdown()
-        stops = [_Stop(log_dir.path, partial(self._stop_dir, log_dir, broker_epoch))
-                 for log_dir in self._dirs.values()]  # fmt: skip
-        deadline_s = time.monotonic() + patience_s
-        for stop in stops:
-            stop.wait(max(0.0, deadline_s - time.monotonic()))
+        run_for_each(
+            "stop",
+            {path: partial(self._stop_dir, self._dirs[path], broker_epoch) for path in self._dirs},
+            patience_s,
+        )
         with self._lock:
             self._logs.clear()
 
@@ -538,31 +538,6 @@ class LogManager:
         is_clean &= _for_all(logs, "closing", PartitionLog.close)
         if is_clean and log_dir.is_online and not log_dir.failed_partitions:
             log_dir.write_clean_marker(broker_epoch)
-
-
-class _Stop:
-    """What stops a directory, on a thread of its own, since its disk may hang."""
-
-    def __init__(self, path: Path, job: Callable[[], None]) -> None:
-        self._path = path
-        self._job = job
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"stop-{path.name}", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._job()
-        except BaseException as error:
-            self._error = error
-
-    def wait(self, patience_s: float) -> None:
-        """Raises what the job did."""
-        self._thread.join(patience_s)
-        if self._thread.is_alive():
-            logger.error("disk does not answer, its logs stay open log_dir=%s", self._path)
-        elif self._error is not None:
-            raise self._error
 
 
 def _for_all(

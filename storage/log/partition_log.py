@@ -205,6 +205,7 @@ class PartitionLog(LogReader):
         Budget: 8 us for a small record without an index entry, 12 us if idempotent
         (benchmarks/log.py).
         """
+        assert leader_epoch >= 0, f"{self.topic_partition} has no leader of epoch {leader_epoch}"
         batch = prepare_batch(records, self.config, wall_ms, source)
         if leader_epoch > self.leader_epochs.settled_epoch:
             # On disk before the first append of the epoch, and without the lock.
@@ -517,6 +518,7 @@ class PartitionLog(LogReader):
         KafkaError KAFKA_STORAGE_ERROR: the log is as it was, or it is cut and takes no append
         before its files are (`storage.log.truncation`).
         """
+        assert offset >= 0, f"{self.topic_partition} cannot end at {offset}"
         with self.lock:
             self._check_online()
             is_shorter = offset < self.view.end_offset
@@ -530,6 +532,7 @@ class PartitionLog(LogReader):
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Throw all records away and begin anew at `offset` (a follower left behind, E-10); errors
         as in `truncate_to`."""
+        assert offset >= 0, f"{self.topic_partition} cannot start at {offset}"
         with self.lock:
             self._check_online()
             self._cut(self.with_valid_indexes(lambda: plan_new_start(self, offset)))
