@@ -209,8 +209,9 @@ def raise_descriptor_limit() -> int | None:
 def descriptor_budget(reserved: int = 64) -> int:
     """How many segments may stay open under the process's limit of descriptors (S-17).
 
-    A segment needs one, for its log file: indexes are read whole and keep none. Half of the limit
-    belongs to segments, the rest to connections and everything else.
+    A segment needs one, for its log file: indexes are read whole and keep none, but for aborted
+    transactions that are not synced yet. Half of the limit belongs to segments, the rest to
+    connections and everything else.
     """
     try:
         import resource

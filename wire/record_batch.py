@@ -38,6 +38,8 @@ MAGIC = 2
 SEQUENCE_MAX = 2**31 - 1
 
 CODEC_MASK = 0x07
+_CODEC_BYTE = 22
+"""The lower byte of the attributes."""
 TIMESTAMP_TYPE_MASK = 0x08
 TRANSACTIONAL_MASK = 0x10
 CONTROL_MASK = 0x20
@@ -137,6 +139,11 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
         BatchHeader,
         (base, length + 12, epoch, magic, crc, attrs, delta, first, last, pid, pepoch, seq, count),
     )
+
+
+def is_compressed(buf: Buffer) -> bool:
+    """Whether the batch that `buf` begins with says so; False for what is shorter than a header."""
+    return len(buf) >= BATCH_OVERHEAD and bool(buf[_CODEC_BYTE] & CODEC_MASK)
 
 
 def iterate_headers(

@@ -22,6 +22,9 @@ Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 RECORD_SIZE_MIN = 7
 """Length, attributes, two deltas, key and value lengths, header count: one byte each."""
 _TWO_BYTES_MAX = 0x3FFF
+_NULL = 1
+"""A length of -1 in one byte."""
+_DOUBLED_DELTAS = bytes(range(0, 128, 2))
 
 
 class Record(NamedTuple):
@@ -91,36 +94,70 @@ def check_records(buf: bytes | memoryview, pos: int, count: int) -> int:
     even length needs a shift. Raises as `check_fields`.
     """
     for doubled_delta in range(0, 2 * count, 2):
-        start = pos
-        size = buf[pos]
+        size, at = buf[pos], pos + 2  # `at`: over the attributes
         if size > 0x7F:
-            pos += 1
-            size += (buf[pos] << 7) - 0x80
-        end = pos + 1 + (size >> 1)
-        pos += 2  # over the attributes
-        if buf[pos] > 0x7F:  # over the timestamp delta
-            pos += 1
-            if buf[pos] > 0x7F:
-                pos += 1
-        if size <= _TWO_BYTES_MAX and buf[pos] <= 0x7F and buf[pos + 1] == doubled_delta:
-            key = buf[pos + 2]
-            if key == 1 or not key & 0x81:
-                pos += 3 + (key >> 1)
-                value = buf[pos]
+            size, at = size + (buf[pos + 1] << 7) - 0x80, pos + 3
+        end = at - 1 + (size >> 1)
+        if buf[at] > 0x7F:  # over the timestamp delta
+            at += 1
+            if buf[at] > 0x7F:
+                at += 1
+        if size <= _TWO_BYTES_MAX and buf[at] <= 0x7F and buf[at + 1] == doubled_delta:
+            key = buf[at + 2]
+            if not key & 0x81 or key == _NULL:
+                at += 3 + (key >> 1)
+                value = buf[at]
                 if value > 0x7F:
-                    pos += 1
-                    value += (buf[pos] << 7) - 0x80  # with a third byte it exceeds the record
-                pos += 1 + (value >> 1)
+                    at += 1
+                    value += (buf[at] << 7) - 0x80  # with a third byte it exceeds the record
+                at += 1 + (value >> 1)
                 if (
-                    (value == 1 or not value & 1)
+                    (not value & 1 or value == _NULL)
                     and not size & 1
-                    and pos < end
-                    and ((pos + 1 == end and not buf[pos]) or _skip_headers(buf, pos, end) == end)
+                    and at < end
+                    and ((at + 1 == end and not buf[at]) or _skip_headers(buf, at, end) == end)
                 ):
                     pos = end
                     continue
-        pos = check_fields(buf, start, doubled_delta >> 1)
+        pos = check_fields(buf, pos, doubled_delta >> 1)
     return pos
+
+
+def are_alike(body: bytes, pos: int, count: int) -> bool:
+    """True if what `body` has from `pos` on is `count` records, at most 64, that `check_fields`
+    finds right and that have the same size, the same sizes of key and value, and no headers.
+
+    Many producers send such, and a slice with the record's size for its step has one byte of each
+    of them: so all are compared at once, in C. False says nothing. Budget: 2 µs, 0.2 µs if False.
+    """
+    size, rest = divmod(len(body) - pos, count)
+    if rest or size < RECORD_SIZE_MIN:
+        return False
+    length, start = body[pos], pos + 1
+    if length > 0x7F:
+        length, start = length + (body[start] << 7) - 0x80, pos + 2
+    key = body[start + 3]  # behind the attributes and two deltas of one byte each
+    at = start + 4 + (key >> 1)
+    end = pos + size
+    if at >= end or (key & 0x81 and key != _NULL):
+        return False
+    same = [pos, start - 1, start + 3, at]
+    value = body[at]
+    if value > 0x7F:
+        at += 1
+        value += (body[at] << 7) - 0x80
+        same.append(at)
+    return (
+        not length & 1
+        and length <= _TWO_BYTES_MAX
+        and start + (length >> 1) == end
+        and (not value & 1 or value == _NULL)
+        and at + 1 + (value >> 1) == end - 1
+        and all(body[column::size].count(body[column]) == count for column in same)
+        and body[start + 1 :: size].isascii()
+        and body[start + 2 :: size] == _DOUBLED_DELTAS[:count]
+        and not any(body[end - 1 :: size])
+    )
 
 
 def _skip_bytes(buf: bytes | memoryview, pos: int, end: int) -> int:

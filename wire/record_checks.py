@@ -51,6 +51,7 @@ from wire.record_batch import (
 )
 from wire.record_body import (
     RECORD_SIZE_MIN,
+    are_alike,
     check_records,
     invalid_record,
     parse_record,
@@ -86,8 +87,8 @@ def validate_producer_batch(
     INVALID_TIMESTAMP when the producer claims LogAppendTime. Then a look at the body: see the
     module.
 
-    Budget beside the CRC: 3 µs for one record, 4 µs for a large batch, 10 µs for 16 records, 20 µs
-    if each has a header.
+    Budget beside the CRC: 3 µs for one record, 4 µs for a large batch, 10 µs for 16 records, 4 µs
+    if these are of one shape, 20 µs if each has a header.
     Decompression (`open_compressed`): 10 to 60 µs for 16 KB of records, by codec.
     """
     size = len(records)
@@ -206,9 +207,13 @@ def _check_plausible(view: memoryview, pos: int, size: int, count: int) -> None:
     if size - pos < count * RECORD_SIZE_MIN:
         raise invalid_record(f"{count} records cannot fit in {size - pos} bytes")
     walked = count if count <= _SMALL_BATCH_RECORDS else _SAMPLED_RECORDS
-    # Indexing bytes takes half the time of indexing a view; a small batch is soon copied.
-    body = bytes(view) if walked > 1 and size <= _SMALL_BATCH_BYTES else view
+    body: bytes | memoryview = view
     try:
+        if walked > 1 and size <= _SMALL_BATCH_BYTES:
+            # Indexing bytes takes half the time of indexing a view; a small batch is soon copied.
+            body = bytes(view)
+            if walked == count and len(body) == size and are_alike(body, pos, count):
+                return
         pos = check_records(body, pos, walked)
     except IndexError:
         if len(view) == size:

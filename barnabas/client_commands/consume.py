@@ -114,6 +114,10 @@ class _Reading:
             self._seek(partitions)
         else:
             self._consumer.subscribe([self._arguments.topic])
+            # Metadata that comes after the join makes kafka-python join again, and forget that it
+            # does when a short poll ends meanwhile: it never hears of its partitions, or commits
+            # amid a rebalance.
+            self._consumer.topics()
         while self._left != 0 and not self._is_done():
             batches = self._consumer.poll(_POLL_MS)
             for partition, batch in batches.items():

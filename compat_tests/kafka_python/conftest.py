@@ -32,6 +32,10 @@ def new_consumer(bootstrap: str, closing: ExitStack) -> Callable[..., KafkaConsu
         config.setdefault("auto_offset_reset", "earliest")
         consumer = KafkaConsumer(*topics, bootstrap_servers=bootstrap, **config)
         closing.callback(consumer.close)
+        if topics:
+            # kafka-python 3.0.12: metadata that comes after the join makes the member join again,
+            # and what a short poll leaves of that is forgotten; it waits for its partitions then.
+            consumer.topics()
         return consumer
 
     return make

@@ -1,9 +1,7 @@
 """Asking the controller for other ISRs: one request in flight, many partitions in it (KIP-497).
 
 What: leaders hand in `IsrChange`s; they go to the controller as AlterPartition, and each gets its
-answer (H-7). Why one at a time: a broker's death changes a thousand ISRs within a moment, and the
-second request takes what gathered while the first was on its way. Kafka:
-DefaultAlterPartitionManager.
+answer (H-7). Kafka: DefaultAlterPartitionManager.
 
 Transitions of a change:
 
@@ -14,18 +12,18 @@ Transitions of a change:
 A change whose leader epoch is over is sent again and again until the controller answers it: it
 says FENCED_LEADER_EPOCH then.
 
-Lock: `_lock` guards the maps; nothing is called under it. Threads: any; `submit` may run
-`on_answer` before it returns only with OPERATION_NOT_ATTEMPTED.
+Lock: that of `OneInFlight` guards the map; nothing is called under it. Threads: any; `submit` may
+run `on_answer` before it returns only with OPERATION_NOT_ATTEMPTED.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from replication.partition.requests import AlteredIsr, IsrChange
+from replication.replicas.one_in_flight import Delay, OneInFlight, Submit
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.quorum import AlterPartitionRequest, AlterPartitionResponse
 
@@ -38,30 +36,24 @@ RETRY_MS = 50
 _Topic = AlterPartitionRequest.Topic
 _Partition = AlterPartitionRequest.Topic.Partition
 
-Submit = Callable[[Any, Callable[[Any], None]], object]
-"""`Controller.submit` or `ControllerChannel.submit`: the response or a KafkaError comes back."""
-
-
-class Delay(Protocol):
-    """`replication.replicas.timer.Timer`, as far as it is needed here."""
-
-    def add(self, delay_ms: int, fn: Callable[[], None], /) -> object: ...
-
 
 class AlterPartitionManager:
-    """See the module. `in_flight` counts the changes on their way."""
+    """See the module."""
 
     def __init__(
         self, submit: Submit, broker_epoch: Callable[[], int], node_id: int, timer: Delay
     ) -> None:
-        self._submit = submit
         self._broker_epoch = broker_epoch
         self._node_id = node_id
-        self._timer = timer
-        self._lock = threading.Lock()
         self._pending: dict[TopicPartition, IsrChange] = {}
-        self._is_busy = False  # a request is in flight, or will be sent after a delay
-        self._is_stopped = False
+        self._controller = OneInFlight(
+            submit,
+            timer,
+            RETRY_MS,
+            take=lambda: list(self._pending.values()),
+            request=self._request,
+            answered=self._answered,
+        )
 
     @property
     def pending(self) -> int:
@@ -70,33 +62,25 @@ class AlterPartitionManager:
 
     def submit(self, change: IsrChange) -> None:
         """Ask for a change; `change.on_answer` tells what became of it."""
-        with self._lock:
+        with self._controller.lock:
             is_taken = change.topic_partition not in self._pending
             if is_taken:
                 self._pending[change.topic_partition] = change
         if is_taken:
-            self._send()
+            self._controller.send()
         else:
             change.on_answer(ErrorCode.OPERATION_NOT_ATTEMPTED)
 
     def shutdown(self) -> None:
         """Send nothing more; pending changes are never answered."""
-        with self._lock:
-            self._is_stopped = True
+        self._controller.stop()
+        with self._controller.lock:
             self._pending.clear()
 
-    def _send(self) -> None:
-        """Send everything that is pending, unless a request is on its way."""
-        with self._lock:
-            if self._is_busy or self._is_stopped or not self._pending:
-                return
-            self._is_busy = True
-            changes = list(self._pending.values())
+    def _request(self, changes: list[IsrChange]) -> AlterPartitionRequest:
         epoch = self._broker_epoch()
-        request = AlterPartitionRequest(
-            broker_id=self._node_id, broker_epoch=epoch, topics=self._topics(changes, epoch)
-        )
-        self._submit(request, lambda answer: self._answered(changes, answer))
+        topics = self._topics(changes, epoch)
+        return AlterPartitionRequest(broker_id=self._node_id, broker_epoch=epoch, topics=topics)
 
     def _topics(self, changes: list[IsrChange], epoch: int) -> list[_Topic]:
         by_id: dict[bytes, list[_Partition]] = {}
@@ -120,7 +104,7 @@ class AlterPartitionManager:
             )
         return [_Topic(topic_id=topic_id, partitions=found) for topic_id, found in by_id.items()]
 
-    def _answered(self, changes: list[IsrChange], answer: object) -> None:
+    def _answered(self, changes: list[IsrChange], answer: object) -> bool:
         answers: list[tuple[IsrChange, AlteredIsr | ErrorCode]] = []
         if isinstance(answer, AlterPartitionResponse) and not answer.error_code:
             by_key = {
@@ -134,7 +118,7 @@ class AlterPartitionManager:
                     answers.append((change, _outcome(found)))
         else:
             logger.warning("controller did not answer AlterPartition error=%s", _reason(answer))
-        with self._lock:
+        with self._controller.lock:
             for change, _ in answers:
                 if self._pending.get(change.topic_partition) is change:
                     del self._pending[change.topic_partition]
@@ -150,15 +134,7 @@ class AlterPartitionManager:
                 change.on_answer(outcome)
             except Exception:
                 logger.exception("ISR change failed partition=%s-%s", *change.topic_partition)
-        if is_smooth:
-            self._send_again()
-        else:
-            self._timer.add(RETRY_MS, self._send_again)
-
-    def _send_again(self) -> None:
-        with self._lock:
-            self._is_busy = False
-        self._send()
+        return is_smooth
 
 
 def _outcome(partition: Any) -> AlteredIsr | ErrorCode:

@@ -10,23 +10,20 @@ Transitions of a report: wanted --> sent --NONE--> forgotten: metadata says it f
 A newer wish for the same replica replaces an older one. What is reported once more before metadata
 says it does no harm.
 
-Lock: `_lock` guards the maps; nothing is called under it. One request in flight, at most
-`ASSIGNMENTS_MAX` replicas in it.
+Lock: that of `OneInFlight` guards the maps; nothing is called under it. At most `ASSIGNMENTS_MAX`
+replicas go in one request.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from replication.replicas.one_in_flight import Delay, OneInFlight, Submit
 from wire.errors import ErrorCode
 from wire.messages.quorum import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
-
-if TYPE_CHECKING:
-    from replication.replicas.alter_partition import Delay, Submit
 
 logger = logging.getLogger(__name__)
 
@@ -45,15 +42,18 @@ class AssignmentsManager:
     def __init__(
         self, submit: Submit, broker_epoch: Callable[[], int], node_id: int, timer: Delay
     ) -> None:
-        self._submit = submit
         self._broker_epoch = broker_epoch
         self._node_id = node_id
-        self._timer = timer
-        self._lock = threading.Lock()
         self._wanted: dict[Replica, bytes] = {}
         self._on_known: dict[Replica, Callable[[], object]] = {}
-        self._is_busy = False
-        self._is_stopped = False
+        self._controller = OneInFlight(
+            submit,
+            timer,
+            RETRY_MS,
+            take=lambda: dict(islice(self._wanted.items(), ASSIGNMENTS_MAX)),
+            request=self._request,
+            answered=self._answered,
+        )
 
     @property
     def pending(self) -> int:
@@ -73,34 +73,28 @@ class AssignmentsManager:
         report of the replica replaces this one.
         """
         replica = (topic_id, partition_index)
-        with self._lock:
+        with self._controller.lock:
             self._wanted[replica] = directory_id
             self._on_known.pop(replica, None)
             if on_known is not None:
                 self._on_known[replica] = on_known
-        self._send()
+        self._controller.send()
 
     def shutdown(self) -> None:
         """Report nothing more."""
-        with self._lock:
-            self._is_stopped = True
+        self._controller.stop()
+        with self._controller.lock:
             self._wanted.clear()
             self._on_known.clear()
 
-    def _send(self) -> None:
-        with self._lock:
-            if self._is_busy or self._is_stopped or not self._wanted:
-                return
-            self._is_busy = True
-            sent = dict(islice(self._wanted.items(), ASSIGNMENTS_MAX))
-        request = AssignReplicasToDirsRequest(
+    def _request(self, sent: Mapping[Replica, bytes]) -> AssignReplicasToDirsRequest:
+        return AssignReplicasToDirsRequest(
             broker_id=self._node_id,
             broker_epoch=self._broker_epoch(),
             directories=_directories(sent),
         )
-        self._submit(request, lambda answer: self._answered(sent, answer))
 
-    def _answered(self, sent: Mapping[Replica, bytes], answer: object) -> None:
+    def _answered(self, sent: Mapping[Replica, bytes], answer: object) -> bool:
         done: dict[Replica, bytes] = {}
         if isinstance(answer, AssignReplicasToDirsResponse) and not answer.error_code:
             done = {
@@ -111,7 +105,7 @@ class AssignmentsManager:
                 if p.error_code in _SETTLED
             }
         callbacks = []
-        with self._lock:
+        with self._controller.lock:
             for replica, directory_id in done.items():
                 if self._wanted.get(replica) == directory_id:
                     del self._wanted[replica]
@@ -120,19 +114,13 @@ class AssignmentsManager:
         for callback in callbacks:
             callback()
         if len(done) == len(sent):
-            self._send_again()
-            return
+            return True
         logger.warning(
             "directories are not known to the controller yet replicas=%s answer=%s",
             len(sent) - len(done),
             answer if not hasattr(answer, "error_code") else ErrorCode(answer.error_code).name,
         )
-        self._timer.add(RETRY_MS, self._send_again)
-
-    def _send_again(self) -> None:
-        with self._lock:
-            self._is_busy = False
-        self._send()
+        return False
 
 
 _SETTLED = (0, int(ErrorCode.UNKNOWN_TOPIC_ID), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))

@@ -27,15 +27,15 @@ work on the current log only.
 Threads: `alter` from any, and it waits for the disk moved to; `resume` and `cancel` from any, and
 they wait for no disk; `turn` copies up to `_TURN_BYTES` and is run by the mover's thread, or a
 simulator. The last bytes are copied under the partition's lock, while nothing can be appended: at
-most `_REST_BYTES`. What is done to the old log then is done under no lock.
+most `_REST_BYTES`, and the copy gets its name. What waits for a disk, the syncs before and after
+and what is done to the old log, happens under no lock.
 
 Locks: `_lock` guards the map and is held for nothing else, so that a disk that hangs holds up its
 own moves only. Order: partition, `_lock`; partition, log. A partition is stopped before its move is
 cancelled: so a move that begins meanwhile either sees that it is stopped, or is cancelled.
 
-Gaps: one thread for all moves (num.replica.alter.log.dirs.threads); a disk that hangs at the moment
-a copy gets its name holds up that partition; what a log still knows of idempotent producers whose
-batches were deleted is not copied.
+Gaps: one thread for all moves (num.replica.alter.log.dirs.threads); what a log still knows of
+idempotent producers whose batches were deleted is not copied.
 """
 
 from __future__ import annotations
@@ -369,11 +369,16 @@ class LogDirMoves:
     def _change_over(self, move: _Move) -> bool:
         """Copy the rest while nothing is appended, and serve from the copy; False: not yet."""
         partition, future = move.partition, move.future
+        futures = self._manager.future_logs
         future.flush()
+        prepared = partition.open_log()
+        futures.prepare(move.key, prepared)
         with partition.lock:
             current = partition.log
-            if current is None or partition.is_electing or not self._is_current(move):
+            if current is not prepared or partition.is_electing or not self._is_current(move):
                 return False
+            if future.log_start_offset != current.log_start_offset:
+                return False  # what is deleted stays deleted
             end_offset = current.log_end_offset
             rest = current.readable_bytes(future.log_end_offset, end_offset)
             if rest > _REST_BYTES or partition.waits_for_flush(end_offset):
@@ -382,8 +387,9 @@ class LogDirMoves:
                 future.append_as_follower(self._read(current, future), current.latest_epoch)
             if future.flushed_offset < current.flushed_offset:
                 return False  # what was on disk stays on disk
-            self._manager.future_logs.promote(move.key, current)
+            futures.promote(move.key, current)
             partition.replace_log(future)
             self._forget(move)
+        future.flush()
         self._manager.discard(current)
         return True

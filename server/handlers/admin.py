@@ -329,8 +329,9 @@ def alter_replica_log_dirs(
 
     Behaviour: partitions fail alone; a replica that is in that directory already stays there, and
                a move elsewhere ends. Answered when the move has begun; DescribeLogDirs tells how
-               far it is. A replica that is not here: REPLICA_NOT_AVAILABLE, and should it come, it
-               comes there.
+               far it is. A replica that is not here: REPLICA_NOT_AVAILABLE, or
+               UNKNOWN_TOPIC_OR_PARTITION where there is no such partition; should it come while
+               there is that topic, it comes there.
     Versions:  all alike.
     Gaps:      -
     """

@@ -72,21 +72,24 @@ def only_partition(topics: Sequence[Any], index: str = "partition_index") -> Any
     raise OtherLog
 
 
+def log_topic(topic: Any, **partition: Any) -> list[Any]:
+    """The topics that a message is about, `topic` its class of them: the metadata log alone."""
+    only = topic.Partition(partition_index=0, **partition)
+    return [topic(topic_name=METADATA_TOPIC, partitions=[only])]
+
+
 # ---- requests as they are received
 
 
 def vote_event(request: VoteRequest) -> Vote:
     """Raises OtherLog."""
     asked = only_partition(request.topics)
-    voter = NO_REPLICA
-    if request.voter_id >= 0:
-        voter = ReplicaKey(request.voter_id, asked.voter_directory_id)
     return Vote(
         ReplicaKey(asked.replica_id, asked.replica_directory_id),
         asked.replica_epoch,
         LogPosition(asked.last_offset_epoch, asked.last_offset),
         asked.pre_vote,
-        voter,
+        _asked_voter(request, asked),
         request.cluster_id,
     )
 
@@ -94,16 +97,19 @@ def vote_event(request: VoteRequest) -> Vote:
 def begin_event(request: BeginQuorumEpochRequest) -> BeginQuorumEpoch:
     """Raises OtherLog."""
     asked = only_partition(request.topics)
-    voter = NO_REPLICA
-    if request.voter_id >= 0:
-        voter = ReplicaKey(request.voter_id, asked.voter_directory_id)
     return BeginQuorumEpoch(
         asked.leader_id,
         asked.leader_epoch,
         _endpoints(request.leader_endpoints),
-        voter,
+        _asked_voter(request, asked),
         request.cluster_id,
     )
+
+
+def _asked_voter(request: VoteRequest | BeginQuorumEpochRequest, asked: Any) -> ReplicaKey:
+    """Whom the sender means to ask."""
+    voter_id = request.voter_id
+    return ReplicaKey(voter_id, asked.voter_directory_id) if voter_id >= 0 else NO_REPLICA
 
 
 def end_event(request: EndQuorumEpochRequest) -> EndQuorumEpoch:
@@ -200,23 +206,15 @@ def vote_response(reply: VoteReply, listener: str) -> VoteResponse:
     """`listener` is the name of the listener that was asked, here and below."""
     if reply.error in TOP_LEVEL_ERRORS:
         return VoteResponse(error_code=reply.error, topics=[])
-    topic = VoteResponse.Topic
     return VoteResponse(
         error_code=ErrorCode.NONE,
-        topics=[
-            topic(
-                topic_name=METADATA_TOPIC,
-                partitions=[
-                    topic.Partition(
-                        partition_index=0,
-                        error_code=reply.error,
-                        leader_id=reply.leader_id,
-                        leader_epoch=reply.epoch,
-                        vote_granted=reply.granted,
-                    )
-                ],
-            )
-        ],
+        topics=log_topic(
+            VoteResponse.Topic,
+            error_code=reply.error,
+            leader_id=reply.leader_id,
+            leader_epoch=reply.epoch,
+            vote_granted=reply.granted,
+        ),
         node_endpoints=_leader_node(VoteResponse.NodeEndpoint, reply, listener),
     )
 
@@ -237,19 +235,12 @@ def _epoch_response(make: Any, reply: Any, listener: str) -> Any:
         return make(error_code=reply.error, topics=[])
     return make(
         error_code=ErrorCode.NONE,
-        topics=[
-            make.Topic(
-                topic_name=METADATA_TOPIC,
-                partitions=[
-                    make.Topic.Partition(
-                        partition_index=0,
-                        error_code=reply.error,
-                        leader_id=reply.leader_id,
-                        leader_epoch=reply.epoch,
-                    )
-                ],
-            )
-        ],
+        topics=log_topic(
+            make.Topic,
+            error_code=reply.error,
+            leader_id=reply.leader_id,
+            leader_epoch=reply.epoch,
+        ),
         node_endpoints=_leader_node(make.NodeEndpoint, reply, listener),
     )
 

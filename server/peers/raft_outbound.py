@@ -35,7 +35,7 @@ from replication.raft.events import (
     VoteReply,
 )
 from replication.raft.voter_set import Endpoint
-from server.peers.raft_inbound import OtherLog, only_partition
+from server.peers.raft_inbound import OtherLog, log_topic, only_partition
 from wire.errors import ErrorCode
 from wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from wire.messages.data import FetchRequest, FetchResponse
@@ -80,48 +80,32 @@ def request_message(event: Outgoing) -> Exchange:
 
 
 def _vote_message(event: Vote) -> VoteRequest:
-    topic = VoteRequest.Topic
     return VoteRequest(
         cluster_id=event.cluster_id,
         voter_id=event.voter.node_id,
-        topics=[
-            topic(
-                topic_name=METADATA_TOPIC,
-                partitions=[
-                    topic.Partition(
-                        partition_index=0,
-                        replica_epoch=event.epoch,
-                        replica_id=event.candidate.node_id,
-                        replica_directory_id=event.candidate.directory_id,
-                        voter_directory_id=event.voter.directory_id,
-                        last_offset_epoch=event.log.epoch,
-                        last_offset=event.log.end_offset,
-                        pre_vote=event.pre_vote,
-                    )
-                ],
-            )
-        ],
+        topics=log_topic(
+            VoteRequest.Topic,
+            replica_epoch=event.epoch,
+            replica_id=event.candidate.node_id,
+            replica_directory_id=event.candidate.directory_id,
+            voter_directory_id=event.voter.directory_id,
+            last_offset_epoch=event.log.epoch,
+            last_offset=event.log.end_offset,
+            pre_vote=event.pre_vote,
+        ),
     )
 
 
 def _begin_message(event: BeginQuorumEpoch) -> BeginQuorumEpochRequest:
-    topic = BeginQuorumEpochRequest.Topic
     return BeginQuorumEpochRequest(
         cluster_id=event.cluster_id,
         voter_id=event.voter.node_id,
-        topics=[
-            topic(
-                topic_name=METADATA_TOPIC,
-                partitions=[
-                    topic.Partition(
-                        partition_index=0,
-                        voter_directory_id=event.voter.directory_id,
-                        leader_id=event.leader_id,
-                        leader_epoch=event.epoch,
-                    )
-                ],
-            )
-        ],
+        topics=log_topic(
+            BeginQuorumEpochRequest.Topic,
+            voter_directory_id=event.voter.directory_id,
+            leader_id=event.leader_id,
+            leader_epoch=event.epoch,
+        ),
         leader_endpoints=_listeners(BeginQuorumEpochRequest.LeaderEndpoint, event.leader_endpoints),
     )
 
@@ -131,24 +115,15 @@ def _end_message(event: EndQuorumEpoch) -> EndQuorumEpochRequest:
     candidate = topic.Partition.Candidate
     return EndQuorumEpochRequest(
         cluster_id=event.cluster_id,
-        topics=[
-            topic(
-                topic_name=METADATA_TOPIC,
-                partitions=[
-                    topic.Partition(
-                        partition_index=0,
-                        leader_id=event.leader_id,
-                        leader_epoch=event.epoch,
-                        preferred_candidates=[
-                            candidate(
-                                candidate_id=one.node_id, candidate_directory_id=one.directory_id
-                            )
-                            for one in event.preferred
-                        ],
-                    )
-                ],
-            )
-        ],
+        topics=log_topic(
+            topic,
+            leader_id=event.leader_id,
+            leader_epoch=event.epoch,
+            preferred_candidates=[
+                candidate(candidate_id=one.node_id, candidate_directory_id=one.directory_id)
+                for one in event.preferred
+            ],
+        ),
         leader_endpoints=_listeners(EndQuorumEpochRequest.LeaderEndpoint, event.leader_endpoints),
     )
 

@@ -1,9 +1,9 @@
-"""Log compaction: the thread that keeps topics with `cleanup.policy=compact` to one record per key.
+"""Log compaction: the threads that keep topics with `cleanup.policy=compact` to one record per key.
 
 Why: `__consumer_offsets` and every table-like topic grow with each update; readers want the newest
 value of each key, and a log that stays short enough to be read from its start.
 
-How (Kafka: LogCleaner, LogCleanerManager): the cleaner chooses the log with the most dirty bytes
+How (Kafka: LogCleaner, LogCleanerManager): a cleaner chooses the log with the most dirty bytes
 relative to its size, cleans it (`storage.cleaning.log_cleaning`), notes up to where, and goes on to
 the next; when there is none it waits `log.cleaner.backoff.ms`. A log is dirty from the offset noted
 in `cleaner-offset-checkpoint` of its log directory. What may not be cleaned yet: the active
@@ -23,16 +23,23 @@ until the next start and logged once. A disk that fails takes its directory offl
 Duties of the owner: the directories' checkpoints are read before `start`; `log_removed` when that
 happens; `shutdown`.
 
-Gaps: one thread, whatever `log.cleaner.threads` says; batches are compressed with their codec's
-default level.
+Each log directory has a thread of its own: a disk that hangs keeps no other's logs from being
+cleaned, which threads that take any log, as Kafka's do, would not ensure, for one after the other
+would come to it. They share `log.cleaner.io.max.bytes.per.second`, and each has its part of
+`log.cleaner.dedupe.buffer.size`.
+
+Gaps: as many threads as directories, whatever `log.cleaner.threads` says; batches are compressed
+with their codec's default level.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from storage.checkpoint import CLEANER_OFFSET_CHECKPOINT
 from storage.cleaning.log_cleaning import CleanerStats, Cleaning, Pace
@@ -47,7 +54,7 @@ from wire.primitives import TopicPartition
 logger = logging.getLogger(__name__)
 
 
-THREAD_NAME = "kafka-log-cleaner-thread-0"
+THREAD_NAME = "kafka-log-cleaner-thread-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,9 @@ class LogCleaner:
         logs: Callable[[], Iterable[PartitionLog]],
         clock: Clock,
         config: CleanerConfig | None = None,
+        directories: Iterable[Path] = (),
     ) -> None:
+        """`logs` are in these directories."""
         self.config = config or CleanerConfig()
         self.uncleanable: set[TopicPartition] = set()
         """Partitions whose contents could not be cleaned; not tried again."""
@@ -105,36 +114,47 @@ class LogCleaner:
         self._pace = Pace(clock, self.config.log_cleaner_io_max_bytes_per_second, self._wait)
         self._wake = threading.Event()
         self._is_stopping = False
-        self._thread: threading.Thread | None = None
+        self._directories = tuple(directories)
+        self._threads: list[threading.Thread] = []
+        self._stats_lock = threading.Lock()
 
     # -- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin cleaning, first after one backoff; does nothing if the cleaner is not enabled."""
-        if self.config.log_cleaner_enable and self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
-            self._thread.start()
+        if not self.config.log_cleaner_enable or self._threads:
+            return
+        for number, directory in enumerate(self._directories):
+            thread = threading.Thread(
+                target=self._run, args=(directory,), name=f"{THREAD_NAME}{number}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
 
     def shutdown(self) -> None:
-        """Give up what is being cleaned and end the thread, unless its disk hangs."""
+        """Give up what is being cleaned and end the threads, but for those whose disk hangs."""
         self._is_stopping = True
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(STOP_WAIT_S)
-            if self._thread.is_alive():
-                logger.error("cleaner does not end, not waited for: its disk does not answer")
-            self._thread = None
+        deadline_s = time.monotonic() + STOP_WAIT_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+            if thread.is_alive():
+                logger.error(
+                    "cleaner does not end, not waited for: its disk does not answer name=%s",
+                    thread.name,
+                )
+        self._threads = []
 
     def reconfigure(self, config: CleanerConfig) -> None:
         """Obey another configuration from the next cleaning on, its speed at once."""
         self.config = config
         self._pace.bytes_per_second = config.log_cleaner_io_max_bytes_per_second
 
-    def _run(self) -> None:
+    def _run(self, directory: Path) -> None:
         self._wait(self.config.log_cleaner_backoff_ms / 1000)
         while not self._is_stopping:
             try:
-                has_cleaned = self.clean_filthiest()
+                has_cleaned = self.clean_filthiest(directory)
             except Exception:
                 logger.exception("cleaner failed, trying again later")
                 has_cleaned = False
@@ -150,10 +170,12 @@ class LogCleaner:
 
     # -- choice ----------------------------------------------------------------------------------
 
-    def choose(self) -> CleanableLog | None:
-        """The log that needs cleaning most; None if none is dirty enough."""
+    def choose(self, directory: Path | None = None) -> CleanableLog | None:
+        """The log that needs cleaning most, in one directory or all; None if none is dirty."""
         best: CleanableLog | None = None
         for log in self._logs():
+            if directory not in (None, log.directory.parent):
+                continue
             if not log.config.is_compacted or log.topic_partition in self.uncleanable:
                 continue
             candidate = self._examine(log)
@@ -222,9 +244,9 @@ class LogCleaner:
 
     # -- work ------------------------------------------------------------------------------------
 
-    def clean_filthiest(self) -> bool:
-        """Clean the log that needs it most; True if one was cleaned."""
-        cleanable = self.choose()
+    def clean_filthiest(self, directory: Path | None = None) -> bool:
+        """Clean the log that needs it most, in one directory or all; True if one was cleaned."""
+        cleanable = self.choose(directory)
         if cleanable is None:
             return False
         log = cleanable.log
@@ -256,7 +278,8 @@ class LogCleaner:
         log = cleanable.log
         started_ms = self._clock.now_ms()
         offsets = OffsetMap(
-            config.log_cleaner_dedupe_buffer_size, config.log_cleaner_io_buffer_load_factor
+            config.log_cleaner_dedupe_buffer_size // (len(self._directories) or 1),
+            config.log_cleaner_io_buffer_load_factor,
         )
         cleaning = Cleaning(
             log,
@@ -269,11 +292,13 @@ class LogCleaner:
         )
         end_offset = cleaning.run()
         log.environment.checkpoints.note_cleaned(log, end_offset, cleaning.truncations)
-        stats = self.last_stats = cleaning.stats
+        stats = cleaning.stats
         stats.elapsed_ms = self._clock.now_ms() - started_ms
-        self.cleanings += 1
-        self.bytes_read += stats.bytes_read
-        self.bytes_written += stats.bytes_written
+        with self._stats_lock:
+            self.last_stats = stats
+            self.cleanings += 1
+            self.bytes_read += stats.bytes_read
+            self.bytes_written += stats.bytes_written
         logger.info(
             "cleaned log partition=%s from=%s to=%s records=%s of %s bytes=%s of %s ms=%s",
             log.topic_partition,

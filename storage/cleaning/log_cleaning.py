@@ -19,6 +19,7 @@ threads that serve requests, and if `log.cleaner.io.max.bytes.per.second` asks f
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -70,7 +71,10 @@ class CleanerStats:
 
 
 class Pace:
-    """How fast the cleaner may go: polite always, throttled if asked to (Kafka: Throttler)."""
+    """How fast the cleaner may go: polite always, throttled if asked to (Kafka: Throttler).
+
+    One for all threads: where one is too far ahead, all wait.
+    """
 
     def __init__(
         self, clock: Clock, bytes_per_second: float, wait: Callable[[float], object] = time.sleep
@@ -78,17 +82,21 @@ class Pace:
         self.bytes_per_second = bytes_per_second
         self._clock = clock
         self._wait = wait
+        self._lock = threading.Lock()
         self._since_yield = 0
         self._window_start_ms = clock.now_ms()
         self._in_window = 0
 
     def spend(self, count: int) -> None:
         """Note bytes read or written; sleeps when it is time to."""
-        self._since_yield += count
-        self._in_window += count
-        if self._since_yield >= _YIELD_BYTES:
+        with self._lock:
+            self._since_yield += count
+            self._in_window += count
+            if self._since_yield < _YIELD_BYTES:
+                return
             self._since_yield = 0
-            time.sleep(_YIELD_SECONDS)
+        time.sleep(_YIELD_SECONDS)
+        with self._lock:
             self._throttle()
 
     def _throttle(self) -> None:

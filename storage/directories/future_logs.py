@@ -147,25 +147,37 @@ class FutureLogs:
             logger.info("future log of no replica here partition=%s", key)
             self.delete(key)
 
-    def promote(self, key: TopicPartition, current: PartitionLog) -> PartitionLog:
-        """The future log is the current one from now on.
+    def prepare(self, key: TopicPartition, current: PartitionLog) -> None:
+        """Have on disk what there is to say of the future log, which is about to be promoted.
 
-        The caller holds the partition's lock, so that nobody deletes it meanwhile, has copied
-        everything, and lets `LogManager.discard` take the old one away afterwards. Raises
-        KafkaError KAFKA_STORAGE_ERROR with nothing changed if the future log cannot get its name.
+        Before its name: a start in between drops what is noted of no log there, but would bring
+        deleted records back if nothing were noted of this one. Waits for the disk, and so is called
+        with no lock held. Raises KafkaError KAFKA_STORAGE_ERROR.
+        """
+        future = self._logs[key]
+        future.take_over(current)
+        try:
+            self._manager.note(future)
+        except OSError as error:
+            raise future.environment.storage_error(error, f"checkpoints of {key}") from error
+
+    def promote(self, key: TopicPartition, current: PartitionLog) -> PartitionLog:
+        """The future log is the current one from now on, and its name is on disk with its `flush`.
+
+        The caller holds the partition's lock, so that nobody deletes it meanwhile, has called
+        `prepare`, has copied everything, and lets `LogManager.discard` take the old one away after
+        that flush: with both names lost nothing would be found. Raises KafkaError
+        KAFKA_STORAGE_ERROR with nothing changed if the future log cannot get its name.
         """
         manager = self._manager
         future = self._logs[key]
         path = future.directory.with_name(partition_dir_name(key))
         assert path.parent != current.directory.parent, "a replica moves to another directory"
         with current.lock, future.lock:
+            assert future.log_end_offset == current.log_end_offset, "the copy is not complete"
             future.take_over(current)
             try:
-                # Before the name: a start in between drops what is noted of no log there, but would
-                # bring deleted records back if nothing were noted of this one.
-                manager.note(future)
                 files.replace(future.directory, path)
-                files.sync_directory(path.parent)
             except OSError as error:
                 raise future.environment.storage_error(error, f"renaming to {path}") from error
             future.change_directory(path)

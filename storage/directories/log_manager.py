@@ -8,7 +8,7 @@ last, only where every log was loaded and closed without an error.
 
 In the background, on the worker of each directory: retention, flushes by age and after a roll,
 checkpoints (recovery points and log starts every minute, high watermarks every five seconds),
-unlinks, forgetting idle producers. Compaction has a thread of its own (`storage.cleaning.cleaner`).
+unlinks, forgetting idle producers. Compaction has another one there (`storage.cleaning.cleaner`).
 
 A directory whose disk fails goes offline for good and alone; the others go on (B-7), also while it
 hangs: its failure is reported by a thread that waits for no disk. A full disk is no failure:
@@ -27,7 +27,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -45,6 +44,7 @@ from storage.config import (
     Scheduler,
 )
 from storage.directories.copies import Copies
+from storage.directories.each_dir import run_for_each
 from storage.directories.flusher import FlushCallback
 from storage.directories.future_logs import FutureLogs
 from storage.directories.log_dir import LogDir, remove_tree
@@ -111,7 +111,7 @@ class LogManager:
         self.creation_lock = threading.Lock()
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._tasks: list[ScheduledTask] = []
-        self.cleaner = LogCleaner(self.all_logs, clock, cleaner_config)
+        self.cleaner = LogCleaner(self.all_logs, clock, cleaner_config, dirs)
         self.future_logs = FutureLogs(self)
         self.copies = Copies()
         self._dirs = {path: self._make_dir(path, uuid) for path, uuid in dirs.items()}
@@ -516,11 +516,11 @@ class LogManager:
             task.cancel()
         self._tasks.clear()
         self.cleaner.shutdown()
-        stops = [_Stop(log_dir.path, partial(self._stop_dir, log_dir, broker_epoch))
-                 for log_dir in self._dirs.values()]  # fmt: skip
-        deadline_s = time.monotonic() + patience_s
-        for stop in stops:
-            stop.wait(max(0.0, deadline_s - time.monotonic()))
+        run_for_each(
+            "stop",
+            {path: partial(self._stop_dir, self._dirs[path], broker_epoch) for path in self._dirs},
+            patience_s,
+        )
         with self._lock:
             self._logs.clear()
 
@@ -537,31 +537,6 @@ class LogManager:
         is_clean &= _for_all(logs, "closing", PartitionLog.close)
         if is_clean and log_dir.is_online and not log_dir.failed_partitions:
             log_dir.write_clean_marker(broker_epoch)
-
-
-class _Stop:
-    """What stops a directory, on a thread of its own, since its disk may hang."""
-
-    def __init__(self, path: Path, job: Callable[[], None]) -> None:
-        self._path = path
-        self._job = job
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"stop-{path.name}", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._job()
-        except BaseException as error:
-            self._error = error
-
-    def wait(self, patience_s: float) -> None:
-        """Raises what the job did."""
-        self._thread.join(patience_s)
-        if self._thread.is_alive():
-            logger.error("disk does not answer, its logs stay open log_dir=%s", self._path)
-        elif self._error is not None:
-            raise self._error
 
 
 def _for_all(

@@ -123,7 +123,8 @@ class LeaderEpochCache:
 
     def copy_from(self, other: LeaderEpochCache) -> None:
         """Have exactly `other`'s epochs, those without a record included (KAFKA-15608)."""
-        self._replace(other.entries)
+        if self._entries != other.entries:
+            self._replace(other.entries)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(epoch, end offset, exclusive) for a replica or consumer that last saw `epoch` (E-4).

@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 class LogSync:
     """The unsynced part of one log. `note_*` are called under the log's lock."""
 
-    __slots__ = ("_flush_lock", "_is_directory_dirty", "_sealed", "last_flush_ms")
+    __slots__ = ("_flush_lock", "_is_directory_dirty", "_is_renamed", "_sealed", "last_flush_ms")
 
     def __init__(self, now_ms: int) -> None:
         self.last_flush_ms = now_ms
         self._flush_lock = threading.Lock()
         self._sealed: list[LogSegment] = []
         self._is_directory_dirty = True
+        self._is_renamed = False
 
     def note_sealed(self, segments: Iterable[LogSegment]) -> None:
         """These segments are complete and not synced, or not with their indexes."""
@@ -43,6 +44,10 @@ class LogSync:
     def note_directory_changed(self) -> None:
         """Files were created."""
         self._is_directory_dirty = True
+
+    def note_renamed(self) -> None:
+        """The directory has another name."""
+        self._is_renamed = True
 
     def flush(self, log: PartitionLog) -> None:
         """Sync up to the log's end as of now, then raise `flushed_offset`.
@@ -60,6 +65,7 @@ class LogSync:
                 started_ms = log.environment.clock.now_ms()
                 sealed, self._sealed = self._sealed, []
                 is_dirty, self._is_directory_dirty = self._is_directory_dirty, False
+                is_renamed, self._is_renamed = self._is_renamed, False
                 unflushed: Iterable[LogSegment] = ()
                 if end_offset > log.flushed_offset:
                     unflushed = log.segments.from_floor(log.flushed_offset)
@@ -67,12 +73,15 @@ class LogSync:
                 # Below the recovery point no batch is read again to find its epoch (E-3).
                 log.leader_epochs.sync()
                 _sync(log, sealed, unflushed, is_dirty)
+                if is_renamed:
+                    files.sync_directory(log.directory.parent)
             except OSError as error:
                 if isinstance(error, FileNotFoundError) and _is_gone(log):
                     return  # renamed or deleted as a whole meanwhile
                 with log.lock:
                     self._sealed += sealed
                     self._is_directory_dirty |= is_dirty
+                    self._is_renamed |= is_renamed
                 error.is_final = not files.is_out_of_descriptors(error)  # type: ignore[attr-defined]
                 raise
             with log.lock:

@@ -209,6 +209,7 @@ class PartitionLog(LogReader):
         Budget: 8 us for a small record without an index entry, 12 us if idempotent
         (benchmarks/log.py).
         """
+        assert leader_epoch >= 0, f"{self.topic_partition} has no leader of epoch {leader_epoch}"
         batch = prepare_batch(records, self.config, wall_ms, source)
         if leader_epoch > self.leader_epochs.settled_epoch:
             # On disk before the first append of the epoch, and without the lock.
@@ -418,25 +419,28 @@ class PartitionLog(LogReader):
             return self.producer_state.active_producers()
 
     def change_directory(self, directory: Path) -> None:
-        """Note that the log's directory was renamed; what is open stays open."""
+        """Note that the log's directory was renamed, which the next `flush` has on disk; what is
+        open stays open."""
         with self.lock:
             self.directory = directory
+            self.sync.note_renamed()
             self.producer_state.directory = directory
             self.leader_epochs.path = directory / self.leader_epochs.path.name
             for segment in self.segments:
                 segment.change_directory(directory)
 
     def take_over(self, current: PartitionLog) -> None:
-        """This log, a copy of all of `current`'s batches, is about to serve in its place.
+        """This log, a copy of `current`'s batches, is to serve in its place.
 
-        What does not follow from the batches is copied: config, high watermark, log start, and the
-        leader epochs. Raises KafkaError.
+        What does not follow from the batches is copied: config, high watermark, log start, as far
+        as this log reaches, and the leader epochs, on disk on return. Raises KafkaError.
         """
-        assert self.log_end_offset == current.log_end_offset, "the copy is not complete"
         self.update_config(current.config)
-        self.update_high_watermark(current.high_watermark)
-        if current.log_start_offset > self.log_start_offset:
-            self._raise_log_start(current.log_start_offset)
+        self.update_high_watermark(min(current.high_watermark, self.log_end_offset))
+        with self.lock:
+            log_start_offset = min(current.log_start_offset, self.high_watermark)
+            if log_start_offset > self.log_start_offset:
+                self._raise_log_start(log_start_offset)
         self.leader_epochs.copy_from(current.leader_epochs)
         self._sync_epochs()
 
@@ -532,6 +536,7 @@ class PartitionLog(LogReader):
         KafkaError KAFKA_STORAGE_ERROR: the log is as it was, or it is cut and takes no append
         before its files are (`storage.log.truncation`).
         """
+        assert offset >= 0, f"{self.topic_partition} cannot end at {offset}"
         with self.lock:
             self._check_online()
             is_shorter = offset < self.view.end_offset
@@ -545,6 +550,7 @@ class PartitionLog(LogReader):
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Throw all records away and begin anew at `offset` (a follower left behind, E-10); errors
         as in `truncate_to`."""
+        assert offset >= 0, f"{self.topic_partition} cannot start at {offset}"
         with self.lock:
             self._check_online()
             self._cut(self.with_valid_indexes(lambda: plan_new_start(self, offset)))

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from storage import files
 from storage.log.partition_log import PartitionLog
-from storage.segments.segment import DELETED_SUFFIX, SWAP_SUFFIX, LogSegment
+from storage.segments.segment import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, LogSegment
 
 
 class CleaningAborted(Exception):
@@ -39,6 +39,8 @@ def replace_segments(
     CleaningAborted with `new` as it was, and OSError, after which only a restart knows which files
     are there: it is final for the directory.
     """
+    assert new.suffix == CLEANED_SUFFIX, f"{new} is not a cleaned segment"
+    assert old[0].base_offset == new.base_offset, f"{new} begins elsewhere than {old[0]}"
     files.sync_directory(log.directory)
     with log.lock:
         _check_unchanged(log, old, truncations)

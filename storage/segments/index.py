@@ -12,6 +12,9 @@ and `close`: after a crash everything above the recovery point is scanned anyway
 point moves only after `flush`. The file is created by the first write. Kafka preallocates 10 MiB
 for the active segment; we do not, and drop the zeros of a file that Kafka left untrimmed.
 
+That the file is closed before it is synced may lose the news of a failed write (S-4): an entry that
+is not what was written names no such batch, and the index is made anew.
+
 Byte layout, big-endian (Kafka: OffsetIndex, TimeIndex):
 
     .index      8 bytes: int32 offset - base, int32 position. The offset is the last one of the

@@ -151,8 +151,17 @@ class LogSegment(LogFile):
                 logger.warning("setting leftover file aside path=%s", path)
                 files.replace(path, path.with_name(path.name + DELETED_SUFFIX))
 
+    def release_descriptor(self) -> None:
+        """As for the log file: the transaction index's too is let go synced."""
+        super().release_descriptor()
+        try:
+            self.txn_index.let_go()
+        except OSError as error:
+            error.is_final = True  # type: ignore[attr-defined]
+            self._sync_failure = error
+
     def release_files(self) -> None:
-        """Let go of the descriptor and the indexes' memory (the cache's wish)."""
+        """Let go of the descriptors and the indexes' memory (the cache's wish)."""
         super().release_files()
         self._close_indexes()
 

@@ -5,6 +5,10 @@ It is rebuilt only together with the producer state, and exists only where there
 Byte layout, big-endian (Kafka: AbortedTxn), 34 bytes each: int16 version 0, int64 producer_id,
 first_offset, last_offset (of the abort marker), last_stable_offset (after it).
 
+A file that was written stays open until it is synced: a write that fails on its way from the page
+cache to the disk is told to who has the file open then (S-4), and no batch tells that an aborted
+transaction is missing here.
+
 Duties of the caller: appends and truncations come from one thread at a time (the log's lock);
 lookups and `flush` may come from any thread at the same time. OSError from any method is the
 disk's.
@@ -19,6 +23,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from storage import files
+from storage.open_files import FileHandle
 from storage.segments.index import CorruptIndexError
 
 _ABORTED_TXN = Struct(">hqqqq")
@@ -40,12 +45,13 @@ class TransactionIndex:
     stable offset moves only then).
     """
 
-    __slots__ = ("_aborted", "_lock", "path", "start_offset")
+    __slots__ = ("_aborted", "_lock", "_unsynced", "path", "start_offset")
 
     def __init__(self, path: Path, start_offset: int) -> None:
         self.path = path
         self.start_offset = start_offset
         self._aborted: list[AbortedTxn] | None = None
+        self._unsynced: FileHandle | None = None
         # A file that is being renamed is not one that does not exist.
         self._lock = Lock()
 
@@ -108,16 +114,25 @@ class TransactionIndex:
 
     def flush(self) -> None:
         """fsync, if there is a file."""
+        if self._unsynced is not None:
+            self.let_go()
+            return
         with suppress(FileNotFoundError):
             files.sync_file(self.path)
 
+    def let_go(self) -> None:
+        """Close the file, synced, if it is open."""
+        handle, self._unsynced = self._unsynced, None  # who writes from now on notes it again
+        if handle is not None:
+            files.fsync(handle.fd)
+
     def close(self) -> None:
-        """Free the memory; the next use reads the file again."""
-        self._aborted = None
+        """Free the memory, and the file, synced or not; the next use reads it again."""
+        self._aborted, self._unsynced = None, None
 
     def delete(self) -> None:
         """Remove the file, if there is one."""
-        self._aborted = []
+        self._aborted, self._unsynced = [], None
         with suppress(FileNotFoundError):
             files.unlink(self.path)
 
@@ -145,10 +160,10 @@ class TransactionIndex:
     def _write(self, aborted: list[AbortedTxn], added: list[AbortedTxn], keep: int) -> None:
         end = keep * _ABORTED_TXN.size
         data = b"".join(_ABORTED_TXN.pack(0, *txn) for txn in added)
-        fd = files.open_or_relieve(self.path, files.CREATE)
+        handle = self._unsynced or FileHandle.open(self.path, files.CREATE)
         try:
-            files.ftruncate(fd, end)
+            files.ftruncate(handle.fd, end)
             if data:
-                files.write_fully(fd, [data], len(data), end)
+                files.write_fully(handle.fd, [data], len(data), end)
         finally:
-            files.close(fd)
+            self._unsynced = handle

@@ -92,6 +92,7 @@ def stall_while_noting(node: SimNode, checkpoints: DirCheckpoints) -> None:
 
     def note(kind: str, logs: Iterable[L], offset_of: Callable[[L], int | None]) -> None:
         real(kind, looked_at(logs), offset_of)
+        node.cluster.check.compare_noted(node)
 
     checkpoints.note = note  # type: ignore[method-assign, assignment]
 

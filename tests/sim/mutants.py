@@ -11,6 +11,17 @@ how many seeds it may take. Nothing in the product knows of them.
 
 Not here: "replies out of order" (no sockets in the simulator; tests/server has it). Three need an
 order of events that chance hardly ever finds; `tests.sim.stories` tells those.
+
+Of the rows L and N of the foundation's defects these have none, and why:
+
+    L3, L4 (a checkpoint that fails)   a truncation that meets a full disk or a lack of descriptors
+                                       and then an append before its second attempt: too rare by
+                                       chance, and no story tells it yet
+    L5, L7                             no transactions here; a live dict needs two threads at once
+    N2, N3, N8                         sockets, memory and processor time: nothing here takes any
+    N6 but for deletions               which thread does what is the node's own composition, and the
+                                       simulator has another
+    N7 (`Purgatory.shutdown`), N9      nobody waits for a process that ends; what only grows
 """
 
 from __future__ import annotations
@@ -37,9 +48,13 @@ from replication.raft.log import RaftLog
 from replication.replicas import replica_reads
 from server.coordinator.held import HeldAnswers
 from server.coordinator.shard import Shard
+from storage import dir_checkpoints
+from storage.checkpoint import HIGH_WATERMARK_CHECKPOINT
 from storage.cleaning.offset_map import OffsetMap
 from storage.dir_checkpoints import DirCheckpoints
 from storage.log import follower_append, log_sync, partition_log
+from storage.log.partition_log import PartitionLog
+from storage.recovery import _Recovery
 from tests.sim.cluster import Options
 from tests.sim.run import SCENARIOS, simulate
 from tests.sim.world import InvariantBroken
@@ -301,6 +316,46 @@ def _checkpoints_outlive_logs() -> AbstractContextManager[Any]:
     return patch.object(DirCheckpoints, "forget", lambda self, key: None)
 
 
+def _watermarks_outlive_logs() -> AbstractContextManager[Any]:
+    real = DirCheckpoints.forget
+
+    def forget(self: DirCheckpoints, key: Any) -> None:
+        noted = self.get(HIGH_WATERMARK_CHECKPOINT, key)
+        real(self, key)
+        if noted is not None:
+            offsets = {**self._offsets[HIGH_WATERMARK_CHECKPOINT], key: noted}
+            self._offsets[HIGH_WATERMARK_CHECKPOINT] = offsets
+
+    return patch.object(DirCheckpoints, "forget", forget)
+
+
+def _note_what_was_before_a_cut() -> AbstractContextManager[Any]:
+    return patch.object(dir_checkpoints, "_is_as_it_was", lambda *given: True)
+
+
+def _flush_what_recovery_dropped() -> AbstractContextManager[Any]:
+    real = _Recovery._drop
+
+    def drop(self: Any, segments: Any, reason: str) -> None:
+        segments = list(segments)
+        real(self, segments, reason)
+        for segment in segments:
+            segment.is_deleted = False
+        self._rebuilt += segments
+
+    return patch.object(_Recovery, "_drop", drop)
+
+
+def _flush_what_is_deleted() -> AbstractContextManager[Any]:
+    real = PartitionLog.close
+
+    def close(self: PartitionLog, *given: Any, **named: Any) -> None:
+        self.flush()
+        real(self, *given, **named)
+
+    return patch.object(PartitionLog, "close", close)
+
+
 def _clean_the_newest() -> AbstractContextManager[Any]:
     real = OffsetMap.put
 
@@ -340,6 +395,8 @@ _HASTY = {
     "brokers": 3,
 }
 
+_NOTING = {"config": {"log.flush.offset.checkpoint.interval.ms": "150"}}
+
 MUTANTS = (
     Mutant("truncate follower to HW", _truncate_to_high_watermark, "crashes", 40, {}),
     Mutant("ack before HW covers the batch", _ack_early, "crashes", 5, {}),
@@ -377,6 +434,12 @@ MUTANTS = (
     Mutant("a follower serves consumers to its log's end", _followers_serve_to_their_end, "network",
            60, {}),
     Mutant("a log's checkpoints outlive it", _checkpoints_outlive_logs, "deletions", 20, {}),
+    Mutant("a high watermark outlives its log", _watermarks_outlive_logs, "deletions", 20, {}),
+    Mutant("what was before a truncation is noted after it", _note_what_was_before_a_cut, "synced",
+           40, {"stalled_note": 0.8, "cut_every_ms": 1_500, **_NOTING}),
+    Mutant("recovery wants segments synced that it deleted", _flush_what_recovery_dropped, "torn",
+           40, {"segment_bytes": 700, "config": {"log.flush.interval.messages": "3"}}),
+    Mutant("a deleted log is flushed first", _flush_what_is_deleted, "topics", 5, {}),
     Mutant("the cleaner takes the newest of a key", _clean_the_newest, "compaction", 5, {}),
     Mutant("the cleaner keeps what is superseded", _keep_what_is_superseded, "compaction", 5, {}),
     Mutant("followers refuse a batch around the leader's start", _refuse_the_batch_around_the_start,

@@ -21,6 +21,8 @@ QUICK = {
     "a deleted topic answers a fetch of quiet ones": "NothingHurries",
     "a coordinator's shard resets on any fault": "NobodyElsePays",
     "a log's checkpoints outlive it": "StartsWhereAskedFor",
+    "a high watermark outlives its log": "NotedIsTrue",
+    "a deleted log is flushed first": "WorkersSyncRecords",
     "the cleaner takes the newest of a key": "NewestStays",
     "the cleaner keeps what is superseded": "CleanedOnce",
 }

@@ -121,10 +121,11 @@ class Alarms(logging.Handler):
         if self._is_told:
             level = "" if record.levelno < logging.WARNING else record.levelname + " "
             self._world.tell(f"   {self._world.node} {level}{record.getMessage()}")
-        if record.exc_info and isinstance(record.exc_info[1], InvariantBroken):
-            self.raised.append(str(record.exc_info[1]))
-        elif record.exc_info and not isinstance(record.exc_info[1], OSError):
-            text = logging.Formatter().formatException(record.exc_info)
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, InvariantBroken):
+            self.raised.append(str(error))
+        elif error is not None and not isinstance(error.__cause__ or error, OSError):
+            text = logging.Formatter().formatException(record.exc_info or (None, None, None))
             self.raised.append(f"NoUnexpectedError: {record.getMessage()}\n{text}")
         elif (
             "truncating below the high watermark" in record.msg

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -716,6 +717,64 @@ def test_an_old_disk_that_hangs_does_not_hold_up_a_replica_that_has_left_it(
     mover.join(30)
     node.scheduler.run()
     assert node.dirs() == ["b/orders-0"]
+
+
+@pytest.mark.parametrize("has_name", [False, True])
+def test_a_new_disk_that_hangs_in_a_sync_does_not_hold_up_the_replica(
+    node: Node, monkeypatch: pytest.MonkeyPatch, has_name: bool
+) -> None:
+    """What there was to write down was synced, and so was the name, under the partition's lock:
+    appends waited, and with them who else was served by their thread."""
+    has_hung, answers, done = (threading.Event() for _ in range(3))
+    real = files.fsync_directory
+
+    def hanging(fd: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if path == node.b and (node.b / "orders-0").exists() is has_name:
+            has_hung.set()
+            answers.wait(30)
+        real(fd)
+
+    node.append("a")
+    node.move(node.b)
+    node.scheduler.run(3)
+    node.controller_knows()
+    monkeypatch.setattr(files, "fsync_directory", hanging)
+    mover = threading.Thread(target=node.scheduler.run, daemon=True)
+    mover.start()
+    assert has_hung.wait(30)
+    threading.Thread(target=lambda: (node.append("b"), done.set()), daemon=True).start()
+    assert done.wait(30)
+    assert node.read() == ["a", "b"]
+    answers.set()
+    mover.join(30)
+    node.finish_move()
+    assert node.dirs() == ["b/orders-0"]
+    assert node.read() == ["a", "b"]
+
+
+def test_the_old_log_stays_until_the_new_ones_name_is_on_disk(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush that somebody waits for has it there, too."""
+    node.append("a")
+    node.move(node.b)
+    node.scheduler.run(3)
+    node.controller_knows()
+    steps: list[str] = []
+    for name in ("replace", "fsync_directory"):
+        real = getattr(files, name)
+
+        def noting(*of: Any, real: Any = real) -> None:
+            real(*of)
+            path = of[0] if len(of) == 2 else Path(os.readlink(f"/proc/self/fd/{of[0]}"))
+            steps.append(str(path.relative_to(node.a.parent)))
+
+        monkeypatch.setattr(files, name, noting)
+    node.scheduler.run(1)
+    named = next(at for at, step in enumerate(steps) if step.endswith("-future"))
+    left = steps.index("a/orders-0")
+    assert "b" in steps[named:left]
 
 
 def test_a_move_that_is_asked_back_just_as_it_ended_goes_back(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from storage import files
 from storage.checkpoint import CLEANER_OFFSET_CHECKPOINT
 from storage.cleaning.cleaner import THREAD_NAME, CleanerConfig
 from storage.config import LogConfig
+from storage.dir_checkpoints import DirCheckpoints
 from storage.directories.log_manager import LogManager
 from storage.log.partition_log import PartitionLog
 from tests.storage.cleaning.cleaner_support import compacted, records, table
@@ -129,7 +133,7 @@ def test_a_cleaned_log_is_opened_again_with_what_was_clean(
 
 
 def cleaner_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
+    return [thread for thread in threading.enumerate() if thread.name.startswith(THREAD_NAME)]
 
 
 def test_the_thread_cleans_by_itself_and_ends_with_the_manager(
@@ -139,8 +143,8 @@ def test_the_thread_cleans_by_itself_and_ends_with_the_manager(
     cleaned = threading.Event()
     real = node.manager.cleaner.clean_filthiest
 
-    def clean_filthiest() -> bool:
-        if not real():
+    def clean_filthiest(directory: Path) -> bool:
+        if not real(directory):
             return False
         cleaned.set()
         return True
@@ -155,6 +159,37 @@ def test_the_thread_cleans_by_itself_and_ends_with_the_manager(
     assert cleaner_threads() == []
 
 
+def test_a_disk_that_hangs_keeps_no_other_from_being_cleaned(
+    tmp_path: Path, start: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = start(
+        tmp_path / "bad", tmp_path / "good", cleaner=CleanerConfig(log_cleaner_backoff_ms=1)
+    )
+    for name in ("bad", "good"):
+        fill(node.log(TopicPartition(f"in-{name}", 0), tmp_path / name), b"1", b"2")
+    has_hung, answers, cleaned = (threading.Event() for _ in range(3))
+    sync, note_cleaned = files.fsync, DirCheckpoints.note_cleaned
+
+    def hanging(fd: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}").startswith(str(tmp_path / "bad")):
+            has_hung.set()
+            answers.wait(60)
+        sync(fd)
+
+    def noting(self: DirCheckpoints, *what: Any) -> None:
+        note_cleaned(self, *what)
+        cleaned.set()
+
+    monkeypatch.setattr(files, "fsync", hanging)
+    monkeypatch.setattr(DirCheckpoints, "note_cleaned", noting)
+    node.manager.start_background()
+    assert has_hung.wait(60)
+    assert cleaned.wait(60)
+    assert checkpoint(tmp_path / "good") == "0\n1\nin-good 0 2\n"
+    assert not answers.is_set()
+    answers.set()
+
+
 def test_an_error_does_not_end_the_thread(
     tmp_path: Path, start: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +197,7 @@ def test_an_error_does_not_end_the_thread(
     again = threading.Event()
     calls = 0
 
-    def fail() -> bool:
+    def fail(directory: Path) -> bool:
         nonlocal calls
         calls += 1
         if calls > 2:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from storage.config import LogConfig
 from storage.log.append_source import FROM_COORDINATOR
 from storage.log.partition_log import PartitionLog
+from storage.log.segment_swap import replace_segments
 from storage.open_files import FileSlice
 from tests.storage.log_support import (
     WALL_MS,
@@ -590,3 +592,24 @@ def test_a_log_needs_to_be_flushed_after_as_many_records_as_configured(tmp_path:
     log.flush()
     assert log.flushed_offset == 3
     assert not append(log, "d").must_flush
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda log: log.truncate_to(-1),
+        lambda log: log.truncate_fully_and_start_at(-1),
+        lambda log: append(log, "b", epoch=-1),
+        lambda log: replace_segments(log, log.active_segment, log.segments.items, log.truncations),
+    ],
+)
+def test_what_a_caller_may_not_ask_for_changes_nothing(
+    tmp_path: Path, act: Callable[[PartitionLog], object]
+) -> None:
+    log = make_log(tmp_path)
+    append(log, "a")
+    before = log.view
+    with pytest.raises(AssertionError):
+        act(log)
+    assert log.view == before
+    assert values(read_from(log)) == [b"a"]

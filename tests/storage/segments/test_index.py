@@ -8,11 +8,14 @@ import random
 import struct
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from storage import files
+from storage.open_files import OpenFileCache
 from storage.segments.index import CorruptIndexError, OffsetIndex, TimeIndex
+from storage.segments.segment import LogSegment
 from storage.segments.transaction_index import AbortedTxn, TransactionIndex
 
 BASE = 1000
@@ -486,3 +489,51 @@ def test_a_failed_append_leaves_the_index_as_it_was(
     aborted.delete()
     aborted.rename(aborted.path.with_suffix(".x"))
     assert aborted.aborted == []
+
+
+@pytest.fixture
+def told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk refuses what is written, later, and tells who has had the file open since."""
+    written: set[int] = set()
+    write, close = files.write_fully, files.close
+
+    def write_fully(fd: int, *rest: Any) -> None:
+        write(fd, *rest)
+        written.add(fd)
+
+    def closing(fd: int) -> None:
+        written.discard(fd)
+        close(fd)
+
+    def fsync(fd: int) -> None:
+        if fd in written:
+            raise OSError(errno.EIO, "the pages written before are lost")
+
+    monkeypatch.setattr(files, "write_fully", write_fully)
+    monkeypatch.setattr(files, "close", closing)
+    monkeypatch.setattr(files, "fsync", fsync)
+
+
+def test_a_write_of_an_aborted_transaction_that_failed_later_is_told(
+    tmp_path: Path, told_once: None
+) -> None:
+    """The file was closed after each write, and with it went the news; consumers would read what
+    was aborted, for no batch contradicts an index without an entry."""
+    index = TransactionIndex(tmp_path / "00000000000000001000.txnindex", BASE)
+    index.append(AbortedTxn(1, BASE, BASE + 5, BASE + 6))
+    with pytest.raises(OSError, match="lost"):
+        index.flush()
+
+
+def test_a_segment_lets_go_of_its_transaction_index_only_synced(
+    tmp_path: Path, told_once: None
+) -> None:
+    segment = LogSegment(
+        tmp_path, BASE, index_interval_bytes=4096, index_size_max=1 << 20, created_ms=0,
+        open_files=OpenFileCache(4),
+    )  # fmt: skip
+    segment.create()
+    segment.txn_index.append(AbortedTxn(1, BASE, BASE + 5, BASE + 6))
+    segment.release_files()
+    with pytest.raises(OSError, match="lost"):
+        segment.handle()
