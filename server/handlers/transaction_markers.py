@@ -7,6 +7,7 @@ coordinator, which writes it in the order of what it writes itself (TX-46).
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +16,8 @@ from replication.partition.requests import ACKS_ALL, AppendRequest, AppendResult
 from replication.replicas.replica_manager import FROM_COORDINATOR
 from server.coordinator.gather import Gather
 from server.coordinator.transaction_markers import TxnMarker
+from server.network.request_channel import INLINE_ELEMENTS
+from server.peers.peer_client import PeerError
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from wire.primitives import TopicPartition
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
     _Codes = list[tuple[int, tuple[str, int], int]]
     """Producer id, partition, error code."""
+
+logger = logging.getLogger(__name__)
 
 _NOT_READY = frozenset(
     (
@@ -83,6 +88,30 @@ def write_markers(
     gather = Gather(len(writes), answer)
     for i, write in enumerate(writes):
         write(partial(gather.put, i))
+
+
+def write_own_markers(
+    broker: MarkersBroker,
+    run_on_handler: Callable[[Callable[[], None]], None],
+    request: WriteTxnMarkersRequest,
+    on_complete: Callable[[WriteTxnMarkersResponse | PeerError], None],
+) -> None:
+    """`write_markers` for the coordinator of this node, which may ask on a network thread: as many
+    as such a thread should not write are left to a handler thread.
+    """
+
+    def write() -> None:
+        try:
+            write_markers(broker, request, on_complete)
+        except Exception as error:
+            logger.exception("own markers could not be written")
+            on_complete(PeerError(str(error)))
+
+    count = sum(len(topic.partition_indexes) for entry in request.markers for topic in entry.topics)
+    if count > INLINE_ELEMENTS:
+        run_on_handler(write)
+    else:
+        write()
 
 
 def _append(

@@ -25,7 +25,7 @@ from server.coordinator.runtime import Surroundings
 from server.coordinator.transactions.coordinator import TransactionCoordinator
 from server.handlers import BROKER_APIS
 from server.handlers.fetch_session import FetchSessionCache
-from server.handlers.transaction_markers import write_markers
+from server.handlers.transaction_markers import write_own_markers
 from server.network.listeners import own_host_name
 from server.network.socket_server import SocketServer
 from server.node import config_check, settings
@@ -217,7 +217,10 @@ class BrokerServer(NodePart):
             self.listeners.inter_broker_name,
             self._transaction_peers(),
         )
-        self.broker_requests.serve_own(WriteTxnMarkersRequest, partial(write_markers, self))
+        on_handler = self.socket_server.request_channel.resume
+        self.broker_requests.serve_own(
+            WriteTxnMarkersRequest, partial(write_own_markers, self, on_handler)
+        )
         request_timeout_ms = self.config.get_int("request.timeout.ms")
         self.transaction_markers = TransactionMarkerChannel(
             self.broker_requests, lambda: self.metadata, self.timer, request_timeout_ms
@@ -239,7 +242,7 @@ class BrokerServer(NodePart):
             self.timer,
             self.clock.now_ms,
             is_enabled=lambda: self.log_manager.producers.requires_verification,
-            resume=self.socket_server.request_channel.resume,
+            resume=on_handler,
             config=settings.verification(self.config),
         )
 

@@ -9,6 +9,8 @@ import pytest
 
 from replication.partition.requests import AppendResult
 from server.coordinator.transaction_markers import TxnMarker
+from server.handlers.transaction_markers import write_own_markers
+from server.peers.peer_client import PeerError
 from tests.server.handler_support import Asked, FakeBroker, image_of, topic_image
 from wire.control_records import ControlRecordType, parse_end_txn_marker
 from wire.errors import ErrorCode, KafkaError
@@ -142,6 +144,31 @@ def test_the_answer_waits_for_everything(asked, broker):
     assert codes(asked.received(request, 2)) == {
         (7, "t", 0): 0, (7, OFFSETS, 4): 0, (8, "t", 1): 0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [256, 257])
+def test_the_own_coordinators_markers_are_written_here_unless_they_are_many(broker, count):
+    jobs, answers = [], []
+    request = WriteTxnMarkersRequest(markers=[marker(t=range(count - 6)), marker(8, t=range(6))])
+    write_own_markers(broker, jobs.append, request, answers.append)
+    assert len(answers) == (count == 256)
+    for job in jobs:
+        job()
+    (answer,) = answers
+    assert len(codes(answer)) == count
+
+
+@pytest.mark.parametrize("count", [1, 1_000])
+def test_a_fault_while_writing_own_markers_is_an_answer_too(broker, count):
+    """Or nothing would be sent to this node any more."""
+    jobs, answers = [], []
+    broker.replica_manager.append_records = None
+    request = WriteTxnMarkersRequest(markers=[marker(t=range(count))])
+    write_own_markers(broker, jobs.append, request, answers.append)
+    for job in jobs:
+        job()
+    (answer,) = answers
+    assert isinstance(answer, PeerError)
 
 
 def test_a_partition_that_is_named_twice_gets_one_marker(asked, broker):
