@@ -330,7 +330,13 @@ class TransactionMarkerChannel:
             if transaction.missing or not self._is_current(transaction):
                 return
             del self._transactions[transaction.markers.producer_id]
-        transaction.on_done()
+        try:
+            transaction.on_done()
+        except Exception:  # what else was answered is not to suffer from it
+            logger.exception(
+                "completing a transaction failed transactional.id=%s",
+                transaction.markers.transactional_id,
+            )
 
     def _give_up(self, transaction: _Transaction, codes: Mapping[TopicPartition, int]) -> None:
         with self._lock:

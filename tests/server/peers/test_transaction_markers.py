@@ -439,6 +439,24 @@ def test_a_request_that_cannot_even_be_sent_is_tried_again() -> None:
     assert cluster.done == ["tx-7-5"]
 
 
+def test_a_fault_of_whoever_is_told_costs_no_other_transaction() -> None:
+    cluster = Cluster({0: 2})
+    cluster.send(1, 0)
+
+    def broken() -> None:
+        raise RuntimeError("played by the test")
+
+    partitions = frozenset({TopicPartition("t", 0)})
+    cluster.channel.send(TxnMarkers("broken", 0, 5, 7, 3, True, 2, partitions), broken)
+    cluster.send(8, 0)
+    cluster.network.take(2).answer()
+    cluster.network.take(2).answer()
+    assert cluster.done == ["tx-1-5", "tx-8-5"]
+    cluster.send(9, 0)
+    cluster.network.take(2).answer()
+    assert cluster.done == ["tx-1-5", "tx-8-5", "tx-9-5"]
+
+
 def test_answers_that_come_at_once_pile_up_no_frames() -> None:
     """On a node alone every marker is answered inside `send`, and done begins the next."""
     cluster = Cluster({0: 1})

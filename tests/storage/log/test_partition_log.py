@@ -193,6 +193,24 @@ def end_transaction(log: PartitionLog, producer_id: int, kind: ControlRecordType
     log.append_as_leader(marker, 0, WALL_MS, FROM_COORDINATOR)
 
 
+def test_a_marker_is_checked_by_the_version_of_its_transaction(tmp_path: Path) -> None:
+    """TX-60: one of version 2 has an epoch above its records', so a late one ends nothing."""
+    log = make_log(tmp_path)
+    log.append_as_leader(transactional("a", 1, 0), 0, WALL_MS)
+    commit = EndTxnMarker(ControlRecordType.COMMIT, 0)
+    late = end_txn_marker_batch(commit, producer_id=1, producer_epoch=0, timestamp=WALL_MS)
+    strict = FROM_COORDINATOR._replace(transaction_version=2)
+    with pytest.raises(KafkaError) as refused:
+        log.append_as_leader(late, 0, WALL_MS, strict)
+    assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert log.log_end_offset == 1
+    own = end_txn_marker_batch(commit, producer_id=1, producer_epoch=1, timestamp=WALL_MS)
+    for again in range(2):
+        assert log.append_as_leader(own, 0, WALL_MS, strict).first_offset == 1 + again
+    log.update_high_watermark(log.log_end_offset)
+    assert log.last_stable_offset == 3
+
+
 def test_the_last_stable_offset_waits_for_the_oldest_open_transaction(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     append(log, "plain")
