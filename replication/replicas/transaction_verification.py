@@ -287,7 +287,6 @@ class VerifiedAppend:
         return (
             self._operation is TransactionOperation.ADD
             and _CONCURRENT in verdict.errors.values()
-            and self._request is not None
             and self._verification.now_ms() - self._started_ms
             < self._verification.config.wait_ms_max
         )

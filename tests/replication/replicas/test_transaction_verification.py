@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from replication.partition.requests import AppendRequest, AppendResult
+from replication.replicas.purgatory import DelayedOperation
 from replication.replicas.transaction_verification import (
     TransactionalProducer,
     TransactionOperation,
@@ -78,9 +79,13 @@ class Coordinator:
         else:
             on_complete(self.errors)
 
-    def answer(self, errors: _Errors | None = None) -> None:
-        """On another thread, as the answers of other brokers come."""
+    def answer(self, errors: _Errors | None = None, *, here: bool = False) -> None:
+        """On another thread, as the answers of other brokers come; `here`: on the one that asked,
+        which does something else by now."""
         on_complete = self._waiting.pop(0)
+        if here:
+            on_complete(errors or {})
+            return
         thread = threading.Thread(target=on_complete, args=(errors or {},))
         thread.start()
         thread.join()
@@ -238,13 +243,17 @@ def test_plain_batches_beside_transactional_ones_are_not_asked_about(leader: Lea
 # ---- waiting
 
 
-def test_a_produce_that_waits_for_its_coordinator_holds_no_thread(leader: Leader) -> None:
+@pytest.mark.parametrize("here", [False, True])
+def test_a_produce_that_waits_for_its_coordinator_holds_no_thread(
+    leader: Leader, here: bool
+) -> None:
     leader.coordinator.is_slow = True
     answer = leader.produce((ORDERS_0, of_transaction(b"a")), (ORDERS_1, of_transaction(b"b")))
     assert answer.is_pending
     assert leader.values() == []
     assert not leader.parked.is_completed
-    leader.coordinator.answer({ORDERS_1: int(ErrorCode.INVALID_PRODUCER_ID_MAPPING)})
+    refused = {ORDERS_1: int(ErrorCode.INVALID_PRODUCER_ID_MAPPING)}
+    leader.coordinator.answer(refused, here=here)
     assert answer.is_pending  # whose thread answers must not write records
     leader.run_jobs()
     assert codes(answer) == [0, ErrorCode.INVALID_PRODUCER_ID_MAPPING]
@@ -341,6 +350,26 @@ def test_an_append_that_waits_for_followers_ends_with_its_connection_or_broker(
     assert replicated.broker.manager.parked.produce.delayed == 0
     told = [ErrorCode.REQUEST_TIMED_OUT] if end is VerifiedAppend.force_complete else []
     assert [code for results in answer.told for code in (r.error_code for r in results)] == told
+
+
+def test_a_connection_that_ends_in_the_middle_of_the_append_waits_for_nobody(
+    replicated: Leader,
+) -> None:
+    append = replicated.verification.append
+
+    def append_and_lose_the_connection(request: AppendRequest) -> DelayedOperation | None:
+        operation = append(request)
+        replicated.parked.cancel()
+        return operation
+
+    replicated.coordinator.is_slow = True
+    answer = replicated.produce((ORDERS_0, of_transaction(b"a")))
+    replicated.verification.append = append_and_lose_the_connection
+    replicated.coordinator.answer()
+    replicated.run_jobs()
+    assert replicated.broker.manager.parked.produce.delayed == 0
+    replicated.broker.pass_time(2000)
+    assert answer.told == []
 
 
 # ---- errors

@@ -521,6 +521,15 @@ def test_a_later_batch_may_not_overtake_one_under_verification(strict: Log) -> N
     assert state.check(batch(0, 2, txn=True), verified(guard)) is None
 
 
+def test_a_question_of_an_older_epoch_says_nothing_of_the_sequences_of_a_newer_one(
+    strict: Log,
+) -> None:
+    state = strict.state
+    guard = ask(state, batch(3, epoch=5, txn=True))
+    assert ask(state, batch(0, epoch=4, txn=True)) is guard
+    assert state.check(batch(3, epoch=5, txn=True), verified(guard)) is None
+
+
 def test_with_epoch_bumps_an_unknown_producers_first_sequence_is_zero(strict: Log) -> None:
     state = strict.state
     guard = ask(state, batch(5, txn=True), True)
