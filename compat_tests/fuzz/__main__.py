@@ -56,6 +56,9 @@ class Node:
             "log.dirs": directory / "data",
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 1,
             "group.initial.rebalance.delay.ms": 0,
         }
         config = directory / "server.properties"
