@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -19,15 +19,26 @@ from compat_tests.support.clusters import ClusterOfNodes
 from compat_tests.support.wait import eventually
 
 PARTITIONS = 6
+STATE_TOPIC = "__transaction_state"
 COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
 
 
 class Transactions:
-    """One transactional id that begins and ends transactions on a thread until it is stopped."""
+    """One transactional id that begins and ends transactions on a thread until it is stopped.
 
-    def __init__(self, cluster: ClusterOfNodes, transactional_id: str, topic: str) -> None:
+    Each writes to all `partitions` of the topic.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterOfNodes,
+        transactional_id: str,
+        topic: str,
+        partitions: Sequence[int] = range(PARTITIONS),
+    ) -> None:
         self.fates: dict[int, str] = {}
         self.topic = topic
+        self.partitions = partitions
         self._config = {
             "bootstrap.servers": cluster.bootstrap_servers,
             "transactional.id": transactional_id,
@@ -86,7 +97,7 @@ class Transactions:
 
     def _transaction(self, producer: Producer, number: int) -> str:
         producer.begin_transaction()
-        for partition in range(PARTITIONS):
+        for partition in self.partitions:
             producer.produce(self.topic, str(number).encode(), partition=partition)
         if self._chance.random() < 0.3:
             self._until_done(lambda: producer.abort_transaction(10))
@@ -112,7 +123,8 @@ class Transactions:
                     raise
 
     def prove(self, read: list[list[int]]) -> None:
-        """`read`: what is in each partition, in order."""
+        """`read`: what is in each partition of the topic, in order."""
+        read = [read[partition] for partition in self.partitions]
         for numbers in read:
             assert numbers == sorted(set(numbers)), "doubled or out of order"
         committed = {number for number, fate in self.fates.items() if fate == COMMITTED}
@@ -121,6 +133,16 @@ class Transactions:
         assert whole == any_, f"half committed: {sorted(any_ - whole)}"
         assert committed <= whole, f"lost: {sorted(committed - whole)}"
         assert not aborted & any_, f"aborted, yet read: {sorted(aborted & any_)}"
+
+
+def coordinator_of(cluster: ClusterOfNodes, transactional_id: str) -> int:
+    """The node that leads the id's partition of __transaction_state."""
+    partitions = len(cluster.view(cluster.running()[0], STATE_TOPIC).topics[STATE_TOPIC])
+    code = 0
+    for character in transactional_id:  # Java's String.hashCode
+        code = (31 * code + ord(character)) & 0xFFFF_FFFF
+    signed = code - (1 << 32) if code >> 31 else code
+    return cluster.leader(STATE_TOPIC, abs(signed) % partitions)
 
 
 def create(cluster: ClusterOfNodes, topic: str) -> None:
@@ -154,7 +176,7 @@ def read_committed(cluster: ClusterOfNodes, topic: str) -> list[list[int]]:
             assert message.error() is None, message.error()
             found[message.partition()].append(int(message.value()))
         here = consumer.position([TopicPartition(topic, index) for index in range(PARTITIONS)])
-        return all(at.offset >= end for at, end in zip(here, ends, strict=True))
+        return all(not end or at.offset >= end for at, end in zip(here, ends, strict=True))
 
     try:
         eventually(is_read, timeout_s=60, what="every transaction has its markers")
