@@ -230,6 +230,9 @@ class Node:
         )
         self._publish(name)
 
+    def finalise(self, feature: str, level: int) -> None:
+        self.image = replace(self.image, features={**self.image.features, feature: level})
+
     def _publish(self, name: str) -> None:
         delta = MetadataDelta(self.image)
         delta.changed_topics.add(name)
