@@ -56,11 +56,7 @@ from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.log_reader import LogReader
 from storage.log.log_sync import LogSync
 from storage.log.producer_replay import note_batch, read_marker
-from storage.log.producer_state import (
-    BatchMetadata,
-    ProducerStateEntry,
-    ProducerStateManager,
-)
+from storage.log.producer_state import ProducerStateEntry, ProducerStateManager
 from storage.log.results import LogAppendInfo, LogView, ReadResult, new_view
 from storage.log.truncation import Cut, FilesBehind, plan_cut, plan_new_start
 from storage.segments.log_segments import LogSegments, make_segment
@@ -234,7 +230,14 @@ class PartitionLog(LogReader):
                 marker = read_marker(header, records)
             original = self.producer_state.check(header, source, marker)
             if original is not None:
-                return self._duplicate_info(original, leader_epoch)
+                unsynced = first_offset - self.flushed_offset
+                return LogAppendInfo.of_duplicate(
+                    original,
+                    self.log_start_offset,
+                    leader_epoch,
+                    original.last_offset >= self.flushed_offset
+                    and unsynced >= self.config.flush_messages,
+                )
         segment = self.segment_for(header.size, last_offset, header.max_timestamp, wall_ms)
         segment.append(
             (patch_for_log(records, first_offset, leader_epoch), memoryview(records)[16:]),
@@ -282,24 +285,6 @@ class PartitionLog(LogReader):
         ):
             segment = self._roll(max(self.view.end_offset, last_offset - RELATIVE_OFFSET_MAX))
         return segment
-
-    def _duplicate_info(self, original: BatchMetadata, leader_epoch: int) -> LogAppendInfo:
-        """The answer to a batch that is here already: what it got the first time (P-1)."""
-        must_flush = (
-            original.last_offset >= self.flushed_offset
-            and self.view.end_offset - self.flushed_offset >= self.config.flush_messages
-        )
-        return LogAppendInfo(
-            original.first_offset,
-            original.last_offset,
-            original.timestamp,
-            original.timestamp,  # as Kafka, whatever the topic's timestamp type
-            self.log_start_offset,
-            leader_epoch,
-            0,
-            must_flush,
-            duplicate=True,
-        )
 
     def append_as_follower(
         self, records: files.Buffer, leader_epoch: int, leader_start_offset: int = 0

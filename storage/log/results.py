@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from storage.log.producer_snapshot import BatchMetadata
     from storage.open_files import FileSlice
     from storage.segments.segment import LogSegment
     from storage.segments.transaction_index import AbortedTxn
@@ -51,6 +52,23 @@ class LogAppendInfo:
         self.size = size
         self.must_flush = must_flush
         self.duplicate = duplicate
+
+    @classmethod
+    def of_duplicate(
+        cls, original: BatchMetadata, log_start_offset: int, leader_epoch: int, must_flush: bool
+    ) -> LogAppendInfo:
+        """The answer to a batch that is here already: what it got the first time (P-1)."""
+        return cls(
+            original.first_offset,
+            original.last_offset,
+            original.timestamp,
+            original.timestamp,  # as Kafka, whatever the topic's timestamp type
+            log_start_offset,
+            leader_epoch,
+            0,
+            must_flush,
+            duplicate=True,
+        )
 
     def __repr__(self) -> str:
         return f"LogAppendInfo({self.first_offset}..{self.last_offset}, duplicate={self.duplicate})"
