@@ -18,9 +18,9 @@ A Produce that must ask is parked as a `VerifiedAppend`, which no thread waits f
       │  '--pause-- the transaction before it is still being ended; only when adding
       '──connection ended──> dropped: nothing was appended
 
-An answer that comes while the asking call is still on the stack (the coordinator is here) is acted
-upon at once; one that comes later is handed to `resume`, for it comes on a thread that must not
-write records.
+An answer that comes while the asking call is still on the stack (the coordinator is here) is told
+at once; one that comes later is handed to `resume`, for it comes on a thread that must not write
+records.
 
 Kafka: ReplicaManager.handleProduceAppend, maybeSendPartitionsToTransactionCoordinator;
 UnifiedLog.maybeStartTransactionVerification.
@@ -166,7 +166,8 @@ class TransactionVerification:
         """Verify, or add, the partitions that are about to be written to.
 
         `sequences` tells the base sequence of each partition's batch; -1 if it has none (a
-        coordinator's). `on_complete` runs once, before this returns or later on any thread.
+        coordinator's). `on_complete` runs once, before this returns or later as `resume` runs it,
+        and may write records.
         """
         if operation is not TransactionOperation.ADD and not self._is_enabled():
             on_complete(Verdict({}, {}))
@@ -190,10 +191,17 @@ class TransactionVerification:
             on_complete(Verdict(errors, guards))
             return
 
+        asking_thread: int | None = threading.get_ident()
+
         def answered(refused: dict[_Key, int]) -> None:
-            on_complete(Verdict(errors | refused, guards))
+            verdict = Verdict(errors | refused, guards)
+            if asking_thread == threading.get_ident():
+                on_complete(verdict)
+            else:
+                self.resume(partial(on_complete, verdict))
 
         self._coordinator.verify(producer, tuple(guards), operation, answered)
+        asking_thread = None  # it does something else from now on
 
     def _leader_log(self, key: _Key) -> PartitionLog:
         partition = self._partition(key)
@@ -241,8 +249,8 @@ class VerifiedAppend:
     """
 
     __slots__ = (
-        "_appending", "_asking_thread", "_is_dropped", "_lock", "_operation", "_request",
-        "_started_ms", "_verification", "is_completed",
+        "_appending", "_is_dropped", "_lock", "_operation", "_request", "_started_ms",
+        "_verification", "is_completed",
     )  # fmt: skip
 
     def __init__(
@@ -258,7 +266,6 @@ class VerifiedAppend:
         """None once somebody took it, to append or to drop it: only one does."""
         self._appending: DelayedOperation | None = None
         self._is_dropped = False
-        self._asking_thread: int | None = None
         self._started_ms = verification.now_ms()
         self._lock = threading.Lock()
 
@@ -266,20 +273,16 @@ class VerifiedAppend:
         """Go on when the coordinator has answered."""
         if self._request is None:
             return  # the connection ended in a pause
-        self._asking_thread = threading.get_ident()
 
         def answered(verdict: Verdict) -> None:
             if self._must_ask_again(verdict):
                 again = partial(self.ask, producer, sequences)
                 backoff_ms = self._verification.config.add_partitions_to_txn_retry_backoff_ms
                 self._verification.timer.add(backoff_ms, lambda: self._verification.resume(again))
-            elif self._asking_thread == threading.get_ident():
-                self.go_on(verdict)
             else:
-                self._verification.resume(partial(self.go_on, verdict))
+                self.go_on(verdict)
 
         self._verification.start(producer, sequences, self._operation, answered)
-        self._asking_thread = None
 
     def _must_ask_again(self, verdict: Verdict) -> bool:
         """The transaction before this one is still being ended, which takes no time as a rule:

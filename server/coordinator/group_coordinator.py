@@ -10,7 +10,6 @@ thread. Nothing here waits.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -45,7 +44,6 @@ from wire.primitives import NO_SEQUENCE
 
 if TYPE_CHECKING:
     from replication.metadata.image import BrokerRegistration
-    from replication.replicas.replica_manager import Verification
     from replication.replicas.transaction_verification import TransactionVerification, Verdict
     from server.coordinator.deadlines import Moment
     from server.coordinator.transaction_markers import TxnMarker
@@ -149,18 +147,13 @@ class GroupCoordinator:
         group_id = request.group_id
         partition = self.partition_for(group_id)
         key = GROUP_METADATA_TOPIC, partition
-        asking_thread = threading.get_ident()
 
         def verified(verdict: Verdict) -> None:
             code = verdict.errors.get(key)
             if code is not None:
                 on_complete(coordinator_error(code))
-            elif threading.get_ident() == asking_thread:
-                write(verdict.guards.get(key))
-            else:
-                verification.resume(partial(write, verdict.guards.get(key)))
-
-        def write(guard: Verification | None) -> None:
+                return
+            guard = verdict.guards.get(key)
             self.runtime.write_to(
                 partition,
                 lambda shard: shard.commit_transactional_offsets(request, guard),
