@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
 from compat_tests.support.rdkafka import CODECS, read, send_all
 
@@ -105,18 +105,3 @@ def test_a_record_too_large_is_refused_by_the_broker(make_topic: Any, new_produc
     assert producer.flush(20) == 0
     assert errors[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
     assert send_all(new_producer(), topic, [b"fits"])[0].offset() == 0
-
-
-def test_a_transactional_id_fails_at_once_and_clearly(
-    new_producer: Any, topic_name: str, broker_kind: str
-) -> None:
-    producer = new_producer(**{"transactional.id": topic_name})
-    if broker_kind == "kafka":  # Apache Kafka serves transactions; Barnabas does not yet
-        producer.init_transactions(20)
-        return
-    started = time.monotonic()
-    with pytest.raises(KafkaException) as refused:
-        producer.init_transactions(20)
-    assert time.monotonic() - started < 10
-    assert refused.value.args[0].code() != KafkaError._TIMED_OUT
-    assert not refused.value.args[0].retriable()
