@@ -61,6 +61,7 @@ ListedTransaction: TypeAlias = ListTransactionsResponse.Transaction
 _FLEXIBLE_RECORDS = 1
 """The first transaction.version that writes version 1 of the records."""
 
+_COMPLETE = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 _TIMEOUTS, _EXPIRY = "timeouts", "expiry"
 _OK = 0
 
@@ -437,11 +438,7 @@ def _is_done_by_epoch(
     """
     if metadata.is_prepared:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-    may_repeat = metadata.state in (
-        TransactionState.COMPLETE_COMMIT,
-        TransactionState.COMPLETE_ABORT,
-    )
-    if may_repeat and _was(metadata, producer):
+    if _has_ended(metadata, producer):
         if metadata.state is not _outcome(is_commit):
             raise KafkaError(ErrorCode.INVALID_TXN_STATE)
         return True
@@ -451,10 +448,15 @@ def _is_done_by_epoch(
     return False
 
 
-def _was(metadata: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
-    """Whether the producer is the one that ended the last transaction: one epoch ago, or with the
-    last epoch of the producer id before this one.
+def _has_ended(metadata: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
+    """Whether the last transaction is over and this producer ended it, or we did so for it: one
+    epoch ago, or with the last epoch of the producer id before this one.
+
+    Only an end of version 2 moves the epoch. After another one, who is an epoch behind was taken
+    over from; Kafka 4.3.1 does not look, and tells it who its successor is.
     """
+    if metadata.state not in _COMPLETE or metadata.client_version < BUMPS_EPOCHS:
+        return False
     if metadata.producer_id == producer.producer_id:
         return metadata.producer_epoch == producer.epoch + 1
     return producer == ProducerIdAndEpoch(metadata.previous_producer_id, EPOCH_MAX - 1)

@@ -43,6 +43,15 @@ STATES = (
     "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort",
 )  # fmt: skip
 
+STRICTER = tuple(
+    f"{state} | end5 {end}(0, -1)"
+    for state in ("CompleteCommit", "CompleteAbort")
+    for end in ("commit", "abort")
+)
+"""After a transaction of version 1, who is an epoch behind did not end it: PRODUCER_FENCED here,
+where Kafka takes it for a repetition, and answers with the producer id and epoch of who did.
+"""
+
 Event = Callable[["Asker", str, int, int], Any]
 """Takes who asks, a transactional id, its producer id and its epoch."""
 
@@ -206,7 +215,10 @@ def test_everything_is_answered_as_kafka_answers_it(
         answer = event(ask, name, before.producer_id, before.producer_epoch)
         ask.write_markers()
         found = seen(answer, before, ask.describe(name))
-        expected = recorded[f"{state} | {name}"]
+        row = f"{state} | {name}"
+        expected = recorded[row]
+        if row in STRICTER and "producer of version 1" in world:
+            expected = [["PRODUCER_FENCED", -1, -1], *expected[1:]]
         if found != expected:
             differences.append((name, found, expected))
     assert not differences

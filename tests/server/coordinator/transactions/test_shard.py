@@ -427,6 +427,19 @@ def test_an_answer_of_version_2_that_was_lost_is_given_again_for_long() -> None:
     assert world.end(ABORT) == ITS
 
 
+@pytest.mark.parametrize("is_commit", [COMMIT, ABORT])
+def test_who_was_taken_over_from_is_not_taken_for_its_successor(is_commit: bool) -> None:
+    """Kafka answers (producer id, epoch) of the producer of version 1 that came after it."""
+    world = World()
+    world.put(S.EMPTY, producer_epoch=4)
+    assert world.init() == SAME, "a producer of version 1"
+    world.add(T0, version=0)
+    world.end(is_commit, version=0)
+    world.written()
+    assert world.end(is_commit, epoch=4) == PF
+    assert world.end(is_commit, version=0) == NO_IDS
+
+
 def test_an_abort_of_nothing_costs_an_epoch_and_no_marker() -> None:
     """Java sends it when every send of a transaction failed."""
     world = World()

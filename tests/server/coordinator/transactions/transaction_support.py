@@ -37,7 +37,9 @@ E = ErrorCode
 
 
 def metadata(state: TransactionState, **changes: Any) -> TransactionMetadata:
-    """An id in a state, at epoch 5 of producer 7; partition t-0 if a transaction is open."""
+    """An id in a state, brought there by producer 7 of version 2, at epoch 5; with partition t-0 if
+    a transaction is open.
+    """
     is_open = state in (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT)
     return TransactionMetadata(
         producer_id=PID,
@@ -48,6 +50,7 @@ def metadata(state: TransactionState, **changes: Any) -> TransactionMetadata:
         start_ms=-1 if state is S.EMPTY else WALL_MS - 1_000,
         last_update_ms=WALL_MS - 500,
         previous_producer_id=PID,
+        client_version=2,
     )._replace(**changes)
 
 
