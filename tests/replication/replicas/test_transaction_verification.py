@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
@@ -338,6 +340,25 @@ def test_an_append_that_waits_for_followers_is_parked_on(replicated: Leader) -> 
     replicated.broker.follower_fetches(1)
     assert codes(answer) == [0]
     assert replicated.parked.is_completed
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_an_append_that_waits_for_followers_keeps_no_records_alive(
+    replicated: Leader, is_slow: bool
+) -> None:
+    replicated.coordinator.is_slow = is_slow
+    records = memoryview(of_transaction(b"a"))
+    kept = weakref.ref(records)
+    answer = replicated.produce((ORDERS_0, records))  # type: ignore[arg-type]
+    del records
+    if is_slow:
+        gc.collect()
+        assert kept() is not None  # it is still to be appended
+        replicated.coordinator.answer()
+        replicated.run_jobs()
+    gc.collect()
+    assert kept() is None
+    assert answer.is_pending
 
 
 @pytest.mark.parametrize("end", [VerifiedAppend.cancel, VerifiedAppend.force_complete])
