@@ -83,6 +83,16 @@ def test_of_two_transactions_the_later_commit_wins(ends: tuple[int, int]) -> Non
     assert world.fetch(stable=True) == 4
 
 
+def test_a_transaction_that_commits_again_is_the_later_one() -> None:
+    world = World()
+    world.commit_in(7, 5)
+    world.commit_in(8, 6)
+    world.commit_in(7, 4)
+    world.end(7)
+    world.end(8)
+    assert world.fetch(stable=True) == 4
+
+
 def test_a_fetch_of_everything_tells_what_is_unstable() -> None:
     world = World()
     world.commit(1, partition=0)
@@ -246,6 +256,19 @@ def test_a_group_with_nothing_but_a_pending_offset_stays() -> None:
     world.end(7, is_commit=False)
     world.advance(2 * 60_000)
     assert world.state() == "none"
+
+
+def test_a_group_whose_offsets_expire_beside_a_pending_one_stays() -> None:
+    world = World(config(offsets_retention_minutes=10, offsets_retention_check_interval_ms=60_000))
+    world.commit(1)
+    world.commit_in(7, 5, partition=1)
+    batches = len(world.log)
+    world.advance(20 * 60_000)
+    assert world.fetch() == -1
+    (tombstones,) = world.log[batches:]
+    assert len(tombstones.records) == 1, "of the offset, not of the group"
+    world.end(7)
+    assert world.fetch(partition=1) == 5
 
 
 # ---- the rule, as Kafka has it
