@@ -88,14 +88,15 @@ def run_seeds(first: int, last: int, step: int = 1) -> int:
             cluster = simulate(seed, options_for(seed))
         except InvariantBroken as error:
             failed += 1
-            print(f"seed {seed} FAILED: {error}\n", flush=True)
+            print(f"seed {seed} FAILED: {error}\n\n", end="", flush=True)
         else:
             world = cluster.world
             acked = sum(len(v) for p in cluster.producers for v in p.acked.values())
             leaders = len(cluster.check.raft_leaders)
             line = f"seed {seed} ok events={world.events} acked={acked} elections={leaders}"
             # At once: lines of several processes mix only where a buffer is written in pieces.
-            print(line, flush=True)
+            # The line and its end at once: other processes write to the same pipe.
+            print(f"{line}\n", end="", flush=True)
     return failed
 
 
