@@ -18,7 +18,8 @@ __all__ = ["Broker", "BrokerError"]
 class Broker:
     """One broker on this machine. A context manager; or call `start` and `stop`.
 
-    data_dir  where the data lives; None makes a fresh directory that `stop` removes.
+    data_dir  where the data lives; None makes a fresh directory that `stop` removes. Several
+              directories are `log.dirs` in the config, and yours to remove.
     config    broker properties by Kafka's names; values are turned to text (True becomes "true").
     listen    "HOST:PORT"; port 0, the default, takes a free one. `restart` keeps the port. Several
               listeners are `listeners` in the config, with ports of your choice.
@@ -158,9 +159,6 @@ class Broker:
 
 def _listen_flag(listen: str | None, config: Mapping[str, str]) -> str | None:
     """What --listen says; None if `listeners` of the config says it. Raises ValueError."""
-    for key in ("log.dirs", "log.dir"):
-        if key in config:
-            raise ValueError(f"{key} = {config[key]!r}: the directory is the argument data_dir")
     listeners = config.get("listeners")
     if listeners is None:
         return listen or "127.0.0.1:0"

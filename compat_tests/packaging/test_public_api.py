@@ -117,7 +117,6 @@ def test_several_listeners_come_from_the_config() -> None:
     [
         ({"config": {"listeners": "PLAINTEXT://127.0.0.1:0"}}, "expected ports"),
         ({"config": {"listeners": "PLAINTEXT://:9"}, "listen": "127.0.0.1:0"}, "one of them"),
-        ({"config": {"log.dirs": "/data"}}, "data_dir"),
     ],
 )
 def test_what_an_argument_says_is_not_overwritten(arguments: dict[str, Any], told: str) -> None:
