@@ -40,6 +40,7 @@ class Faults:
         self._every(options.full_every_ms, self._fill)
         self._every(options.hang_every_ms, self._hang)
         self._every(options.shortage_every_ms, self._run_short)
+        self._every(options.rot_every_ms, self._rot)
         self._topics = 0
         self._stories = Stories(cluster)
 
@@ -165,6 +166,17 @@ class Faults:
         short_ms = self._world.between(1, 400)
         self._world.tell(f"descriptors for {directory.name} run out for {short_ms} ms")
         self._cluster.disks.run_short(directory, short_ms)
+
+    def _rot(self) -> None:
+        """A process dies, and what says which transactions were aborted is nonsense when the next
+        one reads it."""
+        node = self._one()
+        if not node.is_up or self._cluster.is_recovering():
+            return
+        node.crash("is killed, and its transaction indexes rot")
+        for directory in node.directories:
+            for path in sorted(directory.glob("*/*.txnindex")):
+                path.write_bytes(self._world.random.randbytes(path.stat().st_size))
 
     def _directory(self) -> Path:
         """One that is not the metadata log's: without that, a node is none."""

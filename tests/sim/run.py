@@ -51,6 +51,11 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     },
     "clocks": {"clocks_disagree": True, "step_every_ms": 400, "crash_every_ms": 3_000},
     "hostile": {"vandal_every_ms": 150, "crash_every_ms": 3_000},
+    "transactions": {
+        "transactors": 8, "producers": 1, "groups": 1, "members": 1, "work_ms": 14_000,
+        "crash_every_ms": 3_500, "cut_every_ms": 4_000, "pause_every_ms": 4_000,
+        "power_every_ms": 9_000, "rot_every_ms": 9_000, "segment_bytes": 2_500, "down_ms": 600,
+    },
 }  # fmt: skip
 
 
