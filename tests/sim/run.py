@@ -53,8 +53,8 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "hostile": {"vandal_every_ms": 150, "crash_every_ms": 3_000},
     "transactions": {
         "transactors": 8, "producers": 1, "groups": 1, "members": 1, "work_ms": 14_000,
-        "crash_every_ms": 3_500, "cut_every_ms": 4_000, "pause_every_ms": 4_000,
-        "power_every_ms": 9_000, "rot_every_ms": 9_000, "segment_bytes": 2_500, "down_ms": 600,
+        "slow": 0.03, "crash_every_ms": 4_500, "cut_every_ms": 8_000, "pause_every_ms": 5_000,
+        "power_every_ms": 12_000, "rot_every_ms": 12_000, "segment_bytes": 2_500, "down_ms": 600,
     },
 }  # fmt: skip
 
