@@ -98,6 +98,8 @@ class Options:
     """Between two shortages of file descriptors."""
     rot_every_ms: int = 0
     """Between two times that a killed process leaves broken transaction indexes."""
+    late_every_ms: int = 0
+    """Between two times that brokers' requests about transactions are held on their way."""
     clean_every_ms: int = 0
     """How often a node's cleaner looks for work; 0: nothing is compacted."""
     stalled_note: float = 0.02

@@ -135,7 +135,7 @@ class TransactionalId:
         self.version = version
         self.transactions: list[Transaction] = []
         self.newest: TxnProducer | None = None
-        self.incarnations = 0
+        self.producers: list[TxnProducer] = []
         self.ended = {True: 0, False: 0}
         """How many were committed, and how many were aborted, as was told."""
         self.begin_producer(cluster.world.between(1, 500))
@@ -144,21 +144,25 @@ class TransactionalId:
     def is_over(self) -> bool:
         return not self.cluster.is_loaded
 
+    def initialised(self, producer: TxnProducer) -> None:
+        """Whoever has the greatest epoch is the one; answers may come in any order."""
+        newest = self.newest
+        if newest is None or newest.epoch <= producer.epoch:
+            self.newest = producer
+        if newest is not None and newest is not producer:
+            min(newest, producer, key=lambda one: one.epoch).is_replaced = True
+
     def begin_producer(self, delay_ms: int) -> None:
         """A new one; who was before is not asked."""
         if not self.is_over:
-            self.incarnations += 1
-            producer = TxnProducer(self, self.incarnations)
+            producer = TxnProducer(self, len(self.producers) + 1)
+            self.producers.append(producer)
             self.cluster.world.after(delay_ms, producer.live)
 
     @property
     def is_done(self) -> bool:
         """Nobody asks for anything any more."""
-        return self.is_over and (self.newest is None or self.newest.is_at_its_end)
-
-    def by_value(self) -> dict[bytes, Transaction]:
-        """Of the records in the ledger."""
-        return {v: t for t in self.transactions for vs in t.values.values() for v in vs}
+        return self.is_over and all(producer.is_at_its_end for producer in self.producers)
 
     def __repr__(self) -> str:
         return f"{self.name} v{self.version} {self.ended} newest={self.newest}"
@@ -278,14 +282,7 @@ class TxnProducer:
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
         self._sequences = {}
         self._is_sure = True
-        newest = self.owner.newest
-        if newest is not self:
-            if newest is not None and newest.incarnation > self.incarnation:
-                self.is_replaced = True
-            else:
-                self.owner.newest = self
-                if newest is not None:
-                    newest.is_replaced = True
+        self.owner.initialised(self)
 
     def _transaction(self) -> Life:
         owner, world = self.owner, self.world
