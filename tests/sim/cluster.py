@@ -125,6 +125,8 @@ class Options:
     """Between two requests of somebody who means harm to the coordinators; 0: there is none."""
     transactors: int = 0
     """Transactional ids, those with an even number of the old generation."""
+    first_epoch: int = 0
+    """Theirs."""
     fetch_timeout_ms: int = 700
     snapshot_bytes: int = 6_000
     metadata_segment_bytes: int = 1 << 20

@@ -106,6 +106,8 @@ class Transactions:
         self.histories: dict[Where, History] = {}
         self.states: dict[str, TransactionMetadata] = {}
         """By transactional id, as the log of its coordinator says."""
+        self.ages: dict[int, int] = {}
+        """By producer id: numbers in the order they came to be."""
         self._owners: dict[int, str] = {}
         self._counted: dict[str, dict[TopicPartition, int]] = {}
         """By id in Prepare: how many markers its producer had on each partition before."""
@@ -227,6 +229,8 @@ class Transactions:
             raise InvariantBroken(f"LegalMoves: {name} begins with {now}")
         self.states[name] = now
         self._owners[now.producer_id] = name
+        for producer_id in (now.producer_id, now.next_producer_id):
+            self.ages.setdefault(producer_id, len(self.ages))
         if now.is_prepared:
             is_commit = now.state is TransactionState.PREPARE_COMMIT
             self._prepared.add((now.producer_id, now.producer_epoch, is_commit))

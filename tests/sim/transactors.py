@@ -14,9 +14,12 @@ who was frozen does not serve what its client has given up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
 
+from server.coordinator.transactions.state import EPOCH_MAX, TransactionMetadata
 from tests.sim.clients import coordinator_of
 from tests.sim.network import Reply, encoded, serve_api
 from tests.sim.world import WALL_MS, InvariantBroken
@@ -44,6 +47,7 @@ SOURCE = TopicPartition("orders", 0)
 _TIMEOUT_MS = 600
 _TXN_TIMEOUT_MS = 1_200
 _NONE = 0
+FIRST_EPOCHS = (0, 0, EPOCH_MAX - 5)
 _AGAIN = frozenset(
     (
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -76,6 +80,19 @@ _ABORTABLE_IN_PRODUCE = frozenset(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     )
 )
+
+
+@contextmanager
+def epochs_from(first: int) -> Iterator[None]:
+    """A new transactional id begins with this epoch, so that its epochs are soon used up."""
+    real: Any = TransactionMetadata.fresh
+
+    def fresh(*given: Any) -> TransactionMetadata:
+        metadata: TransactionMetadata = real(*given)
+        return metadata._replace(producer_epoch=first)
+
+    with patch.object(TransactionMetadata, "fresh", fresh):
+        yield
 
 
 class Fatal(Exception):
@@ -145,12 +162,15 @@ class TransactionalId:
         return not self.cluster.is_loaded
 
     def initialised(self, producer: TxnProducer) -> None:
-        """Whoever has the greatest epoch is the one; answers may come in any order."""
-        newest = self.newest
-        if newest is None or newest.epoch <= producer.epoch:
+        """Whoever has the newest id and epoch is the one; answers may come in any order."""
+        newest, age = self.newest, self._age
+        if newest is None or age(newest) <= age(producer):
             self.newest = producer
         if newest is not None and newest is not producer:
-            min(newest, producer, key=lambda one: one.epoch).is_replaced = True
+            min(newest, producer, key=age).is_replaced = True
+
+    def _age(self, producer: TxnProducer) -> tuple[int, int]:
+        return self.cluster.check.transactions.ages[producer.producer_id], producer.epoch
 
     def begin_producer(self, delay_ms: int) -> None:
         """A new one; who was before is not asked."""
