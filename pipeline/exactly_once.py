@@ -33,16 +33,11 @@ class Fenced(Exception):
     """Another attempt has claimed the register since: nothing of this one was committed."""
 
 
-class Row(NamedTuple):
-    """One record. A partition of None is left to the client (Kafka's own hash of the key), a
-    timestamp (ms since 1970) of None is now. Headers are (name, value) pairs."""
-
-    topic: str
-    partition: int | None
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]] | None
-    timestamp: int | None
+Row = tuple[
+    str, int | None, bytes | None, bytes | None, list[tuple[str, bytes | None]] | None, int | None
+]
+"""One record: topic, partition, key, value, headers, timestamp (ms since 1970). A partition of None
+is left to the client (Kafka's own hash of the key), a timestamp of None is now."""
 
 
 class Mark(NamedTuple):
@@ -159,12 +154,12 @@ class _Counted:
     def __iter__(self) -> Iterator[Row]:
         crc32, seeds = zlib.crc32, self._seeds
         for row in self._rows:
-            place = row[:2]
-            seed = seeds.get(place)
+            topic, partition, key, value, _, _ = row
+            seed = seeds.get((topic, partition))
             if seed is None:
-                seed = seeds[place] = crc32(repr(place).encode())
+                seed = seeds[topic, partition] = crc32(f"{topic}-{partition}".encode())
             self.rows += 1
-            self.checksum += crc32(row.value or b"", crc32(row.key or b"", seed))
+            self.checksum += crc32(value or b"", crc32(key, seed) if key else seed)
             yield row
 
     def agrees_with(self, mark: Mark) -> bool:
@@ -236,9 +231,10 @@ def _write(task: Task, counted: _Counted, register: Register) -> Receipt:
         return Receipt(0, was_done=False)
     try:
         register.begin()
-        register.send(first)
+        send = register.send
+        send(first)
         for row in rows:
-            register.send(row)
+            send(row)
         register.commit(Mark(task.batch, task.slots, counted.rows, counted.checksum))
     except BaseException as problem:
         if not isinstance(problem, Fenced):

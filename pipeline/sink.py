@@ -29,7 +29,10 @@ from .exactly_once import Row, SinkError, Task, write_once
 from .sink_clients import Settings, connector, settings_of
 
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
-_OPTIONS = ("topic", "slots", "writeid", "client", "lostmarks", "checkpointlocation")
+_OPTIONS = (
+    "topic", "slots", "writeid", "client", "lostmarks",
+    "checkpointlocation", "queryname",  # Spark's own
+)  # fmt: skip
 _TYPES = {
     "value": ("binary", "string"),
     "key": ("binary", "string"),
@@ -107,9 +110,9 @@ def rows_of(
             lists["topic"] = [topic] * count
         elif None in lists["topic"]:
             raise SinkError("a row has no topic; fill the column topic, or give the option topic")
-        yield from map(
-            Row, lists["topic"], lists["partition"], lists["key"], lists["value"],
-            lists["headers"], lists["timestamp"],
+        yield from zip(
+            lists["topic"], lists["partition"], lists["key"], lists["value"],
+            lists["headers"], lists["timestamp"], strict=True,
         )  # fmt: skip
 
 
