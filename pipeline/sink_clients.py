@@ -12,6 +12,7 @@ Travels to executors by value; the clients are imported in the task.
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -425,8 +426,10 @@ class PythonRegister(_ClientRegister):
             time.sleep(0.1)
 
     def _of(self, error: BaseException, topic: str = "") -> Exception:
-        late = isinstance(error, self._errors.KafkaTimeoutError)
-        code = -185 if late else getattr(error, "errno", 0)
+        if isinstance(error, self._errors.KafkaTimeoutError):
+            return self._problem(-185, str(error), topic)
+        wrapped = re.search(r"\[Error (\d+)\]", str(error))  # as the cause of a plain KafkaError
+        code = getattr(error, "errno", int(wrapped[1]) if wrapped else 0)
         return self._problem(code, str(error), topic)
 
 

@@ -9,22 +9,29 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 
-def slowly(row_seconds: float) -> Any:
-    """A column as it is, after so many seconds for each row."""
-    from pyspark.sql.functions import udf
+PADDING = "repeat('x', 20000)"
+"""Spark hands rows to Python 64 KiB at a time: short ones would all come at once."""
 
-    @udf("binary")
-    def waited(value: bytes) -> bytes:
-        time.sleep(row_seconds)
-        return value
 
-    return waited
+def slowly(frame: DataFrame, row_seconds: float) -> DataFrame:
+    """The frame as it is, in small batches, after so many seconds for each row."""
+
+    def wait(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            time.sleep(row_seconds * batch.num_rows)
+            yield batch
+
+    return frame.mapInArrow(wait, frame.schema)
 
 
 def main() -> None:
@@ -49,13 +56,13 @@ def main() -> None:
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", "300")
             .load()
+            .selectExpr("key", f"concat(cast(value as string), '-', {PADDING}) value", "timestamp")
             .repartition(int(slots), "key")
         )
         if row_seconds:
-            rows = rows.withColumn("value", slowly(row_seconds)("value"))
+            rows = slowly(rows, row_seconds)
         stream = (
-            rows.select("key", "value", "timestamp")
-            .writeStream.format("barnabas")
+            rows.writeStream.format("barnabas")
             .option("kafka.bootstrap.servers", bootstrap)
             .option("topic", target)
             .option("slots", slots)
@@ -66,4 +73,5 @@ def main() -> None:
         stream.start().awaitTermination()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 import barnabas
 from compat_tests.pipeline.conftest import environment, needs_spark
 from compat_tests.pipeline.records import create, held, read_all
+from compat_tests.pipeline.sink_job import PADDING, slowly
 from compat_tests.support.brokers import ApacheKafka
 
 if TYPE_CHECKING:
@@ -240,11 +240,11 @@ def forget_marks(bootstrap: str, query: str) -> None:
         deleted.result(30)
 
 
-WRONG: list[tuple[str, dict[str, Any], str]] = [
+WRONG: list[tuple[str, dict[str, Any], str]] = [  # columns with semicolons
     ("value", {"topic": None}, "which topic"),
     ("key", {}, "there is no column value, but key"),
     ("named_struct('a', 1) value", {}, r"column value is struct<a:int>; cast it to binary or str"),
-    ("value, now() key", {}, "column key is timestamp; cast it"),
+    ("value; now() key", {}, "column key is timestamp; cast it"),
     ("value", {"slots": None}, r"how many slots\? Put .repartition"),
     ("value", {"slots": "many"}, "option slots is 'many'"),
     ("value", {"slot": "2"}, "unknown option 'slot'"),
@@ -255,8 +255,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("value", {"writeId": "a b"}, "option writeId is 'a b'"),
     ("value", {"slots": "1"}, "partition 1, but slots is 1"),
     ("value", {"topic": "no-such-topic"}, "topic no-such-topic does not exist; create it"),
-    ("value, 7 partition", {}, "partition 7 of topic .* does not exist"),
-    ("value, cast(null as string) topic", {"topic": None}, "a row has no topic"),
+    ("value; 7 partition", {}, "partition 7 of topic .* does not exist"),
+    ("value; cast(null as string) topic", {"topic": None}, "a row has no topic"),
     ("repeat('x', 3000000) value", {}, "too large; raise its max.message.bytes"),
     ("value", {"kafka.transaction.timeout.ms": "999999999"}, "allows no such .*time-out; lower"),
 ]
@@ -272,7 +272,7 @@ def test_what_is_wrong_is_told_with_the_next_step(
         told = "a kafka. option is not right: .*no_such"
     options = {"kafka.bootstrap.servers": kafka, "slots": 2, "topic": topic, "client": client}
     options |= changes
-    writer = numbers(spark, 20).selectExpr(*columns.split(", ")).write.format("barnabas")
+    writer = numbers(spark, 20).selectExpr(*columns.split("; ")).write.format("barnabas")
     given = {key: value for key, value in options.items() if value is not None}
     with pytest.raises(Exception, match=told):
         writer.mode("append").options(**given).save()
@@ -284,16 +284,7 @@ def test_what_is_wrong_is_told_with_the_next_step(
 def test_a_transaction_that_takes_too_long_is_told(
     spark: SparkSession, kafka: str, topic: str, client: str
 ) -> None:
-    from pyspark.sql.functions import udf
-
-    @udf("string")
-    def slowly(value: str) -> str:
-        import time
-
-        time.sleep(0.4)
-        return value
-
-    frame = numbers(spark, 10, 1).withColumn("value", slowly("value"))
+    frame = slowly(numbers(spark, 40, 1).selectExpr(f"{PADDING} value"), 0.1)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
     options = {"kafka.transaction.timeout.ms": 1500, "topic": topic, "client": client}
     try:
@@ -314,6 +305,7 @@ def test_who_is_shut_out_in_mid_write_finds_the_others_rows(
     name = f"write-{uuid.uuid4().hex}"
 
     def write(_: int) -> None:
+        spark.createDataFrame([(1,)], "a int")  # Spark forgets its session in other threads
         to(numbers(spark, 20_000, 1), kafka, 1, topic=topic, writeId=name, client=client).save()
 
     with ThreadPoolExecutor(2) as threads:
@@ -346,7 +338,7 @@ import importlib.abc, importlib.machinery, sys
 
 class NoClients(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name == "confluent_kafka":
+        if name in ("confluent_kafka", "pipeline", "barnabas"):
             raise ImportError(name)
         if name == "kafka":
             archives = [one for one in sys.path if one.endswith("barnabas-kafka-python.zip")]
@@ -362,7 +354,7 @@ sys.meta_path.insert(0, NoClients())
 def test_executors_without_any_client_get_one_with_the_job(
     kafka: str, topic: str, tmp_path: Path
 ) -> None:
-    """Their Python finds neither confluent_kafka nor kafka, but in what came with the job."""
+    """Their Python finds neither a client nor us, but in what came with the job."""
     needs_spark()
     (tmp_path / "python").mkdir()
     (tmp_path / "python" / "sitecustomize.py").write_text(NO_CLIENTS)
@@ -390,7 +382,6 @@ def test_executors_without_any_client_get_one_with_the_job(
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert values(kafka, topic) == expected(40)
-    assert os.environ.get("PYSPARK_PYTHON") != str(python)
 
 
 def test_a_broker_that_is_not_there_is_named(
