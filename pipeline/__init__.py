@@ -11,7 +11,7 @@ knows the broker only by the Kafka protocol and by the files of its log director
     segments   a broker's log directory as a DataFrame (segment_plan, segment_decode,
                segment_source: what executors run)
     data_source  format("barnabas") for a user's own jobs: it reads with segment_source and writes
-               with sink, every row once (exactly_once: the argument; sink_clients: two libraries)
+               with the room sink, every row once
     topic_profile  counts, rates, keys, sizes, gaps (profile_html: the page)
 
 Nothing is distributed to executors by hand: what runs there imports only NumPy and PyArrow, which a

@@ -19,10 +19,11 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from . import crc, exactly_once, segment_decode, segment_plan, segment_source, sink, sink_clients
+from . import crc, segment_decode, segment_plan, segment_source
 from .segment_source import SegmentReader
 from .shipping import ship
-from .sink import BatchWriter, Sink, StreamWriter
+from .sink import clients, exactly_once, writers
+from .sink.writers import BatchWriter, Sink, StreamWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +38,7 @@ _HEADERS_COLUMN = ", headers array<struct<key: string, value: binary>>"
 def register(spark: SparkSession) -> None:
     """Make `format("barnabas")` known to a session (a user's own, too)."""
     ship(
-        crc, segment_plan, segment_decode, segment_source, exactly_once, sink_clients, sink,
+        crc, segment_plan, segment_decode, segment_source, exactly_once, clients, writers,
         sys.modules[__name__],
     )  # fmt: skip
     carry_client(spark)
@@ -56,7 +57,7 @@ def carry_client(spark: SparkSession) -> None:
     import kafka
 
     folder: Any = context._temp_dir
-    archive = Path(folder, sink_clients.CARRIED)
+    archive = Path(folder, clients.CARRIED)
     if archive.exists():
         return
     package = Path(kafka.__file__).parent

@@ -45,6 +45,7 @@ USED_BY_OTHERS = {
     "barnabas_shared_broker": "fixture of the pytest plugin",
     "barnabas_cluster": "fixture of the pytest plugin",
     "pushFilters": "PySpark calls it (DataSourceReader)",
+    "streamWriter": "PySpark calls it (DataSource)",
     "resign": "the driver's own way out of leadership; the quorum's tests depose leaders with it",
     # What tests look at, to see that nothing is kept or that two states are one.
     "delayed": "replication.replicas.purgatory",

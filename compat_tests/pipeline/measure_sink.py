@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from compat_tests.pipeline.records import create
 from compat_tests.support.brokers import ApacheKafka
-from pipeline.exactly_once import Task, write_once
 from pipeline.producer import Target, replay_rows
-from pipeline.sink import rows_of
-from pipeline.sink_clients import connector, settings_of
+from pipeline.sink.clients import connector, settings_of
+from pipeline.sink.exactly_once import Task, write_once
+from pipeline.sink.writers import rows_of
 
 TURNS = 3
 BATCH = 10_000

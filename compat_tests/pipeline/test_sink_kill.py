@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,16 +67,24 @@ class Job:
         return self._process
 
     def executors(self) -> list[psutil.Process]:
-        return [one for one in self._family() if EXECUTOR in " ".join(one.cmdline())]
+        return [one for one in self._family() if is_executor(one)]
 
     def kill_driver(self) -> None:
         """The driver only: executors live on until they notice."""
         spared = {one.pid for executor in self.executors() for one in with_children(executor)}
         for process in self._family():
             if process.pid not in spared:
-                process.kill()
+                with suppress(psutil.Error):
+                    process.kill()
         assert self._process is not None
         self._process.wait()
+
+    def end(self) -> None:
+        """Nothing of it lives on."""
+        if self.is_alive():
+            for process in self._family():
+                with suppress(psutil.Error):
+                    process.kill()
 
     def is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -88,13 +97,34 @@ class Job:
         return with_children(psutil.Process(self._process.pid))
 
 
+def is_executor(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):  # it has ended meanwhile
+        return EXECUTOR in " ".join(process.cmdline())
+    return False
+
+
 def with_children(process: psutil.Process) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
+
+
+@pytest.fixture
+def make_job() -> Iterator[Callable[[RunningBroker, Path], Job]]:
+    """Makes jobs that end with the test."""
+    made: list[Job] = []
+
+    def make(broker: RunningBroker, folder: Path) -> Job:
+        made.append(Job(broker, folder))
+        return made[-1]
+
+    yield make
+    for job in made:
+        job.end()
 
 
 def test_every_row_is_written_once_though_driver_executors_and_broker_are_killed(
     spark: SparkSession,
     transactional_broker: Callable[[], RunningBroker],
+    make_job: Callable[[RunningBroker, Path], Job],
     pipeline: Pipeline,
     tmp_path: Path,
 ) -> None:
@@ -102,7 +132,7 @@ def test_every_row_is_written_once_though_driver_executors_and_broker_are_killed
     bootstrap = broker.bootstrap_servers
     create(bootstrap, SOURCE, 2)
     create(bootstrap, TARGET, PARTITIONS)
-    job = Job(broker, tmp_path)
+    job = make_job(broker, tmp_path)
     dice = random.Random(11)
     for number in range(ROUNDS):
         fill_plain(bootstrap, SOURCE, ROWS_A_ROUND, partitions=2, start=number * ROWS_A_ROUND)

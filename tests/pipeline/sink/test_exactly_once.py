@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import pytest
 
-from pipeline.exactly_once import (
+from pipeline.sink.exactly_once import (
     Connect,
     Fenced,
     Mark,

@@ -6,7 +6,7 @@ batch was written last. Claiming the register shuts out who held it before; the 
 in the transaction that holds the rows. So of all attempts at (batch, slot) one commits, and the
 others find that out.
 
-Knows no client, no Spark and no clock: `sink_clients` makes registers, `sink` has the rows. Travels
+Knows no client, no Spark and no clock: `clients` makes registers, `writers` has the rows. Travels
 to executors by value.
 """
 

@@ -25,8 +25,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from .clients import Settings, connector, settings_of
 from .exactly_once import Row, SinkError, Task, write_once
-from .sink_clients import Settings, connector, settings_of
 
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 _OPTIONS = (
