@@ -32,6 +32,8 @@ _OURS = (
     "enable.auto.commit", "partitioner",
 )  # fmt: skip
 _FENCED = {47, 90, -144}
+_ENDED = {48, 49}
+"""What a producer hears, too, whose transaction the broker has ended."""
 _RETRIABLE = {14, 15, 16, 51, 88, -185, -195, -180}
 """Loading, gone or moved coordinators, transactions that end, time-outs of librdkafka."""
 _FATAL = -150
@@ -154,7 +156,7 @@ class _ClientRegister(Register):
 
     def _problem(self, code: int, text: str, topic: str = "", partition: int = -1) -> Exception:
         """What an error of the client is for us: Fenced, or a SinkError with the next step."""
-        if code in _FENCED:
+        if code in _FENCED | _ENDED:
             limit = self._settings.timeout_ms / 1000
             if self._begun_at is not None and time.monotonic() - self._begun_at >= limit:
                 return SinkError(
@@ -162,6 +164,7 @@ class _ClientRegister(Register):
                     f" transaction; raise the option kafka.{_TIMEOUT_MS} (broker:"
                     " transaction.max.timeout.ms), use more slots, or make batches smaller"
                 )
+        if code in _FENCED:
             return Fenced(text)
         step = _STEPS.get(code)
         if step is None:
@@ -207,13 +210,13 @@ class ConfluentRegister(_ClientRegister):
         config = {
             "linger.ms": 20,
             "message.max.bytes": 1_000_000_000,
+            "queue.buffering.max.kbytes": 256 * 1024,  # of the executor's memory
             **self._common,
             "transactional.id": self._name,
             _TIMEOUT_MS: self._settings.timeout_ms,
             "partitioner": "murmur2_random",
             "delivery.report.only.error": True,
             "on_delivery": self._delivered,
-            "error_cb": self._erred,
         }
         try:
             self._producer = self._kafka.Producer(config)
@@ -236,7 +239,7 @@ class ConfluentRegister(_ClientRegister):
                 self._produce(topic, value, key, where, None, None, timestamp or 0, headers)
                 return
             except BufferError:
-                self._producer.poll(0.5)
+                self._serve(0.5)
             except self._kafka.KafkaException as error:
                 raise self._of(error.args[0], topic, where) from None
             if self._refused is not None:
@@ -251,7 +254,7 @@ class ConfluentRegister(_ClientRegister):
             )
             self._repeat(lambda left: self._producer.commit_transaction(left))
         except SinkError:
-            self._producer.poll(0)
+            self._serve(0)
             if self._refused is not None:  # why: the commit only says that
                 raise self._of(*self._refused) from None
             raise
@@ -278,9 +281,12 @@ class ConfluentRegister(_ClientRegister):
         if error is not None and self._refused is None and error.code() not in _CONSEQUENCES:
             self._refused = (error, message.topic(), message.partition())
 
-    def _erred(self, error: Any) -> None:
-        if error.fatal():
-            self._fatal = error
+    def _serve(self, seconds: float) -> None:
+        """Let callbacks run; a fatal error is raised there, with its cause."""
+        try:
+            self._producer.poll(seconds)
+        except self._kafka.KafkaException as problem:
+            self._fatal = problem.args[0]
 
     def _repeat(self, call: Callable[[float], Any]) -> Any:
         """Call with the seconds that are left until it is answered for good."""
@@ -298,7 +304,7 @@ class ConfluentRegister(_ClientRegister):
 
     def _of(self, error: Any, topic: str = "", partition: int = -1) -> Exception:
         if error.code() == _FATAL:
-            self._producer.poll(0)
+            self._serve(0)
             error = self._fatal or error
         return self._problem(error.code(), error.str(), topic, partition)
 
