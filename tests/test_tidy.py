@@ -307,10 +307,10 @@ def test_no_module_is_for_tests_alone() -> None:
     for name, module in modules().items():
         used |= imports(name, for_types=True)
         used |= {
-            f"{module.room}.{alias.name}"
+            ".".join(part for part in (module.room, node.module, name) if part)
             for node in ast.walk(module.tree)
             if isinstance(node, ast.ImportFrom) and node.level
-            for alias in node.names
+            for name in (None, *(alias.name for alias in node.names))
         }
     begins = ("__init__.py", "__main__.py")
     assert [

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+import barnabas
 from compat_tests.pipeline.conftest import Pipeline, environment
 from compat_tests.pipeline.records import (
     assert_same_rows,
@@ -169,6 +170,7 @@ def test_every_row_is_written_once_though_driver_executors_and_broker_are_killed
     archived = spark.read.parquet(str(lake)).select(*columns)
     assert assert_same_rows(from_kafka(spark, bootstrap, TARGET).select(*columns), archived)
     broker.stop()
+    barnabas.register_source(spark)
     segments = (
         spark.read.format("barnabas").option("topic", TARGET).option("includeHeaders", "true")
     )
