@@ -248,16 +248,8 @@ class ConfluentRegister(_ClientRegister):
     def commit(self, mark: Mark) -> None:
         offset = self._kafka.TopicPartition(MARKS_TOPIC, 0, mark.batch, metadata=mark.metadata())
         group = self._consumer.consumer_group_metadata()
-        try:
-            self._repeat(
-                lambda left: self._producer.send_offsets_to_transaction([offset], group, left)
-            )
-            self._repeat(lambda left: self._producer.commit_transaction(left))
-        except SinkError:
-            self._serve(0)
-            if self._refused is not None:  # why: the commit only says that
-                raise self._of(*self._refused) from None
-            raise
+        self._repeat(lambda left: self._producer.send_offsets_to_transaction([offset], group, left))
+        self._repeat(lambda left: self._producer.commit_transaction(left))
 
     def abort(self) -> None:
         with suppress(Exception):
@@ -303,8 +295,13 @@ class ConfluentRegister(_ClientRegister):
             time.sleep(min(0.1, max(0.0, left)))
 
     def _of(self, error: Any, topic: str = "", partition: int = -1) -> Exception:
-        if error.code() == _FATAL:
+        """What it means. A row that was refused, or a fatal error, is why later calls fail: those
+        only say that they do."""
+        if self._producer is not None:
             self._serve(0)
+        if self._refused is not None:
+            error, topic, partition = self._refused
+        elif error.code() == _FATAL:
             error = self._fatal or error
         return self._problem(error.code(), error.str(), topic, partition)
 
