@@ -20,4 +20,4 @@ def register_source(spark: SparkSession) -> None:
     if not hasattr(spark, "dataSource"):
         raise ImportError("format(\"barnabas\") needs PySpark 4: pip install 'barnabas[spark]'")
     package = "barnabas._app.pipeline" if app_dir().name == "_app" else "pipeline"
-    importlib.import_module(f"{package}.segment_source").register(spark)
+    importlib.import_module(f"{package}.data_source").register(spark)

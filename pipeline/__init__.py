@@ -10,11 +10,14 @@ knows the broker only by the Kafka protocol and by the files of its log director
     replay     Parquet -> Kafka with keys, headers, timestamps (producer: what executors run)
     segments   a broker's log directory as a DataFrame (segment_plan, segment_decode,
                segment_source: what executors run)
+    data_source  format("barnabas") for a user's own jobs: it reads with segment_source and writes
+               with the room sink, every row once
     topic_profile  counts, rates, keys, sizes, gaps (profile_html: the page)
 
-Nothing is distributed to executors by hand: `producer` and the three segment modules import only
-NumPy and PyArrow, which a Spark executor has for Arrow anyway, and travel inside the job, pickled
-by value (`shipping`). They claim no module name there, and no broker package need be installed.
+Nothing is distributed to executors by hand: what runs there imports only NumPy and PyArrow, which a
+Spark executor has for Arrow anyway, and travels inside the job, pickled by value (`shipping`). It
+claims no module name there, and no broker package need be installed. The sink needs a Kafka client:
+the executors' own, or a file that travels too (`data_source.carry_client`).
 These modules import each other relatively: `barnabas.register_source(spark)` loads them in a user's
 own process as `barnabas._app.pipeline`, where the name `pipeline` may be the user's.
 """

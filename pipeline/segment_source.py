@@ -31,36 +31,19 @@ import datetime
 import gc
 import json
 import os
-import sys
 import zipimport
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from . import crc, segment_decode, segment_plan
 from .segment_decode import read_part
 from .segment_plan import PlanError, SegmentPart, Wanted, plan
-from .shipping import ship
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-_KAFKA_COLUMNS = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp,"
-    " timestampType int"
-)
-_HEADERS_COLUMN = ", headers array<struct<key: string, value: binary>>"
 _OPTIONS = (
     "path", "topic", "partitions", "startingoffsets", "endingoffsets", "since", "until",
     "includeheaders", "isolationlevel", "readto",
 )  # fmt: skip
-
-
-def register(spark: SparkSession) -> None:
-    """Make `format("barnabas")` known to a session (a user's own, too)."""
-    ship(crc, segment_plan, segment_decode, sys.modules[__name__])
-    spark.dataSource.register(BarnabasDataSource)
 
 
 class SegmentInput(InputPartition):
@@ -71,26 +54,11 @@ class SegmentInput(InputPartition):
         self.part = part
 
 
-class BarnabasDataSource(DataSource):
-    """Registered under the name `barnabas`."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "barnabas"
-
-    def schema(self) -> str:
-        include_headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
-        return _KAFKA_COLUMNS + (_HEADERS_COLUMN if include_headers else "")
-
-    def reader(self, schema: Any) -> DataSourceReader:
-        options = {key.lower(): value for key, value in dict(self.options).items()}
-        return SegmentReader(options)
-
-
 class SegmentReader(DataSourceReader):
     """Plans once, then reads one segment per task."""
 
-    def __init__(self, options: dict[str, str]) -> None:
+    def __init__(self, given: Mapping[str, str]) -> None:
+        options = {key.lower(): value for key, value in given.items()}
         self._paths, self._wanted = parse_options(options)
         self._include_headers = options.get("includeheaders", "false").lower() == "true"
 

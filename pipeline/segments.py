@@ -3,7 +3,7 @@
 Without `--to`: what there is in each partition, how much of it is readable, and the first rows.
 With `--to`: an archive like that of `archive` (same folders, same log, so `replay` takes it),
 written in one batch. How the directory is read: segment_plan, segment_decode; as a DataFrame:
-segment_source.
+data_source.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ def plan_segments(options: SegmentsOptions) -> list[PartitionPlan]:
 
 def read_frame(job: Job, options: SegmentsOptions) -> DataFrame:
     """The rows as a DataFrame in Kafka's columns with headers."""
-    from pipeline import segment_source  # PySpark only when a command runs
+    from pipeline import data_source  # PySpark only when a command runs
 
-    segment_source.register(job.spark)
+    data_source.register(job.spark)
     reader = (
         job.spark.read.format("barnabas")
         .option("topic", options.topic)

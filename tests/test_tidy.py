@@ -45,6 +45,7 @@ USED_BY_OTHERS = {
     "barnabas_shared_broker": "fixture of the pytest plugin",
     "barnabas_cluster": "fixture of the pytest plugin",
     "pushFilters": "PySpark calls it (DataSourceReader)",
+    "streamWriter": "PySpark calls it (DataSource)",
     "resign": "the driver's own way out of leadership; the quorum's tests depose leaders with it",
     # What tests look at, to see that nothing is kept or that two states are one.
     "delayed": "replication.replicas.purgatory",
@@ -306,10 +307,10 @@ def test_no_module_is_for_tests_alone() -> None:
     for name, module in modules().items():
         used |= imports(name, for_types=True)
         used |= {
-            f"{module.room}.{alias.name}"
+            ".".join(part for part in (module.room, node.module, name) if part)
             for node in ast.walk(module.tree)
             if isinstance(node, ast.ImportFrom) and node.level
-            for alias in node.names
+            for name in (None, *(alias.name for alias in node.names))
         }
     begins = ("__init__.py", "__main__.py")
     assert [

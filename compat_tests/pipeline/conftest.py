@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from compat_tests.conftest import BROKERS_USED
 from compat_tests.support import jars
-from compat_tests.support.brokers import ApacheKafka
+from compat_tests.support.brokers import ApacheKafka, RunningBroker
 from compat_tests.support.require import require
 
 if TYPE_CHECKING:
@@ -159,8 +160,33 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKaf
             "log.segment.bytes": 1048576,
             "log.retention.ms": -1,
             "log.index.interval.bytes": 1024,
+            # An expired transaction is aborted at once, not within ten seconds.
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
         },
     )
     broker.start()
     yield broker
     broker.kill()
+
+
+@pytest.fixture
+def transactional_broker(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[[], ApacheKafka]]:
+    """Starts a broker with transactions of this test's own, which it may kill."""
+    try:
+        jars.libs()
+    except jars.JarsUnavailable as missing:
+        require(False, f"Apache Kafka: {missing}")
+    brokers: list[RunningBroker] = []
+    request.node.stash[BROKERS_USED] = brokers
+
+    def start() -> ApacheKafka:
+        broker = ApacheKafka(tmp_path / f"kafka-{len(brokers)}", {"log.retention.ms": -1})
+        brokers.append(broker)
+        broker.start()
+        return broker
+
+    yield start
+    for one in brokers:
+        one.kill()

@@ -168,9 +168,11 @@ def assert_same_rows(left: DataFrame, right: DataFrame) -> int:
     return count
 
 
-def held(bootstrap: str, topic: str, partitions: int) -> int:
-    """How many offsets a topic has."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "looks"})
+def held(bootstrap: str, topic: str, partitions: int, isolation: str = "read_committed") -> int:
+    """How many offsets a topic has: below its last stable ones, or all."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "looks", "isolation.level": isolation}
+    )
     try:
         ends = [
             consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=10)[1]

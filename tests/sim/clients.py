@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from server.handlers import data as handlers
 from server.handlers import offsets as offset_handlers
@@ -33,6 +33,8 @@ from wire.primitives import TopicPartition
 from wire.records import Record, build_batch, iterate_headers
 
 if TYPE_CHECKING:
+    from server.coordinator.group_coordinator import GroupCoordinator
+    from server.coordinator.transactions.coordinator import TransactionCoordinator
     from tests.sim.cluster import SimCluster
     from tests.sim.node import SimNode
 
@@ -335,17 +337,22 @@ class Consumer:
             self._position = self._world.between(0, self._position)
 
 
-def coordinator_of(cluster: SimCluster, group: str) -> int | None:
+def coordinator_of(
+    cluster: SimCluster, key: str, kind: Literal["groups", "transactions"] = "groups"
+) -> int | None:
     """FindCoordinator at any broker."""
     node = cluster.some_node()
     if node is None:
         return None
-    if node.metadata.topics_by_name.get("__consumer_offsets") is None:
+    coordinator: GroupCoordinator | TransactionCoordinator = node.group_coordinator
+    topic = "__consumer_offsets"
+    if kind == "transactions":
+        coordinator, topic = node.transaction_coordinator, "__transaction_state"
+    if node.metadata.topics_by_name.get(topic) is None:
         found: list[Any] = []
-        node.do(lambda: node.group_coordinator.find(group, found.append), node.incarnation)
+        node.do(lambda: coordinator.find(key, found.append), node.incarnation)
         return None
-    partition = node.group_coordinator.partition_for(group)
-    registration = node.metadata.partition("__consumer_offsets", partition)
+    registration = node.metadata.partition(topic, coordinator.partition_for(key))
     return None if registration is None or registration.leader < 0 else registration.leader
 
 

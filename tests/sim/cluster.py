@@ -20,12 +20,14 @@ from pathlib import Path
 
 from replication.metadata.image import EMPTY_IMAGE, MetadataImage
 from tests.sim.clients import Administrator, Committer, Consumer, Producer
+from tests.sim.committed_reads import LedgerReader, OffsetReader, check_atomicity
 from tests.sim.disks import Disks
 from tests.sim.faults import Faults
 from tests.sim.invariants import Invariants
 from tests.sim.members import Group, Vandal
 from tests.sim.network import Network
 from tests.sim.node import SimNode
+from tests.sim.transactors import LEDGER, LEDGER_PARTITIONS, TransactionalId
 from tests.sim.world import Alarms, InvariantBroken, World
 from wire.primitives import TopicPartition
 from wire.records import iterate_headers, read_records
@@ -48,6 +50,10 @@ _CONFIG = {
     "min.insync.replicas": "2",
     "offsets.topic.num.partitions": "2",
     "offsets.topic.replication.factor": "3",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "group.min.session.timeout.ms": "1000",
     "group.initial.rebalance.delay.ms": "200",
     "metadata.max.idle.interval.ms": "1000",
@@ -90,6 +96,10 @@ class Options:
     """Between two times that syncs of a directory hang for seconds."""
     shortage_every_ms: int = 0
     """Between two shortages of file descriptors."""
+    rot_every_ms: int = 0
+    """Between two times that a killed process leaves broken transaction indexes."""
+    late_every_ms: int = 0
+    """Between two times that brokers' requests about transactions are held on their way."""
     clean_every_ms: int = 0
     """How often a node's cleaner looks for work; 0: nothing is compacted."""
     stalled_note: float = 0.02
@@ -113,6 +123,10 @@ class Options:
     """How often one of them stands still between a heartbeat and a commit."""
     vandal_every_ms: int = 0
     """Between two requests of somebody who means harm to the coordinators; 0: there is none."""
+    transactors: int = 0
+    """Transactional ids, those with an even number of the old generation."""
+    first_epoch: int = 0
+    """Theirs."""
     fetch_timeout_ms: int = 700
     snapshot_bytes: int = 6_000
     metadata_segment_bytes: int = 1 << 20
@@ -147,6 +161,9 @@ class SimCluster:
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
         self.committers: list[Committer] = []
+        self.transactors: list[TransactionalId] = []
+        self.ledger_readers: list[LedgerReader] = []
+        self.offset_readers: list[OffsetReader] = []
 
     # ---- what clients see
 
@@ -254,9 +271,20 @@ class SimCluster:
         for number in range(options.groups):
             key = TopicPartition("orders", 0)
             self.committers.append(Committer(self, f"group-{number}", key))
+        self._start_transactors()
         self.team = Group(self, "team", "orders", options.members)
         if options.vandal_every_ms:
             Vandal(self, options.vandal_every_ms)
+
+    def _start_transactors(self) -> None:
+        if not self.options.transactors:
+            return
+        self.admin.create(LEDGER, LEDGER_PARTITIONS, 3)
+        self.ledger_readers = [LedgerReader(self, i) for i in range(LEDGER_PARTITIONS)]
+        for number in range(self.options.transactors):
+            owner = TransactionalId(self, f"tx-{number}", 1 if number % 2 == 0 else 2)
+            self.transactors.append(owner)
+            self.offset_readers.append(OffsetReader(self, owner))
 
     def run(self) -> None:
         """Work under faults, heal, and look at what is left."""
@@ -291,9 +319,36 @@ class SimCluster:
             "groups answer",
         )
         self.run_until(self.team.is_settled, limit_ms, "the group's members work")
-        for client in (*self.committers, *self.consumers, self.team):
+        self._end_transactions()
+        for client in (*self.committers, *self.consumers, *self.ledger_readers,
+                       *self.offset_readers, self.team):  # fmt: skip
             client.is_over = True
         self.run_until(self._is_replicated, limit_ms, "every ISR complete and equal")
+
+    def _end_transactions(self) -> None:
+        """Every one ends, by its producer or by its timeout; then all of it is read again."""
+        limit_ms, rules = self.options.heal_ms, self.check.transactions
+        self.run_until(
+            lambda: all(owner.is_done for owner in self.transactors), limit_ms, "producers end"
+        )
+        try:
+            self.run_until(
+                lambda: not rules.open_transactions(), limit_ms, "every transaction ends"
+            )
+        except InvariantBroken as error:
+            raise InvariantBroken(f"{error}: {rules.open_transactions()}") from error
+        for reader in self.ledger_readers:
+            reader.from_the_start()
+        for offsets in self.offset_readers:
+            offsets.last = None
+        self.run_until(
+            lambda: (
+                all(reader.rounds > 1 for reader in self.ledger_readers)
+                and all(offsets.last is not None for offsets in self.offset_readers)
+            ),
+            limit_ms,
+            "what transactions wrote is read",
+        )
 
     def _is_replicated(self) -> bool:
         for topic in self.check.image.topics_by_name.values():
@@ -322,6 +377,8 @@ class SimCluster:
     def check_end(self) -> None:
         """AckedIsThere, OnceAndInOrder, ReplicasEqual; what is compacted was compared by keys."""
         self.check.compare()
+        for owner, offsets in zip(self.transactors, self.offset_readers, strict=True):
+            check_atomicity(self, owner, offsets.last)
         for topic in self.check.image.topics_by_name.values():
             if self.is_compacted(topic.name):
                 continue

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.clients import Producer
 from tests.sim.stories import Stories
+from wire.messages.transactions import AddPartitionsToTxnRequest, WriteTxnMarkersRequest
 from wire.primitives import TopicPartition
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Faults:
         self._every(options.full_every_ms, self._fill)
         self._every(options.hang_every_ms, self._hang)
         self._every(options.shortage_every_ms, self._run_short)
+        self._every(options.rot_every_ms, self._rot)
+        self._every(options.late_every_ms, self._come_late)
         self._topics = 0
         self._stories = Stories(cluster)
 
@@ -165,6 +168,27 @@ class Faults:
         short_ms = self._world.between(1, 400)
         self._world.tell(f"descriptors for {directory.name} run out for {short_ms} ms")
         self._cluster.disks.run_short(directory, short_ms)
+
+    def _come_late(self) -> None:
+        """What one broker asks another about transactions lies about for a while, as in the buffers
+        of a connection; who asked gives it up and asks again, or is replaced."""
+        kind = self._world.random.choice((WriteTxnMarkersRequest, AddPartitionsToTxnRequest))
+        source, target = self._world.random.sample(list(self._cluster.nodes), 2)
+        self._world.tell(f"{kind.__name__} of {source} come late to {target}")
+        self._network.hold(kind, source, target)
+        link = kind, source, target
+        self._world.after(self._world.between(50, 4_000), lambda: self._network.release(link))
+
+    def _rot(self) -> None:
+        """A process dies, and what says which transactions were aborted is nonsense when the next
+        one reads it."""
+        node = self._one()
+        if not node.is_up or self._cluster.is_recovering():
+            return
+        node.crash("is killed, and its transaction indexes rot")
+        for directory in node.directories:
+            for path in sorted(directory.glob("*/*.txnindex")):
+                path.write_bytes(self._world.random.randbytes(path.stat().st_size))
 
     def _directory(self) -> Path:
         """One that is not the metadata log's: without that, a node is none."""

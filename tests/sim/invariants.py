@@ -24,6 +24,8 @@
     NothingHurries            a fetch without news is not answered before its time is over
     OffsetNeverGoesBack       a group's committed offset (section G)
 
+Those of transactions are in `tests.sim.transaction_rules`.
+
 `Exposed` is the log that somebody may have seen: it grows with the high watermark of whoever thinks
 that it leads, and with each acknowledgement, and each replica is compared to it.
 
@@ -48,6 +50,7 @@ from storage.checkpoint import (
     OffsetCheckpoint,
 )
 from storage.log.partition_log import PartitionLog
+from tests.sim.transaction_rules import Transactions
 from tests.sim.world import InvariantBroken
 from wire.primitives import TopicPartition
 from wire.records import BatchHeader, iterate_headers, read_records
@@ -66,6 +69,10 @@ class Batch(NamedTuple):
     next_offset: int
     leader_epoch: int
     crc: int
+
+    @classmethod
+    def of(cls, header: BatchHeader) -> Batch:
+        return cls(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
 
 
 class Keyed(NamedTuple):
@@ -93,10 +100,7 @@ class Exposed:
 
 def batches_of(log: PartitionLog, start: int, end: int) -> list[Batch]:
     """The batches in [start, end)."""
-    return [
-        Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
-        for _, _, header in _headers_of(log, start, end)
-    ]
+    return [Batch.of(header) for _, _, header in _headers_of(log, start, end)]
 
 
 def records_of(log: PartitionLog, start: int, end: int) -> dict[int, Keyed]:
@@ -134,6 +138,7 @@ class Invariants:
         self.image: MetadataImage = EMPTY_IMAGE
         """The newest that any node has."""
         self.exposed: dict[tuple[bytes, int], Exposed] = {}
+        self.transactions = Transactions()
         self.raft_leaders: dict[int, int] = {}
         self._asked_starts: dict[tuple[bytes, int], int] = {}
         self._metadata: list[tuple[int, int, int, str]] = []
@@ -226,9 +231,22 @@ class Invariants:
         for node in nodes:
             self._check_node(node)
         self.settle()
+        self.transactions.check()
+        for node in nodes:
+            self._check_stable(node)
         if self.image is not self._checked_image:
             self._checked_image = self.image
             self._check_image()
+
+    def _check_stable(self, node: SimNode) -> None:
+        if not node.is_broker_started:
+            return
+        for partition in node.replica_manager.local.partitions.values():
+            log, key = partition.log, partition.topic_partition
+            where = partition.topic_id, key[1]
+            exposed = self.exposed.get(where)
+            if log is not None and exposed is not None and log.topic_id == where[0]:
+                self.transactions.check_replica(node.node_id, where, key, log, exposed.end)
 
     def settle(self) -> None:
         """Note what was acknowledged in this event; before a disk may forget it."""
@@ -346,8 +364,10 @@ class Invariants:
         exposed = self.exposed.setdefault((log.topic_id, key[1]), Exposed())
         if end <= exposed.end:
             return
-        for batch in batches_of(log, exposed.end, end):
-            exposed.batches[batch.base_offset] = exposed.last = batch
+        self.transactions.image = self.image
+        for data, position, header in list(_headers_of(log, exposed.end, end)):
+            exposed.batches[header.base_offset] = exposed.last = Batch.of(header)
+            self.transactions.note(key, (log.topic_id, key[1]), data, position, header)
         if self._cluster.is_compacted(key.topic):
             shown = records_of(log, exposed.end, end)
             exposed.records.update(shown)

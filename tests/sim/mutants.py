@@ -57,6 +57,7 @@ from storage.log.partition_log import PartitionLog
 from storage.recovery import _Recovery
 from tests.sim.cluster import Options
 from tests.sim.run import SCENARIOS, simulate
+from tests.sim.transaction_mutants import TRANSACTION_MUTANTS
 from tests.sim.world import InvariantBroken
 from wire.errors import ErrorCode, KafkaError
 
@@ -447,6 +448,7 @@ MUTANTS = (
     Mutant("a deleted topic answers a fetch of quiet ones", _answer_for_the_unknown, "topics", 5,
            {}),
     Mutant("a partition comes to a fetcher that ends", _end_a_fetcher_in_use, "rolling", 5, {}),
+    *(Mutant(name, broken, "transactions", 20, {}) for name, broken in TRANSACTION_MUTANTS.items()),
 )  # fmt: skip
 
 

@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING, Any
 from replication.controller.context import ControllerContext
 from replication.following.fetcher import ReplicaFetcher
 from replication.raft.events import ProbeVersions, VersionsReply
+from server.handlers import BROKER_APIS, offsets
 from server.handlers import data as handlers
-from server.handlers import offsets
+from server.network.error_responses import error_response
 from server.peers.peer_client import PeerError
 from storage.open_files import FileSlice
 from tests.sim.world import World
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.data import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
+from wire.messages.transactions import WriteTxnMarkersRequest
 
 if TYPE_CHECKING:
     from tests.sim.node import SimNode
@@ -222,6 +224,58 @@ class SimPeers:
         )
 
 
+class SimBrokers:
+    """A broker's way to other brokers (PeerClient). What a process was asked while it stood still
+    it does later, when whoever asked has given up and asked again: requests come twice, and late.
+    """
+
+    def __init__(self, network: Network, node: SimNode) -> None:
+        self._network = network
+        self._node = node
+
+    def send(
+        self,
+        peer: Any,
+        request: Any,
+        version: int,
+        response_class: type[Any],
+        on_complete: Callable[[Any], None],
+        *,
+        timeout_ms: int,
+        channel: str,
+    ) -> None:
+        del channel
+        kind = type(request)
+        data = b"".join(request.encode(version))
+        source, incarnation = self._node, self._node.incarnation
+
+        def serve(target: SimNode, reply: Reply) -> None:
+            asked = kind.decode(data, version)
+            if kind is WriteTxnMarkersRequest:
+                check = target.cluster.check.transactions
+                if check.is_unfair(source, incarnation, asked):
+                    return
+                check.markers_asked_for(asked)
+            serve_api(target, kind, data, version, reply)
+
+        def answered(answer: Any) -> None:
+            if answer is None:
+                on_complete(PeerError("no answer"))
+            else:
+                on_complete(response_class.decode(answer, version))
+
+        self._network.call(
+            self._node,
+            peer.port,
+            serve,
+            answered,
+            timeout_ms,
+            can_repeat=True,
+            needs_broker=True,
+            kind=kind,
+        )
+
+
 class SimRunner:
     """Makes a fetcher's turns in virtual time: request, some time on the wire, answer."""
 
@@ -299,6 +353,27 @@ def context(node: SimNode, version: int, respond: Callable[[Any], None]) -> Any:
         respond=respond,
         park=lambda operation: None,
     )
+
+
+def serve_api(node: SimNode, kind: type[Any], data: bytes, version: int, reply: Reply) -> None:
+    """Any request to a broker, as the dispatch would run it; the answer as bytes."""
+    asked = kind.decode(data, version)
+
+    def respond(response: Any) -> None:
+        reply(encoded(response, version))
+
+    def respond_error(request: Any, code: int, message: str | None = None) -> None:
+        respond(error_response(request, version, code, message))
+
+    ctx = context(node, version, respond)
+    ctx.respond_error = respond_error
+    try:
+        response = BROKER_APIS[kind.api_key].load()(ctx, asked)
+    except KafkaError as error:
+        respond_error(asked, error.code)
+        return
+    if response is not None:
+        respond(response)
 
 
 def serve_data(node: SimNode, kind: type[Any], data: bytes, version: int, reply: Reply) -> None:

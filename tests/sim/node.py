@@ -3,8 +3,9 @@ and clocks.
 
 Composed as `server.node.shared_server`, `controller_server` and `broker_server` do it, of the same
 classes: RaftLog and RaftDriver, MetadataLoader, Controller, ControllerChannel, LogManager,
-ReplicaManager with its fetchers and AlterPartition, BrokerLifecycle, GroupCoordinator. Handlers
-find the node as `ctx.broker`.
+ReplicaManager with its fetchers and AlterPartition, BrokerLifecycle, GroupCoordinator,
+TransactionCoordinator with its marker channel, and who asks it. Handlers find the node as
+`ctx.broker`.
 
 Life: `start` (raft, controller; the broker's part as soon as the metadata is caught up, then
 registration), `crash` (kill -9, or with `power` the machine's power), `stop` (controlled shutdown).
@@ -34,24 +35,31 @@ from replication.raft.voter_set import Endpoint as RaftEndpoint
 from replication.raft.voter_set import Voter, VoterSet
 from replication.replicas.replica_manager import ClusterLinks, ReplicaManager
 from replication.replicas.timer import BackgroundScheduler
+from replication.replicas.transaction_verification import TransactionVerification
 from server.config.kafka_config import KafkaConfig
 from server.config.schema import TOPIC, ConfigSchema
 from server.coordinator.group_coordinator import GroupCoordinator
 from server.coordinator.runtime import Surroundings
+from server.coordinator.transactions.coordinator import TransactionCoordinator
 from server.handlers.fetch_session import FetchSessionCache
+from server.handlers.transaction_markers import write_markers
 from server.network.listeners import PLAINTEXT, Listener
 from server.node import settings
 from server.node.broker_lifecycle import BrokerLifecycle, BrokerState
 from server.node.controller_registration import ControllerRegistrationManager
 from server.node.replica_publisher import ReplicaPublisher
+from server.peers.add_partitions_to_txn import AddPartitionsToTxnManager
+from server.peers.broker_requests import BrokerRequests
 from server.peers.controller_channel import ControllerChannel
+from server.peers.transaction_markers import TransactionMarkerChannel
 from storage.config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.log.partition_log import PartitionLog
 from tests.sim.disk_threads import DirWorker, SimCleaner, SimFlusher, stall_while_noting
-from tests.sim.network import Network, SimPeers, SimRaftTransport, SimRunner
+from tests.sim.network import Network, SimBrokers, SimPeers, SimRaftTransport, SimRunner
 from tests.sim.world import Actor, Gone, InvariantBroken, Killed, NodeClock, SimTimer
 from wire.errors import KafkaError
+from wire.messages.transactions import WriteTxnMarkersRequest
 from wire.primitives import TopicPartition
 
 if TYPE_CHECKING:
@@ -70,6 +78,8 @@ class SimNode:
     log_manager: LogManager
     replica_manager: ReplicaManager
     group_coordinator: GroupCoordinator
+    transaction_coordinator: TransactionCoordinator
+    transaction_verification: TransactionVerification
 
     def __init__(self, cluster: SimCluster, node_id: int, root: Path) -> None:
         self.cluster = cluster
@@ -202,6 +212,10 @@ class SimNode:
     # ---- what handlers ask
 
     opens_compressed_records: frozenset[str] = frozenset()
+
+    @property
+    def config(self) -> KafkaConfig:
+        return self._config
 
     @property
     def metadata(self) -> MetadataImage:
@@ -376,13 +390,53 @@ class SimNode:
         self.group_coordinator = GroupCoordinator(
             settings.groups(self._config), around, lambda: f"{self.world.random.getrandbits(64)}"
         )
+        self._start_transactions(around)
         installed = _Installed(self._register)
         self._replica_publisher = ReplicaPublisher(
             self.replica_manager, self.node_id, self.incarnation_id
         )
-        publishers = [self._replica_publisher.publish, self._publish_groups]
+        publishers = [
+            self._replica_publisher.publish,
+            self._publish_groups,
+            self._publish_markers,
+        ]
         self.loader._installing.append((publishers, installed))  # type: ignore[arg-type]
         self._loader_actor.wake()
+
+    def _start_transactions(self, around: Surroundings) -> None:
+        incarnation = self.incarnation
+        brokers = BrokerRequests(
+            self.node_id, lambda: self.metadata, "PLAINTEXT", SimBrokers(self.network, self)
+        )
+        brokers.serve_own(WriteTxnMarkersRequest, self._write_own_markers)
+        timeout_ms = self.options.fetch_timeout_ms
+        self.transaction_markers = TransactionMarkerChannel(
+            brokers, lambda: self.metadata, self.timer, timeout_ms
+        )
+        self.transaction_coordinator = TransactionCoordinator(
+            settings.transactions(self._config), around, self.transaction_markers
+        )
+        self.transaction_verification = TransactionVerification(
+            self.replica_manager,
+            AddPartitionsToTxnManager(
+                self.node_id,
+                lambda: self.metadata,
+                self.transaction_coordinator,
+                brokers,
+                timeout_ms,
+            ),
+            self.timer,
+            self.clock.now_ms,
+            is_enabled=lambda: True,
+            resume=lambda job: self.world.after(self.lag_ms(), lambda: self.do(job, incarnation)),
+            config=settings.verification(self._config),
+        )
+
+    def _write_own_markers(
+        self, request: WriteTxnMarkersRequest, on_complete: Callable[[Any], None]
+    ) -> None:
+        self.cluster.check.transactions.markers_asked_for(request)
+        write_markers(self, request, on_complete)
 
     def _workers(self) -> dict[Path, BackgroundScheduler]:
         """One for each directory; of a single one the scheduler is the worker."""
@@ -409,6 +463,10 @@ class SimNode:
     def _publish_groups(self, delta: MetadataDelta, _image: MetadataImage) -> None:
         if delta.deleted_topics:
             self.group_coordinator.on_topics_deleted(list(delta.deleted_topics))
+
+    def _publish_markers(self, delta: MetadataDelta, _image: MetadataImage) -> None:
+        if delta.changed_partitions or delta.deleted_topics:
+            self.transaction_markers.leaders_changed()
 
     def _register(self) -> None:
         config = settings.lifecycle(self._config)
@@ -471,6 +529,7 @@ class SimNode:
         self.lifecycle.shutdown()
         self.is_serving = False
         self.group_coordinator.shutdown()
+        self.transaction_coordinator.shutdown()
         self.replica_manager.shutdown()
         logs = {log.topic_partition: log for log in self.log_manager.all_logs()}
         self.log_manager.shutdown(self.lifecycle.broker_epoch)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.sim.cluster import Options, SimCluster, logs_of
+from tests.sim.transactors import FIRST_EPOCHS, epochs_from
 from tests.sim.world import InvariantBroken
 
 TOLD = 60
@@ -51,15 +52,23 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     },
     "clocks": {"clocks_disagree": True, "step_every_ms": 400, "crash_every_ms": 3_000},
     "hostile": {"vandal_every_ms": 150, "crash_every_ms": 3_000},
+    "transactions": {
+        "transactors": 8, "producers": 1, "groups": 1, "members": 1, "work_ms": 14_000,
+        "slow": 0.03, "crash_every_ms": 4_500, "cut_every_ms": 8_000, "pause_every_ms": 5_000,
+        "power_every_ms": 12_000, "rot_every_ms": 12_000, "segment_bytes": 2_500, "down_ms": 600,
+        "late_every_ms": 1_500,
+    },
 }  # fmt: skip
 
 
 def options_for(seed: int, **overrides: Any) -> Options:
-    """The scenario of a seed: they take turns, each also with 4 and 5 brokers."""
+    """The scenario of a seed: they take turns, each also with 4 and 5 brokers, and with producers
+    that soon have no epoch left."""
     names = list(SCENARIOS)
     scenario = SCENARIOS[names[seed % len(names)]]
     brokers = (3, 3, 4, 5)[seed // len(names) % 4]
-    return Options(**{"brokers": brokers, **scenario, **overrides})
+    first_epoch = FIRST_EPOCHS[seed // len(names) % len(FIRST_EPOCHS)]
+    return Options(**{"brokers": brokers, "first_epoch": first_epoch, **scenario, **overrides})
 
 
 def simulate(seed: int, options: Options, *, tells_logs: bool = False) -> SimCluster:
@@ -68,7 +77,7 @@ def simulate(seed: int, options: Options, *, tells_logs: bool = False) -> SimClu
     root = Path(tempfile.mkdtemp(prefix="barnabas-sim-", dir=base))
     cluster = SimCluster(seed, options, root, tells_logs=tells_logs)
     try:
-        with cluster.disks, logs_of(cluster):
+        with cluster.disks, logs_of(cluster), epochs_from(options.first_epoch):
             cluster.run()
     except Exception as error:
         told = "\n".join(cluster.world.story[-TOLD:])

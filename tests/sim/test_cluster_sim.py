@@ -28,7 +28,7 @@ def test_the_invariants_hold_and_every_cluster_recovers() -> None:
     assert sum(acked) > 100 * SEEDS
 
 
-@pytest.mark.parametrize("seed", range(0, len(SCENARIOS), 3))
+@pytest.mark.parametrize("seed", range(len(SCENARIOS) - 1, -1, -3))
 def test_a_seed_gives_the_same_story_each_time(seed: int) -> None:
     stories = []
     for _ in range(2):

@@ -25,6 +25,11 @@ QUICK = {
     "a deleted log is flushed first": "WorkersSyncRecords",
     "the cleaner takes the newest of a key": "NewestStays",
     "the cleaner keeps what is superseded": "CleanedOnce",
+    "markers are sent before Prepare is committed": "PrepareBeforeMarkers",
+    "a transaction is complete before its markers": "MarkersBeforeComplete",
+    "transactional batches are not verified": "EveryPartitionIsKnown",
+    "the second producer has the first one's epoch": "Fencing",
+    "aborted transactions are not indexed": "NoAbortedRead",
 }
 
 

@@ -1,0 +1,195 @@
+"""kill -9 of driver, executors and broker while the sink has a transaction open: every row once.
+
+Short in CI (PIPELINE_KILL_ROUNDS=3, the default); the full run is
+`PIPELINE_KILL_ROUNDS=20 pytest compat_tests/pipeline/test_sink_kill.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+import barnabas
+from compat_tests.pipeline.conftest import Pipeline, environment
+from compat_tests.pipeline.records import (
+    assert_same_rows,
+    create,
+    fill_plain,
+    from_kafka,
+    held,
+    read_all,
+)
+from compat_tests.support.brokers import RunningBroker
+from compat_tests.support.wait import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROUNDS = int(os.environ.get("PIPELINE_KILL_ROUNDS", "3"))
+ROWS_A_ROUND = 900
+SOURCE, TARGET, PARTITIONS = "ledger", "copied", 3
+EXECUTOR = "CoarseGrainedExecutorBackend"
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.java,
+    pytest.mark.slow,
+    pytest.mark.timeout(600 + 400 * ROUNDS),
+]
+
+
+class Job:
+    """The streaming job: a driver, its JVM, and two executors of their own (local-cluster)."""
+
+    def __init__(self, broker: RunningBroker, folder: Path) -> None:
+        self._broker, self._folder = broker, folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, **settings: str) -> subprocess.Popen[bytes]:
+        script = Path(__file__).with_name("sink_job.py")
+        words = (sys.executable, script, self._broker.bootstrap_servers, SOURCE, TARGET, 2,
+                 self._folder / "checkpoint", "local-cluster[2,1,500]")  # fmt: skip
+        with open(self._folder / "job.log", "ab") as log:
+            self._process = subprocess.Popen(
+                [str(word) for word in words], cwd=self._folder, stdout=log, stderr=log,
+                env=environment(TMPDIR=str(self._folder), **settings), start_new_session=True,
+            )  # fmt: skip
+        return self._process
+
+    def executors(self) -> list[psutil.Process]:
+        return [one for one in self._family() if is_executor(one)]
+
+    def kill_driver(self) -> None:
+        """The driver only: executors live on until they notice."""
+        spared = {one.pid for executor in self.executors() for one in with_children(executor)}
+        for process in self._family():
+            if process.pid not in spared:
+                with suppress(psutil.Error):
+                    process.kill()
+        assert self._process is not None
+        self._process.wait()
+
+    def end(self) -> None:
+        """Nothing of it lives on."""
+        if self.is_alive():
+            for process in self._family():
+                with suppress(psutil.Error):
+                    process.kill()
+
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def log(self) -> str:
+        return (self._folder / "job.log").read_text(errors="replace")[-4000:]
+
+    def _family(self) -> list[psutil.Process]:
+        assert self._process is not None
+        return with_children(psutil.Process(self._process.pid))
+
+
+def is_executor(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):  # it has ended meanwhile
+        return EXECUTOR in " ".join(process.cmdline())
+    return False
+
+
+def with_children(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]
+
+
+@pytest.fixture
+def make_job() -> Iterator[Callable[[RunningBroker, Path], Job]]:
+    """Makes jobs that end with the test."""
+    made: list[Job] = []
+
+    def make(broker: RunningBroker, folder: Path) -> Job:
+        made.append(Job(broker, folder))
+        return made[-1]
+
+    yield make
+    for job in made:
+        job.end()
+
+
+def test_every_row_is_written_once_though_driver_executors_and_broker_are_killed(
+    spark: SparkSession,
+    transactional_broker: Callable[[], RunningBroker],
+    make_job: Callable[[RunningBroker, Path], Job],
+    pipeline: Pipeline,
+    tmp_path: Path,
+) -> None:
+    broker = transactional_broker()
+    bootstrap = broker.bootstrap_servers
+    create(bootstrap, SOURCE, 2)
+    create(bootstrap, TARGET, PARTITIONS)
+    job = make_job(broker, tmp_path)
+    dice = random.Random(11)
+    for number in range(ROUNDS):
+        fill_plain(bootstrap, SOURCE, ROWS_A_ROUND, partitions=2, start=number * ROWS_A_ROUND)
+        job.start(ROW_SECONDS="0.005")
+        wait_for_an_open_transaction(bootstrap, job)
+        time.sleep(dice.uniform(0.0, 0.5))  # where in a batch it hits is the point of the test
+        if number % 3 == 0:
+            job.kill_driver()
+            continue
+        if number % 3 == 1:
+            dice.choice(job.executors()).kill()
+        else:
+            broker.kill()
+            time.sleep(dice.uniform(0.0, 1.0))
+            broker.start()
+        time.sleep(dice.uniform(0.0, 5.0))
+        job.kill_driver()
+    last = job.start(AVAILABLE_NOW="1")
+    assert last.wait(500) == 0, job.log()
+
+    rows = [row for rows in read_all(bootstrap, TARGET, PARTITIONS).values() for row in rows]
+    expected = ROUNDS * ROWS_A_ROUND
+    counts = Counter(value.partition(b"-")[0] for _, value, _, _ in rows)
+    assert set(counts) == {b"v%d" % number for number in range(expected)}
+    assert not {value: count for value, count in counts.items() if count > 1}
+    assert all(value.startswith(b"v%s-x" % key) for key, value, _, _ in rows)
+    written = spark_count(spark, bootstrap, "read_uncommitted")
+    assert written > expected, "no kill hit an open transaction: the test proved nothing"
+
+    lake = tmp_path / "lake"
+    done = pipeline("archive", "--bootstrap", bootstrap, "--topics", TARGET, "--to", lake)
+    assert done.returncode == 0, done.stderr
+    columns = ["key", "value", "headers", "topic", "partition", "offset", "timestamp"]
+    archived = spark.read.parquet(str(lake)).select(*columns)
+    assert assert_same_rows(from_kafka(spark, bootstrap, TARGET).select(*columns), archived)
+    broker.stop()
+    barnabas.register_source(spark)
+    segments = (
+        spark.read.format("barnabas").option("topic", TARGET).option("includeHeaders", "true")
+    )
+    assert assert_same_rows(archived, segments.load(str(broker.data_dir)).select(*columns))
+
+
+def wait_for_an_open_transaction(bootstrap: str, job: Job) -> None:
+    """Until rows are in the topic that no transaction has committed yet."""
+
+    start = held(bootstrap, TARGET, PARTITIONS)
+
+    def is_open() -> bool:
+        assert job.is_alive(), job.log()
+        stable = held(bootstrap, TARGET, PARTITIONS)
+        # More than what a killed run left open: the first batch of this one has ended that.
+        return start < stable < held(bootstrap, TARGET, PARTITIONS, "read_uncommitted")
+
+    eventually(is_open, timeout_s=300, every_s=0.02)
+
+
+def spark_count(spark: SparkSession, bootstrap: str, level: str) -> int:
+    return int(from_kafka(spark, bootstrap, TARGET, **{"kafka.isolation.level": level}).count())

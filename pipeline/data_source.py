@@ -1,0 +1,89 @@
+"""`format("barnabas")`, as Spark knows it: a reader of log directories, a writer of topics.
+
+What reads is segment_source, what writes is sink; both travel to executors by value, with all they
+import. A client that executors may lack travels as a file beside them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+from . import crc, segment_decode, segment_plan, segment_source
+from .segment_source import SegmentReader
+from .shipping import ship
+from .sink import clients, exactly_once, writers
+from .sink.writers import BatchWriter, Sink, StreamWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_KAFKA_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp,"
+    " timestampType int"
+)
+_HEADERS_COLUMN = ", headers array<struct<key: string, value: binary>>"
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("barnabas")` known to a session (a user's own, too)."""
+    ship(
+        crc, segment_plan, segment_decode, segment_source, exactly_once, clients, writers,
+        sys.modules[__name__],
+    )  # fmt: skip
+    carry_client(spark)
+    spark.dataSource.register(BarnabasDataSource)
+
+
+def carry_client(spark: SparkSession) -> None:
+    """Give executors the kafka-python of this process, for those that have no client at all.
+
+    Spark Connect has no SparkContext to do it with: there executors need a client of their own.
+    """
+    try:
+        context = spark.sparkContext
+    except Exception:
+        return
+    import kafka
+
+    folder: Any = context._temp_dir
+    archive = Path(folder, clients.CARRIED)
+    if archive.exists():
+        return
+    package = Path(kafka.__file__).parent
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for path in sorted(package.rglob("*")):
+            if path.suffix in (".py", ".json"):
+                file.write(path, os.path.join("kafka", path.relative_to(package)))
+    context.addFile(str(archive))
+
+
+class BarnabasDataSource(DataSource):
+    """Registered under the name `barnabas`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "barnabas"
+
+    def schema(self) -> str:
+        include_headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
+        return _KAFKA_COLUMNS + (_HEADERS_COLUMN if include_headers else "")
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return SegmentReader(dict(self.options))
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        return BatchWriter(Sink(schema, dict(self.options)), overwrite)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - PySpark's name
+        return StreamWriter(Sink(schema, dict(self.options)))

@@ -1,0 +1,440 @@
+"""Registers (see exactly_once) of two client libraries: confluent-kafka, and kafka-python.
+
+confluent-kafka is librdkafka: several times faster, and compiled, so executors must have it.
+kafka-python is pure Python: where it is missing too, the copy is imported that travels in the job
+(`carry`), from a file that is last on the path and so hides no module of the executors' own.
+
+Settings have librdkafka's names for both, which are Kafka's for most; kafka-python's differ and are
+translated. What the sink needs cannot be set: transactional.id, acks, idempotence.
+
+Travels to executors by value; the clients are imported in the task.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from .exactly_once import Connect, Fenced, Mark, Register, Row, SinkError
+
+CARRIED = "barnabas-kafka-python.zip"
+MARKS_TOPIC = "__consumer_offsets"
+"""The one topic that is there as long as offsets are, whoever deletes what."""
+WAIT_S = 120.0
+"""How long a broker, or all of a transaction's coordinators, may be gone."""
+_TIMEOUT_MS = "transaction.timeout.ms"
+_OURS = (
+    "transactional.id", "enable.idempotence", "acks", "group.id", "isolation.level",
+    "enable.auto.commit", "partitioner",
+)  # fmt: skip
+_FENCED = {47, 90, -144}
+_ENDED = {48, 49}
+"""What a producer hears, too, whose transaction the broker has ended."""
+_RETRIABLE = {14, 15, 16, 51, 88, -185, -195, -180}
+"""Loading, gone or moved coordinators, transactions that end, time-outs of librdkafka."""
+_FATAL = -150
+_CONSEQUENCES = {_FATAL, -151, -152}
+"""What librdkafka says of rows that a failed transaction takes with it."""
+_PYTHON_NAMES = {
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "sasl.mechanisms": "sasl_mechanism",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+    "compression.type": "compression_type",
+    "compression.codec": "compression_type",
+}
+_STEPS = {
+    3: "topic {topic} does not exist; create it (kafka-topics.sh --create), or correct the option"
+    " or the column topic",
+    10: "the topic refuses a row as too large; raise its max.message.bytes",
+    17: "the name of a topic is not legal, or it may not be written",
+    29: "this user may not write the topic; allow WRITE on it",
+    30: "this user may not use the sink's groups; allow READ on groups that begin with barnabas-",
+    32: "the topic refuses a timestamp (message.timestamp.before.max.ms, .after.max.ms)",
+    35: "the broker is too old: it has no transactions (Apache Kafka has them since 0.11)",
+    48: "the broker ended the transaction; look at its log",
+    50: "the broker allows no such transaction time-out; lower the option kafka." + _TIMEOUT_MS
+    + " below its transaction.max.timeout.ms",
+    53: "the broker gives no transactions: it has none, or this user lacks WRITE on transactional"
+    " ids that begin with barnabas-",
+    67: "the broker takes no more transactional ids now; try again",
+    87: "the topic refuses a row (a compacted topic wants keys)",
+    -185: "no broker answers; check kafka.bootstrap.servers, and that the addresses that brokers"
+    " advertise can be reached from the executors",
+    -190: "partition {partition} of topic {topic} does not exist; correct the column partition",
+}  # fmt: skip
+_STEPS |= {-187: _STEPS[-185], -195: _STEPS[-185], -188: _STEPS[3], -192: _STEPS[-185]}
+
+
+class Settings(NamedTuple):
+    """What both clients are made of; travels to each task."""
+
+    bootstrap: str
+    properties: dict[str, str]
+    """librdkafka's names, without `kafka.`."""
+    timeout_ms: int
+    client: str
+    """`auto`, `confluent` or `kafka-python`."""
+
+
+def settings_of(properties: Mapping[str, str], client: str) -> Settings:
+    """From the options that begin with `kafka.`, without that. Raises SinkError."""
+    given = dict(properties)
+    bootstrap = given.pop("bootstrap.servers", "")
+    if not bootstrap:
+        raise SinkError('format barnabas needs the option "kafka.bootstrap.servers"')
+    for key in _OURS:
+        if key in given:
+            raise SinkError(f"the sink sets {key} itself; leave the option kafka.{key} out")
+    if "sasl.jaas.config" in given:
+        raise SinkError(
+            "kafka.sasl.jaas.config is of Kafka's Java client; give kafka.sasl.mechanism,"
+            " kafka.sasl.username and kafka.sasl.password"
+        )
+    if client not in ("auto", "confluent", "kafka-python"):
+        raise SinkError(f"option client is {client!r}; expected confluent or kafka-python")
+    timeout = given.pop(_TIMEOUT_MS, "300000")
+    if not timeout.isdigit() or not int(timeout):
+        raise SinkError(f"option kafka.{_TIMEOUT_MS} is {timeout!r}; expected milliseconds")
+    return Settings(bootstrap, given, int(timeout), client)
+
+
+def connector(settings: Settings) -> Connect:
+    """Makes registers with the client that was asked for, or is there. Raises SinkError."""
+    if settings.client != "kafka-python":
+        try:
+            import confluent_kafka  # noqa: F401
+
+            return lambda name: ConfluentRegister(settings, name)
+        except ImportError:
+            if settings.client == "confluent":
+                raise SinkError(
+                    "the executors' Python has no confluent_kafka; pip install confluent-kafka"
+                    " there, or leave out the option client"
+                ) from None
+    _import_kafka_python()
+    return lambda name: PythonRegister(settings, name)
+
+
+def _import_kafka_python() -> None:
+    try:
+        import kafka
+    except ImportError:
+        from pyspark import SparkFiles
+
+        sys.path.append(SparkFiles.get(CARRIED))
+        try:
+            import kafka  # noqa: F401
+        except ImportError:
+            raise SinkError(
+                "the executors' Python has no Kafka client, and none could travel with this job"
+                " (Spark Connect); pip install confluent-kafka there"
+            ) from None
+
+
+class _ClientRegister(Register):
+    """What both have in common: the id, and what an error means."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self._settings = settings
+        self._name = name
+        self._begun_at: float | None = None
+
+    def begin(self) -> None:
+        self._begun_at = time.monotonic()
+        self._begin()
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _problem(self, code: int, text: str, topic: str = "", partition: int = -1) -> Exception:
+        """What an error of the client is for us: Fenced, or a SinkError with the next step."""
+        if code in _FENCED | _ENDED:
+            limit = self._settings.timeout_ms / 1000
+            if self._begun_at is not None and time.monotonic() - self._begun_at >= limit:
+                return SinkError(
+                    f"a task wrote for longer than {limit:.0f} s, and the broker aborted its"
+                    f" transaction; raise the option kafka.{_TIMEOUT_MS} (broker:"
+                    " transaction.max.timeout.ms), use more slots, or make batches smaller"
+                )
+        if code in _FENCED:
+            return Fenced(text)
+        step = _STEPS.get(code)
+        if step is None:
+            return SinkError(f"the broker at {self._settings.bootstrap}: {text} (error {code})")
+        named = step.format(topic=topic or "(see the rows)", partition=partition)
+        return SinkError(f"{named} [{self._settings.bootstrap}: {text}]")
+
+
+class ConfluentRegister(_ClientRegister):
+    """librdkafka through confluent-kafka."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        import confluent_kafka
+
+        super().__init__(settings, name)
+        self._kafka: Any = confluent_kafka
+        common = {
+            **settings.properties,
+            "bootstrap.servers": settings.bootstrap,
+            "log_level": 2,
+        }
+        try:
+            self._consumer = self._kafka.Consumer(
+                {**_without_producer(common), "group.id": name, "enable.auto.commit": False}
+            )
+        except self._kafka.KafkaException as error:
+            raise SinkError(f"a kafka. option is not right: {error.args[0].str()}") from None
+        self._common = common
+        self._producer: Any = None
+        self._produce: Any = None
+        self._refused: Any = None
+        self._fatal: Any = None
+        self._known: set[str] = set()
+
+    def look(self) -> Mark | None:
+        asked = [self._kafka.TopicPartition(MARKS_TOPIC, 0)]
+        found = self._repeat(lambda left: self._consumer.committed(asked, left))[0]
+        if found.error is not None:
+            raise self._problem(found.error.code(), found.error.str(), MARKS_TOPIC)
+        return None if found.offset < 0 else Mark.read(found.offset, found.metadata or "")
+
+    def claim(self) -> None:
+        config = {
+            "linger.ms": 20,
+            "message.max.bytes": 1_000_000_000,
+            "queue.buffering.max.kbytes": 256 * 1024,  # of the executor's memory
+            **self._common,
+            "transactional.id": self._name,
+            _TIMEOUT_MS: self._settings.timeout_ms,
+            "partitioner": "murmur2_random",
+            "delivery.report.only.error": True,
+            "on_delivery": self._delivered,
+        }
+        try:
+            self._producer = self._kafka.Producer(config)
+        except self._kafka.KafkaException as error:
+            raise SinkError(f"a kafka. option is not right: {error.args[0].str()}") from None
+        self._repeat(lambda left: self._producer.init_transactions(left))
+        self._produce = self._producer.produce
+
+    def _begin(self) -> None:
+        self._repeat(lambda _: self._producer.begin_transaction())
+
+    def send(self, row: Row) -> None:
+        topic, partition, key, value, headers, timestamp = row
+        if topic not in self._known:
+            self._require(topic)
+        where = -1 if partition is None else partition
+        while True:
+            try:
+                # By position: words, and a callback for each row, would double what a row costs.
+                self._produce(topic, value, key, where, None, None, timestamp or 0, headers)
+                return
+            except BufferError:
+                self._serve(0.5)
+            except self._kafka.KafkaException as error:
+                raise self._of(error.args[0], topic, where) from None
+            if self._refused is not None:
+                raise self._of(*self._refused)
+
+    def commit(self, mark: Mark) -> None:
+        offset = self._kafka.TopicPartition(MARKS_TOPIC, 0, mark.batch, metadata=mark.metadata())
+        group = self._consumer.consumer_group_metadata()
+        self._repeat(lambda left: self._producer.send_offsets_to_transaction([offset], group, left))
+        self._repeat(lambda left: self._producer.commit_transaction(left))
+
+    def abort(self) -> None:
+        with suppress(Exception):
+            self._producer.abort_transaction(5)
+
+    def close(self) -> None:
+        if self._producer is not None:
+            with suppress(Exception):
+                self._producer.purge()
+        self._consumer.close()
+
+    def _require(self, topic: str) -> None:
+        """Raise SinkError for a topic that is not there: librdkafka would wait for it, or make the
+        broker create it."""
+        found = self._repeat(lambda left: self._consumer.list_topics(topic, left)).topics[topic]
+        if found.error is not None:
+            raise self._of(found.error, topic)
+        self._known.add(topic)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None and self._refused is None and error.code() not in _CONSEQUENCES:
+            self._refused = (error, message.topic(), message.partition())
+
+    def _serve(self, seconds: float) -> None:
+        """Let callbacks run; a fatal error is raised there, with its cause."""
+        try:
+            self._producer.poll(seconds)
+        except self._kafka.KafkaException as problem:
+            self._fatal = problem.args[0]
+
+    def _repeat(self, call: Callable[[float], Any]) -> Any:
+        """Call with the seconds that are left until it is answered for good."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return call(max(0.1, left))
+            except self._kafka.KafkaException as problem:
+                error = problem.args[0]
+                again = error.retriable() or (error.code() in _RETRIABLE and not error.fatal())
+                if not again or error.txn_requires_abort() or left <= 0:
+                    raise self._of(error) from None
+            time.sleep(min(0.1, max(0.0, left)))
+
+    def _of(self, error: Any, topic: str = "", partition: int = -1) -> Exception:
+        """What it means. A row that was refused, or a fatal error, is why later calls fail: those
+        only say that they do."""
+        if self._producer is not None:
+            self._serve(0)
+        if self._refused is not None:
+            error, topic, partition = self._refused
+        elif error.code() == _FATAL:
+            error = self._fatal or error
+        return self._problem(error.code(), error.str(), topic, partition)
+
+
+def _without_producer(common: dict[str, Any]) -> dict[str, Any]:
+    """What a consumer knows: a compression or a linger time is a producer's, and would be told."""
+    words = ("compression.", "linger.", "batch.", "queue.buffering.", "message.", "delivery.")
+    return {key: value for key, value in common.items() if not key.startswith(words)}
+
+
+class PythonRegister(_ClientRegister):
+    """kafka-python."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        import kafka
+        from kafka import errors
+
+        super().__init__(settings, name)
+        self._kafka: Any = kafka
+        self._errors: Any = errors
+        self._common = {
+            "bootstrap_servers": settings.bootstrap.split(","),
+            **{
+                _PYTHON_NAMES.get(key, key.replace(".", "_")): _number(value)
+                for key, value in settings.properties.items()
+            },
+        }
+        self._where = kafka.TopicPartition(MARKS_TOPIC, 0)
+        self._producer: Any = None
+        self._refused: Exception | None = None
+        self._partitions: dict[str, int] = {}
+        known = kafka.KafkaConsumer.DEFAULT_CONFIG
+        self._consumer = self._made(
+            kafka.KafkaConsumer,
+            {key: value for key, value in self._common.items() if key in known},
+            group_id=name, enable_auto_commit=False, isolation_level="read_committed",
+            allow_auto_create_topics=False,
+        )  # fmt: skip
+
+    def look(self) -> Mark | None:
+        found = self._repeat(lambda: self._consumer.committed(self._where, metadata=True))
+        return None if found is None else Mark.read(found.offset, found.metadata)
+
+    def claim(self) -> None:
+        self._producer = self._made(
+            self._kafka.KafkaProducer,
+            {"linger_ms": 20, "batch_size": 256 * 1024, "max_request_size": 2**30, **self._common},
+            transactional_id=self._name, transaction_timeout_ms=self._settings.timeout_ms,
+            max_block_ms=int(WAIT_S * 1000),
+        )  # fmt: skip
+        self._repeat(self._producer.init_transactions)
+
+    def _begin(self) -> None:
+        self._repeat(self._producer.begin_transaction)
+
+    def send(self, row: Row) -> None:
+        topic, partition, key, value, headers, timestamp = row
+        if topic not in self._partitions:
+            self._require(topic)
+        if partition is not None and not 0 <= partition < self._partitions[topic]:
+            raise self._problem(-190, "unknown partition", topic, partition)
+        if self._refused is not None:
+            raise self._refused
+        try:
+            sent = self._producer.send(
+                topic, value, key, headers or [], partition, timestamp_ms=timestamp
+            )
+        except self._errors.KafkaError as error:
+            raise self._of(error, topic) from None
+        except (TypeError, ValueError) as error:
+            raise SinkError(
+                f"kafka-python cannot write a row (null headers, no key and no value): {error};"
+                " pip install confluent-kafka on the executors"
+            ) from None
+        sent.add_errback(self._failed)
+
+    def commit(self, mark: Mark) -> None:
+        committed = self._kafka.OffsetAndMetadata(mark.batch, mark.metadata(), -1)
+        try:
+            self._producer.send_offsets_to_transaction({self._where: committed}, self._name)
+            self._producer.commit_transaction()
+        except self._errors.KafkaError as error:
+            raise self._refused or self._of(error) from None
+
+    def abort(self) -> None:
+        """Left to the next claim: kafka-python waits for the answer without an end."""
+
+    def close(self) -> None:
+        with suppress(Exception):
+            if self._producer is not None:
+                self._producer.close(timeout=1)
+        with suppress(Exception):
+            self._consumer.close()
+
+    def _made(self, kind: Any, config: dict[str, Any], **ours: Any) -> Any:
+        try:
+            return kind(**config, **ours)
+        except self._errors.KafkaError as error:
+            raise self._of(error) from None
+        except (AssertionError, TypeError, ValueError) as error:
+            raise SinkError(f"a kafka. option is not right: {error}") from None
+
+    def _require(self, topic: str) -> None:
+        """Raise SinkError for a topic that is not there: a producer would create it."""
+        found = self._repeat(lambda: self._consumer.partitions_for_topic(topic))
+        if not found:
+            raise self._problem(3, "unknown topic", topic)
+        self._partitions[topic] = len(found)
+
+    def _failed(self, error: BaseException) -> None:
+        if self._refused is None:
+            self._refused = self._of(error)
+
+    def _repeat(self, call: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                return call()
+            except self._errors.KafkaError as error:
+                again = (
+                    getattr(error, "retriable", False) or getattr(error, "errno", 0) in _RETRIABLE
+                )
+                if not again or time.monotonic() > deadline:
+                    raise self._of(error) from None
+            time.sleep(0.1)
+
+    def _of(self, error: BaseException, topic: str = "") -> Exception:
+        if isinstance(error, self._errors.KafkaTimeoutError):
+            return self._problem(-185, str(error), topic)
+        wrapped = re.search(r"\[Error (\d+)\]", str(error))  # as the cause of a plain KafkaError
+        code = getattr(error, "errno", int(wrapped[1]) if wrapped else 0)
+        return self._problem(code, str(error), topic)
+
+
+def _number(value: str) -> str | int:
+    return int(value) if value.isdigit() else value

@@ -1,0 +1,306 @@
+"""The sink's argument, tried: every death and every interleaving of two attempts, step by step.
+
+`Topics` is what a broker with transactions promises, and no more: claiming a register shuts out
+earlier holders and aborts what they had open; a commit of who holds it takes effect whole. Each
+call of an attempt is a step; before or after any step it may die, or other attempts may run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from pipeline.sink.exactly_once import (
+    Connect,
+    Fenced,
+    Mark,
+    Receipt,
+    Register,
+    Row,
+    SinkError,
+    Task,
+    write_once,
+)
+
+ROWS = [b"%d" % number for number in range(5)]
+QUERY = "q"
+
+
+class Death(BaseException):
+    """kill -9: nothing that comes after it has an effect."""
+
+
+class Topics:
+    """What is committed, and who holds what."""
+
+    def __init__(self) -> None:
+        self.rows: list[bytes] = []
+        self.marks: dict[str, Mark] = {}
+        self.epochs: Counter[str] = Counter()
+
+    def once(self) -> bool:
+        return max(Counter(self.rows).values(), default=0) <= 1
+
+
+Hook = Callable[[int], None]
+
+
+class Attempt:
+    """One attempt at a task; `hook` is called with 2n before step n and 2n + 1 after it."""
+
+    def __init__(self, topics: Topics, hook: Hook = lambda _: None) -> None:
+        self.topics = topics
+        self.hook = hook
+        self.steps = 0
+        self.is_dead = False
+
+    def step(self, effect: Callable[[], None]) -> None:
+        if self.is_dead:
+            raise Death
+        number, self.steps = self.steps, self.steps + 1
+        try:
+            self.hook(2 * number)
+            effect()
+            self.hook(2 * number + 1)
+        except Death:
+            self.is_dead = True
+            raise
+
+    def run(
+        self, batch: int = 0, slot: int = 0, slots: int = 1, *, rows: Iterable[bytes] | None = None
+    ) -> Receipt:
+        task = Task(QUERY, batch, slot, slots, may_begin=batch == 0)
+        values = rows_of(batch, slot, slots) if rows is None else rows
+        made: list[Row] = [("t", None, None, value, None, None) for value in values]
+        connect: Connect = lambda name: FakeRegister(self, name)  # noqa: E731
+        return write_once(task, made, connect, lambda _: None)
+
+
+def rows_of(batch: int, slot: int, slots: int) -> list[bytes]:
+    """The rows of a slot: a function of batch, slot and slots, as the sink requires."""
+    return [b"%d:%s" % (batch, value) for value in ROWS[slot::slots]]
+
+
+class FakeRegister(Register):
+    def __init__(self, attempt: Attempt, name: str) -> None:
+        self.attempt, self.topics, self.name = attempt, attempt.topics, name
+        self.epoch = -1
+        self.open: list[bytes] = []
+
+    def look(self) -> Mark | None:
+        found: list[Mark | None] = []
+        self.attempt.step(lambda: found.append(self.topics.marks.get(self.name)))
+        return found[0]
+
+    def claim(self) -> None:
+        def effect() -> None:
+            self.topics.epochs[self.name] += 1
+            self.epoch = self.topics.epochs[self.name]
+
+        self.attempt.step(effect)
+
+    def begin(self) -> None:
+        self.attempt.step(self.check)
+
+    def send(self, row: Row) -> None:
+        def effect() -> None:
+            self.check()
+            self.open.append(row[3] or b"")
+
+        self.attempt.step(effect)
+
+    def commit(self, mark: Mark) -> None:
+        def effect() -> None:
+            self.check()
+            self.topics.rows += self.open
+            self.topics.marks[self.name] = mark
+
+        self.attempt.step(effect)
+
+    def check(self) -> None:
+        if self.epoch != self.topics.epochs[self.name]:
+            raise Fenced
+
+    def abort(self) -> None:
+        self.attempt.step(self.open.clear)
+
+    def close(self) -> None:
+        pass
+
+
+def moments(batch: int = 0, slots: int = 1) -> range:
+    """Before and after each step of an attempt that nobody disturbs."""
+    attempt = Attempt(Topics())
+    attempt.topics.marks["barnabas-q-head"] = Mark(batch - 1, 1)
+    attempt.run(batch, slots - 1, slots)
+    return range(2 * attempt.steps)
+
+
+def at(moment: int, act: Callable[[], None]) -> Hook:
+    return lambda now: act() if now == moment else None
+
+
+def die() -> None:
+    raise Death
+
+
+def finish(topics: Topics, batch: int = 0, slots: int = 1) -> None:
+    """What Spark does: each task of the batch once more, whatever was done."""
+    for slot in range(slots):
+        Attempt(topics).run(batch, slot, slots)
+
+
+def test_a_task_writes_its_rows_and_says_so() -> None:
+    topics = Topics()
+    assert Attempt(topics).run() == Receipt(5, was_done=False)
+    assert sorted(topics.rows) == rows_of(0, 0, 1)
+    assert Attempt(topics).run() == Receipt(5, was_done=True)
+    assert len(topics.rows) == 5
+    assert Attempt(topics).run(batch=1) == Receipt(5, was_done=False)
+    assert len(topics.rows) == 10
+
+
+@pytest.mark.parametrize("moment", moments())
+def test_a_death_at_any_step_loses_nothing_and_doubles_nothing(moment: int) -> None:
+    topics = Topics()
+    with pytest.raises(Death):
+        Attempt(topics, at(moment, die)).run()
+    assert topics.rows in ([], rows_of(0, 0, 1)), "a reader sees all or nothing of a slot"
+    finish(topics)
+    assert sorted(topics.rows) == rows_of(0, 0, 1)
+
+
+@pytest.mark.parametrize("moment", moments())
+def test_a_second_attempt_at_any_step_of_the_first_and_both_succeed(moment: int) -> None:
+    topics = Topics()
+    copies: list[Receipt] = []
+    first = Attempt(topics, at(moment, lambda: copies.append(Attempt(topics).run())))
+    copies.append(first.run())
+    assert sorted(copy.was_done for copy in copies) == [False, True]
+    assert sorted(topics.rows) == rows_of(0, 0, 1)
+
+
+@pytest.mark.parametrize("moment", moments())
+def test_a_second_attempt_that_dies_at_any_step_while_the_first_is_at_any(moment: int) -> None:
+    for death in moments():
+        topics = Topics()
+
+        def copy(topics: Topics = topics, death: int = death) -> None:
+            with suppress(Death):  # none when it is done already: it has fewer steps then
+                Attempt(topics, at(death, die)).run()
+
+        try:
+            Attempt(topics, at(moment, copy)).run()
+        except SinkError as error:
+            assert "taken over by another attempt" in str(error)  # noqa: PT017
+        assert topics.once()
+        finish(topics)
+        assert sorted(topics.rows) == rows_of(0, 0, 1), (moment, death)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("moment", moments(batch=1))
+def test_a_zombie_that_wakes_up_batches_later_adds_nothing(moment: int, slots: int) -> None:
+    topics = Topics()
+    finish(topics)
+
+    def later() -> None:
+        for batch in (1, 2, 3):
+            finish(topics, batch, 1 if batch == 1 else slots)
+
+    try:
+        Attempt(topics, at(moment, later)).run(batch=1)
+    except SinkError as error:
+        assert "batch 3" in str(error)  # noqa: PT017
+    assert topics.once()
+    assert len(topics.rows) == 4 * len(ROWS)
+
+
+@pytest.mark.parametrize("moment", moments(slots=2))
+def test_another_number_of_slots_never_mixes_with_the_first(moment: int) -> None:
+    """A zombie has one layout of the batch, the new run another."""
+    topics = Topics()
+
+    def new_run() -> None:
+        for slot in (0, 1, 2):
+            try:
+                Attempt(topics).run(0, slot, 3)
+            except SinkError as error:
+                assert "was begun with slots=2" in str(error)  # noqa: PT017
+
+    try:
+        Attempt(topics, at(moment, new_run)).run(0, 1, 2)
+    except SinkError as error:
+        assert "was begun with slots=3" in str(error)  # noqa: PT017
+    assert topics.once()
+    declared = topics.marks["barnabas-q-head"].slots
+    finish(topics, slots=declared)
+    assert sorted(topics.rows) == rows_of(0, 0, 1), declared
+
+
+def test_the_number_of_slots_may_change_between_batches() -> None:
+    topics = Topics()
+    finish(topics, 0, slots=2)
+    finish(topics, 1, slots=3)
+    finish(topics, 2, slots=1)
+    assert topics.once()
+    assert len(topics.rows) == 3 * len(ROWS)
+
+
+def test_rows_that_are_not_the_same_twice_are_told() -> None:
+    topics = Topics()
+    finish(topics, slots=2)
+    for rows in ([b"0:0", b"0:2"], [b"0:0", b"0:2", b"0:5"], []):
+        with pytest.raises(SinkError, match=r"slot 0 has other rows now .*3 were written"):
+            Attempt(topics).run(0, 0, 2, rows=rows)
+    assert len(topics.rows) == len(ROWS)
+    again = Attempt(topics).run(0, 0, 2, rows=reversed(rows_of(0, 0, 2)))
+    assert again == Receipt(3, was_done=True), "their order in a slot may differ"
+
+
+def test_an_empty_slot_claims_nothing() -> None:
+    topics = Topics()
+    assert Attempt(topics).run(0, 0, 2, rows=[]) == Receipt(0, was_done=False)
+    assert "barnabas-q-0" not in topics.epochs
+
+
+def test_what_is_refused_before_anything_is_written() -> None:
+    topics = Topics()
+    with pytest.raises(SinkError, match=r"partition 4, but slots is 4; put .repartition\(4"):
+        Attempt(topics).run(0, 4, 4)
+    with pytest.raises(SinkError, match=r"nothing is known of the batches before 7 .*lostMarks"):
+        Attempt(topics).run(7)
+    assert not topics.marks
+    finish(topics)
+    finish(topics, 1)
+    with pytest.raises(SinkError, match="batch 0 of q is over: batch 1 was begun"):
+        Attempt(topics).run(0)
+    assert len(topics.rows) == 2 * len(ROWS)
+
+
+def test_rows_that_the_broker_refuses_are_aborted_and_told() -> None:
+    topics = Topics()
+
+    def values() -> Iterator[bytes]:
+        yield b"1"
+        raise SinkError("too large")
+
+    with pytest.raises(SinkError, match="too large"):
+        Attempt(topics).run(rows=values())
+    assert not topics.rows
+
+
+def test_a_mark_of_somebody_else_is_named() -> None:
+    assert Mark.read(3, Mark(3, 2, 5, 7).metadata()) == Mark(3, 2, 5, 7)
+    with pytest.raises(SinkError, match="somebody else commits offsets"):
+        Mark.read(3, "")
+
+
+def test_a_register_that_everybody_wants_is_given_up_with_the_reason() -> None:
+    topics = Topics()
+    rival = FakeRegister(Attempt(topics), "barnabas-q-head")
+    with pytest.raises(SinkError, match="shut each other out"):
+        Attempt(topics, lambda now: rival.claim() if now % 2 else None).run()
