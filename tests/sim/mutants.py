@@ -448,7 +448,10 @@ MUTANTS = (
     Mutant("a deleted topic answers a fetch of quiet ones", _answer_for_the_unknown, "topics", 5,
            {}),
     Mutant("a partition comes to a fetcher that ends", _end_a_fetcher_in_use, "rolling", 5, {}),
-    *(Mutant(name, broken, "transactions", 20, {}) for name, broken in TRANSACTION_MUTANTS.items()),
+    *(
+        Mutant(name, broken, "transactions", 20, overrides)
+        for name, (broken, overrides) in TRANSACTION_MUTANTS.items()
+    ),
 )  # fmt: skip
 
 

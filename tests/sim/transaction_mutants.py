@@ -1,6 +1,9 @@
 """Faults of thought about transactions; `tests.sim.mutants` names them and says what they may cost.
 
 Each is one rule of the transactions reference replaced by what one might have written instead.
+
+Not here: a verification's "yes" from before a marker that is good behind it. A marker's epoch says
+no besides, but in version 1, whose clients ask for nothing late here.
 """
 
 from __future__ import annotations
@@ -133,20 +136,6 @@ def end_any_transaction() -> Broken:
     return patch.object(producer_state, "_EPOCH_FOR_EACH_TRANSACTION", 99)
 
 
-def keep_the_guard() -> Broken:
-    """T-6: a yes from before the marker lets a batch in behind it."""
-    real = ProducerStateManager._end_txn
-
-    def end(self: Any, header: Any, *given: Any) -> Any:
-        asked = self._verifications.get(header.producer_id)
-        completed = real(self, header, *given)
-        if asked is not None:
-            self._verifications[header.producer_id] = asked
-        return completed
-
-    return patch.object(ProducerStateManager, "_end_txn", end)
-
-
 def give_markers_up() -> Broken:
     """T-5: what was not answered is not sent again."""
 
@@ -173,26 +162,36 @@ def fence_nobody() -> Broken:
 
 
 def trust_the_txn_index() -> Broken:
-    """L5: nobody looks at the transaction indexes when a log is opened."""
+    """S-10: nobody looks at the transaction indexes when a log is opened."""
     return patch.object(TransactionIndex, "sanity_check", lambda self: None)
 
 
-TRANSACTION_MUTANTS: dict[str, Callable[[], Broken]] = {
-    "markers are sent before Prepare is committed": send_markers_at_once,
-    "decisions are not sent again after a load": forget_decisions,
-    "a transaction is complete before its markers": complete_at_once,
-    "transactional batches are not verified": verify_nothing,
-    "a yes from before the marker is good behind it": keep_the_guard,
-    "a marker of a replaced coordinator is written": believe_any_coordinator,
-    "a late marker ends the next transaction": end_any_transaction,
-    "markers without an answer are given up": give_markers_up,
-    "the LSO passes a marker above the HW": forget_unreplicated_ends,
-    "pending offsets are shown": show_pending_offsets,
-    "offsets are dropped at the commit": drop_offsets_at_commit,
-    "an abort keeps the epoch": keep_the_epoch_at_aborts,
-    "the second producer has the first one's epoch": fence_nobody,
-    "aborted transactions are not indexed": index_nothing,
-    "a broken transaction index is opened": trust_the_txn_index,
-    "transactions never time out": never_time_out,
-}
-"""By the names of `tests.sim.mutants`."""
+_CALM: dict[str, Any] = {
+    "crash_every_ms": 0, "cut_every_ms": 0, "pause_every_ms": 0, "power_every_ms": 0,
+    "rot_every_ms": 0, "late_every_ms": 0,
+}  # fmt: skip
+
+TRANSACTION_MUTANTS: dict[str, tuple[Callable[[], Broken], dict[str, Any]]] = {
+    "markers are sent before Prepare is committed": (send_markers_at_once, {}),
+    "decisions are not sent again after a load": (forget_decisions, {}),
+    "a transaction is complete before its markers": (complete_at_once, {}),
+    "transactional batches are not verified": (verify_nothing, {}),
+    "a marker of a replaced coordinator is written": (
+        believe_any_coordinator, {**_CALM, "late_every_ms": 250, "crash_every_ms": 2_000},
+    ),
+    "a late marker ends the next transaction": (
+        end_any_transaction, {**_CALM, "repeat": 0.4, "slow": 0.2},
+    ),
+    "markers without an answer are given up": (give_markers_up, {}),
+    "the LSO passes a marker above the HW": (forget_unreplicated_ends, {}),
+    "pending offsets are shown": (show_pending_offsets, {}),
+    "offsets are dropped at the commit": (drop_offsets_at_commit, {}),
+    "an abort keeps the epoch": (keep_the_epoch_at_aborts, {}),
+    "the second producer has the first one's epoch": (fence_nobody, {}),
+    "aborted transactions are not indexed": (index_nothing, {}),
+    "a broken transaction index is opened": (
+        trust_the_txn_index, {**_CALM, "rot_every_ms": 2_500, "segment_bytes": 800},
+    ),
+    "transactions never time out": (never_time_out, {}),
+}  # fmt: skip
+"""By the names of `tests.sim.mutants`: what is broken, and options that bring it about."""

@@ -10,6 +10,7 @@
     EveryPartitionIsKnown     data of a transaction is committed only where its coordinator is going
                               to send a marker (T-6)
     OneOutcome                markers of one transaction all say the same, on every partition
+    EndedByItsOwn             no transaction of version 2 ends by a marker of the one before (TX-60)
     CoordinatorsInOrder       no marker of a coordinator follows one of the next (T-5)
     StableIsExact             every replica's LSO is its first undecided transaction below its HW,
                               or its HW (V-2, TX-63)
@@ -57,12 +58,13 @@ Where = tuple[bytes, int]
 class Span:
     """One transaction on one partition, from its first record to its marker."""
 
-    __slots__ = ("epoch", "first", "is_commit", "marker", "producer_id", "values")
+    __slots__ = ("epoch", "first", "has_own_epoch", "is_commit", "marker", "producer_id", "values")
 
-    def __init__(self, producer_id: int, epoch: int, first: int) -> None:
+    def __init__(self, producer_id: int, epoch: int, first: int, has_own_epoch: bool) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
         self.first = first
+        self.has_own_epoch = has_own_epoch
         self.marker: int | None = None
         self.is_commit = False
         self.values: list[tuple[int, bytes]] = []
@@ -164,12 +166,14 @@ class Transactions:
         self, key: TopicPartition, history: History, header: BatchHeader, records: list[Any]
     ) -> None:
         producer_id, epoch = header.producer_id, header.producer_epoch
+        state = self.states.get(self._owners.get(producer_id, ""))
         span = history.open.get(producer_id)
         if span is None:
-            span = history.open[producer_id] = Span(producer_id, epoch, header.base_offset)
+            has_own_epoch = state is not None and state.client_version >= BUMPS_EPOCHS
+            span = Span(producer_id, epoch, header.base_offset, has_own_epoch)
+            history.open[producer_id] = span
         history.at[header.base_offset] = span
         span.values += [(record.offset, bytes(record.value or b"")) for record in records]
-        state = self.states.get(self._owners.get(producer_id, ""))
         if (
             state is None
             or (state.producer_id, state.producer_epoch) != (producer_id, epoch)
@@ -212,6 +216,10 @@ class Transactions:
             return
         span.marker, span.is_commit = header.base_offset, is_commit
         history.ended.append(span)
+        if span.has_own_epoch and epoch <= span.epoch:
+            raise InvariantBroken(
+                f"EndedByItsOwn: {key}: marker of epoch {epoch} ends {producer_id} of {span.epoch}"
+            )
         if epoch > span.epoch and self._outcomes.setdefault(
             (producer_id, epoch), is_commit
         ) is not is_commit:  # fmt: skip

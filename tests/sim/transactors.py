@@ -45,7 +45,7 @@ LEDGER_PARTITIONS = 3
 SOURCE = TopicPartition("orders", 0)
 """Whose offsets are committed; nobody reads it for that."""
 _TIMEOUT_MS = 600
-_TXN_TIMEOUT_MS = 1_200
+_TXN_TIMEOUT_MS = 2_000
 _NONE = 0
 FIRST_EPOCHS = (0, 0, EPOCH_MAX - 5)
 _AGAIN = frozenset(
@@ -316,7 +316,7 @@ class TxnProducer:
         except Abort:
             is_commit = False
         if world.chance(0.05):
-            yield Pause(2 * _TXN_TIMEOUT_MS)
+            yield Pause(_TXN_TIMEOUT_MS + 1_000)
         elif world.chance(0.03):
             raise Fatal  # as if it were killed
         yield from self._end(transaction, is_commit)
