@@ -13,7 +13,6 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import (
-    KafkaError,
     MessageSizeTooLargeError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
@@ -264,21 +263,5 @@ def test_a_pattern_subscription(run: Any, bootstrap: str, topic_name: str, group
             await eventually(lambda: len(consumer.assignment()) == 1, 30, "one topic")
             await create(bootstrap, topic_name + "-b")
             await eventually(lambda: len(consumer.assignment()) == 2, 30, "two topics")
-
-    run(test())
-
-
-def test_a_transactional_producer_fails_at_once(
-    run: Any, bootstrap: str, topic_name: str, broker_kind: str
-) -> None:
-    async def test() -> None:
-        started = time.monotonic()
-        if broker_kind == "kafka":  # Apache Kafka serves transactions; Barnabas does not yet
-            async with producing(bootstrap, transactional_id=topic_name):
-                return
-        with pytest.raises(KafkaError):
-            async with producing(bootstrap, transactional_id=topic_name):
-                pass
-        assert time.monotonic() - started < 10
 
     run(test())

@@ -169,23 +169,32 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKaf
     broker.kill()
 
 
+@pytest.fixture(scope="session")
+def sink_broker(
+    make_broker: Callable[..., RunningBroker], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningBroker]:
+    """The broker under test, for the tests of the sink."""
+    # An expired transaction is aborted at once, not within ten seconds.
+    config = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
+    broker = make_broker(tmp_path_factory.mktemp("sink-broker"), config)
+    broker.start()
+    yield broker
+    broker.kill()
+
+
 @pytest.fixture
 def transactional_broker(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[Callable[[], ApacheKafka]]:
-    """Starts a broker with transactions of this test's own, which it may kill."""
-    try:
-        jars.libs()
-    except jars.JarsUnavailable as missing:
-        require(False, f"Apache Kafka: {missing}")
+    make_broker: Callable[..., RunningBroker], tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[[], RunningBroker]]:
+    """Starts a broker of this test's own, which it may kill."""
     brokers: list[RunningBroker] = []
     request.node.stash[BROKERS_USED] = brokers
 
-    def start() -> ApacheKafka:
-        broker = ApacheKafka(tmp_path / f"kafka-{len(brokers)}", {"log.retention.ms": -1})
-        brokers.append(broker)
-        broker.start()
-        return broker
+    def start() -> RunningBroker:
+        directory = tmp_path / f"broker-{len(brokers)}"
+        brokers.append(make_broker(directory, {"log.retention.ms": -1}))
+        brokers[-1].start()
+        return brokers[-1]
 
     yield start
     for one in brokers:

@@ -1,7 +1,4 @@
-"""`format("barnabas")` as a sink: columns, batches, streams, and what a person reads.
-
-On Apache Kafka, whatever --broker says, but for the one test that names the broker under test.
-"""
+"""`format("barnabas")` as a sink: columns, batches, streams, and what a person reads."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ import barnabas
 from compat_tests.pipeline.conftest import environment, needs_spark
 from compat_tests.pipeline.records import create, held, read_all
 from compat_tests.pipeline.sink_job import PADDING, slowly
-from compat_tests.support.brokers import ApacheKafka
+from compat_tests.support.brokers import RunningBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -39,9 +36,9 @@ Make = Callable[..., str]
 
 
 @pytest.fixture
-def kafka(apache_kafka: ApacheKafka, spark: SparkSession) -> str:
+def kafka(sink_broker: RunningBroker, spark: SparkSession) -> str:
     barnabas.register_source(spark)
-    return apache_kafka.bootstrap_servers
+    return sink_broker.bootstrap_servers
 
 
 @pytest.fixture
@@ -203,25 +200,6 @@ def test_a_stream_goes_on_from_its_checkpoint_and_a_batch_done_over_is_written_o
     add_file(tmp_path, "c", 100, start=200)
     stream(spark, kafka, tmp_path, topic=topic).awaitTermination()
     assert values(kafka, topic) == expected(300)
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_the_broker_under_test_serves_it_too(
-    spark: SparkSession, bootstrap: str, topic_name: str, client: str, tmp_path: Path
-) -> None:
-    barnabas.register_source(spark)
-    create(bootstrap, topic_name, 3)
-    name = f"write-{uuid.uuid4().hex}"
-    options = {"topic": topic_name, "client": client}
-    for _ in range(2):
-        to(numbers(spark, 50), bootstrap, writeId=name, **options).save()
-    add_file(tmp_path, "a", 100, start=50)
-    add_file(tmp_path, "b", 100, start=150)
-    stream(spark, bootstrap, tmp_path, **options).awaitTermination()
-    for remains in (tmp_path / "checkpoint" / "commits").glob("*1*"):
-        remains.unlink()
-    stream(spark, bootstrap, tmp_path, **options).awaitTermination()
-    assert values(bootstrap, topic_name) == expected(250)
 
 
 def test_what_is_wrong_with_a_checkpoint_is_told_and_nothing_is_written(

@@ -429,6 +429,9 @@ class PythonRegister(_ClientRegister):
             time.sleep(0.1)
 
     def _of(self, error: BaseException, topic: str = "") -> Exception:
+        causes = [part for part in error.args if isinstance(part, self._errors.KafkaError)]
+        if causes:  # "at least one previous request has failed", and with what
+            error = causes[0]
         if isinstance(error, self._errors.KafkaTimeoutError):
             return self._problem(-185, str(error), topic)
         wrapped = re.search(r"\[Error (\d+)\]", str(error))  # as the cause of a plain KafkaError
