@@ -434,6 +434,9 @@ class PythonRegister(_ClientRegister):
             error = causes[0]
         if isinstance(error, self._errors.KafkaTimeoutError):
             return self._problem(-185, str(error), topic)
+        if isinstance(error, self._errors.IllegalStateError):
+            # In mid transaction: the broker refused its epoch, and it is about to get another.
+            return self._problem(47, str(error), topic)
         wrapped = re.search(r"\[Error (\d+)\]", str(error))  # as the cause of a plain KafkaError
         code = getattr(error, "errno", int(wrapped[1]) if wrapped else 0)
         return self._problem(code, str(error), topic)
