@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(TIMEOUT_S)
 
 LONG_FORM_ALSO = [("brokers", "clean"), ("copiers", "clean")] if LONG_FORM else []
 PARTITIONS = 2
+PAUSE_S = 5.0  # the session is 3 s
 RECORDS = 3_000
 """In each partition, for each round."""
 
@@ -37,7 +38,7 @@ def copiers() -> Iterator[list[Copier]]:
 
 @pytest.mark.parametrize(
     ("victims", "how"),
-    [("brokers", "hard"), ("copiers", "hard"), *LONG_FORM_ALSO],
+    [("brokers", "hard"), ("brokers", "paused"), ("copiers", "hard"), *LONG_FORM_ALSO],
 )
 def test_what_copiers_write_is_what_they_read(
     victims: str,
@@ -66,7 +67,9 @@ def test_what_copiers_write_is_what_they_read(
         at_least = RECORDS * PARTITIONS * number // 2
         await_progress(bootstrap, at_least, copiers)
         if victims == "brokers":
-            bounce_broker(cluster, chance.choice(list(cluster.nodes)), how)
+            leaders = (cluster.leader(topic) for topic in ("__transaction_state", "written"))
+            for node in {chance.choice(list(cluster.nodes)), *leaders}:
+                bounce_broker(cluster, node, how)
         else:
             for copier in copiers:
                 (copier.kill if how == "hard" else copier.stop)()
@@ -84,12 +87,14 @@ def test_what_copiers_write_is_what_they_read(
 
 
 def bounce_broker(cluster: ClusterOfNodes, node: int, how: str) -> None:
-    if how == "hard":
-        cluster.kill(node)
+    if how == "paused":
+        cluster.pause(node)
+        wait(PAUSE_S)
+        cluster.resume(node)
     else:
-        cluster.terminate(node)
-    wait(1)
-    cluster.restart(node)
+        (cluster.kill if how == "hard" else cluster.terminate)(node)
+        wait(1)
+        cluster.restart(node)
     for topic in ("read", "written"):
         cluster.await_full_isr(topic)
 
