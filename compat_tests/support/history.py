@@ -1,7 +1,8 @@
 """What clients did to a topic and what came of it: append-only files of events, one JSON a line.
 
-What: `Send` and `Sent` (invocation and completion of one record), `Polled`, `Assigned`,
-`ClientError` and `Fault`; `HistoryWriter` appends them, `History` is the files of all processes.
+What: `Send` and `Sent` (invocation and completion of one record), `Begin`, `Positions` and `Ended`
+of a transaction, `Polled`, `Assigned`, `ClientError`, `Hung` and `Fault`; `HistoryWriter` appends
+them, `History` is the files of all processes.
 Why: a check that keeps its books in the memory of the process it measures loses them with it, and
 cannot be run again. Every conclusion about lost, doubled or reordered records is drawn from these
 files by `checker`, after the fact.
@@ -12,6 +13,10 @@ A completion has three outcomes, and the third is the important one (reliability
   ok    the cluster acknowledged the record, at `offset` (None when the client was not told)
   fail  the record definitely was not and will not be written
   info  unknown: a timeout is never proof that nothing was written
+
+What `who` sends and polls between its `Begin` and its `Ended` belongs to that transaction, and the
+transaction's outcome is theirs: a record whose transaction was aborted was not written, whatever
+its own acknowledgement said. A transaction without an end is unknown.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 OK, FAIL, INFO = "ok", "fail", "info"
 
@@ -45,8 +50,37 @@ class Sent(NamedTuple):
     error: str = ""
 
 
+class Begin(NamedTuple):
+    """`who` began a transaction; `number` counts up. An earlier one without an end is unknown."""
+
+    t: int
+    who: str
+    number: int
+
+
+class Positions(NamedTuple):
+    """The consumer's positions (partition, next offset) became a part of the open transaction.
+
+    So what was polled in it counts as consumed by the group of `who`, if and only if it commits.
+    """
+
+    t: int
+    who: str
+    positions: list[tuple[int, int]]
+
+
+class Ended(NamedTuple):
+    """What became of a transaction: committed (ok), aborted for certain (fail), or unknown."""
+
+    t: int
+    who: str
+    number: int
+    outcome: str
+    error: str = ""
+
+
 class Assigned(NamedTuple):
-    """A consumer was given partitions (again): its position may jump now."""
+    """A consumer was given partitions (again), or went back: its position may jump now."""
 
     t: int
     who: str
@@ -69,6 +103,14 @@ class ClientError(NamedTuple):
     error: str
 
 
+class Hung(NamedTuple):
+    """A client did not come back from a call, and its process was ended for it."""
+
+    t: int
+    who: str
+    call: str
+
+
 class Fault(NamedTuple):
     """Something was done to the cluster, by the test."""
 
@@ -77,11 +119,11 @@ class Fault(NamedTuple):
     what: str
 
 
-Event = Send | Sent | Assigned | Polled | ClientError | Fault
+Event = (
+    Send | Sent | Begin | Positions | Ended | Assigned | Polled | ClientError | Hung | Fault
+)  # fmt: skip
 
-_KINDS: dict[str, type[Event]] = {
-    kind.__name__: kind for kind in (Send, Sent, Assigned, Polled, ClientError, Fault)
-}
+_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 def now() -> int:
