@@ -8,14 +8,14 @@ import tempfile
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
-from barnabas.process import BrokerError, NodeProcess, property_text
+from barnabas.process import BrokerError, Context, NodeProcess, property_text
 
 __all__ = ["Broker", "BrokerError"]
 
 
-class Broker:
+class Broker(Context):
     """One broker on this machine. A context manager; or call `start` and `stop`.
 
     data_dir  where the data lives; None makes a fresh directory that `stop` removes. Several
@@ -75,7 +75,7 @@ class Broker:
 
     # ---- life
 
-    def start(self) -> Broker:
+    def start(self) -> Self:
         """Start the broker and return when it answers. Raises BrokerError with the log's end."""
         __tracebackhide__ = True
         if self.pid is not None:
@@ -115,7 +115,7 @@ class Broker:
         if self._process is not None:
             self._process.kill()
 
-    def restart(self) -> Broker:
+    def restart(self) -> Self:
         """Stop the broker if it runs (cleanly) and start it on the same directory and port."""
         self._terminate()
         return self.start()
@@ -124,33 +124,9 @@ class Broker:
         if self._process is not None:
             self._process.terminate(self._stop_timeout_s)
 
-    def __enter__(self) -> Broker:
+    def __enter__(self) -> Self:
         __tracebackhide__ = True
         return self if self.pid is not None else self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    async def __aenter__(self) -> Broker:
-        import asyncio
-
-        __tracebackhide__ = True
-        return await asyncio.to_thread(self.__enter__)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        import asyncio
-
-        await asyncio.to_thread(self.stop)
 
     def __repr__(self) -> str:
         state = f"pid {self.pid}" if self.pid is not None else "not running"

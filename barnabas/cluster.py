@@ -32,11 +32,11 @@ import uuid
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 from barnabas.launch import command
 from barnabas.link_proxy import LinkProxy
-from barnabas.process import BrokerError, NodeProcess, property_text
+from barnabas.process import BrokerError, Context, NodeProcess, property_text
 
 _HOST = "127.0.0.1"
 _CONTROLLERS_MAX = 3
@@ -47,7 +47,7 @@ _CLUSTER_FILE = "cluster.properties"
 _PORTS = range(10_000, 30_000)
 
 
-class Cluster:
+class Cluster(Context):
     """`nodes` nodes on this machine. A context manager; or call `start` and `stop`.
 
     nodes      how many; with an existing data directory, as many as it was made with.
@@ -129,7 +129,7 @@ class Cluster:
 
     # ---- life
 
-    def start(self) -> Cluster:
+    def start(self) -> Self:
         """Start all nodes that do not run; returns when all are ready.
 
         Raises BrokerError with the log's end of the node that failed; those that were started are
@@ -259,7 +259,7 @@ class Cluster:
 
     # ---- inside
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         __tracebackhide__ = True
         try:
             return self.start()
@@ -267,30 +267,6 @@ class Cluster:
             with contextlib.suppress(BrokerError):
                 self.stop()
             raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    async def __aenter__(self) -> Cluster:
-        import asyncio
-
-        __tracebackhide__ = True
-        return await asyncio.to_thread(self.__enter__)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        import asyncio
-
-        await asyncio.to_thread(self.stop)
 
     def __repr__(self) -> str:
         running = sum(self.pid(node) is not None for node in self.nodes)

@@ -10,7 +10,6 @@ writes to: the node stops when `cluster start` ends, however it ends.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import sys
@@ -19,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from barnabas.process import BrokerError, NodeProcess
-from storage.checkpoint import LOCK, lock_holder
+from storage.checkpoint import lock_holder
 
 LIFELINE = ".running"
 
@@ -74,7 +73,7 @@ class Node:
         self.directory = cluster_dir / f"node-{number}"
         self.name = f"node {number}"
         self._lifeline = cluster_dir / LIFELINE
-        if not is_locked(cluster_dir):
+        if lock_holder(cluster_dir) is None:
             raise BrokerError(
                 f"no `barnabas cluster start` runs in {cluster_dir}: start it, or name its"
                 " directory (--data-dir)"
@@ -86,7 +85,7 @@ class Node:
     @property
     def pid(self) -> int | None:
         """The process that runs it, whoever started that; None if none does."""
-        return lock_holder(self.directory / "data")
+        return node_pid(self.directory)
 
     def end(self, number: signal.Signals, timeout_s: float) -> int:
         """Send its process a signal and wait until it is gone; returns the process id it had.
@@ -97,16 +96,8 @@ class Node:
         if pid is None:
             raise BrokerError(f"{self.name} does not run")
         end_process(pid, number)
-        self.await_end(pid, timeout_s)
+        await_end(self.directory, pid, timeout_s)
         return pid
-
-    def await_end(self, pid: int, timeout_s: float) -> None:
-        """Wait until that process uses the node's directory no more. Raises BrokerError."""
-        deadline = time.monotonic() + timeout_s
-        while self.pid == pid:
-            if time.monotonic() > deadline:
-                raise BrokerError(f"{self.name} (pid {pid}) runs after {timeout_s:g} s still")
-            time.sleep(_LOOK_S)
 
     def start(self) -> tuple[str, int | None]:
         """Start it and wait until it is ready: its address and process id. Raises BrokerError."""
@@ -128,13 +119,15 @@ def end_process(pid: int, number: signal.Signals) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-def is_locked(directory: Path) -> bool:
-    """Does a `cluster start` hold this directory."""
-    try:
-        with (directory / LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
+def node_pid(node_dir: Path) -> int | None:
+    """The process that runs the node of this directory, whoever started it; None if none does."""
+    return lock_holder(node_dir / "data")
+
+
+def await_end(node_dir: Path, pid: int, timeout_s: float) -> None:
+    """Wait until that process uses the node's directory no more. Raises BrokerError."""
+    deadline = time.monotonic() + timeout_s
+    while node_pid(node_dir) == pid:
+        if time.monotonic() > deadline:
+            raise BrokerError(f"{node_dir.name} (pid {pid}) runs after {timeout_s:g} s still")
+        time.sleep(_LOOK_S)

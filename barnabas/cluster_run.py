@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import sys
@@ -12,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from barnabas.cluster import Cluster
-from barnabas.cluster_nodes import STOP_TIMEOUT_S, Node, end_process, lifeline
+from barnabas.cluster_nodes import STOP_TIMEOUT_S, await_end, end_process, lifeline, node_pid
 from barnabas.process import BrokerError
-from storage.checkpoint import LOCK, lock_holder
+from storage.checkpoint import DirectoryLock
 
 _LOOK_S = 0.2
 _BASE_PORT = 9092
@@ -46,15 +45,16 @@ def run(data_dir: Path, nodes: int, base_port: int | None, config: dict[str, str
 def _locked(directory: Path) -> Iterator[None]:
     """Keep out a second command, which would write the first one's files anew."""
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BrokerError(
-                f"{directory} is in use by another `barnabas cluster start`: stop that one, or use"
-                " another directory (--data-dir)"
-            ) from None
+    lock = DirectoryLock(directory)
+    if not lock.try_acquire():
+        raise BrokerError(
+            f"{directory} is in use by another `barnabas cluster start`: stop that one, or use"
+            " another directory (--data-dir)"
+        )
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def _start_cluster(
@@ -74,7 +74,7 @@ def _start_cluster(
             end_process(pid, signal.SIGTERM)
         cluster.stop()
         for node, pid in brought_back.items():
-            Node(cluster.data_dir, node).await_end(pid, STOP_TIMEOUT_S)
+            await_end(cluster.node_dir(node), pid, STOP_TIMEOUT_S)
 
 
 def _by_hand(cluster: Cluster) -> dict[int, int]:
@@ -82,7 +82,7 @@ def _by_hand(cluster: Cluster) -> dict[int, int]:
     found = {}
     for node in cluster.nodes:
         if cluster.pid(node) is None:
-            pid = lock_holder(cluster.node_dir(node) / "data")
+            pid = node_pid(cluster.node_dir(node))
             if pid is not None:
                 found[node] = pid
     return found

@@ -13,8 +13,11 @@ import selectors
 import signal
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from barnabas.launch import command
 
@@ -27,6 +30,41 @@ _ABORT_S = 5.0
 
 class BrokerError(RuntimeError):
     """A node did not start or did not stop; the message ends with the last lines of its log."""
+
+
+class Context(ABC):
+    """`with` and `async with`, whose loop goes on: what takes time is done in a thread."""
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End what runs; nothing if nothing does."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        import asyncio  # where nobody awaits, nobody pays for it
+
+        __tracebackhide__ = True
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        import asyncio
+
+        await asyncio.to_thread(self.__exit__, kind, error, trace)
 
 
 class NodeProcess:

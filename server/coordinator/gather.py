@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
+
+from wire.errors import KafkaError
 
 T = TypeVar("T")
 
@@ -28,3 +30,7 @@ class Gather(Generic[T]):
             is_last = not self._missing
         if is_last:
             self._on_complete([part for part in self._parts if part is not None])
+
+    def put_or(self, i: int, failed: Callable[[KafkaError], T], reply: object) -> None:
+        """The answer number `i` from a coordinator's reply: what `failed` makes of an error."""
+        self.put(i, failed(reply) if isinstance(reply, KafkaError) else cast("T", reply))

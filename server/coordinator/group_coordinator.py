@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from replication.replicas.transaction_verification import (
     TransactionalProducer,
     TransactionOperation,
 )
-from server.coordinator.gather import Gather, T
+from server.coordinator.gather import Gather
 from server.coordinator.group_config import GroupConfig
 from server.coordinator.group_messages import Client, LeavingMember
 from server.coordinator.group_shard import GroupShard
@@ -34,7 +34,6 @@ from wire.messages.groups import (
     DescribeGroupsResponse,
     HeartbeatRequest,
     JoinGroupRequest,
-    ListGroupsResponse,
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
@@ -216,7 +215,7 @@ class GroupCoordinator:
             self.runtime.read(
                 group_id,
                 partial(GroupShard.describe_group, group_id=group_id, api_version=api_version),
-                partial(_put_or, gather, i, partial(_describe_failed, group_id)),
+                partial(gather.put_or, i, partial(_describe_failed, group_id)),
             )
 
     def delete_groups(
@@ -230,42 +229,19 @@ class GroupCoordinator:
             self.runtime.write(
                 group_id,
                 partial(GroupShard.delete_group, group_id=group_id),
-                partial(_put_or, gather, i, partial(_delete_failed, group_id)),
+                partial(gather.put_or, i, partial(_delete_failed, group_id)),
             )
 
     def list_groups(
         self, states: Collection[str], types: Collection[str], on_complete: Reply
     ) -> None:
-        """The groups of all partitions we lead, as a list; KafkaError COORDINATOR_LOAD_IN_PROGRESS
-        if one of them is not loaded yet, since a partial list would look like a whole one, and
-        COORDINATOR_NOT_AVAILABLE after the shutdown.
-        """
-        if not self.runtime.is_running:
-            on_complete(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-            return
-        shards = list(self.runtime.shards())
-
-        def joined(parts: list[list[ListGroupsResponse.Group] | KafkaError]) -> None:
-            groups: list[ListGroupsResponse.Group] = []
-            for part in parts:
-                if not isinstance(part, KafkaError):
-                    groups += part
-                elif part.code is not ErrorCode.NOT_COORDINATOR:
-                    on_complete(part)
-                    return
-            on_complete(groups)
-
-        gather: Gather[list[ListGroupsResponse.Group] | KafkaError] = Gather(len(shards), joined)
-        for i, shard in enumerate(shards):
-            shard.read(
-                lambda machine: machine.list_groups(states, types),
-                cast("Reply", partial(gather.put, i)),
-            )
+        """The groups of all partitions we lead, as a list; KafkaErrors of
+        CoordinatorRuntime.read_all."""
+        self.runtime.read_all(lambda machine: machine.list_groups(states, types), on_complete)
 
     def on_topics_deleted(self, names: Collection[str]) -> None:
         """Drop every group's offsets in these topics. Called when the deletion is published."""
-        for shard in self.runtime.shards():
-            shard.write(partial(GroupShard.on_topics_deleted, names=names), _ignore)
+        self.runtime.write_to_all(partial(GroupShard.on_topics_deleted, names=names))
 
 
 def _describe_failed(group_id: str, error: KafkaError) -> DescribeGroupsResponse.Group:
@@ -281,12 +257,3 @@ def _describe_failed(group_id: str, error: KafkaError) -> DescribeGroupsResponse
 
 def _delete_failed(group_id: str, error: KafkaError) -> DeleteGroupsResponse.Group:
     return DeleteGroupsResponse.Group(group_id=group_id, error_code=error.code)
-
-
-def _put_or(gather: Gather[T], i: int, failed: Callable[[KafkaError], T], result: object) -> None:
-    """Gather a response, or what `failed` makes of an error."""
-    gather.put(i, failed(result) if isinstance(result, KafkaError) else cast("T", result))
-
-
-def _ignore(_: object) -> None:
-    """Nobody waits for this answer."""

@@ -40,6 +40,11 @@ R_contra = TypeVar("R_contra", contravariant=True)
 Reply = Callable[[object], None]
 """Takes a response or a KafkaError, once."""
 
+
+def ignore(_: object) -> None:
+    """The Reply of a request whose answer nobody waits for."""
+
+
 Answer = tuple[Reply, object]
 
 Effect = Callable[[], None]

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, cast
 
 from replication.controller.context import ControllerContext
 from server.coordinator.deadlines import Moment
-from server.coordinator.machine import Decision, M, R, Reply
+from server.coordinator.gather import Gather, T
+from server.coordinator.machine import Decision, M, R, Reply, ignore
 from server.coordinator.shard import Alarm, Services, Shard
 from server.coordinator.shard_log import RecordSerde, ReplicatedShardLog, ShardLogConfig
 from wire.errors import ErrorCode, KafkaError
@@ -170,7 +171,38 @@ class CoordinatorRuntime(Generic[M, R]):
         else:
             shard.read(look, on_complete)
 
-    def shards(self) -> Iterable[Shard[M, R]]:
+    def write_to_all(self, decide: Callable[[M], Decision[R]]) -> None:
+        """Shard.write on every partition this broker leads; nobody waits for the answers."""
+        for shard in self.shards():
+            shard.write(decide, ignore)
+
+    def read_all(
+        self, look: Callable[[M], list[T]], on_complete: Callable[[list[T] | KafkaError], None]
+    ) -> None:
+        """Shard.read on every partition this broker leads, joined to one list. A shard that is not
+        loaded yet makes it KafkaError COORDINATOR_LOAD_IN_PROGRESS, since a partial list would look
+        like a whole one; COORDINATOR_NOT_AVAILABLE after the shutdown.
+        """
+        if not self.is_running:
+            on_complete(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return
+        shards = self.shards()
+
+        def joined(parts: list[list[T] | KafkaError]) -> None:
+            found: list[T] = []
+            for part in parts:
+                if not isinstance(part, KafkaError):
+                    found += part
+                elif part.code is not ErrorCode.NOT_COORDINATOR:
+                    on_complete(part)
+                    return
+            on_complete(found)
+
+        gather: Gather[list[T] | KafkaError] = Gather(len(shards), joined)
+        for i, shard in enumerate(shards):
+            shard.read(look, cast("Reply", partial(gather.put, i)))
+
+    def shards(self) -> list[Shard[M, R]]:
         """The shards of the partitions this broker leads."""
         with self._lock:
             return list(self._shards.values())

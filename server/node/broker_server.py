@@ -364,18 +364,13 @@ class BrokerServer(NodePart):
         changed = settings.apply_dynamic(self.config, own, image.config(BROKER, ""))
         producers = self.log_manager.producers
         producers.expiration_ms = self.config.get_int("producer.id.expiration.ms")
-        producers.requires_verification = bool(
-            self.config.get("transaction.partition.verification.enable")
-        )
+        verification = self.config.get("transaction.partition.verification.enable")
+        producers.requires_verification = verification is True
         self.replica_manager.set_throttled_rates(
             self.config.get_int("leader.replication.throttled.rate"),
             self.config.get_int("follower.replication.throttled.rate"),
             self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second"),
         )
-        producers = self.log_manager.producers
-        producers.expiration_ms = self.config.get_int("producer.id.expiration.ms")
-        verification = self.config.get("transaction.partition.verification.enable")
-        producers.requires_verification = verification is True
         return changed
 
     def _publish_partitions(self) -> MetadataPublisher:

@@ -11,6 +11,7 @@ at once.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     from server.peers.controller_channel import Peers
     from wire.schema import Request
 
+logger = logging.getLogger(__name__)
+
 OnAnswer = Callable[[Any], None]
-"""Takes the response or a PeerError, once."""
+"""Takes the response or a PeerError, once; must not raise."""
 
 OwnHandler = Callable[[Any, OnAnswer], None]
 """Serves a request of this node to itself."""
@@ -59,6 +62,22 @@ class BrokerRequests:
         channel: str,
     ) -> None:
         """Ask a broker; requests of one (broker, channel) go one after the other."""
+        try:
+            self._send(broker_id, request, on_complete, timeout_ms, channel)
+        except Exception as error:  # who asked waits for `on_complete`, and others behind him
+            logger.exception(
+                "a request to a broker failed broker=%s channel=%s", broker_id, channel
+            )
+            on_complete(PeerError(str(error)))
+
+    def _send(
+        self,
+        broker_id: int,
+        request: Request,
+        on_complete: OnAnswer,
+        timeout_ms: int,
+        channel: str,
+    ) -> None:
         kind = type(request)
         if broker_id == self.node_id:
             self._own[kind](request, on_complete)

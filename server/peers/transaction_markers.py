@@ -266,19 +266,13 @@ class TransactionMarkerChannel:
             return None
 
     def _send(self, broker_id: int, batch: _Batch) -> None:
-        answered = partial(self._answered, broker_id, batch)
-        request = WriteTxnMarkersRequest(markers=[_marker(part) for part in batch.values()])
-        try:
-            self._brokers.send(
-                broker_id,
-                request,
-                answered,
-                timeout_ms=self._request_timeout_ms,
-                channel=CHANNEL,
-            )
-        except Exception as error:
-            logger.exception("sending markers failed broker=%s", broker_id)
-            answered(PeerError(str(error)))
+        self._brokers.send(
+            broker_id,
+            WriteTxnMarkersRequest(markers=[_marker(part) for part in batch.values()]),
+            partial(self._answered, broker_id, batch),
+            timeout_ms=self._request_timeout_ms,
+            channel=CHANNEL,
+        )
 
     # -- answers
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from server.coordinator.gather import Gather
-from server.coordinator.machine import Reply
+from server.coordinator.machine import Reply, ignore
 from server.coordinator.runtime import CoordinatorRuntime, InternalTopic, Surroundings
 from server.coordinator.shard_log import RecordSerde, ShardLogConfig
 from server.coordinator.transaction_markers import MarkerSender, TxnMarkers
@@ -124,7 +124,7 @@ class TransactionCoordinator:
         self, markers: TxnMarkers, decide: Callable[[TransactionShard], TransactionDecision]
     ) -> None:
         # Where the word comes too late (led elsewhere, or loading), the loader sends them again.
-        written = partial(self.runtime.write, markers.transactional_id, decide, _ignore)
+        written = partial(self.runtime.write, markers.transactional_id, decide, ignore)
         if markers.partitions:
             self._markers.send(markers, written)
         else:
@@ -268,7 +268,7 @@ class TransactionCoordinator:
         """Each id in the order asked; one that cannot be answered carries its error."""
         gather = Gather(len(transactional_ids), on_complete)
         for i, transactional_id in enumerate(transactional_ids):
-            put = partial(_put_description, gather, i, transactional_id)
+            put = partial(gather.put_or, i, partial(_describe_failed, transactional_id))
             if transactional_id:
                 look = partial(TransactionShard.describe, transactional_id=transactional_id)
                 self.runtime.read(transactional_id, look, put)
@@ -276,43 +276,27 @@ class TransactionCoordinator:
                 put(KafkaError(ErrorCode.INVALID_REQUEST))
 
     def list_transactions(self, request: ListTransactionsRequest, on_complete: Reply) -> None:
-        """A ListTransactionsResponse of all partitions we lead; or KafkaError
-        COORDINATOR_LOAD_IN_PROGRESS if one of them is not loaded yet, since a partial list would
-        look like a whole one, COORDINATOR_NOT_AVAILABLE after the shutdown,
-        INVALID_REGULAR_EXPRESSION.
-        """
-        if not self.runtime.is_running:
-            on_complete(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-            return
+        """A ListTransactionsResponse of all partitions we lead; KafkaErrors of
+        CoordinatorRuntime.read_all, or INVALID_REGULAR_EXPRESSION."""
         try:
             is_wanted, unknown_states = wanted_transactions(request)
         except KafkaError as error:
             on_complete(error)
             return
 
-        def joined(parts: list[list[ListedTransaction] | KafkaError]) -> None:
-            transactions: list[ListedTransaction] = []
-            for part in parts:
-                if not isinstance(part, KafkaError):
-                    transactions += part
-                elif part.code is not ErrorCode.NOT_COORDINATOR:
-                    on_complete(part)
-                    return
+        def answer(found: list[ListedTransaction] | KafkaError) -> None:
+            if isinstance(found, KafkaError):
+                on_complete(found)
+                return
             on_complete(
                 ListTransactionsResponse(
                     error_code=0,
                     unknown_state_filters=unknown_states,
-                    transaction_states=transactions,
+                    transaction_states=found,
                 )
             )
 
-        shards = list(self.runtime.shards())
-        gather: Gather[list[ListedTransaction] | KafkaError] = Gather(len(shards), joined)
-        for i, shard in enumerate(shards):
-            shard.read(
-                lambda machine: machine.list_transactions(is_wanted),
-                cast("Reply", partial(gather.put, i)),
-            )
+        self.runtime.read_all(lambda machine: machine.list_transactions(is_wanted), answer)
 
 
 def _decode(key: bytes, value: bytes | None) -> TransactionRecord | None:
@@ -348,22 +332,14 @@ def _code(result: object) -> int:
     return int(result.code) if isinstance(result, KafkaError) else cast("int", result)
 
 
-def _put_description(
-    gather: Gather[TransactionDescription], i: int, transactional_id: str, result: object
-) -> None:
-    if isinstance(result, KafkaError):
-        result = TransactionDescription(
-            error_code=result.code,
-            transactional_id=transactional_id,
-            transaction_state="",
-            transaction_timeout_ms=0,
-            transaction_start_time_ms=0,
-            producer_id=0,
-            producer_epoch=0,
-            topics=[],
-        )
-    gather.put(i, cast("TransactionDescription", result))
-
-
-def _ignore(_: object) -> None:
-    """Nobody waits for this answer."""
+def _describe_failed(transactional_id: str, error: KafkaError) -> TransactionDescription:
+    return TransactionDescription(
+        error_code=error.code,
+        transactional_id=transactional_id,
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=0,
+        producer_id=0,
+        producer_epoch=0,
+        topics=[],
+    )

@@ -57,3 +57,15 @@ def test_who_cannot_be_reached_is_an_answer(
 ) -> None:
     (answer,) = ask(requests_of(peers, listener), broker_id)
     assert isinstance(answer, PeerError)
+
+
+def test_a_request_that_cannot_even_be_made_is_an_answer_too(caplog) -> None:
+    """Who asks has noted that an answer is on its way, and asks nothing else before it."""
+
+    class Broken(Peers):
+        def send(self, peer, request, version, response_class, on_complete, **options):
+            raise ValueError("no such field")
+
+    (answer,) = ask(requests_of(Broken()), 2)
+    assert isinstance(answer, PeerError)
+    assert "no such field" in caplog.text
