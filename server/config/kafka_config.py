@@ -15,7 +15,7 @@ Defaults are Kafka's, except DEFAULTS, measured, and PROFILE: a node that is not
 rebalance that cannot come (the book, part 7).
 
 Keys that are valid but change nothing here yet are those `server.node.settings` does not know; the
-broker names them at start when they are set, and the README's gap ledger lists them by area.
+broker names them at start when they are set, and docs/GAPS.md lists them by area.
 """
 
 from __future__ import annotations

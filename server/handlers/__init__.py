@@ -18,7 +18,7 @@ Areas are imported at first use: a broker that nobody asks for its log directori
 code, and starts sooner.
 
 Gaps: the rest of Kafka's keys (ACLs, quotas, SCRAM, delegation tokens, KIP-848, share
-and streams groups) is neither served nor advertised; see README's ledger.
+and streams groups) is neither served nor advertised; see docs/GAPS.md.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def notes(config: KafkaConfig) -> list[str]:
     """One line for each key that is valid, but changes nothing here yet or asks for trouble."""
     is_obeyed = _obeyed()
     lines = [
-        f"config {key} has no effect yet (README, gap ledger)"
+        f"config {key} has no effect yet (docs/GAPS.md)"
         for key in sorted(config.static)
         if not is_obeyed(key) and config.text(key) != config.default(key)
     ]

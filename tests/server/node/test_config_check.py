@@ -133,5 +133,5 @@ def test_a_node_that_is_told_nothing_keeps_its_data_where_it_was_started() -> No
 def test_keys_that_change_nothing_are_named() -> None:
     keys = {"num.replica.alter.log.dirs.threads": "4", "num.io.threads": "3"}
     assert notes(KafkaConfig(keys)) == [
-        "config num.replica.alter.log.dirs.threads has no effect yet (README, gap ledger)"
+        "config num.replica.alter.log.dirs.threads has no effect yet (docs/GAPS.md)"
     ]
