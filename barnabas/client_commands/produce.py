@@ -169,6 +169,13 @@ def _send(
             f" {arguments.topic}` makes it"
         ) from None
     except (AssertionError, ValueError) as error:
+        there = producer.partitions_for(arguments.topic)
+        if partition is not None and partition not in there:
+            raise UserError(
+                f"topic {arguments.topic!r} has no partition {partition}, only 0 to {max(there)}:"
+                f" `barnabas topic alter {arguments.topic} --partitions {partition + 1}` adds what"
+                " is missing; what came before was sent"
+            ) from None
         raise UserError(f"topic {arguments.topic!r}: {plain(str(error))}") from None
     future.add_callback(written.on_success)
     future.add_errback(written.on_failure)

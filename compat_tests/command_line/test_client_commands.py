@@ -134,6 +134,14 @@ def test_json_lines_carry_a_topic_into_another(ok: Ok, topic_name: str) -> None:
     assert [line | {"topic": topic_name} for line in copied] == lines_of(printed)
 
 
+def test_a_record_for_a_partition_that_is_not_there_names_the_way_out(
+    cli: Cli, ok: Ok, topic_name: str
+) -> None:
+    ok("topic", "create", topic_name)
+    done = cli("produce", topic_name, "--format", "json", stdin='{"value": "v", "partition": 2}\n')
+    assert_one_clear_line(done, 1, "no partition 2, only 0 to 0", "--partitions 3")
+
+
 def test_from_to_count_filter_and_partition_choose(ok: Ok, topic_name: str) -> None:
     ok("topic", "create", topic_name, "--partitions", "2")
     lines = [{"value": f"v{i}", "partition": 0, "timestamp": 1000 * i} for i in range(10)]
