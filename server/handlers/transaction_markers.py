@@ -93,11 +93,14 @@ def write_markers(
 def write_own_markers(
     broker: MarkersBroker,
     run_on_handler: Callable[[Callable[[], None]], None],
+    run_after_answers: Callable[[Callable[[], None]], None],
     request: WriteTxnMarkersRequest,
     on_complete: Callable[[WriteTxnMarkersResponse | PeerError], None],
 ) -> None:
-    """`write_markers` for the coordinator of this node, which may ask on a network thread: as many
-    as such a thread should not write are left to a handler thread.
+    """`write_markers` for the coordinator of this node, which may ask on a network thread: whoever
+    ended the transaction is answered first (TX-43), but nothing more is read before the markers are
+    written, so that its next transaction finds this one complete. As many as such a thread should
+    not write are left to a handler thread.
     """
 
     def write() -> None:
@@ -111,7 +114,7 @@ def write_own_markers(
     if count > INLINE_ELEMENTS:
         run_on_handler(write)
     else:
-        write()
+        run_after_answers(write)
 
 
 def _append(

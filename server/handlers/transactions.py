@@ -89,15 +89,18 @@ def add_partitions_to_txn(
     """Make partitions part of transactions, or say whether they are.
 
     Behaviour: a partition that does not exist, or an internal topic a client names, and nothing is
-               added: the others are OPERATION_NOT_ATTEMPTED.
+               added: the others are OPERATION_NOT_ATTEMPTED. Waits a moment for the end of the
+               transaction before, where no other transaction's answer waits with it.
     Versions:  0-3 from clients. 2 knows PRODUCER_FENCED. 4 from brokers, many transactions, verify
                only; says that the producer has an epoch for each transaction. 5 the same.
     Gaps:      -
     """
+    coordinator = ctx.broker.transaction_coordinator
     if ctx.api_version >= _BATCHED_ADD_VERSION:
         transactions = list(request.transactions)
+        wait_ms = coordinator.peer_wait_ms if len(transactions) == 1 else 0
     else:
-        transactions = [_only_transaction(request)]
+        transactions, wait_ms = [_only_transaction(request)], coordinator.wait_ms
 
     def answer(results: list[AddPartitionsToTxnResponse.Transaction]) -> None:
         if ctx.api_version >= _BATCHED_ADD_VERSION:
@@ -108,7 +111,8 @@ def add_partitions_to_txn(
 
     gather = Gather(len(transactions), answer)
     for i, transaction in enumerate(transactions):
-        _add(ctx, transaction, partial(_put_results, gather, i, transaction.transactional_id))
+        put = partial(_put_results, gather, i, transaction.transactional_id)
+        _add(ctx, transaction, wait_ms, put)
 
 
 def _only_transaction(
@@ -126,6 +130,7 @@ def _only_transaction(
 def _add(
     ctx: RequestContext[TransactionsBroker],
     transaction: AddPartitionsToTxnRequest.Transaction,
+    wait_ms: int,
     on_complete: Callable[[Mapping[TopicPartition, int]], None],
 ) -> None:
     """Add or verify one transaction's partitions; an error code for each."""
@@ -148,7 +153,7 @@ def _add(
         known = _known_code(code, version, _OTHERS_KNOW_FENCED)
         on_complete(dict.fromkeys(partitions, known))
 
-    coordinator.add_partitions(*who, partitions, version, added)
+    coordinator.add_partitions(*who, partitions, version, added, wait_ms)
 
 
 def _refused(
@@ -213,6 +218,7 @@ def add_offsets_to_txn(
         [TopicPartition(GROUP_METADATA_TOPIC, index)],
         _BATCHED_ADD_VERSION - 1,
         answer,
+        broker.transaction_coordinator.wait_ms,
     )
 
 

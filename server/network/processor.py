@@ -16,7 +16,8 @@ Writing: bytes are gathered into one sendmsg, announced with MSG_MORE if record 
 data go from file to socket with sendfile. What the socket does not take waits in the connection's
 outbox; nothing new is started meanwhile, so a reader that stops costs one answer (N-8).
 
-Lock: none. Other threads call only `adopt`, `complete`, `resume`, `begin_drain` and `stop`.
+Lock: none. Other threads call only `adopt`, `after_answers`, `complete`, `resume`, `begin_drain`
+and `stop`.
 
 Budget: a small inline request over loopback and back 22 µs for a waiting client, three times that
 if it is handed to another thread (benchmarks/requests.py, inline).
@@ -131,6 +132,14 @@ class Processor:
         """There is room again: serve `channel`, or every connection that has waiting frames."""
         self._command(lambda: self._resume(channel))
 
+    def after_answers(self, job: Callable[[], None]) -> bool:
+        """Run `job` on this thread, once the answers of what it serves now have left; False, with
+        nothing done, on any other thread."""
+        if threading.get_ident() != self._thread_id:
+            return False
+        self._commands.append(job)
+        return True
+
     def begin_drain(self) -> None:
         """Start no more requests; close connections as soon as they have been answered."""
         self._command(self._drain)
@@ -207,8 +216,6 @@ class Processor:
         completed = self._completed
         while completed:
             self._guarded(*completed.popleft())
-        while self._commands:
-            self._commands.popleft()()
         while self._throttled and self._throttled[0][0] <= self.now_ms:
             self._ready.append(heapq.heappop(self._throttled)[2])
         for _ in range(len(self._ready)):
@@ -218,6 +225,8 @@ class Processor:
             except Exception:
                 logger.exception("connection failed connection=%r", channel)
                 self._close(channel)
+        while self._commands:  # last: `after_answers` of what was served above
+            self._commands.popleft()()
 
     def _guarded(
         self, channel: Channel, request: RequestContext[Any], parts: list[Part] | None

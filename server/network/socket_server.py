@@ -214,6 +214,12 @@ class SocketServer:
         for acceptor in self._acceptors:
             acceptor.stop()
 
+    def after_answers(self, job: Callable[[], None]) -> None:
+        """Run what follows from a request but must not hold up its answer: on a network thread once
+        that has left, before the thread reads anything more; on any other thread at once."""
+        if not any(processor.after_answers(job) for processor in self.processors):
+            job()
+
     def shutdown(self, timeout: float = 5.0) -> None:
         """Stop accepting, answer what is in flight for at most `timeout` seconds, close.
 

@@ -218,8 +218,9 @@ class BrokerServer(NodePart):
             self._transaction_peers(),
         )
         on_handler = self.socket_server.request_channel.resume
+        after_answers = self.socket_server.after_answers
         self.broker_requests.serve_own(
-            WriteTxnMarkersRequest, partial(write_own_markers, self, on_handler)
+            WriteTxnMarkersRequest, partial(write_own_markers, self, on_handler, after_answers)
         )
         request_timeout_ms = self.config.get_int("request.timeout.ms")
         self.transaction_markers = TransactionMarkerChannel(

@@ -49,6 +49,9 @@ _VERSION = AddPartitionsToTxnRequest.versions[1]
 class Coordinator(Protocol):
     """The node's own (`server.coordinator.transactions.coordinator.TransactionCoordinator`)."""
 
+    @property
+    def wait_ms(self) -> int: ...
+
     def partition_for(self, transactional_id: str) -> int: ...
 
     def add_partitions(
@@ -59,6 +62,7 @@ class Coordinator(Protocol):
         partitions: Collection[Any],
         request_version: int,
         on_complete: Callable[[int], None],
+        wait_ms: int,
     ) -> None: ...
 
     def verify_partitions(
@@ -169,6 +173,7 @@ class AddPartitionsToTxnManager:
                 partitions,
                 _VERSION,
                 lambda code: _answer(question, dict.fromkeys(partitions, code)),
+                self._own.wait_ms,
             )
         else:
             self._own.verify_partitions(*question.producer, partitions, partial(_answer, question))

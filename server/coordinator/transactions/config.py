@@ -23,6 +23,10 @@ class TransactionConfig:
     """How often ids to forget are looked for, ms."""
     transaction_two_phase_commit_enable: bool = False
     """Whether a producer may ask for transactions that never time out (KIP-939)."""
+    add_partitions_to_txn_retry_backoff_ms: int = 20
+    """How long AddPartitionsToTxn of another broker waits for the transaction before to end, ms."""
+    add_partitions_to_txn_retry_backoff_max_ms: int = 100
+    """How long one of a client, or of this broker itself, waits for that, ms."""
     transaction_state_log_num_partitions: int = 50
     """Partitions of __transaction_state when it is created."""
     transaction_state_log_replication_factor: int = 3

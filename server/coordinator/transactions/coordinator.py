@@ -30,6 +30,7 @@ from server.coordinator.transactions.records import (
     encode_transaction,
 )
 from server.coordinator.transactions.shard import (
+    ENDED,
     ListedTransaction,
     Outside,
     TransactionDecision,
@@ -72,6 +73,10 @@ class TransactionCoordinator:
         self, config: TransactionConfig, around: Surroundings, markers: MarkerSender
     ) -> None:
         self.producer_ids = ProducerIds(around)
+        self.wait_ms = config.add_partitions_to_txn_retry_backoff_max_ms
+        """How long adding partitions may wait for the end of the transaction before it."""
+        self.peer_wait_ms = config.add_partitions_to_txn_retry_backoff_ms
+        """The same for another broker, whose next question waits behind the answer."""
         self._config = config
         self._metadata = around.metadata
         self._markers = markers
@@ -197,12 +202,14 @@ class TransactionCoordinator:
         partitions: Collection[TopicPartition],
         request_version: int,
         on_complete: Callable[[int], None],
+        wait_ms: int = 0,
     ) -> None:
         """Make the partitions part of the id's transaction; begins one if none is open.
 
         `request_version` is AddPartitionsToTxn's: from 4 on the producer speaks transactions of
-        version 2. One error code for all partitions: 0, INVALID_PRODUCER_ID_MAPPING,
-        PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, or one of finding the coordinator.
+        version 2. `wait_ms`: how long it waits if the transaction before is still being ended.
+        One error code for all partitions: 0, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED,
+        CONCURRENT_TRANSACTIONS, or one of finding the coordinator.
         """
         if not transactional_id:
             on_complete(ErrorCode.INVALID_REQUEST)
@@ -210,11 +217,20 @@ class TransactionCoordinator:
         producer = ProducerIdAndEpoch(producer_id, producer_epoch)
         added = frozenset(TopicPartition(*partition) for partition in partitions)
         version = BUMPS_EPOCHS if request_version >= _ADD_PARTITIONS_BUMPS_FROM else 0
-        self.runtime.write(
-            transactional_id,
-            lambda shard: shard.add_partitions(transactional_id, producer, added, version),
-            lambda result: on_complete(_code(result)),
-        )
+
+        def decide(shard: TransactionShard) -> TransactionDecision:
+            return shard.add_partitions(transactional_id, producer, added, version)
+
+        def decide_or_wait(shard: TransactionShard) -> TransactionDecision:
+            return shard.wait_for_end(transactional_id, wait_ms, answered) or decide(shard)
+
+        def answered(result: object) -> None:
+            if result is ENDED:
+                self.runtime.write(transactional_id, decide, answered)
+            else:
+                on_complete(_code(result))
+
+        self.runtime.write(transactional_id, decide_or_wait if wait_ms else decide, answered)
 
     def verify_partitions(
         self,

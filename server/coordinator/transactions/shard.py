@@ -6,7 +6,7 @@ one record.
 
     request              settled            Ongoing                Prepare*
     InitProducerId       next epoch         fence and abort: 51    51
-    AddPartitions        Ongoing            Ongoing                51
+    AddPartitions        Ongoing            Ongoing                waits, or 51
     verify               120                0, or 120              51
     EndTxn below v5      0 if it repeats    Prepare*               51
     EndTxn v5            0 if it repeats,   Prepare*, next epoch   51
@@ -20,6 +20,11 @@ its next producer id may ask with it already. Kafka does so by a pending state t
 the Prepare record is committed; here Prepare* is that state. Nothing else is ever pending: requests
 are decided on what was appended, and answered when it is committed.
 
+A producer's next transaction is at the door as soon as it was told how the last one ended, while
+the markers are still on their way. Told 51 it would sleep 20 ms or 100, for something that takes
+one or two. So AddPartitions may wait: it is told `ENDED` when the Complete record is committed, and
+51 only when that takes too long.
+
 Effects: a committed Prepare record sends markers, again after a load; the sender's word makes the
 Complete record, by a deadline that comes again until it could be written.
 
@@ -30,10 +35,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from server.coordinator.deadlines import Deadlines, Moment
-from server.coordinator.machine import Answer, Decision, Effect, Machine
+from server.coordinator.machine import Answer, Decision, Effect, Machine, Reply
 from server.coordinator.sweeps import SWEEP_STEP_MS, one_step
 from server.coordinator.transaction_markers import TxnMarkers
 from server.coordinator.transactions.config import TransactionConfig
@@ -64,6 +69,9 @@ _FLEXIBLE_RECORDS = 1
 _COMPLETE = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 _TIMEOUTS, _EXPIRY = "timeouts", "expiry"
 _OK = 0
+
+ENDED: Final = object()
+"""What is told to who waited for a transaction to end: it did, ask again."""
 
 
 class Outside(NamedTuple):
@@ -100,6 +108,8 @@ class TransactionShard(Machine[TransactionRecord]):
         self.transactions: dict[str, TransactionMetadata] = {}
         self._ongoing: dict[str, None] = {}
         """Ids in Ongoing, the oldest first; what the sweep for timeouts looks through."""
+        self._waiting: dict[str, list[Reply]] = {}
+        """By id in Prepare*: who waits for its end."""
         self._config = config
         self._outside = outside
         self._partition = partition
@@ -118,6 +128,10 @@ class TransactionShard(Machine[TransactionRecord]):
             self._ongoing[transactional_id] = None
         else:
             self._ongoing.pop(transactional_id, None)
+        if self._waiting and (metadata is None or not metadata.is_prepared):
+            for reply in self._waiting.pop(transactional_id, ()):
+                self.deadlines.cancel(("wait", reply))
+                self.outbox.append((reply, ENDED))
 
     def on_loaded(self) -> None:
         """The whole log was replayed: finish what was decided, watch what is open."""
@@ -130,7 +144,9 @@ class TransactionShard(Machine[TransactionRecord]):
 
     def on_unloaded(self, error: KafkaError) -> None:
         """The shard is not ours any more, and neither are its markers."""
-        del error
+        for replies in self._waiting.values():
+            self.outbox += [(reply, error) for reply in replies]
+        self._waiting.clear()
         self.deadlines.clear()
         self._outside.forget_markers(self._partition, self._leader_epoch)
 
@@ -228,6 +244,26 @@ class TransactionShard(Machine[TransactionRecord]):
         self._check_writable(client_version)
         added = metadata.with_partitions(partitions, client_version, self.moment.wall_ms)
         return self._logged(transactional_id, added, _OK, self._watch_timeouts)
+
+    def wait_for_end(
+        self, transactional_id: str, wait_ms: int, reply: Reply
+    ) -> TransactionDecision | None:
+        """Have `reply` told ENDED when the id's transaction, which is being ended, is complete, or
+        CONCURRENT_TRANSACTIONS after `wait_ms`. None: nothing is being ended."""
+        metadata = self.transactions.get(transactional_id)
+        if metadata is None or not metadata.is_prepared:
+            return None
+        key = ("wait", reply)  # of this request; an id may have several
+
+        def wait() -> None:
+            self._waiting.setdefault(transactional_id, []).append(reply)
+            self.deadlines.set(key, self.moment.now_ms + wait_ms, lambda: Decision(change=give_up))
+
+        def give_up() -> None:
+            self._waiting[transactional_id].remove(reply)
+            self.outbox.append((reply, KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)))
+
+        return Decision(change=wait)
 
     def verify_partitions(
         self,

@@ -39,6 +39,8 @@ WORLDS = {
 }
 """transaction.version, and the versions of AddPartitionsToTxn and EndTxn that lead to the state."""
 
+WAIT_MS = 100
+
 STATES = (
     "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort",
 )  # fmt: skip
@@ -96,7 +98,10 @@ class Asker:
                 )
             ],
         )
-        answer = self.clients.ask(transactions.add_partitions_to_txn, request, version)
+        asked = self.clients.start(transactions.add_partitions_to_txn, request, version)
+        if not asked.answers:  # it waits for the markers; Kafka lets the client do that
+            self.clients.node.pass_time(WAIT_MS)
+        (answer,) = asked.answers
         found = answer.results_by_topic_v3_and_below
         if version >= 4:
             found = answer.results_by_transaction[0].topic_results

@@ -399,6 +399,35 @@ def test_acks_0_batches_behind_a_parked_request_are_kept_when_the_client_leaves(
     wait_until(server, lambda: server.quotas.count == 0)
 
 
+def test_what_follows_from_a_request_does_not_hold_up_its_answer(served):
+    """TX-43: an EndTxn is answered before this node writes its own markers."""
+    server, handlers = served
+    is_answered, done = threading.Event(), threading.Event()
+    answered_in_time = []
+
+    def follow() -> None:
+        answered_in_time.append(is_answered.wait(60))
+        done.set()
+
+    handlers.heartbeat = lambda ctx, request: (
+        server.after_answers(follow) or HeartbeatResponse(error_code=request.generation_id)
+    )
+    for key, api in handlers.apis().items():
+        server.request_channel._apis[key] = api
+    with WireClient(server.port) as client:
+        assert client.ask(heartbeat(7), 4).error_code == 7
+        is_answered.set()
+        assert done.wait(60)
+    assert answered_in_time == [True]
+
+
+def test_off_the_network_threads_it_follows_at_once(served):
+    server, _ = served
+    threads = []
+    server.after_answers(lambda: threads.append(threading.get_ident()))
+    assert threads == [threading.get_ident()]
+
+
 def test_a_parked_request_is_answered_when_it_is_completed_by_another_thread(served):
     server, handlers = served
     with WireClient(server.port) as client:

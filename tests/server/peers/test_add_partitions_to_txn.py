@@ -57,6 +57,8 @@ class Own:
         self.asked: list[tuple[Any, ...]] = []
         self.code = 0
 
+    wait_ms = 100
+
     def partition_for(self, transactional_id: str) -> int:
         return int(transactional_id[-1])
 
@@ -68,7 +70,9 @@ class Own:
         partitions: Collection[Any],
         request_version: int,
         on_complete: Callable[[int], None],
+        wait_ms: int,
     ) -> None:
+        assert wait_ms == self.wait_ms
         producer = transactional_id, producer_id, producer_epoch
         self.asked.append(("add", *producer, set(partitions), request_version))
         on_complete(self.code)

@@ -51,9 +51,11 @@ def init(node: Node, id_: str | None = "tx", **how: Any) -> Answer:
     return answer
 
 
-def add(node: Node, pid: int, epoch: int, id_: str = "tx", version: int = 4) -> Answer:
+def add(
+    node: Node, pid: int, epoch: int, id_: str = "tx", version: int = 4, wait_ms: int = 0
+) -> Answer:
     answer = Answer()
-    node.transactions.add_partitions(id_, pid, epoch, [("t", 0)], version, answer)  # type: ignore[list-item]
+    node.transactions.add_partitions(id_, pid, epoch, [T0], version, answer, wait_ms)
     return answer
 
 
@@ -224,6 +226,50 @@ def test_nothing_is_answered_and_no_marker_sent_before_it_is_committed(node: Nod
     assert described.response[0].transaction_state == "PrepareCommit"
     ((markers, _),) = node.markers.sent
     assert (markers.producer_epoch, markers.is_commit) == (1, True)
+
+
+@pytest.fixture
+def ending(ready: Node) -> Node:
+    """The transaction of "tx" is decided; its markers are on their way."""
+    assert init(ready).response.producer_id == 1_000
+    assert add(ready, 1_000, 0).response == 0
+    assert end(ready, 1_000, 0).response.producer_epoch == 1
+    return ready
+
+
+def test_the_next_transaction_waits_for_the_markers_and_not_for_a_timer(ending: Node) -> None:
+    """Told CONCURRENT_TRANSACTIONS a producer would sleep for 20 ms or 100, in each transaction."""
+    first, second = (add(ending, 1_000, 1, wait_ms=100) for _ in range(2))
+    fenced = add(ending, 1_000, 0, wait_ms=100)
+    assert first.waits
+    assert second.waits
+    assert fenced.waits
+    ((_, on_done),) = ending.markers.sent
+    on_done()
+    assert (first.response, second.response) == (0, 0)
+    assert fenced.response == E.PRODUCER_FENCED
+    assert states(ending, "tx") == [(0, "Ongoing")]
+
+
+def test_what_takes_too_long_is_not_waited_for(ending: Node) -> None:
+    patient, impatient = add(ending, 1_000, 1, wait_ms=100), add(ending, 1_000, 1)
+    assert impatient.response == E.CONCURRENT_TRANSACTIONS
+    ending.pass_time(99)
+    assert patient.waits
+    ending.pass_time(1)
+    assert patient.response == E.CONCURRENT_TRANSACTIONS
+    ((_, on_done),) = ending.markers.sent
+    on_done()
+    assert states(ending, "tx") == [(0, "CompleteCommit")]
+
+
+def test_who_waits_while_the_coordinator_moves_is_told_so(ending: Node) -> None:
+    waiting = add(ending, 1_000, 1, wait_ms=100)
+    ending.create(
+        TRANSACTION_STATE_TOPIC, 3, leader=2, leader_epoch=1, partition_epoch=2, **TWO_REPLICAS
+    )
+    assert waiting.response == E.NOT_COORDINATOR
+    ending.pass_time(100)
 
 
 def test_who_is_deposed_before_the_commit_sends_no_marker(node: Node) -> None:
