@@ -65,8 +65,8 @@ def end_offsets(bootstrap: str, topic: str, partitions: int) -> dict[int, int]:
         consumer.close()
 
 
-class _Child:
-    """One worker process and what it last said."""
+class Child:
+    """One worker process and what it last said. Start it from a thread that lives on."""
 
     def __init__(self, task: dict[str, Any], log: Path) -> None:
         self.log = log
@@ -161,8 +161,8 @@ class Workload:
                 {"kind": "kafka-python-consumer", "who": "group-k/0", "group": "group-k",
                  "config": {}}
             )  # fmt: skip
-        self._producing: list[_Child] = []
-        self._consuming: list[_Child] = []
+        self._producing: list[Child] = []
+        self._consuming: list[Child] = []
 
     def __enter__(self) -> Workload:
         bootstrap = self.cluster.bootstrap_servers
@@ -202,13 +202,13 @@ class Workload:
             self.kill()
         self._faults.close()
 
-    def _child(self, name: str, specs: list[dict[str, Any]]) -> _Child:
+    def _child(self, name: str, specs: list[dict[str, Any]]) -> Child:
         task = {
             "bootstrap": self.cluster.bootstrap_servers, "topic": self.topic,
             "partitions": self.partitions, "clients": specs,
             "history": str(self._directory / f"{name}.jsonl"),
         }  # fmt: skip
-        return _Child(task, self._directory / f"{name}.log")
+        return Child(task, self._directory / f"{name}.log")
 
     # ---- while it runs
 
