@@ -127,7 +127,6 @@ public final class TransactionalClient {
         try {
             producer.beginTransaction();
             KafkaException failed = fill();
-            flush();
             if (failed == null && chance.nextDouble() >= ABORTED_SHARE) {
                 try {
                     retry("commit_transaction", producer::commitTransaction);
@@ -165,6 +164,7 @@ public final class TransactionalClient {
                 reached.put(place, new OffsetAndMetadata(at));
                 told.add("[" + place.partition() + ", " + at + "]");
             });
+            flush();
             say("send_offsets_to_transaction");
             producer.sendOffsetsToTransaction(reached, consumer.groupMetadata());
             add("Positions", "[%s]", told);
@@ -231,13 +231,14 @@ public final class TransactionalClient {
 
     /** A call that timed out is to be repeated. */
     private void retry(String name, Runnable call) throws Exception {
+        flush();
         say(name);
         while (true) {
             try {
                 call.run();
                 return;
             } catch (TimeoutException late) {
-                flush();
+                Thread.sleep(50);
             }
         }
     }

@@ -31,6 +31,11 @@ _ARTIFACTS = (
     ("org.slf4j", "slf4j-simple", "1.7.36"),
 )
 _STREAMS = (("org.apache.kafka", "kafka-streams", KAFKA_VERSION), _ARTIFACTS[-1])
+_CONNECT = (
+    ("org.apache.kafka", "connect-runtime", KAFKA_VERSION),
+    ("org.apache.kafka", "connect-file", KAFKA_VERSION),
+    _ARTIFACTS[-1],
+)
 _COMPLETE = ".complete"
 
 
@@ -76,6 +81,11 @@ def class_path(*, without: str | None = None) -> str:
 def streams_class_path() -> str:
     """The jars of Kafka Streams as one `-cp` argument; 95 MB, of which RocksDB is the most."""
     return str(_fetched("streams", _STREAMS) / "*")
+
+
+def connect_class_path() -> str:
+    """The jars of a Connect worker and of its file connectors as one `-cp` argument; 33 MB."""
+    return str(_fetched("connect", _CONNECT) / "*")
 
 
 def tools_jar() -> Path:

@@ -129,7 +129,6 @@ class Client:
         return None
 
     def _end(self, failed: KafkaException | None) -> tuple[str, str]:
-        self.flush()
         if failed is None and self._chance.random() >= ABORTED_SHARE:
             try:
                 self._call("commit_transaction", self._producer.commit_transaction)
@@ -181,6 +180,7 @@ class Client:
 
     def _call(self, name: str, call: Callable[..., Any]) -> Any:
         """Repeat what may be repeated, as librdkafka's users are told to."""
+        self.flush()
         print(name, flush=True)
         while True:
             try:
@@ -188,7 +188,6 @@ class Client:
             except KafkaException as failed:
                 if not failed.args[0].retriable():
                     raise
-                self.flush()
                 time.sleep(0.05)
 
 

@@ -127,6 +127,7 @@ class TransactionalWorkload:
     def fault(self, what: str) -> None:
         """Write down what was done to the brokers."""
         self._own.add(Fault(now(), "test", what))
+        self._own.flush()
 
     def await_commits(self, more: int, timeout_s: float = 120.0) -> None:
         """Until every client has ended that many more transactions than now: none is stuck."""
