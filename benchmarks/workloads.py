@@ -2,12 +2,12 @@
 
 The ids are those of the comparison plan: W0 cold start, W1 and W2 Kafka's ProducerPerformance, W3
 its modern defaults, W4 fixed rates, W5 ping-pong, W6 catch-up reads, W7 both at once, W8
-compression, W11 many partitions, W12 many group members, W13 three nodes, W14 Python clients, W15
-Spark, W16 a test suite, W17 crash recovery. "C" are the headline rows with a C client. Each runs
-alone, by id or name: `python -m benchmarks --only W3,produce-100`.
+compression, W10 transactions, W11 many partitions, W12 many group members, W13 three nodes, W14
+Python clients, W15 Spark, W16 a test suite, W17 crash recovery. "C" are the headline rows with a C
+client. Each runs alone, by id or name: `python -m benchmarks --only W3,produce-100`.
 
-W9 (TLS) and W10 (transactions) are not here: features that are not there yet. For the same reason
-"members-consumer" (KIP-848) runs only when it is named.
+W9 (TLS) is not here: a feature that is not there yet. For the same reason "members-consumer"
+(KIP-848) runs only when it is named.
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ class Workload(NamedTuple):
 
 # Higher is better for these figures, lower for all others.
 RATES = frozenset(
-    ("records_s", "mb_s", "requests_s", "produced_s", "consumed_s", "achieved_s", "drift")
-)
+    (
+        "records_s", "mb_s", "requests_s", "transactions_s", "produced_s", "consumed_s",
+        "achieved_s", "drift",
+    )
+)  # fmt: skip
 
 _IDEMPOTENT = {"acks": "all", "enable.idempotence": True}
 _PRODUCED = {"mb_s": 1.5, "records_s": 1.2, "cpu_s": 0.6}
@@ -281,6 +284,53 @@ def _scale() -> list[Workload]:
     ]  # fmt: skip
 
 
+_COMMITTED = {"records_s": 1.2, "cpu_s": 0.6, "commit_p99_ms": 1.0}
+_COMMITTED_FIGURES = ("records_s", "commit_p50_ms", "commit_p99_ms", "client_cpu_s")
+_MS_OF_RECORDS = ((1, 1_000), (10, 300), (100, 50), (1_000, 6))
+"""How many milliseconds of records a transaction holds, and how many transactions."""
+
+
+def _transactions() -> list[Workload]:
+    return [
+        *(
+            Workload(
+                "W10", f"txn-produce-{ms}-{client}",
+                f"transactions of {ms:,} ms of records, 1,000 B, {client}", "transactions.produce",
+                {"client": client, "size": 1000, "ms": ms, "transactions": count},
+                _COMMITTED_FIGURES, bars=_COMMITTED, pairs=3,
+                tiny={"transactions": 3},
+            )
+            for client in ("java", "librdkafka")
+            for ms, count in _MS_OF_RECORDS
+        ),
+        *(
+            Workload(
+                "W10", f"txn-copy-{client}",
+                f"consume, transform, produce, commit: 500 of 1,000 B a transaction, {client}",
+                "transactions.copy",
+                {"client": client, "size": 1000, "count": 100_000, "records": 500},
+                _COMMITTED_FIGURES, bars=_COMMITTED, pairs=3,
+                prepare=("filled-copy", {"size": 1000, "count": 100_000, "acks": 1}),
+                tiny={"count": 2000},
+            )
+            for client in ("java", "librdkafka")
+        ),
+        Workload(
+            "W10", "txn-aborts", "nine of ten transactions aborted, 10 ms of records, Java",
+            "transactions.produce",
+            {"client": "java", "size": 1000, "ms": 10, "transactions": 300, "aborted": 9},
+            (*_COMMITTED_FIGURES, "read_s"), bars=_COMMITTED, pairs=3, tiny={"transactions": 10},
+        ),
+        Workload(
+            "W10", "txn-1000-ids", "1,000 open transactional ids, Java",
+            "transactions.many_ids", {"ids": 1000, "rounds": 3},
+            ("transactions_s", "commit_p50_ms", "commit_p99_ms", "client_cpu_s"),
+            bars={"transactions_s": 1.2, "cpu_s": 0.6, "commit_p99_ms": 1.0}, pairs=2,
+            warm_up=False, tiny={"ids": 20, "rounds": 1},
+        ),
+    ]  # fmt: skip
+
+
 _CLUSTER_COST = ("broker_cpu_s", "rss_mib")
 
 
@@ -318,8 +368,14 @@ def _cluster() -> list[Workload]:
             bars={"unavailable_s": 1.0}, pairs=3, warm_up=False, own_broker=True,
             tiny={"kills": 1}, default=False,
         ),
+        Workload(
+            "W10", "txn-failover", "three nodes: kill -9 of the transaction coordinator",
+            "transactions.coordinator_failover", {"kills": 5},
+            ("unavailable_s", "unavailable_max_s"), bars={"unavailable_s": 1.0}, pairs=2,
+            warm_up=False, own_broker=True, tiny={"kills": 1}, default=False,
+        ),
     ]  # fmt: skip
 
 
-WORKLOADS = (*HEADLINES, *_w1(), *_java(), *_latencies(), *_reads(), *_users(), *_scale(),
-             *_cluster())  # fmt: skip
+WORKLOADS = (*HEADLINES, *_w1(), *_java(), *_latencies(), *_reads(), *_transactions(), *_users(),
+             *_scale(), *_cluster())  # fmt: skip

@@ -8,6 +8,7 @@ it sent arrived: a fast wrong answer is no figure.
     rdkafka         producers, kcat consumers, ping-pong
     pacing          fixed rates, latency from the intended send time
     java            ProducerPerformance, ConsumerPerformance, EndToEndLatency
+    transactions    of the Java client and librdkafka: producers, copies, aborts, a dead coordinator
     python_clients  kafka-python and aiokafka
     groups          many group members
     lifetime        cold start, many partitions, crash recovery: these start brokers of their own

@@ -29,7 +29,7 @@ def _cluster(place: Place) -> ClusterOfNodes:
     return ApacheKafkaCluster(home, CONFIG, java_options=JVM_OPTIONS)
 
 
-def _measured(place: Place, load: Callable[[ClusterOfNodes, Place], Figures]) -> Figures:
+def measured(place: Place, load: Callable[[ClusterOfNodes, Place], Figures]) -> Figures:
     """Run a load on a new cluster; adds the CPU seconds of the load and the memory at its end."""
     cluster = _cluster(place)
     try:
@@ -59,19 +59,19 @@ def produce(place: Place, size: int, count: int, partitions: int) -> Figures:
         rdkafka.produce(warm_up, size, count, partitions, **_IDEMPOTENT)  # a JVM compiles
         return rdkafka.produce(there, size, count, partitions, **_IDEMPOTENT)
 
-    return _measured(place, load)
+    return measured(place, load)
 
 
 def fixed_rate(place: Place, rate: int, size: int, seconds: float, warm_up_s: float) -> Figures:
     """Latency of acknowledgements and of reading, at a rate both can bear."""
-    return _measured(
+    return measured(
         place, lambda cluster, there: pacing.fixed_rate(there, rate, size, seconds, warm_up_s)
     )
 
 
 def ping_pong(place: Place, size: int, count: int) -> Figures:
     """One record at a time, from produce() to the consumer that waits for it."""
-    return _measured(place, lambda cluster, there: rdkafka.ping_pong(there, size, count, "all"))
+    return measured(place, lambda cluster, there: rdkafka.ping_pong(there, size, count, "all"))
 
 
 def failover(place: Place, kills: int) -> Figures:
@@ -101,7 +101,7 @@ def failover(place: Place, kills: int) -> Figures:
             "in_sync_again_s": sorted(whole)[len(whole) // 2],
         }
 
-    return _measured(place, load)
+    return measured(place, load)
 
 
 class _Probe(threading.Thread):
