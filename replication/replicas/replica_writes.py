@@ -18,7 +18,7 @@ from replication.replicas.delayed import (
     DeleteStatus,
     ProduceStatus,
 )
-from storage.log.append import needs_records_opened
+from storage.log.append import is_soon_opened, needs_records_opened
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ class ReplicaWrites:
         self, key: Key, records: memoryview | bytes, opens_compressed: bool
     ) -> bool:
         """Whether this batch costs more than a thread that serves sockets should spend."""
+        if is_soon_opened(records):
+            return False
         partition = self._partitions.get(key)
         log = None if partition is None else partition.leader_log
         return log is not None and needs_records_opened(

@@ -12,7 +12,9 @@ Nearly always the area is also the file of wire/messages that declares the reque
 A handler returns the response, or None when it answers later through `ctx`; it may raise KafkaError
 to answer everything it was asked with one code. Where the cost of a request lies in what it holds
 and not in its size (records that must be opened), `<function>_is_costly(ctx, request)` beside the
-handler says so, and it runs on a handler thread.
+handler says so, and it runs on a handler thread. Where most requests are of one simple form,
+`<function>_ordinary(ctx, frame, pos)` serves that form without decoding the rest of the protocol;
+it says no to all else before it has done anything, and the handler is asked.
 
 Areas are imported at first use: a broker that nobody asks for its log directories never loads that
 code, and starts sooner.

@@ -98,6 +98,7 @@ class Api:
         "min_version",
         "name",
         "operation",
+        "ordinary",
         "request_class",
         "request_flexible",
         "resource",
@@ -132,6 +133,7 @@ class Api:
         self.advertised_from = self.min_version if advertised_from is None else advertised_from
         self.handle: Callable[[Any, Any], Response | None] | None = None
         self.is_costly: Callable[[Any, Any], bool] | None = None
+        self.ordinary: Callable[[Any, bytes, int], bool] | None = None
         served = range(self.min_version, self.max_version + 1)
         self.request_flexible = next(
             (v for v in served if request_header_version(api_key, v) == 2), NEVER
@@ -153,6 +155,7 @@ class Api:
         handlers = import_module(self.area)
         handle: Callable[[Any, Any], Response | None] = getattr(handlers, self.function_name)
         self.is_costly = getattr(handlers, f"{self.function_name}_is_costly", None)
+        self.ordinary = getattr(handlers, f"{self.function_name}_ordinary", None)
         self.handle = handle  # last: another thread that sees it set sees the rest set
         return handle
 

@@ -13,6 +13,8 @@ Cheap is what the request turns out to be, not only its API:
     the frame        at most INLINE_FRAME_BYTES
     its elements     at most INLINE_ELEMENTS, found while decoding: work is done for each
     its records      need not be opened (the area's `<api>_is_costly`, asked once it is decoded)
+A small request of its API's ordinary form (`<api>_ordinary`) is not decoded at all, but read and
+answered in place; what that says no to goes the long way, with the same outcome.
 Whatever else is decoded by a handler thread, and there too elements have a bound in proportion to
 the bytes that arrived (`elements_max`): a byte can become an object of a hundred.
 
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
     from server.network.api import Api
     from server.network.channel import Channel, ChannelOwner
+    from wire.primitives import Part
     from wire.schema import Request, Response
 
 logger = logging.getLogger(__name__)
@@ -165,6 +168,10 @@ class RequestContext(Generic[B]):
         )
         if len(parts) > 1:
             read_small_slices(parts)
+        self.send_parts(parts)
+
+    def send_parts(self, parts: list[Part]) -> None:
+        """Send the answer, which is encoded already."""
         self._cancel = self._complete_early = None
         connection = self.connection
         connection.processor.complete(connection, self, parts)
@@ -329,6 +336,12 @@ class RequestChannel:
             if context.api_version >= api.request_flexible:
                 pos = pos + 1 if frame[pos] == 0 else skip_tags(frame, pos)
             handle = api.handle or api.load()
+            if (
+                elements == INLINE_ELEMENTS
+                and api.ordinary is not None
+                and self._is_ordinary(context, frame, pos)
+            ):
+                return True
             request = api.request_class.decode(frame, context.api_version, pos, elements)
             is_costly = api.is_costly
             if is_costly and elements == INLINE_ELEMENTS and is_costly(context, request):
@@ -350,6 +363,16 @@ class RequestChannel:
         except Exception as error:
             self._failed(context, request, error)
         return True
+
+    def _is_ordinary(self, context: RequestContext[Any], frame: bytes, pos: int) -> bool:
+        """Serve the request the short way, if it is one that its area knows a short way for."""
+        api = context.api
+        try:
+            return api.ordinary(context, frame, pos)  # type: ignore[misc]
+        except Exception as error:
+            request = api.request_class.decode(frame, context.api_version, pos, INLINE_ELEMENTS)
+            self._failed(context, request, error)
+            return True
 
     def _failed(
         self, context: RequestContext[Any], request: Request | None, error: Exception

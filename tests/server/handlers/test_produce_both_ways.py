@@ -1,0 +1,222 @@
+"""An ordinary Produce is served the short way; the long way has the same outcome to the byte.
+
+Two nodes get the same frames, one of them without the short way. Answers must be equal, and at the
+end what is in their logs.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.config.kafka_config import KafkaConfig
+from server.node.node import Node
+from server.peers.blocking_peer import BlockingPeer
+from tests.server.handler_support import CLOSED, FakeChannel, FakeProcessor
+from tests.server.wire_client import request_bytes
+from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
+from wire.messages.data import ProduceRequest
+from wire.records import Record, build_batch
+
+TOPICS = {
+    "plain": {},
+    "compacted": {"cleanup.policy": "compact"},
+    "small": {"max.message.bytes": "300"},
+    "stamped": {"message.timestamp.type": "LogAppendTime"},
+    "quorum": {"min.insync.replicas": "2"},
+}
+NOW_MS = int(time.time() * 1000)
+SEED = 17
+
+
+class Processor(FakeProcessor):
+    """Tells when an answer is there: some are given by handler threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered = threading.Event()
+
+    def complete(self, channel, request, parts):
+        super().complete(channel, request, parts)
+        self.answered.set()
+
+
+class Side:
+    """A node whose Produce requests are handed over without a socket."""
+
+    def __init__(self, node: Node) -> None:
+        assert node.broker_server is not None
+        self.broker = node.broker_server
+        self.requests = self.broker.socket_server.request_channel
+        self.processor = Processor()
+        self.ids: dict[str, bytes] = {}
+
+    def create_topics(self) -> None:
+        port = next(iter(self.broker.socket_server.ports.values()))
+        peer = BlockingPeer("127.0.0.1", port, "test")
+        configs = CreateTopicsRequest.Topic.Config
+        topics = [
+            CreateTopicsRequest.Topic(
+                name=name,
+                num_partitions=2,
+                replication_factor=1,
+                assignments=[],
+                configs=[configs(name=key, value=value) for key, value in wanted.items()],
+            )
+            for name, wanted in TOPICS.items()
+        ]
+        answer = peer.exchange(
+            CreateTopicsRequest(topics=topics, timeout_ms=10_000, validate_only=False),
+            7,
+            CreateTopicsResponse,
+        )
+        peer.close()
+        assert [topic.error_code for topic in answer.topics] == [0] * len(TOPICS)
+        self.ids = {name: self.broker.metadata.topics_by_name[name].topic_id for name in TOPICS}
+
+    def answer(self, frame: bytes) -> Any:
+        """Bytes, None if there is none, or CLOSED."""
+        channel = FakeChannel(self.processor)
+        self.processor.answered.clear()
+        assert self.requests.receive(channel, frame)
+        if channel.violation is not None:
+            return CLOSED
+        assert self.processor.answered.wait(30)
+        return self.processor.done.pop() or None
+
+    def logs(self) -> dict[str, list[bytes]]:
+        """The bytes of all segments, by partition."""
+        found = {}
+        for topic in TOPICS:
+            for index in (0, 1):
+                partition = self.broker.replica_manager.local.partitions[topic, index]
+                assert partition.log is not None
+                files = sorted(Path(partition.log.directory).glob("*.log"))
+                found[f"{topic}-{index}"] = [file.read_bytes() for file in files]
+        return found
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[Side]:
+    config = {"log.dirs": str(directory), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    node = Node(KafkaConfig(config))
+    try:
+        node.start()
+        side = Side(node)
+        side.create_topics()
+        yield side
+    finally:
+        node.shutdown()
+
+
+def a_batch(rng: random.Random) -> bytes | None:
+    """Mostly right ones; what is wrong is wrong in a way of its own."""
+    count = rng.choice((1, 1, 1, 2, 16, 17, 40))
+    key = rng.choice((None, b"k"))
+    at = NOW_MS + rng.choice((0, 0, 0, 2 * 3_600_000))
+    records = [Record(-1, at + i, key, bytes(rng.randrange(30))) for i in range(count)]
+    producer = rng.choice(({}, {}, {"producer_id": 9, "producer_epoch": 0}))
+    if producer:
+        producer = {**producer, "base_sequence": rng.randrange(4)}
+    batch = bytearray(
+        build_batch(
+            records,
+            codec=rng.choice((0, 0, 0, 0, 1, 4)),
+            is_transactional=not rng.randrange(12),
+            **producer,
+        )
+    )
+    spoil = rng.randrange(14)
+    if spoil == 0:
+        batch[rng.randrange(len(batch))] ^= 1 << rng.randrange(8)
+    elif spoil == 1:
+        del batch[rng.randrange(len(batch)) :]
+    elif spoil == 2:
+        batch += bytes(batch)
+    elif spoil == 3:
+        return rng.choice((None, b"", b"\0" * 10))
+    return bytes(batch)
+
+
+def a_request(rng: random.Random, version: int) -> Callable[[Side], bytes]:
+    """Makes the frame for a side: topic ids are its own."""
+    partition = ProduceRequest.Topic.Partition
+    names = [
+        rng.choice((*TOPICS, "plain", "plain", "unknown", "__consumer_offsets"))
+        for _ in range(rng.choice((1, 1, 1, 1, 2)))
+    ]
+    parts = [
+        [
+            partition(index=rng.choice((0, 0, 1, 1, 5, -1)), records=a_batch(rng))
+            for _ in range(rng.choice((1, 1, 1, 1, 0, 2)))
+        ]
+        for _ in names
+    ]
+    given: dict[str, Any] = {
+        "acks": rng.choice((1, 1, -1, 0, 2)),
+        "timeout_ms": rng.choice((1_000, 0)),
+        "transactional_id": rng.choice((None, None, None, "tx")),
+    }
+    end = rng.choice((b"", b"", b"", b"\0", b"more"))
+    cut = rng.randrange(30) or None
+
+    def frame(side: Side) -> bytes:
+        topics = [
+            ProduceRequest.Topic(topic_id=side.ids.get(name, bytes(16)), partition_data=of)
+            if version >= 13
+            else ProduceRequest.Topic(name=name, partition_data=of)
+            for name, of in zip(names, parts, strict=True)
+        ]
+        whole = request_bytes(ProduceRequest(topic_data=topics, **given), version, 77)
+        return (whole if cut else whole[: len(whole) // 2]) + end
+
+    return frame
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
+    with ExitStack() as stack:
+        short = stack.enter_context(running(tmp_path / "short"))
+        long = stack.enter_context(running(tmp_path / "long"))
+        for side in (short, long):  # the registry is one for all nodes of a process
+            produce = copy(side.requests._apis[0])
+            produce.load()
+            side.requests._apis = {0: produce}
+            side.broker.replica_manager.writes._wall_ms = lambda: NOW_MS
+        produce.ordinary = None
+        yield short, long
+
+
+def test_both_ways_end_alike(sides: tuple[Side, Side]) -> None:
+    short, long = sides
+    produce = short.requests._apis[0]
+    ordinary = produce.ordinary
+    assert ordinary is not None
+    assert long.requests._apis[0].ordinary is None
+    served: list[bool] = []
+
+    def noted(*asked: Any) -> bool:
+        served.append(ordinary(*asked))
+        return served[-1]
+
+    produce.ordinary = noted
+    rng = random.Random(SEED)
+    for number in range(3_000):
+        version = rng.choice((rng.randrange(3, 14), rng.randrange(9, 14)))
+        make = a_request(rng, version)
+        answers = [side.answer(make(side)) for side in sides]
+        if version >= 13 and isinstance(answers[1], bytes):
+            for name, topic_id in long.ids.items():
+                answers[1] = answers[1].replace(topic_id, short.ids[name])
+        assert answers[0] == answers[1], f"request {number} of seed {SEED}"
+    assert served.count(True) > 300
+    assert served.count(False) > 300
+    assert short.logs() == long.logs()
