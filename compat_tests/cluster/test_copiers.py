@@ -15,16 +15,27 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from compat_tests.support.clusters import ClusterOfNodes
-from compat_tests.support.copier import Copier
+from compat_tests.support.copier import Copier, JavaCopier, LibrdkafkaCopier
 from compat_tests.support.rdkafka import read, send_all
 from compat_tests.support.rounds import LONG_FORM, TIMEOUT_S
 from compat_tests.support.wait import eventually
 from compat_tests.support.workload import create_topic, end_offsets, wait
 
-pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(TIMEOUT_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 
-SHORT_FORM = ["brokers hard", "brokers paused", "copiers hard"]
 IN_TURN = ["brokers hard", "copiers hard", "brokers clean", "copiers clean", "brokers paused"]
+SHORT_FORM = {
+    JavaCopier: [["brokers hard"], ["brokers paused"], ["copiers hard"]],
+    LibrdkafkaCopier: [["brokers paused"]],
+}
+CASES = [
+    pytest.param(
+        program, bounces, id=f"{program.__name__}, {' and '.join(bounces)}",
+        marks=[pytest.mark.java] if program is JavaCopier else [],
+    )
+    for program, short in SHORT_FORM.items()
+    for bounces in ([IN_TURN] if LONG_FORM else short)
+]  # fmt: skip
 PARTITIONS = 2
 PAUSE_S = 5.0  # the session is 3 s
 RECORDS = 3_000
@@ -40,10 +51,9 @@ def copiers() -> Iterator[list[Copier]]:
         copier.kill()
 
 
-@pytest.mark.parametrize(
-    "bounces", [IN_TURN] if LONG_FORM else [[bounce] for bounce in SHORT_FORM], ids=", ".join
-)
+@pytest.mark.parametrize(("program", "bounces"), CASES)
 def test_what_copiers_write_is_what_they_read(
+    program: type[Copier],
     bounces: list[str],
     make_cluster: Callable[..., ClusterOfNodes],
     copiers: list[Copier],
@@ -63,7 +73,7 @@ def test_what_copiers_write_is_what_they_read(
     ends = end_offsets(bootstrap, "read", PARTITIONS)
     for number in range(PARTITIONS):
         copiers.append(
-            Copier(f"copier-{number}", bootstrap, ("read", "written"), tmp_path, group="copiers")
+            program(f"copier-{number}", bootstrap, ("read", "written"), tmp_path, group="copiers")
         )
         copiers[-1].start()
     chance = random.Random(", ".join(bounces))

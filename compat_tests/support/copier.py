@@ -1,17 +1,17 @@
-"""Apache Kafka's TransactionalMessageCopier in a process of its own: consume, produce, commit both.
+"""Copiers, each in a process of its own: consume, produce, commit both.
 
-It reads a topic in a group and writes what it read to the same partition of another, together with
-its offsets in one transaction, some of which it aborts on purpose. Kafka's system tests kill it and
-the brokers, and compare output with input.
+A copier reads a topic in a group and writes what it read to the same partition of another, together
+with its offsets in one transaction, some of which it aborts on purpose. Kafka's system tests kill
+it and the brokers, and compare output with input. `JavaCopier` is Apache Kafka's own
+TransactionalMessageCopier, `LibrdkafkaCopier` the same with librdkafka (`rdkafka_copier.py`).
 """
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 from compat_tests.support import jars
 from compat_tests.support.brokers import die_with_parent
@@ -24,30 +24,15 @@ class Copier:
     """One copier; `start` again after `kill` or `stop` is its next incarnation."""
 
     def __init__(
-        self,
-        name: str,
-        bootstrap: str,
-        topics: tuple[str, str],
-        directory: Path,
-        *,
-        group: str,
-        transaction_size: int = 200,
-        transaction_timeout_ms: int = 5_000,
+        self, name: str, bootstrap: str, topics: tuple[str, str], directory: Path, *, group: str
     ) -> None:
-        source, target = topics
         self.name = name
         self._log = directory / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
-        self._command = [
-            jars.java(), *SMALL_JVM, "-cp", jars.class_path(),
-            "org.apache.kafka.tools.TransactionalMessageCopier",
-            "--broker-list", bootstrap,
-            "--input-topic", source, "--input-partition", "-1", "--output-topic", target,
-            "--transactional-id", name, "--consumer-group", group,
-            "--transaction-size", str(transaction_size),
-            "--transaction-timeout", str(transaction_timeout_ms),
-            "--enable-random-aborts", "--group-mode", "--use-group-metadata",
-        ]  # fmt: skip
+        self._command = self.command(bootstrap, *topics, group)
+
+    def command(self, bootstrap: str, source: str, target: str, group: str) -> list[str]:
+        raise NotImplementedError
 
     def start(self) -> None:
         """A new process, with the same transactional id."""
@@ -77,10 +62,26 @@ class Copier:
             except subprocess.TimeoutExpired:
                 self.kill()
 
-    def status(self) -> list[dict[str, Any]]:
-        """What it reported, of all incarnations."""
-        lines = self.log_text().splitlines()
-        return [json.loads(line) for line in lines if line.startswith('{"transactionalId"')]
-
     def log_text(self) -> str:
         return self._log.read_text("utf-8", "replace") if self._log.exists() else ""
+
+
+class JavaCopier(Copier):
+    """Raises jars.JarsUnavailable when Java or the jars cannot be had."""
+
+    def command(self, bootstrap: str, source: str, target: str, group: str) -> list[str]:
+        return [
+            jars.java(), *SMALL_JVM, "-cp", jars.class_path(),
+            "org.apache.kafka.tools.TransactionalMessageCopier",
+            "--broker-list", bootstrap,
+            "--input-topic", source, "--input-partition", "-1", "--output-topic", target,
+            "--transactional-id", self.name, "--consumer-group", group,
+            "--transaction-size", "200", "--transaction-timeout", "5000",
+            "--enable-random-aborts", "--group-mode", "--use-group-metadata",
+        ]  # fmt: skip
+
+
+class LibrdkafkaCopier(Copier):
+    def command(self, bootstrap: str, source: str, target: str, group: str) -> list[str]:
+        program = "compat_tests.support.rdkafka_copier"
+        return [sys.executable, "-m", program, bootstrap, source, target, self.name, group]
