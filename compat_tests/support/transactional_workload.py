@@ -149,7 +149,9 @@ class TransactionalWorkload:
         self._is_over.set()
         self._keeper.join(HANG_S * 2)
         assert not self._keeper.is_alive(), [client.said() for client in self._clients]
-        producer = Producer({"bootstrap.servers": self._bootstrap, "enable.idempotence": True})
+        producer = Producer(
+            {"bootstrap.servers": self._bootstrap, "enable.idempotence": True, "log_level": 0}
+        )
         for partition in range(self._partitions):
             self._own.add(Send(now(), "last", partition, partition))
             self._own.add(Sent(now(), "last", partition, OK, None))
