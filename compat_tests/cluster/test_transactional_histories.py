@@ -39,10 +39,11 @@ def test_no_client_sees_an_anomaly_whoever_dies_hangs_or_is_cut_off(
         cluster.on_fault = load.fault
         load.await_commits(5)
         for number in range(rounds(1)):
-            for fault in (kill, pause, isolate):
+            for fault in (kill, pause, CUTS[number % len(CUTS)]):
                 victim = cluster.leader(topic_name, chance.randrange(4))
                 if (number + (fault is pause)) % 2:
                     victim = coordinator_of(cluster, "librdkafka0")
+                print(f"{fault.__name__} of node {victim}, {load}")
                 fault(cluster, victim)
                 cluster.await_full_isr(topic_name, STATE_TOPIC)
                 load.await_commits(3)
@@ -71,6 +72,36 @@ def isolate(cluster: ClusterOfNodes, victim: int) -> None:
     cluster.isolate(victim)
     wait(PAUSE_S)
     cluster.heal()
+
+
+def silence(cluster: ClusterOfNodes, victim: int) -> None:
+    """One way: what it sends to other nodes is held back."""
+    cluster.silence(victim)
+    wait(PAUSE_S)
+    cluster.heal()
+
+
+def deafen(cluster: ClusterOfNodes, victim: int) -> None:
+    """The other way: it sends, and hears nothing."""
+    cluster.deafen(victim)
+    wait(PAUSE_S)
+    cluster.heal()
+
+
+def cut_clients(cluster: ClusterOfNodes, victim: int) -> None:
+    cluster.cut_clients_from(victim)
+    wait(PAUSE_S)
+    cluster.heal()
+
+
+def bridge(cluster: ClusterOfNodes, victim: int) -> None:
+    """It and one other do not reach each other; both reach the third."""
+    cluster.partition(victim, min(set(cluster.nodes) - {victim}))
+    wait(PAUSE_S)
+    cluster.heal()
+
+
+CUTS = (isolate, silence, deafen, cut_clients, bridge)
 
 
 def test_the_checker_sees_what_transactions_poll_that_is_not_committed(

@@ -124,6 +124,9 @@ class TransactionalWorkload:
 
     # ---- while it runs
 
+    def __repr__(self) -> str:
+        return ", ".join(f"{client.who}: {client.ended} ended" for client in self._clients)
+
     def fault(self, what: str) -> None:
         """Write down what was done to the brokers."""
         self._own.add(Fault(now(), "test", what))
