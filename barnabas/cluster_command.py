@@ -49,6 +49,7 @@ def add_commands(commands: Any) -> None:
     )
     status.add_argument("--bootstrap", metavar="HOST:PORT[,...]", default="127.0.0.1:9092")
     status.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=5.0)
+    status.add_argument("--json", action="store_true", help="print JSON, for programs")
     status.set_defaults(run=_status)
 
     for name, text in (
@@ -120,11 +121,15 @@ def _status(arguments: argparse.Namespace) -> int:
     from barnabas.client_commands.connection import addresses
     from server.commands.cluster_status import ask
     from server.commands.health import Unhealthy
+    from server.commands.outcomes import print_json
 
     try:
         status = ask(addresses(arguments.bootstrap), arguments.timeout)
     except Unhealthy as error:
         print(f"barnabas: {error}", file=sys.stderr)
         return 1
-    print("\n".join(status.lines))
+    if arguments.json:
+        print_json(status.document())
+    else:
+        print("\n".join(status.lines()))
     return 0 if status.is_whole else 1

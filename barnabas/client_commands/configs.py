@@ -6,9 +6,9 @@ import argparse
 from typing import Any
 
 from barnabas.client_commands.connection import add_flags, admin_client, key_values, refuse
-from barnabas.client_commands.output import print_json, print_table
+from barnabas.client_commands.output import print_table
 from barnabas.client_commands.topics import alter_configs
-from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError
+from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, print_json
 
 
 def add_commands(commands: Any) -> None:

@@ -20,9 +20,8 @@ from barnabas.client_commands.connection import (
     dial_error,
     settings,
 )
-from barnabas.client_commands.output import print_json
 from server.commands.main import seconds
-from server.commands.outcomes import EXIT_FAILURE, EXIT_OK
+from server.commands.outcomes import EXIT_FAILURE, EXIT_OK, print_json
 
 _NOT_KAFKA = (
     "takes connections but does not answer as a Kafka broker: a listener with TLS or SASL, a"

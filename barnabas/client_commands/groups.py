@@ -7,8 +7,8 @@ from typing import Any
 
 from barnabas.client_commands import positions
 from barnabas.client_commands.connection import admin_client, finish, refuse
-from barnabas.client_commands.output import print_json, print_table
-from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError
+from barnabas.client_commands.output import print_table
+from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, print_json
 
 _LAG_NAMES = ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG"]
 _HAS_MEMBERS = "stop its members first"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 _GAP = "  "
 
@@ -41,8 +39,3 @@ def _text(field: object) -> str:
     if isinstance(field, list | tuple):
         return ",".join(map(str, field)) or "-"
     return "-" if field is None or field == "" else str(field)
-
-
-def print_json(value: Any) -> None:
-    """One JSON document; what is no JSON is its text."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))

@@ -18,8 +18,7 @@ from barnabas.client_commands.connection import (
     settings,
     told,
 )
-from barnabas.client_commands.output import print_json
-from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError
+from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, print_json
 
 # The client keeps what it has not sent in memory, without a bound of its own.
 _IN_FLIGHT = 10_000

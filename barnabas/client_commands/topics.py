@@ -13,8 +13,8 @@ from barnabas.client_commands.connection import (
     plain,
     refuse,
 )
-from barnabas.client_commands.output import print_json, print_table
-from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError
+from barnabas.client_commands.output import print_table
+from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, print_json
 
 _LIST = "`barnabas topic list` shows what is there"
 _UNKNOWN_TOPIC = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -99,6 +100,13 @@ def test_status_names_who_is_missing_at_once_and_a_lost_quorum() -> None:
         assert time.monotonic() - began < 8  # before its broker session, of 9 s, has ended
         assert one_less.returncode == 1
         assert "missing: node 1: Connection refused" in one_less.stdout
+        as_json = run("cluster", "status", "--bootstrap", everyone, "--json")
+        assert as_json.returncode == 1
+        told = json.loads(as_json.stdout)
+        assert not told["is_whole"]
+        assert [node["broker"] for node in told["nodes"]] == ["missing", "alive", "alive"]
+        assert told["nodes"][0]["failure"] == "Connection refused"
+        assert sorted(node["quorum_role"] for node in told["nodes"]) == ["leader", "voter", "voter"]
         cluster.kill(2)
         last = cluster.address(3)
         lost = run("cluster", "status", "--bootstrap", everyone, "--timeout", "2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -171,6 +172,7 @@ def test_check_config_accepts_a_kafka_file_and_names_a_mistake(tmp_path: Path) -
     done = run("check-config", str(good))
     assert done.returncode == 0, done.stderr
     assert str(good) in done.stdout
+    assert json.loads(run("check-config", str(good), "--json").stdout)["keys"] == 8
     bad = tmp_path / "bad.properties"
     bad.write_text("log.retention.hors=1\n")
     assert_one_clear_line(run("check-config", str(bad)), 2, "hors", "log.retention.hours")
@@ -205,6 +207,8 @@ def test_health_says_in_one_line_whether_the_broker_answers(started: Started) ->
     assert re.fullmatch(
         rf"healthy: {address} \(cluster \S{{22}}, 1 broker, \d+ ms\)\n", done.stdout
     )
+    told = json.loads(run("health", "--bootstrap", address, "--json").stdout)
+    assert (told["address"], told["members"], told["kind"]) == (address, 1, "broker")
     started.stop()
     assert_one_clear_line(run("health", "--bootstrap", address), 1, address, "refused")
 

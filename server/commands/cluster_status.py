@@ -30,11 +30,73 @@ _CLIENT_ID = "barnabas-status"
 Address = tuple[str, int]
 
 
-class Status(NamedTuple):
-    """What was learned, as lines for people; `is_whole`: nobody and nothing is missing."""
+class NodeStatus(NamedTuple):
+    """One node; None is what is not known, or what it is not."""
 
-    lines: list[str]
+    node_id: int
+    address: str | None
+    broker: str | None
+    """"alive", "fenced" or "missing"; None: it is only a controller."""
+    quorum_role: str | None
+    """"leader", "voter" or "observer"."""
+    metadata_behind: int | None
+    """Records of the metadata log that it does not have yet."""
+    failure: str | None
+    """Why it does not answer."""
+
+
+class PartitionProblem(NamedTuple):
+    """A partition that lacks something."""
+
+    topic: str
+    partition: int
+    problem: str
+    not_in_sync: list[int]
+
+
+class Status(NamedTuple):
+    """What was learned."""
+
+    cluster_id: str
+    quorum: str
+    """Who leads it, or why it is lost."""
+    nodes: list[NodeStatus]
+    partitions: int
+    problems: list[PartitionProblem]
     is_whole: bool
+    """Nobody and nothing is missing."""
+
+    def document(self) -> dict[str, object]:
+        """All of it, for JSON."""
+        return self._asdict() | {
+            "nodes": [node._asdict() for node in self.nodes],
+            "problems": [problem._asdict() for problem in self.problems],
+        }
+
+    def lines(self) -> list[str]:
+        """All of it, for people."""
+        brokers = [node.broker for node in self.nodes if node.broker is not None]
+        return [
+            f"cluster {self.cluster_id}: {brokers.count('alive')} of {len(brokers)} brokers alive,"
+            f" {self.quorum}",
+            *(
+                f"  node {node.node_id:<4} {node.address or '-':<24} broker {node.broker or '-':<8}"
+                f" {node.quorum_role or '-':<9} metadata behind"
+                f" {'-' if node.metadata_behind is None else node.metadata_behind}"
+                for node in self.nodes
+            ),
+            *(
+                f"missing: node {node.node_id}: {node.failure}"
+                for node in self.nodes
+                if node.failure is not None
+            ),
+            f"partitions: {self.partitions}, {len(self.problems)} with a problem",
+            *(
+                f"  {one.topic}-{one.partition} {one.problem}, not in sync:"
+                f" {','.join(map(str, one.not_in_sync)) or 'none'}"
+                for one in self.problems
+            ),
+        ]
 
 
 class Probe(NamedTuple):
@@ -120,12 +182,11 @@ def _status(
     fenced = {broker.broker_id for broker in cluster.brokers if broker.is_fenced}
     brokers = {broker.broker_id for broker in cluster.brokers}
     missing = {node for node, probe in probes.items() if probe.failure is not None}
-    alive = brokers - fenced - missing
     partitions, problems = _partitions(metadata)
-    led = "quorum lost: no node knows a leader of it"
+    led, has_quorum = "quorum lost: no node knows a leader of it", False
     ends: dict[int, int] = {}
     observers: dict[int, int] = {}
-    leader, end, has_quorum = -1, 0, False
+    leader, end = -1, 0
     if answer is not None:
         quorum = answer.topics[0].partitions[0]
         leader = quorum.leader_id
@@ -137,26 +198,31 @@ def _status(
         ends = {state.replica_id: state.log_end_offset for state in quorum.current_voters}
         observers = {state.replica_id: state.log_end_offset for state in quorum.observers}
         end = ends.get(leader, quorum.high_watermark)
-    lines = [f"cluster {cluster.cluster_id}: {len(alive)} of {len(brokers)} brokers alive, {led}"]
-    for node in sorted({*nodes, *ends, *observers}):
-        state = "-" if node not in brokers else "fenced" if node in fenced else "alive"
-        state = "missing" if node in missing else state
+
+    def node_status(node: int) -> NodeStatus:
+        state = "missing" if node in missing else "fenced" if node in fenced else "alive"
         role = "leader" if node == leader else "voter" if node in ends else "observer"
         known = ends.get(node, observers.get(node))
-        behind = "-" if known is None else str(end - known)
-        where = ":".join(map(str, nodes[node])) if node in nodes else "-"
-        lines.append(
-            f"  node {node:<4} {where:<24} broker {state:<8} {role if answer else '-':<9}"
-            f" metadata behind {behind}"
+        return NodeStatus(
+            node,
+            ":".join(map(str, nodes[node])) if node in nodes else None,
+            state if node in brokers else None,
+            role if answer else None,
+            None if known is None else end - known,
+            probes[node].failure if node in missing else None,
         )
-    lines += [f"missing: node {node}: {probes[node].failure}" for node in sorted(missing)]
-    lines.append(f"partitions: {partitions}, {len(problems)} with a problem")
-    lines += problems
-    is_whole = alive == brokers and not missing and has_quorum and not problems
-    return Status(lines, is_whole)
+
+    return Status(
+        cluster.cluster_id,
+        led,
+        [node_status(node) for node in sorted({*nodes, *ends, *observers})],
+        partitions,
+        problems,
+        is_whole=not missing and not fenced & brokers and has_quorum and not problems,
+    )
 
 
-def _partitions(metadata: MetadataResponse) -> tuple[int, list[str]]:
+def _partitions(metadata: MetadataResponse) -> tuple[int, list[PartitionProblem]]:
     count, problems = 0, []
     for topic in metadata.topics:
         for partition in topic.partitions:
@@ -164,8 +230,7 @@ def _partitions(metadata: MetadataResponse) -> tuple[int, list[str]]:
             missing = sorted(set(partition.replica_nodes) - set(partition.isr_nodes))
             what = "no leader" if partition.leader_id < 0 else "under-replicated" if missing else ""
             if what:
-                nodes = ",".join(map(str, missing)) or "none"
                 problems.append(
-                    f"  {topic.name}-{partition.partition_index} {what}, not in sync: {nodes}"
+                    PartitionProblem(str(topic.name), partition.partition_index, what, missing)
                 )
     return count, problems

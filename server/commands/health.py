@@ -57,8 +57,26 @@ def quorum_of(connection: BlockingPeer) -> DescribeQuorumResponse:
     return answer
 
 
-def check(host: str, port: int, timeout_s: float, node_id: int | None = None) -> str:
-    """Ask the broker; returns one line about it. Raises Unhealthy.
+class Healthy(NamedTuple):
+    """What a node that is well told of itself."""
+
+    address: str
+    cluster_id: str | None
+    members: int
+    kind: str
+    """What it listed that many of: "broker" or "controller"."""
+    took_ms: int
+
+    def line(self) -> str:
+        plural = "s" if self.members > 1 else ""
+        return (
+            f"healthy: {self.address} (cluster {self.cluster_id},"
+            f" {self.members} {self.kind}{plural}, {self.took_ms} ms)"
+        )
+
+
+def check(host: str, port: int, timeout_s: float, node_id: int | None = None) -> Healthy:
+    """Ask the broker. Raises Unhealthy.
 
     `node_id` is the broker's, where it is known; else it is known by its advertised address.
     """
@@ -67,16 +85,12 @@ def check(host: str, port: int, timeout_s: float, node_id: int | None = None) ->
         answer = _ask(host, port, timeout_s, node_id)
     except OSError as error:
         raise Unhealthy(f"no healthy broker at {host}:{port}: {reason(error)}") from None
-    took_ms = (time.monotonic() - began) * 1000
+    took_ms = round((time.monotonic() - began) * 1000)
     if not answer.members:
         raise Unhealthy(
             f"no healthy broker at {host}:{port}: it answers, but lists no {answer.kind}"
         )
-    plural = "s" if answer.members > 1 else ""
-    return (
-        f"healthy: {host}:{port} (cluster {answer.cluster_id},"
-        f" {answer.members} {answer.kind}{plural}, {took_ms:.0f} ms)"
-    )
+    return Healthy(f"{host}:{port}", *answer, took_ms)
 
 
 class _Answer(NamedTuple):

@@ -25,7 +25,7 @@ from typing import Any
 
 from server import __version__
 from server.commands import format_command as cli_format
-from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError
+from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, print_json
 from server.config.environment import Environment, overlay, read_environment
 from server.config.kafka_config import ConfigError, KafkaConfig, load_properties
 
@@ -96,6 +96,7 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
 
     check = commands.add_parser("check-config", help="check a server.properties file")
     check.add_argument("file", metavar="FILE", type=Path)
+    _add_json(check)
     check.set_defaults(run=_check_config)
 
     health = commands.add_parser(
@@ -110,6 +111,7 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
     health.add_argument(
         "--timeout", metavar="SECONDS", type=seconds, default=3.0, help="for each answer (3)"
     )
+    _add_json(health)
     _add_sources(health)
     health.set_defaults(run=_health)
 
@@ -122,6 +124,10 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
         extend(commands)
     commands.add_parser("version", help="print the version").set_defaults(run=_version)
     return parser
+
+
+def _add_json(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
 def _add_start(commands: Any) -> None:
@@ -395,8 +401,12 @@ def _check_config(arguments: argparse.Namespace) -> int:
     values = load_properties(arguments.file)
     config = KafkaConfig(values)
     config_check.check(config)
+    notes = list(settings.notes(config))
+    if arguments.json:
+        print_json({"file": arguments.file, "keys": len(values), "notes": notes})
+        return EXIT_OK
     print(f"{arguments.file}: {len(values)} keys, all known and well-typed")
-    for note in settings.notes(config):
+    for note in notes:
         print(f"note: {note}")
     return EXIT_OK
 
@@ -415,9 +425,13 @@ def _health(arguments: argparse.Namespace) -> int:
         if "node.id" in config.static:
             node_id = int(config.static["node.id"])
     try:
-        print(check(host, port, arguments.timeout, node_id))
+        found = check(host, port, arguments.timeout, node_id)
     except Unhealthy as error:
         raise UserError(str(error)) from None
+    if arguments.json:
+        print_json(found._asdict())
+    else:
+        print(found.line())
     return EXIT_OK
 
 

@@ -1,6 +1,9 @@
-"""How a command ends: its exit codes, and the failures that a person can mend."""
+"""How a command ends: exit codes, failures that a person can mend, answers for programs."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -13,3 +16,8 @@ class UserError(Exception):
     def __init__(self, message: str, exit_code: int = EXIT_FAILURE) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def print_json(value: Any) -> None:
+    """One JSON document; what is no JSON is its text."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))

@@ -27,7 +27,7 @@ def test_a_broker_that_answers_is_healthy_and_named(tmp_path: Path) -> None:
     broker = Node(KafkaConfig(config), cluster_id="5L6g3nShT-eMCtK--X86sw")
     try:
         broker.start()
-        line = health.check("127.0.0.1", broker.port, 10.0)
+        line = health.check("127.0.0.1", broker.port, 10.0).line()
     finally:
         broker.shutdown()
     assert line.startswith(f"healthy: 127.0.0.1:{broker.port} (cluster 5L6g3nShT-eMCtK--X86sw, 1 ")
