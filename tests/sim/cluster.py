@@ -100,6 +100,10 @@ class Options:
     """Between two times that a killed process leaves broken transaction indexes."""
     late_every_ms: int = 0
     """Between two times that brokers' requests about transactions are held on their way."""
+    echoes: float = 0.0
+    """How many of brokers' WriteTxnMarkers come once more, in the producer's next transaction."""
+    stuck_threads: float = 0.0
+    """How often the thread that goes on with a verified append stands still before."""
     clean_every_ms: int = 0
     """How often a node's cleaner looks for work; 0: nothing is compacted."""
     stalled_note: float = 0.02

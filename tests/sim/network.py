@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from replication.controller.context import ControllerContext
 from replication.following.fetcher import ReplicaFetcher
 from replication.raft.events import ProbeVersions, VersionsReply
+from server.coordinator.transactions.state import BUMPS_EPOCHS
 from server.handlers import BROKER_APIS, offsets
 from server.handlers import data as handlers
 from server.network.error_responses import error_response
@@ -256,6 +257,7 @@ class SimBrokers:
                 if check.is_unfair(source, incarnation, asked):
                     return
                 check.markers_asked_for(asked)
+                self._echo(asked, target, lambda: serve_api(target, kind, data, version, _nobody))
             serve_api(target, kind, data, version, reply)
 
         def answered(answer: Any) -> None:
@@ -274,6 +276,27 @@ class SimBrokers:
             needs_broker=True,
             kind=kind,
         )
+
+    def _echo(
+        self, asked: WriteTxnMarkersRequest, target: SimNode, again: Callable[[], None]
+    ) -> None:
+        """A copy of the request lies about until the next transaction of its producer is open, the
+        worst of moments, which chance hardly ever finds (TX-60). Not below version 2, see
+        `Transactions.is_unfair`."""
+        network, incarnation = self._network, target.incarnation
+        if any(marker.transaction_version < BUMPS_EPOCHS for marker in asked.markers):
+            return
+        if network.world.chance(target.options.echoes):
+            marker = asked.markers[0]
+            target.cluster.check.transactions.echoes[marker.producer_id, marker.producer_epoch] = (
+                lambda: network.world.after(
+                    network.delay_ms(), lambda: target.do(again, incarnation)
+                )
+            )
+
+
+def _nobody(_answer: Any) -> None:
+    """Takes an answer that nobody waits for."""
 
 
 class SimRunner:

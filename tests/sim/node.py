@@ -65,6 +65,8 @@ from wire.primitives import TopicPartition
 if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
 
+STUCK_MS = (100, 600)
+"""For longer than some client waits for an answer."""
 CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
 
 
@@ -176,6 +178,12 @@ class SimNode:
         if world.chance(self.options.lag):
             return world.between(1, self.options.lag_ms)
         return 0
+
+    def _go_on_later(self, job: Callable[[], None], incarnation: int) -> None:
+        """A thread that was told about a transaction, which may end before it goes on."""
+        is_stuck = self.world.chance(self.options.stuck_threads)
+        delay_ms = self.world.between(*STUCK_MS) if is_stuck else self.lag_ms()
+        self.world.after(delay_ms, lambda: self.do(job, incarnation))
 
     def pause(self, ms: int) -> None:
         """SIGSTOP, and SIGCONT in a while."""
@@ -428,7 +436,7 @@ class SimNode:
             self.timer,
             self.clock.now_ms,
             is_enabled=lambda: True,
-            resume=lambda job: self.world.after(self.lag_ms(), lambda: self.do(job, incarnation)),
+            resume=lambda job: self._go_on_later(job, incarnation),
             config=settings.verification(self._config),
         )
 

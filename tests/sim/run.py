@@ -56,7 +56,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "transactors": 8, "producers": 1, "groups": 1, "members": 1, "work_ms": 14_000,
         "slow": 0.03, "crash_every_ms": 4_500, "cut_every_ms": 8_000, "pause_every_ms": 5_000,
         "power_every_ms": 12_000, "rot_every_ms": 12_000, "segment_bytes": 2_500, "down_ms": 600,
-        "late_every_ms": 1_500,
+        "late_every_ms": 1_500, "echoes": 0.5, "stuck_threads": 0.2,
     },
 }  # fmt: skip
 

@@ -28,7 +28,7 @@ QUICK = {
     "markers are sent before Prepare is committed": "PrepareBeforeMarkers",
     "a transaction is complete before its markers": "MarkersBeforeComplete",
     "transactional batches are not verified": "EveryPartitionIsKnown",
-    "the second producer has the first one's epoch": "Fencing",
+    "the second producer has the first one's epoch": "Fencing|Atomicity",
     "aborted transactions are not indexed": "NoAbortedRead",
 }
 

@@ -1,10 +1,6 @@
 """Faults of thought about transactions; `tests.sim.mutants` names them and says what they may cost.
 
 Each is one rule of the transactions reference replaced by what one might have written instead.
-
-Not here: a verification's "yes" from before a marker that is good behind it. A marker's epoch says
-no besides, but in version 1, whose clients ask for nothing late here. Nor a late marker that ends
-the next transaction of version 2 (TX-60): no seed of sixteen had one late enough.
 """
 
 from __future__ import annotations
@@ -17,12 +13,12 @@ from unittest.mock import patch
 from replication.replicas.transaction_verification import TransactionVerification, Verdict
 from server.coordinator.group_shard import GroupShard
 from server.coordinator.held import HeldAnswers
-from server.coordinator.transactions import coordinator as transactions
 from server.coordinator.transactions.coordinator import TransactionCoordinator
 from server.coordinator.transactions.shard import TransactionShard
 from server.coordinator.transactions.state import TransactionMetadata
 from server.peers.transaction_markers import TransactionMarkerChannel
 from storage.config import ProducerStateConfig
+from storage.log import producer_state
 from storage.log.producer_state import ProducerStateManager
 from storage.segments.transaction_index import TransactionIndex
 
@@ -56,7 +52,7 @@ def complete_at_once() -> Broken:
 
     def send(self: Any, markers: Any, decide: Any) -> None:
         real(self, markers, decide)
-        self.runtime.write(markers.transactional_id, decide, transactions._ignore)
+        self.runtime.write(markers.transactional_id, decide, lambda _: None)
 
     return patch.object(TransactionCoordinator, "_send_markers", send)
 
@@ -131,6 +127,26 @@ def index_nothing() -> Broken:
     return patch.object(TransactionIndex, "append", lambda self, txn: None)
 
 
+def keep_the_guard() -> Broken:
+    """T-6: a yes from before the marker lets a batch in behind it. The epoch says no besides, but
+    below version 2."""
+    real = ProducerStateManager._end_txn
+
+    def end(self: Any, header: Any, *given: Any) -> Any:
+        asked = self._verifications.get(header.producer_id)
+        completed = real(self, header, *given)
+        if asked is not None:
+            self._verifications[header.producer_id] = asked
+        return completed
+
+    return patch.object(ProducerStateManager, "_end_txn", end)
+
+
+def end_any_transaction() -> Broken:
+    """TX-60: a marker with the epoch of the open transaction ends it, whose ever it is."""
+    return patch.object(producer_state, "_EPOCH_FOR_EACH_TRANSACTION", 99)
+
+
 def give_markers_up() -> Broken:
     """T-5: what was not answered is not sent again."""
 
@@ -174,6 +190,8 @@ TRANSACTION_MUTANTS: dict[str, tuple[Callable[[], Broken], dict[str, Any]]] = {
     "a marker of a replaced coordinator is written": (
         believe_any_coordinator, {**_CALM, "late_every_ms": 250, "crash_every_ms": 2_000},
     ),
+    "a yes from before the marker is good behind it": (keep_the_guard, {}),
+    "a late marker ends the next transaction": (end_any_transaction, {}),
     "markers without an answer are given up": (give_markers_up, {}),
     "the LSO passes a marker above the HW": (forget_unreplicated_ends, {}),
     "pending offsets are shown": (show_pending_offsets, {}),

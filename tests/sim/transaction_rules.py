@@ -30,6 +30,7 @@ read, and is on the whole ISR.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
@@ -119,6 +120,8 @@ class Transactions:
         self._stable: dict[tuple[int, Where], tuple[PartitionLog, int, int, int]] = {}
         """By replica: its log, how often that was truncated, its end then, and its LSO."""
         self.image: MetadataImage | None = None
+        self.echoes: dict[tuple[int, int], Callable[[], None]] = {}
+        """By producer id and epoch: what happens when that transaction is open somewhere."""
 
     # ---- what brokers ask of each other
 
@@ -172,6 +175,7 @@ class Transactions:
             has_own_epoch = state is not None and state.client_version >= BUMPS_EPOCHS
             span = Span(producer_id, epoch, header.base_offset, has_own_epoch)
             history.open[producer_id] = span
+            self.echoes.pop((producer_id, epoch), _nothing)()
         history.at[header.base_offset] = span
         span.values += [(record.offset, bytes(record.value or b"")) for record in records]
         if (
@@ -317,3 +321,7 @@ class Transactions:
             for span in history.open.values()
         ]
         return ids + spans
+
+
+def _nothing() -> None:
+    pass

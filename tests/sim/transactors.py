@@ -115,6 +115,7 @@ class Ask(NamedTuple):
     node_id: int
     request: Any
     version: int
+    timeout_ms: int
 
 
 Life = Generator[Pause | Ask, Any, Any]
@@ -227,7 +228,7 @@ class TxnProducer:
     def _ask(self, ask: Ask) -> None:
         kind, version = type(ask.request), ask.version
         data = encoded(ask.request, version)
-        given_up_ms = self.world.ms + _TIMEOUT_MS
+        given_up_ms = self.world.ms + ask.timeout_ms
 
         def serve(node: SimNode, reply: Reply) -> None:
             if self.owner.version > 1 or self.world.ms < given_up_ms:
@@ -238,7 +239,7 @@ class TxnProducer:
             self._go_on(None if answer is None else response.decode(answer, version))
 
         self.cluster.network.call(
-            None, ask.node_id, serve, answered, _TIMEOUT_MS, needs_broker=True
+            None, ask.node_id, serve, answered, ask.timeout_ms, needs_broker=True
         )
 
     def _until_answered(
@@ -248,6 +249,7 @@ class TxnProducer:
         version: int,
         code_of: Callable[[Any], int],
         patience: int = 1 << 30,
+        timeout_ms: int = _TIMEOUT_MS,
     ) -> Life:
         """Ask until the answer is not one to ask again; the answer, and its code. Abort if it was
         asked too often."""
@@ -256,7 +258,7 @@ class TxnProducer:
             if node_id is None:
                 yield Pause(self.world.between(50, 200))
                 continue
-            answer = yield Ask(node_id, request, version)
+            answer = yield Ask(node_id, request, version, timeout_ms)
             code = None if answer is None else code_of(answer)
             if code is not None and code not in _AGAIN:
                 return answer, code
@@ -390,12 +392,14 @@ class TxnProducer:
             topic_data=[ProduceRequest.Topic(name=LEDGER, partition_data=[partition])],
         )
         self._is_sure = False
+        # Who gives up at once may abort before the broker has begun to append.
+        is_hasty = world.chance(0.2)
         _, code = yield from self._until_answered(
             lambda: self._leader(index),
             request,
             12 if owner.version > 1 else 11,
             lambda answer: answer.responses[0].partition_responses[0].error_code,
-            world.between(3, 40),
+            *((1, world.between(30, 200)) if is_hasty else (world.between(3, 40), _TIMEOUT_MS)),
         )
         self._is_sure = code in (_NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
         if not self._is_sure:
