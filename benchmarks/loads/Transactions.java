@@ -204,7 +204,6 @@ public final class Transactions {
         Properties properties = properties();
         properties.put("transactional.id", transactionalId);
         properties.put("transaction.timeout.ms", 300_000);
-        properties.put("linger.ms", 0);
         return new KafkaProducer<>(properties, new ByteArraySerializer(), new ByteArraySerializer());
     }
 
