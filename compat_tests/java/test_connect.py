@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,32 @@ from compat_tests.support.workload import create_topic
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
 TOPIC = "lines"
-LINES = 1000
-"""In each part of the file; a transaction holds at most `BATCH` of them."""
-BATCH = 20
+MORE = 200
+"""Lines in each life of worker and broker before something is killed."""
+
+
+class Writing(threading.Thread):
+    """Writes a numbered line into the file after the other, until it is stopped.
+
+    FileStreamSource leaves what it has read beyond its batch.size where it is until the file grows:
+    the batch is larger than what is there at any time, and the file rests only in the end.
+    """
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(daemon=True)
+        self.lines: list[str] = []
+        self._file = file
+        self._is_over = threading.Event()
+
+    def run(self) -> None:
+        with self._file.open("a", encoding="utf-8", buffering=1) as file:
+            while not self._is_over.wait(0.005):
+                self.lines.append(f"line {len(self.lines)}")
+                file.write(self.lines[-1] + "\n")
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self.join()
 
 
 class Lines:
@@ -68,45 +92,33 @@ def test_every_line_is_there_once_though_worker_and_broker_are_killed(
         require(False, f"Kafka Connect: {missing}")
     broker, source = fresh_broker(), tmp_path / "source.txt"
     create_topic(broker.bootstrap_servers, TOPIC, 1, 1)
-    written: list[str] = []
-
-    def write() -> None:
-        part = [f"line {number}" for number in range(len(written), len(written) + LINES)]
-        written.extend(part)
-        with source.open("a", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in part)
-
-    write()
+    reader, writing = lines(broker.bootstrap_servers), Writing(source)
     config = {
         "connector.class": "org.apache.kafka.connect.file.FileStreamSourceConnector",
-        "file": str(source), "topic": TOPIC, "tasks.max": 1, "batch.size": BATCH,
+        "file": str(source), "topic": TOPIC, "tasks.max": 1, "batch.size": 100_000,
         "exactly.once.support": "required", "transaction.boundary": "poll",
         "producer.override.transaction.timeout.ms": 10_000,
     }  # fmt: skip
-    reader = lines(broker.bootstrap_servers)
 
     def await_lines(count: int) -> None:
-        def are_there() -> bool:
-            worker.restart_raced("file")
-            return reader.count() >= count
-
-        eventually(are_there, timeout_s=90, every_s=0.01, what=f"{count} lines")
+        eventually(
+            lambda: reader.count() >= count, timeout_s=90, every_s=0.01, what=f"{count} lines"
+        )
 
     with ConnectWorker(broker.bootstrap_servers, tmp_path) as worker:
+        writing.start()
         worker.start()
         worker.connect("file", config)
-        await_lines(BATCH)
+        await_lines(MORE)
         worker.kill()
-        write()
         worker.start()
-        await_lines(LINES + BATCH)
+        await_lines(len(writing.lines) + MORE)
         broker.kill()
-        write()
         broker.start()
-        await_lines(2 * LINES + BATCH)
-        write()  # the connector holds back the last lines of a file that rests
-        await_lines(3 * LINES)
-        worker.kill()
-        whole = lines(broker.bootstrap_servers)
-        eventually(lambda: whole.count() >= 3 * LINES, what="everything from the start")
-        assert whole.found == written[: len(whole.found)]
+        await_lines(len(writing.lines) + MORE)
+        writing.stop()
+        await_lines(len(writing.lines))
+    whole = lines(broker.bootstrap_servers)
+    eventually(lambda: whole.count() >= len(writing.lines), what="everything from the start")
+    whole.count()
+    assert whole.found == writing.lines

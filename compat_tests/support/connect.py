@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -85,24 +84,6 @@ class ConnectWorker:
 
         eventually(put, timeout_s=_READY_S, every_s=0.3, what=f"{name} is there")
 
-    def restart_raced(self, name: str) -> None:
-        """Restart tasks that failed because their producer sent EndTxn before its last batches.
-
-        KafkaProducer 4.3.1 looks for batches that are under way before it takes the lock with which
-        it looks for the EndTxn; what is sent and committed between the two is overtaken. The
-        coordinator refuses that EndTxn, on Apache Kafka too, and the task is failed until somebody
-        restarts it.
-        """
-        try:
-            tasks = self._ask("GET", f"/connectors/{name}/status")["tasks"]
-        except urllib.error.URLError:
-            return  # the worker is on its way, or does not know of the connector yet
-        for task in tasks:
-            if task["state"] == "FAILED":
-                assert "InvalidTxnStateException" in task["trace"], task["trace"]
-                print("a task's producer overtook itself:", task["trace"].splitlines()[-1])
-                self._ask("POST", f"/connectors/{name}/tasks/{task['id']}/restart")
-
     def log_tail(self) -> str:
         return self._log.read_text("utf-8", "replace")[-3000:] if self._log.exists() else ""
 
@@ -112,5 +93,4 @@ class ConnectWorker:
             data=None if body is None else json.dumps(body).encode(),
         )  # fmt: skip
         with urllib.request.urlopen(request, timeout=10) as answer:
-            text = answer.read()
-            return json.loads(text) if text else None
+            return json.load(answer)
