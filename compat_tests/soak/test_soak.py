@@ -39,6 +39,7 @@ MINUTES = float(os.environ.get("SOAK_MINUTES", "3"))
 IS_LONG = MINUTES >= 30
 CLIENTS = 6
 LAST_TURN_S = 120
+SAMPLES_TOLD = 240
 WARM_UP_SHARE = 0.2 if IS_LONG else 0.45
 MIB_PER_HOUR = 2.0 if IS_LONG else 30.0
 FORGET_QUICKLY = {
@@ -89,6 +90,9 @@ def test_churn_leaves_no_memory_descriptors_or_threads_behind(
             at = time.monotonic() - started
             rss, threads = process.memory_info().rss, process.num_threads()
             samples.append(Sample(at, rss, process.num_fds(), threads))
+            if IS_LONG and len(samples) % SAMPLES_TOLD == 0:
+                done = sum(count.value for count in turns)
+                print(f"{at:.0f} s, {done} turns, RSS {rss / (1 << 20):.1f} MiB", flush=True)
             wait(0.5)
         for client in clients:
             client.join(max(0.0, end + LAST_TURN_S - time.monotonic()))

@@ -338,4 +338,4 @@ class CoordinatorRuntime(Generic[M, R]):
             answer()
 
 
-_partition_for = lru_cache(maxsize=4_096)(partition_for)
+_partition_for = lru_cache(maxsize=1_024)(partition_for)

@@ -180,7 +180,7 @@ def produce_ordinary(ctx: DataContext, frame: bytes, pos: int) -> bool:
     return True
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=1_024)
 def _name_of(topic: bytes) -> str:
     """A topic's name as it stands on the wire, one byte for its length before it; "" for bytes that
     are no text."""
