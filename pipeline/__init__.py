@@ -7,7 +7,7 @@ knows the broker only by the Kafka protocol and by the files of its log director
     cli        the flags of `barnabas pipeline ...`; PySpark is imported when a command runs
     session    Spark with its Kafka connector; problems become one line and the next step (errors)
     archive    Kafka -> Parquet, exactly once (archive_log: which files count; compaction)
-    replay     Parquet -> Kafka with keys, headers, timestamps (producer: what executors run)
+    replay     Parquet -> Kafka with keys, headers, timestamps (replay_rows: what executors run)
     segments   a broker's log directory as a DataFrame (segment_plan, segment_decode,
                segment_source: what executors run)
     data_source  format("barnabas") for a user's own jobs: it reads with segment_source and writes

@@ -87,6 +87,8 @@ class Description:
 
     format: str
     partition_by: str
+    id: str | None = None
+    """Of the archive and its copies; None for those of earlier versions."""
     checkpoint: str | None = None
     """Where Structured Streaming kept the offsets of an archive of earlier versions."""
 
@@ -205,7 +207,10 @@ class ArchiveLog:
         try:
             content = json.loads(self.files.read_text(path))
             return Description(
-                content["format"], content["partition_by"], content.get("checkpoint")
+                content["format"],
+                content["partition_by"],
+                content.get("id"),
+                content.get("checkpoint"),
             )
         except (ValueError, KeyError, TypeError):
             raise PipelineError(
@@ -213,7 +218,9 @@ class ArchiveLog:
             ) from None
 
     def describe(self, description: Description) -> None:
-        text = json.dumps({"format": description.format, "partition_by": description.partition_by})
+        """Note how a new archive is made, and give it an id."""
+        known = {"format": description.format, "partition_by": description.partition_by}
+        text = json.dumps(known | {"id": uuid4().hex})
         self.files.replace_text_in_new_folder(self.files.join(_DESCRIPTION), text)
 
     def _snapshot(self) -> Snapshot:

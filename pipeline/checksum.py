@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _HEADERS = "transform(coalesce(headers, array()), h -> struct(h.key, h.value is null, h.value))"
 _RECORD_HASH = f"xxhash64(key is null, key, value is null, value, {_HEADERS})"
-_TIMED_HASH = f"xxhash64({_RECORD_HASH}, unix_millis(timestamp))"
+TIMED_HASH = f"xxhash64({_RECORD_HASH}, unix_millis(timestamp))"
 
 
 class ContentSum(NamedTuple):
@@ -37,7 +37,7 @@ def content_sums(frame: DataFrame, *groups: str) -> dict[tuple[Any, ...], Conten
         frame.selectExpr(
             *groups,
             f"cast({_RECORD_HASH} as decimal(38, 0)) as content",
-            f"cast({_TIMED_HASH} as decimal(38, 0)) as timed",
+            f"cast({TIMED_HASH} as decimal(38, 0)) as timed",
         )
         .groupBy(*groups)
         .agg({"*": "count", "content": "sum", "timed": "sum"})

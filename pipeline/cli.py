@@ -142,6 +142,14 @@ def _add_replay(commands: Any) -> None:
     )
     parser.add_argument("--rate", metavar="N", type=_rate, help="at most N records a second")
     parser.add_argument("--append", action="store_true", help="also into topics that hold records")
+    parser.add_argument(
+        "--id", metavar="NAME", type=_name, help="send all again beside an earlier replay"
+    )
+    parser.add_argument(
+        "--client",
+        choices=["confluent", "kafka-python"],
+        help="what executors write with (confluent where they have it)",
+    )
     _add_dry_run(parser)
     _add_spark(parser, client=True)
     parser.set_defaults(run=_replay)
@@ -260,6 +268,8 @@ def _replay(arguments: argparse.Namespace) -> int:
             arguments.keep_partitions,
             arguments.rate,
             arguments.append,
+            arguments.id,
+            arguments.client or "auto",
             arguments.dry_run,
             dict(arguments.client_property),
         )
@@ -273,7 +283,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         )
 
     return _with_spark(
-        arguments, "barnabas-replay", run, conf=replay.ONE_TRY, bootstrap=arguments.bootstrap,
+        arguments, "barnabas-replay", run, conf=replay.NO_COPIES, bootstrap=arguments.bootstrap,
         check=_on_disk(arguments, arguments.source, check_source),
     )  # fmt: skip
 

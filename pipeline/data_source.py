@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from . import crc, segment_decode, segment_plan, segment_source
 from .segment_source import SegmentReader
 from .shipping import ship
-from .sink import clients, exactly_once, writers
+from .sink import clients, exactly_once, registers, rows, writers
 from .sink.writers import BatchWriter, Sink, StreamWriter
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ _HEADERS_COLUMN = ", headers array<struct<key: string, value: binary>>"
 def register(spark: SparkSession) -> None:
     """Make `format("barnabas")` known to a session (a user's own, too)."""
     ship(
-        crc, segment_plan, segment_decode, segment_source, exactly_once, clients, writers,
-        sys.modules[__name__],
+        crc, segment_plan, segment_decode, segment_source, registers, exactly_once, clients, rows,
+        writers, sys.modules[__name__],
     )  # fmt: skip
     carry_client(spark)
     spark.dataSource.register(BarnabasDataSource)
@@ -54,14 +54,17 @@ def carry_client(spark: SparkSession) -> None:
         context = spark.sparkContext
     except Exception:
         return
-    import kafka
+    try:
+        import kafka
+    except ImportError:
+        return  # nothing can travel; executors that have confluent-kafka need nothing
 
     folder: Any = context._temp_dir
     archive = Path(folder, clients.CARRIED)
     if archive.exists():
         return
     package = Path(kafka.__file__).parent
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+    with zipfile.ZipFile(archive, "w") as file:
         for path in sorted(package.rglob("*")):
             if path.suffix in (".py", ".json"):
                 file.write(path, os.path.join("kafka", path.relative_to(package)))

@@ -8,6 +8,7 @@ Every call has a deadline: Spark itself would wait minutes for a broker that is 
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -89,6 +90,54 @@ class KafkaAdmin:
             )
             for name, count in counts.items()
         }
+
+    def ids(self, topics: Sequence[str]) -> dict[str, str | None]:
+        """Ids of topics that there are, None where the broker tells none; waits for the ones that
+        were created a moment ago, which not every broker knows yet."""
+        deadline = time.monotonic() + _CALL_TIMEOUT_MS / 1000
+        while True:
+            try:
+                described = self._admin.describeTopics(self._list(topics))
+                found = self._get(described.allTopicNames())
+                break
+            except Exception as error:
+                if "UnknownTopicOrPartition" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+        ids = {str(name): str(found[name].topicId().toString()) for name in found}
+        return {name: None if one == _NO_ID else one for name, one in ids.items()}
+
+    def noted(self, group: str) -> dict[tuple[str, int], tuple[int, str]]:
+        """Committed offsets of a group and their metadata; {} when there are none."""
+        listed = self._admin.listConsumerGroupOffsets(group)
+        found = self._get(listed.partitionsToOffsetAndMetadata())
+        return {
+            (str(key.topic()), int(key.partition())): (
+                int(found[key].offset()),
+                str(found[key].metadata()),
+            )
+            for key in found
+            if found[key] is not None
+        }
+
+    def note(self, group: str, offsets: Offsets, metadata: str) -> None:
+        """Commit offsets of a group that has no members, all with this metadata."""
+        jvm = self._jvm
+        new_partition = jvm.org.apache.kafka.common.TopicPartition
+        new_offset = jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata
+        wanted = jvm.java.util.HashMap()
+        for (topic, index), offset in offsets.items():
+            wanted.put(new_partition(topic, index), new_offset(offset, metadata))
+        self._get(self._admin.alterConsumerGroupOffsets(group, wanted).all())
+
+    def offsets_retention_ms(self) -> int:
+        """How long committed offsets live after their group was used last."""
+        resource = self._jvm.org.apache.kafka.common.config.ConfigResource
+        kind = getattr(self._jvm.org.apache.kafka.common.config, "ConfigResource$Type").BROKER
+        nodes = self._jvm.java.util.ArrayList(self._get(self._admin.describeCluster().nodes()))
+        asked = resource(kind, str(nodes[0].id()))
+        found = self._get(self._admin.describeConfigs(self._list([asked])).all())
+        return int(found[asked].get("offsets.retention.minutes").value()) * 60_000
 
     def configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
         """What was set on each topic itself, by anyone: neither defaults nor the broker's."""

@@ -1,26 +1,26 @@
 """`barnabas pipeline replay`: topics restored from an archive, and proved to be what was archived.
 
-Rows of one source partition go to one task, sorted by offset, so the order within a partition
-(and so within a key) is kept; `producer` sends them with their keys, headers and timestamps, to
-the same partition with `--keep-partitions`, else where Kafka's own partitioner puts the key.
-Topics that do not exist are created with the partitions and the configuration that they had when
-they were archived, the empty ones too.
+Rows of one archived partition are one slot, sorted by generation and offset, so the order within a
+partition (and so within a key) is kept; `replay_rows` sends them with their keys, headers and
+timestamps, to the same partition with `--keep-partitions`, else where Kafka's own partitioner puts
+the key (records without one keep to their old neighbours). Topics that do not exist are created
+with the partitions and the configuration that they had when they were archived, the empty ones too.
+
+A replay that was cut off goes on when the same command is run again: docs/pipeline.md has the
+argument. What is decided here: the names of a slot's register, made of what the command says and of
+the target's topic id; and the head, the ends of a target before anything was sent to it.
 
 At the end the records are read back from the broker and compared: count and checksum over key,
 value and headers of each topic (and of each partition with `--keep-partitions`), and whether
 timestamps are the same (not on topics with message.timestamp.type=LogAppendTime).
 
-A replay writes into empty topics only, unless `--append` is given: run twice, it would double
-them. If it is cut off, delete the topics and run it again. A task is never tried twice by Spark
-(that would send its records twice); broker failures are retried by the idempotent producer
-itself.
-
-Gaps: PLAINTEXT listeners only. Offsets are new: a topic with gaps (compacted, transactions)
-closes up.
+A replay writes into empty topics only, and into those that it has begun, unless `--append` is
+given. Gaps: offsets are new: a topic with gaps (compacted, transactions) closes up.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Mapping
@@ -29,18 +29,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.archive_log import open_archive, read_files
 from pipeline.archive_state import ArchivedTopic
-from pipeline.checksum import ContentSum, content_sums
+from pipeline.checksum import TIMED_HASH, ContentSum, content_sums
 from pipeline.errors import PipelineError
 from pipeline.kafka_admin import KafkaAdmin, Offsets
 from pipeline.progress import human_bytes, rate, table
 from pipeline.session import Job, run_watched
 from pipeline.shipping import ship
+from pipeline.sink.clients import Settings, from_java, settings_of
+from pipeline.sink.pieces import Names
+from pipeline.sink.registers import ID_PREFIX, SinkError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ONE_TRY = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
-"""Settings the session of a replay must have."""
+NO_COPIES = {"spark.speculation": "false"}
+"""A copy of a task would only shut out the first."""
+_SETTLE_S = 60.0
+_HEAD_MARGIN_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,9 @@ class ReplayOptions:
     keep_partitions: bool = False
     rate: float | None = None
     append: bool = False
+    id: str | None = None
+    """Tells replays of the same apart; None is the archive's own."""
+    client: str = "auto"
     dry_run: bool = False
     client_properties: Mapping[str, str] = field(default_factory=dict)
 
@@ -75,8 +83,9 @@ class ReplayTotals:
     created: list[str] = field(default_factory=list)
     """Targets that were not there (with dry_run: that would be created)."""
     rows: int = 0
+    passed: int = 0
+    """Records that an earlier run of the same command had sent."""
     bytes: int = 0
-    retries: int = 0
     seconds: float = 0.0
     source: dict[tuple[Any, ...], ContentSum] = field(default_factory=dict)
     target: dict[tuple[Any, ...], ContentSum] = field(default_factory=dict)
@@ -93,29 +102,30 @@ class ReplayTotals:
 
 def run_replay(job: Job, options: ReplayOptions) -> ReplayTotals:
     """Restore and verify. Raises PipelineError."""
-    _refuse_security(options.client_properties)
-    rows, names, archived = _rows(job, options)
+    _settings(options)  # what is wrong with them is told before any work
+    archive = _open(job, options)
     groups = ("topic", "partition") if options.keep_partitions else ("topic",)
     totals = ReplayTotals()
     job.progress.show("reading the archive ...")
-    needed = totals.targets = _needed(rows, names, archived, options)
+    totals.targets = _needed(archive, options)
     with KafkaAdmin(job.jvm, options.bootstrap, options.client_properties) as admin:
-        targets, totals.created = _prepare_topics(admin, needed, options)
-        totals.source = content_sums(rows, *groups)
+        targets = _prepare_topics(admin, archive, totals, options)
+        totals.source = content_sums(archive.rows, *groups)
         if options.dry_run:
             return totals
-        before = admin.latest(targets)
+        names = _names(admin, archive, targets, options)
+        before = _heads(admin, names, targets)
         expected = sum(one.records for one in totals.source.values())
         started = time.monotonic()
 
         def text(seconds: float) -> str:
-            sent = sum(admin.latest(targets).values()) - sum(before.values())
-            return f"{sent:,} of {expected:,} rows  {rate(sent, seconds)}  {len(names)} topics"
+            sent = min(expected, _count(before, admin.latest(targets)))
+            return f"{sent:,} of {expected:,} rows  {rate(sent, seconds)}  {len(targets)} topics"
 
-        stats = run_watched(job, lambda: _send(job, rows, targets, options), text)
+        stats = run_watched(job, lambda: _send(job, archive, targets, names, options), text)
         totals.seconds = time.monotonic() - started
-        totals.rows, totals.bytes, totals.retries = stats
-        after = admin.latest(targets)
+        totals.rows, totals.bytes, totals.passed = stats
+        after = _settled(admin, targets)
     job.progress.show("verifying ...")
     totals.target = content_sums(_read_back(job, options, before, after), *groups)
     return totals
@@ -166,7 +176,7 @@ def _done_summary(totals: ReplayTotals) -> str:
         "",
         f"replayed {totals.rows:,} rows, {human_bytes(totals.bytes)} in {totals.seconds:.1f} s"
         f" ({rate(totals.rows, totals.seconds)})"
-        + (f"; {totals.retries} retries" if totals.retries else ""),
+        + (f"; {totals.passed:,} were there from an earlier run" if totals.passed else ""),
     ]
     if totals.matches:
         lines.append("counts and checksums of keys, values and headers match the archive")
@@ -175,19 +185,29 @@ def _done_summary(totals: ReplayTotals) -> str:
     return "\n".join(lines)
 
 
-def _refuse_security(properties: Mapping[str, str]) -> None:
-    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
-    if protocol != "PLAINTEXT":
-        raise PipelineError(
-            f"replay cannot write to a {protocol} listener yet; give a PLAINTEXT one", 2
-        )
+class _Archive(NamedTuple):
+    """What is to be sent."""
+
+    id: str
+    """Of this archive and its copies; of an archive of earlier versions, its place."""
+    rows: DataFrame
+    """`topic` being the target."""
+    names: dict[str, str]
+    """The target of each archived topic."""
+    topics: dict[str, ArchivedTopic]
+    """What is known of the archived topics themselves; nothing when `segments` wrote it."""
 
 
-def _rows(
-    job: Job, options: ReplayOptions
-) -> tuple[DataFrame, dict[str, str], dict[str, ArchivedTopic]]:
-    """The rows to send, `topic` being the target; the target of each archived topic; and what the
-    archive knows of the topics themselves (nothing when `segments` wrote it)."""
+def _settings(options: ReplayOptions) -> Settings:
+    """What the executors' client is made of. Raises PipelineError."""
+    try:
+        properties = from_java(options.client_properties)
+        return settings_of({**properties, "bootstrap.servers": options.bootstrap}, options.client)
+    except SinkError as error:
+        raise PipelineError(str(error), 2) from None
+
+
+def _open(job: Job, options: ReplayOptions) -> _Archive:
     log, snapshot, description = open_archive(job.spark, options.source)
     archived = {} if snapshot.state is None else log.state(snapshot)
     topics = sorted({_topic_of(file.relative) for file in snapshot.files} | set(archived))
@@ -205,7 +225,7 @@ def _rows(
             "key", "value", "headers", "generation", "partition", "offset", "timestamp",
             f"case topic {cases} else topic end as topic",
         )  # fmt: skip
-    return rows, names, archived
+    return _Archive(description.id or log.files.root, rows, names, archived)
 
 
 def _topic_of(relative: str) -> str:
@@ -226,22 +246,17 @@ def target_names(topics: list[str], topic: str | None, prefix: str) -> dict[str,
     )
 
 
-def _needed(
-    rows: DataFrame,
-    names: Mapping[str, str],
-    archived: Mapping[str, ArchivedTopic],
-    options: ReplayOptions,
-) -> dict[str, Restored]:
+def _needed(archive: _Archive, options: ReplayOptions) -> dict[str, Restored]:
     """Partitions and configuration of each target topic, the empty ones among them; with a range
     of times, of those that have records in it."""
     known = {
-        names[name]: Restored(len(topic.offsets), topic.configs)
-        for name, topic in archived.items()
-        if name in names
+        archive.names[name]: Restored(len(topic.offsets), topic.configs)
+        for name, topic in archive.topics.items()
+        if name in archive.names
     }
     ranged = options.since_ms is not None or options.until_ms is not None
     needed = {} if ranged else dict(known)
-    for row in rows.groupBy("topic").agg({"partition": "max"}).collect():
+    for row in archive.rows.groupBy("topic").agg({"partition": "max"}).collect():
         one = known.get(row["topic"], Restored(0, {}))
         count = max(one.partitions, row["max(partition)"] + 1)
         needed[row["topic"]] = one._replace(partitions=count)
@@ -249,59 +264,146 @@ def _needed(
 
 
 def _prepare_topics(
-    admin: KafkaAdmin, needed: dict[str, Restored], options: ReplayOptions
-) -> tuple[dict[str, int], list[str]]:
-    """Create what is missing; partition counts of all targets, and the names of the new ones.
-
-    Raises PipelineError."""
+    admin: KafkaAdmin, archive: _Archive, totals: ReplayTotals, options: ReplayOptions
+) -> dict[str, int]:
+    """Create what is missing; partition counts of all targets. Raises PipelineError."""
+    needed = totals.targets
     if not needed:
         raise PipelineError("the archive holds no rows in that range; check --since and --until")
     existing = admin.partition_counts(list(needed))
-    held = admin.latest(existing)
     for topic, count in existing.items():
         if options.keep_partitions and count < needed[topic].partitions:
             raise PipelineError(
                 f"topic {topic} has {count} partitions, the archive {needed[topic].partitions};"
                 " add partitions to it, or leave out --keep-partitions"
             )
-    full = sorted({topic for (topic, _), offset in held.items() if offset})
+    full = {topic for (topic, _), offset in admin.latest(existing).items() if offset}
+    begun = _names(admin, archive, {topic: existing[topic] for topic in full}, options)
+    full = {topic for topic in full if not admin.noted(_head(begun[topic]))}
     if full and not options.append:
         raise PipelineError(
-            f"there are records already in {', '.join(full)}; replay into other topics (another"
-            " --topic-prefix), delete these first, or add to them with --append"
+            f"there are records already in {', '.join(sorted(full))}, and no replay of this command"
+            " was cut off there; replay into other topics (another --topic-prefix), delete these"
+            " first, or add to them with --append"
         )
     missing = {
         topic: target.partitions for topic, target in needed.items() if topic not in existing
     }
+    totals.created = sorted(missing)
     if missing and not options.dry_run:
         admin.create(missing, {topic: needed[topic].configs for topic in missing})
-    return existing | missing, sorted(missing)
+    return existing | missing
+
+
+def _names(
+    admin: KafkaAdmin, archive: _Archive, targets: Mapping[str, int], options: ReplayOptions
+) -> dict[str, Names]:
+    """What the registers of each target are called: transactional ids by what the command says,
+    groups of marks by the topic's id, too, for names outlive the topics that they named."""
+    ids = admin.ids(list(targets))
+    sources = {target: source for source, target in archive.names.items()}
+    found: dict[str, Names] = {}
+    for topic in targets:
+        said = (
+            options.id or archive.id, sources[topic], topic, options.since_ms, options.until_ms,
+            options.keep_partitions,
+        )  # fmt: skip
+        prefix = f"{ID_PREFIX}replay-{topic}-"
+        found[topic] = Names(prefix + _digest(*said), prefix + _digest(*said, ids[topic]))
+    return found
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _head(names: Names) -> str:
+    return f"{names.group}-head"
+
+
+def _heads(admin: KafkaAdmin, names: Mapping[str, Names], targets: Mapping[str, int]) -> Offsets:
+    """Ends of all partitions before this replay sent anything: found, or written now.
+
+    Raises PipelineError for heads so old that marks may have expired with them.
+    """
+    before = admin.latest(targets)
+    now = int(time.time() * 1000)
+    for topic, count in targets.items():
+        group = _head(names[topic])
+        found = admin.noted(group)
+        if not found:
+            ends = {(topic, index): before[topic, index] for index in range(count)}
+            admin.note(group, ends, str(now))
+            continue
+        begun = min(int(note) for _, note in found.values())
+        if now - begun > admin.offsets_retention_ms() - _HEAD_MARGIN_MS:
+            raise PipelineError(
+                f"the replay into {topic} was begun so long ago that its marks may have expired"
+                " (offsets.retention.minutes of the broker); delete the topic and replay again"
+            )
+        for index in range(count):
+            before[topic, index] = found.get((topic, index), (0, ""))[0]
+    return before
 
 
 def _send(
-    job: Job, rows: DataFrame, targets: dict[str, int], options: ReplayOptions
+    job: Job,
+    archive: _Archive,
+    targets: Mapping[str, int],
+    names: dict[str, Names],
+    options: ReplayOptions,
 ) -> tuple[int, int, int]:
-    from pipeline import crc, producer
+    """Send what is not there yet; records and bytes sent, and records that were there."""
+    from pipeline import replay_rows
+    from pipeline.data_source import carry_client
+    from pipeline.sink import clients, pieces, registers, rows
 
-    ship(crc, producer)
+    ship(registers, clients, pieces, rows, replay_rows)
+    carry_client(job.spark)
     tasks = max(1, min(sum(targets.values()), job.parallelism()))
     per_task = options.rate / tasks if options.rate is not None else None
-    target = producer.Target(options.bootstrap, targets, options.keep_partitions, per_task)
+    target = replay_rows.Target(_settings(options), names, per_task)
+    if options.keep_partitions:
+        partition = "partition"
+    else:
+        counts = ", ".join(f"'{topic}', {count}" for topic, count in targets.items())
+        partition = f"if(key is null, partition % element_at(map({counts}), topic), null)"
     stats = (
-        rows.selectExpr(
-            "topic", "generation", "partition", "offset", "key", "value", "headers",
-            "unix_millis(timestamp) as timestamp_ms",
+        archive.rows.selectExpr(
+            "topic", "partition as source", "generation", "offset", f"{TIMED_HASH} as hash",
+            f"{partition} as partition", "key", "value", "headers", "timestamp",
         )
-        .repartition(tasks, "topic", "partition")
-        .sortWithinPartitions("topic", "generation", "partition", "offset")
-        .mapInArrow(producer.replay_rows(target), producer.STATS_SCHEMA)  # type: ignore[arg-type]
+        .repartition(tasks, "topic", "source")
+        .sortWithinPartitions("topic", "source", "generation", "offset")
+        .mapInArrow(replay_rows.replay_rows(target), replay_rows.STATS_SCHEMA)  # type: ignore[arg-type]
         .collect()
     )  # fmt: skip
     return (
         sum(row["records"] for row in stats),
         sum(row["bytes"] for row in stats),
-        sum(row["retries"] for row in stats),
+        sum(row["passed"] for row in stats),
     )
+
+
+def _count(before: Offsets, now: Offsets) -> int:
+    return sum(now.values()) - sum(before.values())
+
+
+def _settled(admin: KafkaAdmin, targets: Mapping[str, int]) -> Offsets:
+    """Ends of all partitions once every transaction below them is decided. Raises PipelineError."""
+    deadline = time.monotonic() + _SETTLE_S
+    while True:
+        latest, stable = admin.latest(targets), admin.committed(targets)
+        open_in = sorted({topic for (topic, index), end in latest.items()
+                          if stable[topic, index] < end})  # fmt: skip
+        if not open_in:
+            return stable
+        if time.monotonic() > deadline:
+            raise PipelineError(
+                f"all is sent, but a transaction of another program is open in {', '.join(open_in)}"
+                " and hides what is behind it; run the same command again, which only compares"
+            )
+        time.sleep(0.2)
 
 
 def _read_back(job: Job, options: ReplayOptions, before: Offsets, after: Offsets) -> DataFrame:
@@ -309,6 +411,7 @@ def _read_back(job: Job, options: ReplayOptions, before: Offsets, after: Offsets
         job.spark.read.format("kafka")
         .option("kafka.bootstrap.servers", options.bootstrap)
         .option("subscribe", ",".join(sorted({topic for topic, _ in before})))
+        .option("kafka.isolation.level", "read_committed")
         .option("includeHeaders", "true")
         .option("startingOffsets", _as_json(before))
         .option("endingOffsets", _as_json(after))

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
 
+import barnabas
 from compat_tests.pipeline.records import create
 from compat_tests.support.brokers import Barnabas
 from compat_tests.support.wait import eventually
-from pipeline.session import open_session, register_source
+from pipeline.session import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,7 +35,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, Barnabas(Path(folder)) as broker:
         fill(broker.bootstrap_servers, count, size)
         with open_session("measure", master="local[2]") as job:
-            register_source(job.spark)
+            barnabas.register_source(job.spark)
             kafka = (
                 job.spark.read.format("kafka")
                 .option("kafka.bootstrap.servers", broker.bootstrap_servers)

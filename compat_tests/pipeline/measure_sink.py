@@ -1,8 +1,8 @@
 """`python -m compat_tests.pipeline.measure_sink [ROWS] [VALUE_BYTES]`: a task of the sink.
 
 One Apache Kafka node, one topic of two partitions, one thread, no Spark: the same Arrow batches
-through the producer of `replay` and through a slot of the sink with each client, in turn. Prints
-rows a second and CPU microseconds a row of each, and ratios to the first.
+through a slot of the sink with each client, in turn. Prints rows a second and CPU microseconds a
+row of each, and ratios to the first. (Those of `replay`: measure_replay.)
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ import pyarrow as pa
 
 from compat_tests.pipeline.records import create
 from compat_tests.support.brokers import ApacheKafka
-from pipeline.producer import Target, replay_rows
 from pipeline.sink.clients import connector, settings_of
 from pipeline.sink.exactly_once import Task, write_once
-from pipeline.sink.writers import rows_of
+from pipeline.sink.rows import rows_of
 
 TURNS = 3
 BATCH = 10_000
@@ -35,7 +34,6 @@ def main() -> None:
         bootstrap = broker.bootstrap_servers
         create(bootstrap, "measured", 2)
         ways = {
-            "replay's producer": lambda: by_replay(bootstrap, count, size),
             "confluent": lambda: by_sink(bootstrap, count, size, "confluent"),
             "kafka-python": lambda: by_sink(bootstrap, count, size, "kafka-python"),
         }
@@ -59,11 +57,6 @@ def batches(count: int, size: int) -> list[pa.RecordBatch]:
             )
         )
     return made
-
-
-def by_replay(bootstrap: str, count: int, size: int) -> None:
-    send = replay_rows(Target(bootstrap, {"measured": 2}, True, None))
-    list(send(iter(batches(count, size))))
 
 
 def by_sink(bootstrap: str, count: int, size: int, client: str) -> None:

@@ -22,12 +22,10 @@ from compat_tests.pipeline.records import (
     fill_plain,
     fill_transactions,
     from_kafka,
-    held,
     read_all,
 )
 from compat_tests.support.brokers import ApacheKafka, RunningBroker
 from compat_tests.support.cli import heed_signals
-from compat_tests.support.wait import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -290,31 +288,3 @@ def test_segments_writes_an_archive_that_replay_takes(
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert read_all(broker.bootstrap_servers, "back", 3) == original
-
-
-def test_a_replay_lives_through_a_kill_of_the_broker_and_doubles_nothing(
-    fresh_broker: Callable[..., RunningBroker], pipeline: Pipeline, tmp_path: Path
-) -> None:
-    broker = lasting(fresh_broker)
-    bootstrap = broker.bootstrap_servers
-    create(bootstrap, "steady", 2)
-    fill_plain(bootstrap, "steady", 2000, partitions=2)
-    lake = tmp_path / "lake"
-    done = pipeline("archive", "--bootstrap", bootstrap, "--topics", "steady", "--to", lake)
-    assert done.returncode == 0, done.stderr
-    replay = subprocess.Popen(
-        command_line(
-            "replay", "--from", lake, "--bootstrap", bootstrap, "--topic", "again",
-            "--keep-partitions", "--rate", 300, *SMALL_SPARK,
-        ),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path,
-    )  # fmt: skip
-    eventually(lambda: held(bootstrap, "again", 2) > 200, timeout_s=120, every_s=0.2)
-    broker.kill()
-    time.sleep(1.0)
-    broker.start()
-    out, err = replay.communicate(timeout=200)
-    assert replay.returncode == 0, out + err
-    assert "match the archive" in out
-    assert "retries" in out, "the kill was not noticed: the test proved nothing"
-    assert read_all(bootstrap, "again", 2) == read_all(bootstrap, "steady", 2)

@@ -24,22 +24,21 @@ from pipeline.cli import _duration_ms, _time_ms  # noqa: E402
 from pipeline.crc import NumpyCrc32c  # noqa: E402
 from pipeline.errors import PipelineError, explain  # noqa: E402
 from pipeline.hadoop_files import from_log, local_path  # noqa: E402
-from pipeline.producer import Encoder, murmur2  # noqa: E402
 from pipeline.profile_html import buckets, page  # noqa: E402
 from pipeline.progress import table  # noqa: E402
 from pipeline.replay import target_names  # noqa: E402
+from pipeline.replay_rows import COLUMNS, chunks_of  # noqa: E402
 from pipeline.segment_decode import SegmentError, read_part  # noqa: E402
 from pipeline.segment_plan import PlanError, Wanted, plan  # noqa: E402
 from pipeline.segment_source import narrow, parse_options  # noqa: E402
 from pipeline.segments import parse_offsets  # noqa: E402
+from pipeline.sink.pieces import Place  # noqa: E402
 from pipeline.topic_profile import PartitionProfile, TopicProfile  # noqa: E402
 from wire.records import (  # noqa: E402
     EndTxnMarker,
     Record,
     build_batch,
-    check_crc,
     end_txn_marker_batch,
-    read_header,
     read_records,
 )
 
@@ -115,37 +114,50 @@ def test_decoding_in_columns_gives_what_the_brokers_codec_reads(
     assert found == expected
 
 
-@settings(max_examples=60, deadline=None)
-@given(batch=rows)
-def test_a_replayed_batch_is_one_the_broker_accepts_and_reads_alike(batch: list[Any]) -> None:
-    as_rows = [
-        (ms, key, value, [{"key": name, "value": data} for name, data in headers])
-        for ms, key, value, headers in batch
-    ]
-    data = Encoder().batch(as_rows, (7, 3), 11)
-    header = read_header(data)
-    assert header.size == len(data)
-    assert check_crc(data, 0, header)
-    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, 11)
-    assert header.max_timestamp == max(row[0] for row in batch)
-    found = [(one.timestamp, one.key, one.value, list(one.headers)) for one in read_records(data)]
-    assert found == [(ms, key, value, headers) for ms, key, value, headers in batch]
-
-
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 130, 4097, 70_001])
 def test_the_checksum_without_a_c_library_is_the_same(size: int) -> None:
     data = os.urandom(size)
     assert NumpyCrc32c()(data) == crc32c(data)
 
 
-def test_keys_go_to_the_partition_of_kafkas_own_partitioner() -> None:
-    # The vectors of Kafka's UtilsTest.
-    vectors = {
-        b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536,
-        b"a-little-bit-longer-string": -1486304829, b"abc": 479470107,
-    }  # fmt: skip
-    for key, expected in vectors.items():
-        assert murmur2(key) == expected & 0xFFFFFFFF
+def test_batches_are_cut_where_a_slot_ends_and_rows_know_their_places() -> None:
+    big = 2**63 - 1
+
+    def rows(*these: tuple[Any, ...]) -> Any:
+        kinds = (pa.string(), pa.int32(), pa.int32(), pa.int64(), pa.int64(), pa.int32(),
+                 pa.binary(), pa.binary(),
+                 pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+                 pa.timestamp("us", tz="UTC"))  # fmt: skip
+        arrays = [pa.array(column, kind) for column, kind in zip(zip(*these), kinds)]  # noqa: B905
+        return pa.RecordBatch.from_arrays(arrays, list(COLUMNS))
+
+    def row(topic: str, source: int, generation: int, offset: int, total: int) -> tuple[Any, ...]:
+        key = None if offset % 2 else b"k"
+        return (topic, source, generation, offset, total, None, key, b"v%d" % offset,
+                [{"key": "h", "value": None}] if offset == 9 else None, offset * 1000)  # fmt: skip
+
+    batches = [
+        rows(row("a", 0, 0, 5, big), row("a", 0, 0, 9, big), row("a", 0, 1, 2, -1),
+             row("a", 1, 0, 0, 7)),
+        rows(row("a", 1, 0, 1, 7), row("b", 1, 0, 1, 7)),
+        rows(row("b", 1, 0, 3, 7)),
+    ]  # fmt: skip
+    chunks = list(chunks_of(iter(batches)))
+    assert [(chunk.slot, len(chunk)) for chunk in chunks] == [
+        (("a", 0), 3), (("a", 1), 1), (("a", 1), 1), (("b", 1), 1), (("b", 1), 1),
+    ]  # fmt: skip
+    first = chunks[0]
+    assert [first.up_to(Place(*to)) for to in ((0, 5), (0, 6), (0, 10), (1, 2), (1, 3))] == [
+        0, 1, 2, 2, 3,
+    ]  # fmt: skip
+    before = Place(0, 4, 10, 2**64 - 1)
+    assert first.place(before, 0, 2) == Place(0, 10, 12, (2**64 - 1 + 2 * big) % 2**64)
+    assert first.place(before, 0, 3) == Place(1, 3, 13, (2**64 - 2 + 2 * big) % 2**64)
+    assert list(first.rows(1, 3)) == [
+        ("a", None, None, b"v9", [("h", None)], 9),
+        ("a", None, b"k", b"v2", None, 2),
+    ]
+    assert first.sent_bytes == 2 + 3
 
 
 def simple(offset: int, count: int = 3, **options: Any) -> bytes:

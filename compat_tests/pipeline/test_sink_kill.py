@@ -13,25 +13,22 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 import barnabas
-from compat_tests.pipeline.conftest import Pipeline, environment
+from compat_tests.pipeline.conftest import Pipeline
+from compat_tests.pipeline.processes import Driver, wait_for_an_open_transaction
 from compat_tests.pipeline.records import (
     assert_same_rows,
     create,
     fill_plain,
     from_kafka,
-    held,
     read_all,
 )
 from compat_tests.support.brokers import RunningBroker
-from compat_tests.support.wait import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
 ROUNDS = int(os.environ.get("PIPELINE_KILL_ROUNDS", "3"))
 ROWS_A_ROUND = 900
 SOURCE, TARGET, PARTITIONS = "ledger", "copied", 3
-EXECUTOR = "CoarseGrainedExecutorBackend"
 
 pytestmark = [
     pytest.mark.spark,
@@ -49,71 +45,26 @@ pytestmark = [
 ]
 
 
-class Job:
+class Job(Driver):
     """The streaming job: a driver, its JVM, and two executors of their own (local-cluster)."""
 
     def __init__(self, broker: RunningBroker, folder: Path) -> None:
-        self._broker, self._folder = broker, folder
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__(folder)
+        self._broker = broker
 
     def start(self, **settings: str) -> subprocess.Popen[bytes]:
         script = Path(__file__).with_name("sink_job.py")
         words = (sys.executable, script, self._broker.bootstrap_servers, SOURCE, TARGET, 2,
-                 self._folder / "checkpoint", "local-cluster[2,1,500]")  # fmt: skip
-        with open(self._folder / "job.log", "ab") as log:
-            self._process = subprocess.Popen(
-                [str(word) for word in words], cwd=self._folder, stdout=log, stderr=log,
-                env=environment(TMPDIR=str(self._folder), **settings), start_new_session=True,
-            )  # fmt: skip
-        return self._process
-
-    def executors(self) -> list[psutil.Process]:
-        return [one for one in self._family() if is_executor(one)]
-
-    def kill_driver(self) -> None:
-        """The driver only: executors live on until they notice."""
-        spared = {one.pid for executor in self.executors() for one in with_children(executor)}
-        for process in self._family():
-            if process.pid not in spared:
-                with suppress(psutil.Error):
-                    process.kill()
-        assert self._process is not None
-        self._process.wait()
+                 self.folder / "checkpoint", "local-cluster[2,1,500]")  # fmt: skip
+        return self.start_process(*words, **settings)
 
     def has_a_batch_half_done(self) -> bool:
         """Whether Spark has begun a batch that it does not know as done."""
         begun, done = (
-            {path.name for path in (self._folder / "checkpoint" / kind).glob("[0-9]*")}
+            {path.name for path in (self.folder / "checkpoint" / kind).glob("[0-9]*")}
             for kind in ("offsets", "commits")
         )
         return bool(begun - done)
-
-    def end(self) -> None:
-        """Nothing of it lives on."""
-        if self.is_alive():
-            for process in self._family():
-                with suppress(psutil.Error):
-                    process.kill()
-
-    def is_alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def log(self) -> str:
-        return (self._folder / "job.log").read_text(errors="replace")[-4000:]
-
-    def _family(self) -> list[psutil.Process]:
-        assert self._process is not None
-        return with_children(psutil.Process(self._process.pid))
-
-
-def is_executor(process: psutil.Process) -> bool:
-    with suppress(psutil.Error):  # it has ended meanwhile
-        return EXECUTOR in " ".join(process.cmdline())
-    return False
-
-
-def with_children(process: psutil.Process) -> list[psutil.Process]:
-    return [process, *process.children(recursive=True)]
 
 
 @pytest.fixture
@@ -147,7 +98,7 @@ def test_every_row_is_written_once_though_driver_executors_and_broker_are_killed
     for number in range(ROUNDS):
         fill_plain(bootstrap, SOURCE, ROWS_A_ROUND, partitions=2, start=number * ROWS_A_ROUND)
         job.start(ROW_SECONDS="0.005")
-        wait_for_an_open_transaction(bootstrap, job)
+        wait_for_an_open_transaction(bootstrap, TARGET, PARTITIONS, job)
         if number:
             time.sleep(dice.uniform(0.0, 0.5))  # where in a batch it hits is the point of the test
         if number % 3 == 0:
@@ -185,17 +136,3 @@ def test_every_row_is_written_once_though_driver_executors_and_broker_are_killed
         spark.read.format("barnabas").option("topic", TARGET).option("includeHeaders", "true")
     )
     assert assert_same_rows(archived, segments.load(str(broker.data_dir)).select(*columns))
-
-
-def wait_for_an_open_transaction(bootstrap: str, job: Job) -> None:
-    """Until rows are in the topic that no transaction has committed yet."""
-
-    start = held(bootstrap, TARGET, PARTITIONS)
-
-    def is_open() -> bool:
-        assert job.is_alive(), job.log()
-        stable = held(bootstrap, TARGET, PARTITIONS)
-        # More than what a killed run left open: the first batch of this one has ended that.
-        return start < stable < held(bootstrap, TARGET, PARTITIONS, "read_uncommitted")
-
-    eventually(is_open, timeout_s=300, every_s=0.02)

@@ -1,4 +1,4 @@
-"""Registers (see exactly_once) of two client libraries: confluent-kafka, and kafka-python.
+"""Registers (see `registers`) of two client libraries: confluent-kafka, and kafka-python.
 
 confluent-kafka is librdkafka: several times faster, and compiled, so executors must have it.
 kafka-python is pure Python: where it is missing too, the copy is imported that travels in the job
@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from .exactly_once import Connect, Fenced, Mark, Register, Row, SinkError
+from .registers import Connect, Fenced, Mark, Register, Row, SinkError
 
 CARRIED = "barnabas-kafka-python.zip"
 MARKS_TOPIC = "__consumer_offsets"
@@ -39,6 +39,8 @@ _RETRIABLE = {14, 15, 16, 51, 88, -185, -195, -180}
 _FATAL = -150
 _CONSEQUENCES = {_FATAL, -151, -152}
 """What librdkafka says of rows that a failed transaction takes with it."""
+_NULL = object()
+"""A null value for kafka-python, which refuses None beside a key of None."""
 _PYTHON_NAMES = {
     "sasl.username": "sasl_plain_username",
     "sasl.password": "sasl_plain_password",
@@ -49,6 +51,14 @@ _PYTHON_NAMES = {
     "ssl.key.password": "ssl_password",
     "compression.type": "compression_type",
     "compression.codec": "compression_type",
+}
+_JAVA_KEPT = (
+    "security.protocol", "sasl.", "ssl.", "compression.", "client.id", "linger.ms", "batch.size",
+    _TIMEOUT_MS,
+)  # fmt: skip
+_JAVA_STORES = {
+    "truststore": ("ssl.ca.location",),
+    "keystore": ("ssl.certificate.location", "ssl.key.location"),
 }
 _STEPS = {
     3: "topic {topic} does not exist; create it (kafka-topics.sh --create), or correct the option"
@@ -106,13 +116,40 @@ def settings_of(properties: Mapping[str, str], client: str) -> Settings:
     return Settings(bootstrap, given, int(timeout), client)
 
 
+def from_java(properties: Mapping[str, str]) -> dict[str, str]:
+    """What librdkafka calls the properties of Kafka's Java client that are for a producer; those
+    that are not are left out. Raises SinkError for what cannot be said to librdkafka."""
+    given = {key: value for key, value in properties.items() if key.startswith(_JAVA_KEPT)}
+    jaas = given.pop("sasl.jaas.config", None)
+    if jaas is not None:
+        for name in ("username", "password"):
+            found = re.search(rf'\b{name}\s*=\s*"((?:[^"\\]|\\.)*)"', jaas)
+            if found is None:
+                raise SinkError(f"sasl.jaas.config has no {name}; only PLAIN and SCRAM are known")
+            given[f"sasl.{name}"] = re.sub(r"\\(.)", r"\1", found[1])
+    for store in ("truststore", "keystore"):
+        kind = given.pop(f"ssl.{store}.type", "JKS")
+        given.pop(f"ssl.{store}.password", None)
+        path = given.pop(f"ssl.{store}.location", None)
+        if path is not None and kind.upper() != "PEM":
+            raise SinkError(
+                f"the executors' client reads no {kind} files; give ssl.{store}.location a PEM file"
+                f" and ssl.{store}.type=PEM"
+            )
+        for name in _JAVA_STORES[store] if path is not None else ():
+            given[name] = path or ""
+    if given.get("ssl.endpoint.identification.algorithm") == "":
+        given["ssl.endpoint.identification.algorithm"] = "none"
+    return given
+
+
 def connector(settings: Settings) -> Connect:
     """Makes registers with the client that was asked for, or is there. Raises SinkError."""
     if settings.client != "kafka-python":
         try:
             import confluent_kafka  # noqa: F401
 
-            return lambda name: ConfluentRegister(settings, name)
+            return lambda name, group="": ConfluentRegister(settings, name, group)
         except ImportError:
             if settings.client == "confluent":
                 raise SinkError(
@@ -120,7 +157,7 @@ def connector(settings: Settings) -> Connect:
                     " there, or leave out the option client"
                 ) from None
     _import_kafka_python()
-    return lambda name: PythonRegister(settings, name)
+    return lambda name, group="": PythonRegister(settings, name, group)
 
 
 def _import_kafka_python() -> None:
@@ -142,9 +179,10 @@ def _import_kafka_python() -> None:
 class _ClientRegister(Register):
     """What both have in common: the id, and what an error means."""
 
-    def __init__(self, settings: Settings, name: str) -> None:
+    def __init__(self, settings: Settings, name: str, group: str = "") -> None:
         self._settings = settings
         self._name = name
+        self._group = group or name
         self._begun_at: float | None = None
 
     def begin(self) -> None:
@@ -176,10 +214,10 @@ class _ClientRegister(Register):
 class ConfluentRegister(_ClientRegister):
     """librdkafka through confluent-kafka."""
 
-    def __init__(self, settings: Settings, name: str) -> None:
+    def __init__(self, settings: Settings, name: str, group: str = "") -> None:
         import confluent_kafka
 
-        super().__init__(settings, name)
+        super().__init__(settings, name, group)
         self._kafka: Any = confluent_kafka
         common = {
             **settings.properties,
@@ -188,7 +226,7 @@ class ConfluentRegister(_ClientRegister):
         }
         try:
             self._consumer = self._kafka.Consumer(
-                {**_without_producer(common), "group.id": name, "enable.auto.commit": False}
+                {**_without_producer(common), "group.id": self._group, "enable.auto.commit": False}
             )
         except self._kafka.KafkaException as error:
             raise SinkError(f"a kafka. option is not right: {error.args[0].str()}") from None
@@ -204,7 +242,7 @@ class ConfluentRegister(_ClientRegister):
         found = self._repeat(lambda left: self._consumer.committed(asked, left))[0]
         if found.error is not None:
             raise self._problem(found.error.code(), found.error.str(), MARKS_TOPIC)
-        return None if found.offset < 0 else Mark.read(found.offset, found.metadata or "")
+        return None if found.offset < 0 else Mark(found.offset, found.metadata or "")
 
     def claim(self) -> None:
         config = {
@@ -233,6 +271,11 @@ class ConfluentRegister(_ClientRegister):
         if topic not in self._known:
             self._require(topic)
         where = -1 if partition is None else partition
+        if timestamp == 0:
+            raise SinkError(
+                "librdkafka cannot write the timestamp 0 (1970-01-01T00:00:00Z): it takes it for"
+                " now; write with kafka-python"
+            )
         while True:
             try:
                 # By position: words, and a callback for each row, would double what a row costs.
@@ -246,7 +289,7 @@ class ConfluentRegister(_ClientRegister):
                 raise self._of(*self._refused)
 
     def commit(self, mark: Mark) -> None:
-        offset = self._kafka.TopicPartition(MARKS_TOPIC, 0, mark.batch, metadata=mark.metadata())
+        offset = self._kafka.TopicPartition(MARKS_TOPIC, 0, mark.offset, metadata=mark.metadata)
         group = self._consumer.consumer_group_metadata()
         self._repeat(lambda left: self._producer.send_offsets_to_transaction([offset], group, left))
         self._repeat(lambda left: self._producer.commit_transaction(left))
@@ -315,11 +358,11 @@ def _without_producer(common: dict[str, Any]) -> dict[str, Any]:
 class PythonRegister(_ClientRegister):
     """kafka-python."""
 
-    def __init__(self, settings: Settings, name: str) -> None:
+    def __init__(self, settings: Settings, name: str, group: str = "") -> None:
         import kafka
         from kafka import errors
 
-        super().__init__(settings, name)
+        super().__init__(settings, name, group)
         self._kafka: Any = kafka
         self._errors: Any = errors
         self._common = {
@@ -337,20 +380,21 @@ class PythonRegister(_ClientRegister):
         self._consumer = self._made(
             kafka.KafkaConsumer,
             {key: value for key, value in self._common.items() if key in known},
-            group_id=name, enable_auto_commit=False, isolation_level="read_committed",
-            allow_auto_create_topics=False,
+            group_id=self._group, enable_auto_commit=False, isolation_level="read_committed",
+            allow_auto_create_topics=False, bootstrap_timeout_ms=int(WAIT_S * 1000),
         )  # fmt: skip
 
     def look(self) -> Mark | None:
         found = self._repeat(lambda: self._consumer.committed(self._where, metadata=True))
-        return None if found is None else Mark.read(found.offset, found.metadata)
+        return None if found is None else Mark(found.offset, found.metadata)
 
     def claim(self) -> None:
         self._producer = self._made(
             self._kafka.KafkaProducer,
             {"linger_ms": 20, "batch_size": 256 * 1024, "max_request_size": 2**30, **self._common},
             transactional_id=self._name, transaction_timeout_ms=self._settings.timeout_ms,
-            max_block_ms=int(WAIT_S * 1000),
+            max_block_ms=int(WAIT_S * 1000), bootstrap_timeout_ms=int(WAIT_S * 1000),
+            value_serializer=lambda value: None if value is _NULL else value,
         )  # fmt: skip
         self._repeat(self._producer.init_transactions)
 
@@ -367,21 +411,22 @@ class PythonRegister(_ClientRegister):
             raise self._refused
         try:
             sent = self._producer.send(
-                topic, value, key, headers or [], partition, timestamp_ms=timestamp
-            )
+                topic, _NULL if value is None else value, key, headers or [], partition,
+                timestamp_ms=timestamp,
+            )  # fmt: skip
         except self._errors.KafkaError as error:
             raise self._of(error, topic) from None
         except (TypeError, ValueError) as error:
             raise SinkError(
-                f"kafka-python cannot write a row (null headers, no key and no value): {error};"
+                f"kafka-python cannot write a row (null headers): {error};"
                 " pip install confluent-kafka on the executors"
             ) from None
         sent.add_errback(self._failed)
 
     def commit(self, mark: Mark) -> None:
-        committed = self._kafka.OffsetAndMetadata(mark.batch, mark.metadata(), -1)
+        committed = self._kafka.OffsetAndMetadata(mark.offset, mark.metadata, -1)
         try:
-            self._producer.send_offsets_to_transaction({self._where: committed}, self._name)
+            self._producer.send_offsets_to_transaction({self._where: committed}, self._group)
             self._producer.commit_transaction()
         except self._errors.KafkaError as error:
             raise self._refused or self._of(error) from None

@@ -1,10 +1,9 @@
 """How a task writes its rows in exactly one committed transaction, however often it is tried.
 
 The argument, step by step and death by death, is in docs/pipeline.md ("sink: every row once"). In
-short: a `Register` is a transactional id with a mark beside it, a committed offset that says which
-batch was written last. Claiming the register shuts out who held it before; the mark changes only
-in the transaction that holds the rows. So of all attempts at (batch, slot) one commits, and the
-others find that out.
+short: the mark of a slot's `Register` says which batch was written last. Claiming the register
+shuts out who held it before; the mark changes only in the transaction that holds the rows. So of
+all attempts at (batch, slot) one commits, and the others find that out.
 
 Knows no client, no Spark and no clock: `clients` makes registers, `writers` has the rows. Travels
 to executors by value.
@@ -14,88 +13,42 @@ from __future__ import annotations
 
 import json
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-ID_PREFIX = "barnabas-"
-"""Of every transactional id and every group of the sink: what an ACL may name."""
+from .registers import ID_PREFIX, Connect, Fenced, Mark, Register, Row, SinkError
+
 _WAITS = 120
 _RACES = 20
 
 
-class SinkError(Exception):
-    """The rows cannot be written, or must not be; the text says what to do."""
-
-
-class Fenced(Exception):
-    """Another attempt has claimed the register since: nothing of this one was committed."""
-
-
-Row = tuple[
-    str, int | None, bytes | None, bytes | None, list[tuple[str, bytes | None]] | None, int | None
-]
-"""One record: topic, partition, key, value, headers, timestamp (ms since 1970). A partition of None
-is left to the client (Kafka's own hash of the key), a timestamp of None is now."""
-
-
-class Mark(NamedTuple):
-    """What a register says: the batch, its number of slots, and what was written in this one."""
+class Written(NamedTuple):
+    """What a mark says: the batch, its number of slots, and what was written in this one."""
 
     batch: int
     slots: int
     rows: int = 0
     checksum: int = 0
 
-    def metadata(self) -> str:
-        """All but the batch, which is the offset itself."""
-        return json.dumps({"slots": self.slots, "rows": self.rows, "checksum": self.checksum})
+    def mark(self) -> Mark:
+        """The batch is the offset itself."""
+        known = {"slots": self.slots, "rows": self.rows, "checksum": self.checksum}
+        return Mark(self.batch, json.dumps(known))
 
     @classmethod
-    def read(cls, offset: int, metadata: str) -> Mark:
-        """The mark of a committed offset. Raises SinkError for one that is not ours."""
+    def of(cls, mark: Mark | None) -> Written | None:
+        """What a mark says. Raises SinkError for one that is not ours."""
+        if mark is None:
+            return None
         try:
-            known = json.loads(metadata)
-            return cls(offset, known["slots"], known["rows"], known["checksum"])
+            known = json.loads(mark.metadata)
+            return cls(mark.offset, known["slots"], known["rows"], known["checksum"])
         except (ValueError, KeyError, TypeError):
             raise SinkError(
-                f"the sink's mark is not one of ours ({metadata!r}): somebody else commits offsets"
+                f"the sink's mark is not one of ours ({mark!r}): somebody else commits offsets"
                 f" to groups whose names begin with {ID_PREFIX}; use another checkpoint or writeId"
             ) from None
-
-
-class Register(ABC):
-    """One transactional id with its mark. Every call may raise SinkError; `claim`, `begin`, `send`
-    and `commit` raise Fenced when a later holder has claimed it."""
-
-    @abstractmethod
-    def look(self) -> Mark | None:
-        """The mark as it is committed now; it may change at any time."""
-
-    @abstractmethod
-    def claim(self) -> None:
-        """Shut out all earlier holders. What they had open is decided when this returns."""
-
-    @abstractmethod
-    def begin(self) -> None:
-        """Open a transaction."""
-
-    @abstractmethod
-    def send(self, row: Row) -> None:
-        """Add a row to the open transaction."""
-
-    @abstractmethod
-    def commit(self, mark: Mark) -> None:
-        """Commit the rows and the mark, both or none."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """End the open transaction without its rows; best effort, the next claim does it too."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Give connections back; never waits long."""
 
 
 class Task(NamedTuple):
@@ -117,8 +70,6 @@ class Receipt(NamedTuple):
     """Whether an earlier attempt had written them."""
 
 
-Connect = Callable[[str], Register]
-"""The register of a name."""
 Pause = Callable[[int], None]
 """Waits a little before try number n, n = 0, 1, ..."""
 
@@ -162,7 +113,7 @@ class _Counted:
             self.checksum += crc32(value or b"", crc32(key, seed) if key else seed)
             yield row
 
-    def agrees_with(self, mark: Mark) -> bool:
+    def agrees_with(self, mark: Written) -> bool:
         """Whether what passed, and all that is left, are the rows of a mark."""
         for _ in self:
             pass
@@ -174,16 +125,16 @@ def _declare(task: Task, connect: Connect, name: str, pause: Pause) -> None:
     head = connect(name)
     try:
         for number in range(_RACES):
-            if _is_declared(task, head.look()):
+            if _is_declared(task, Written.of(head.look())):
                 return
             if task.slot and number < _RACES // 2:
                 pause(number)  # slot 0 declares; the others would only shut each other out
                 continue
             with suppress(Fenced):
                 head.claim()
-                if not _is_declared(task, head.look()):
+                if not _is_declared(task, Written.of(head.look())):
                     head.begin()
-                    head.commit(Mark(task.batch, task.slots))
+                    head.commit(Written(task.batch, task.slots).mark())
                 return
             head.close()
             pause(number)
@@ -196,7 +147,7 @@ def _declare(task: Task, connect: Connect, name: str, pause: Pause) -> None:
     )
 
 
-def _is_declared(task: Task, head: Mark | None) -> bool:
+def _is_declared(task: Task, head: Written | None) -> bool:
     """Whether the head names this batch; False when it may be written. Raises SinkError."""
     if head is None:
         if task.may_begin:
@@ -224,7 +175,7 @@ def _write(task: Task, counted: _Counted, register: Register) -> Receipt:
     first = next(rows, None)
     if first is not None:
         register.claim()
-    found = register.look()
+    found = Written.of(register.look())
     if found is not None and found.batch >= task.batch:
         return _was_done(task, counted, found)
     if first is None:
@@ -235,7 +186,8 @@ def _write(task: Task, counted: _Counted, register: Register) -> Receipt:
         send(first)
         for row in rows:
             send(row)
-        register.commit(Mark(task.batch, task.slots, counted.rows, counted.checksum))
+        written = Written(task.batch, task.slots, counted.rows, counted.checksum)
+        register.commit(written.mark())
     except BaseException as problem:
         if not isinstance(problem, Fenced):
             register.abort()
@@ -243,7 +195,7 @@ def _write(task: Task, counted: _Counted, register: Register) -> Receipt:
     return Receipt(counted.rows, was_done=False)
 
 
-def _was_done(task: Task, counted: _Counted, found: Mark) -> Receipt:
+def _was_done(task: Task, counted: _Counted, found: Written) -> Receipt:
     """The slot is written; check that it was with these rows. Raises SinkError."""
     if found.batch > task.batch:
         raise SinkError(
@@ -264,7 +216,7 @@ def _was_done(task: Task, counted: _Counted, found: Mark) -> Receipt:
 def _wait_for_the_other(task: Task, counted: _Counted, register: Register, pause: Pause) -> Receipt:
     """Somebody else has this slot: done when it is. Raises SinkError when it never is."""
     for number in range(_WAITS):
-        found = register.look()
+        found = Written.of(register.look())
         if found is not None and found.batch >= task.batch:
             return _was_done(task, counted, found)
         pause(number)

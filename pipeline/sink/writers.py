@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -26,21 +26,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from .clients import Settings, connector, settings_of
-from .exactly_once import Row, SinkError, Task, write_once
+from .exactly_once import Task, write_once
+from .registers import SinkError
+from .rows import TYPES, rows_of
 
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 _OPTIONS = (
     "topic", "slots", "writeid", "client", "lostmarks",
     "checkpointlocation", "queryname",  # Spark's own
 )  # fmt: skip
-_TYPES = {
-    "value": ("binary", "string"),
-    "key": ("binary", "string"),
-    "headers": ("array<struct<key:string,value:binary>>",),
-    "topic": ("string",),
-    "partition": ("int",),
-    "timestamp": ("timestamp",),
-}
 
 
 class Sink:
@@ -96,39 +90,6 @@ class StreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: igno
         return self._sink.write(task, iterator)
 
 
-def rows_of(
-    batches: Iterable[pa.RecordBatch], columns: Mapping[str, int], topic: str | None
-) -> Iterator[Row]:
-    """Rows of Arrow batches whose columns are at these places. Raises SinkError for a row without
-    a topic."""
-    for batch in batches:
-        count = batch.num_rows
-        lists: dict[str, list[Any]] = {name: [None] * count for name in _TYPES}
-        for name, place in columns.items():
-            lists[name] = _values(name, batch.column(place))
-        if topic is not None:
-            lists["topic"] = [topic] * count
-        elif None in lists["topic"]:
-            raise SinkError("a row has no topic; fill the column topic, or give the option topic")
-        yield from zip(
-            lists["topic"], lists["partition"], lists["key"], lists["value"],
-            lists["headers"], lists["timestamp"], strict=True,
-        )  # fmt: skip
-
-
-def _values(name: str, column: pa.Array) -> list[Any]:
-    if name in ("key", "value"):
-        return list(column.cast(pa.binary()).to_pylist())
-    if name == "timestamp":
-        column = column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
-    if name == "headers":
-        return [
-            None if headers is None else [(one["key"], one["value"]) for one in headers]
-            for headers in column.to_pylist()
-        ]
-    return list(column.to_pylist())
-
-
 def _split(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Our options, and the client's. Raises SinkError for one that is neither."""
     lowered = {key.lower(): value for key, value in given.items()}
@@ -147,12 +108,12 @@ def _columns(schema: StructType, topic: str | None) -> dict[str, int]:
     """Where each column is that goes into a record. Raises SinkError."""
     found: dict[str, int] = {}
     for place, field in enumerate(schema.fields):
-        if field.name not in _TYPES:
+        if field.name not in TYPES:
             continue
         kind = field.dataType.simpleString()
-        if kind not in _TYPES[field.name]:
+        if kind not in TYPES[field.name]:
             raise SinkError(
-                f"column {field.name} is {kind}; cast it to {' or '.join(_TYPES[field.name])}"
+                f"column {field.name} is {kind}; cast it to {' or '.join(TYPES[field.name])}"
             )
         found[field.name] = place
     if "value" not in found:

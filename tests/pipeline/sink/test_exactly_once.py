@@ -13,17 +13,8 @@ from contextlib import suppress
 
 import pytest
 
-from pipeline.sink.exactly_once import (
-    Connect,
-    Fenced,
-    Mark,
-    Receipt,
-    Register,
-    Row,
-    SinkError,
-    Task,
-    write_once,
-)
+from pipeline.sink.exactly_once import Receipt, Task, Written, write_once
+from pipeline.sink.registers import Connect, Fenced, Mark, Register, Row, SinkError
 
 ROWS = [b"%d" % number for number in range(5)]
 QUERY = "q"
@@ -75,7 +66,7 @@ class Attempt:
         task = Task(QUERY, batch, slot, slots, may_begin=batch == 0)
         values = rows_of(batch, slot, slots) if rows is None else rows
         made: list[Row] = [("t", None, None, value, None, None) for value in values]
-        connect: Connect = lambda name: FakeRegister(self, name)  # noqa: E731
+        connect: Connect = lambda name, group="": FakeRegister(self, name)  # noqa: E731
         return write_once(task, made, connect, lambda _: None)
 
 
@@ -134,7 +125,7 @@ class FakeRegister(Register):
 def moments(batch: int = 0, slots: int = 1) -> range:
     """Before and after each step of an attempt that nobody disturbs."""
     attempt = Attempt(Topics())
-    attempt.topics.marks["barnabas-q-head"] = Mark(batch - 1, 1)
+    attempt.topics.marks["barnabas-q-head"] = Written(batch - 1, 1).mark()
     attempt.run(batch, slots - 1, slots)
     return range(2 * attempt.steps)
 
@@ -236,7 +227,9 @@ def test_another_number_of_slots_never_mixes_with_the_first(moment: int) -> None
     except SinkError as error:
         assert "was begun with slots=3" in str(error)  # noqa: PT017
     assert topics.once()
-    declared = topics.marks["barnabas-q-head"].slots
+    head = Written.of(topics.marks["barnabas-q-head"])
+    assert head is not None
+    declared = head.slots
     finish(topics, slots=declared)
     assert sorted(topics.rows) == rows_of(0, 0, 1), declared
 
@@ -294,9 +287,9 @@ def test_rows_that_the_broker_refuses_are_aborted_and_told() -> None:
 
 
 def test_a_mark_of_somebody_else_is_named() -> None:
-    assert Mark.read(3, Mark(3, 2, 5, 7).metadata()) == Mark(3, 2, 5, 7)
+    assert Written.of(Written(3, 2, 5, 7).mark()) == Written(3, 2, 5, 7)
     with pytest.raises(SinkError, match="somebody else commits offsets"):
-        Mark.read(3, "")
+        Written.of(Mark(3, ""))
 
 
 def test_a_register_that_everybody_wants_is_given_up_with_the_reason() -> None:
