@@ -84,4 +84,4 @@ def wait_for_an_open_transaction(
         # More than what a killed run left open: the first batch of this one has ended that.
         return start < stable < held(bootstrap, topic, partitions, "read_uncommitted")
 
-    eventually(is_open, timeout_s=300, every_s=0.02)
+    eventually(is_open, timeout_s=600, every_s=0.02)

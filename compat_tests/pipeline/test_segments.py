@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import barnabas
+from compat_tests.pipeline.conftest import Pipeline
 from compat_tests.pipeline.records import (
     FIRST_MS,
     assert_same_rows,
@@ -114,10 +115,17 @@ def test_a_directory_of_apache_kafka_reads_as_its_broker_serves_it(
     assert found == 5 * (ROWS_A_CODEC - 300)
 
 
+@pytest.mark.parametrize("whose", ["node", "apache_kafka"])
 def test_aborted_transactions_and_markers_are_left_out_and_open_ones_not_reached(
-    spark: SparkSession, apache_kafka: ApacheKafka
+    spark: SparkSession,
+    pipeline: Pipeline,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    whose: str,
 ) -> None:
-    bootstrap, data_dir = apache_kafka.bootstrap_servers, str(apache_kafka.data_dir)
+    """By segments and by archive, as format("kafka") reads committed records."""
+    broker: RunningBroker = request.getfixturevalue(whose)
+    bootstrap, data_dir = broker.bootstrap_servers, str(broker.data_dir)
     topic = "transactions"
     create(bootstrap, topic, 2)
     fill_transactions(bootstrap, topic, count=12, records=20)
@@ -130,7 +138,12 @@ def test_aborted_transactions_and_markers_are_left_out_and_open_ones_not_reached
     behind.commit_transaction(30)
     committed = reader_of(spark, topic).load(data_dir)
     wait_for_checkpoint(committed.count, 8 * 20)
-    assert_same_rows(from_kafka(spark, bootstrap, topic), committed)
+    kafka = from_kafka(spark, bootstrap, topic)
+    assert_same_rows(kafka, committed)
+    lake = tmp_path / "lake"
+    done = pipeline("archive", "--bootstrap", bootstrap, "--topics", topic, "--to", lake)
+    assert done.returncode == 0, done.stderr
+    assert_same_rows(kafka, spark.read.parquet(str(lake)).select(*kafka.columns))
     every = reader_of(spark, topic).option("isolationLevel", "read_uncommitted")
     wait_for_checkpoint(lambda: every.load(data_dir).count(), 12 * 20 + 2)
     seen = {"kafka.isolation.level": "read_uncommitted"}
