@@ -20,6 +20,7 @@ _CALL_TIMEOUT_MS = 15_000
 _CONNECT_TIMEOUT_S = 5.0
 _NO_ID = "A" * 22
 """What brokers before topic ids answer (Kafka: Uuid.ZERO_UUID)."""
+_OFFSETS_RETENTION_MS = 7 * 24 * 3_600_000
 _OWN_CONFIG = "DYNAMIC_TOPIC_CONFIG"
 
 Offsets = dict[tuple[str, int], int]
@@ -131,12 +132,18 @@ class KafkaAdmin:
         self._get(self._admin.alterConsumerGroupOffsets(group, wanted).all())
 
     def offsets_retention_ms(self) -> int:
-        """How long committed offsets live after their group was used last."""
+        """How long committed offsets live after their group was used last; Kafka's default where
+        this user may not know."""
         resource = self._jvm.org.apache.kafka.common.config.ConfigResource
         kind = getattr(self._jvm.org.apache.kafka.common.config, "ConfigResource$Type").BROKER
         nodes = self._jvm.java.util.ArrayList(self._get(self._admin.describeCluster().nodes()))
         asked = resource(kind, str(nodes[0].id()))
-        found = self._get(self._admin.describeConfigs(self._list([asked])).all())
+        try:
+            found = self._get(self._admin.describeConfigs(self._list([asked])).all())
+        except Exception as error:
+            if "AuthorizationException" not in str(error):
+                raise
+            return _OFFSETS_RETENTION_MS
         return int(found[asked].get("offsets.retention.minutes").value()) * 60_000
 
     def configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -52,23 +53,15 @@ def replay_rows(target: Target) -> Callable[[Iterator[pa.RecordBatch]], Iterator
         pace = Pace(target.records_per_s, time.monotonic, time.sleep)
         records = passed = size = 0
 
-        def counted(chunks: Iterator[ArrowChunk]) -> Iterator[ArrowChunk]:
-            nonlocal size
-            for chunk in chunks:
-                yield chunk
-                size += chunk.sent_bytes
-
         for (topic, source), chunks in groupby(chunks_of(batches), lambda chunk: chunk.slot):
             names = target.names[topic]
-            register = connect(f"{names.transactional_id}-{source}", f"{names.group}-{source}")
-            try:
-                sent = write_in_pieces(
-                    f"partition {source} of {topic}", counted(chunks), register, pace
-                )
-            finally:
-                register.close()
+            registers = partial(
+                connect, f"{names.transactional_id}-{source}", f"{names.group}-{source}"
+            )
+            sent = write_in_pieces(f"partition {source} of {topic}", chunks, registers, pace)
             records += sent.rows
             passed += sent.passed
+            size += sent.bytes
         yield pa.RecordBatch.from_pydict(
             {
                 "records": pa.array([records], pa.int64()),
@@ -85,8 +78,6 @@ class ArrowChunk(Chunk):
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
-        self.sent_bytes = 0
-        """Of keys and values whose rows were asked for."""
         self._generations = _numbers(batch, "generation")
         self._offsets = _numbers(batch, "offset")
         self._hashes = _numbers(batch, "hash").view(np.uint64)
@@ -113,11 +104,12 @@ class ArrowChunk(Chunk):
         )
 
     def rows(self, start: int, end: int) -> Iterator[Row]:
+        return rows_of([self._batch.slice(start, end - start)], _PLACES, self.slot[0])
+
+    def size(self, start: int, end: int) -> int:
         part = self._batch.slice(start, end - start)
-        for name in ("key", "value"):
-            lengths = pc.binary_length(part.column(_PLACES[name]))
-            self.sent_bytes += pc.sum(lengths).as_py() or 0
-        return rows_of([part], _PLACES, self.slot[0])
+        lengths = (pc.binary_length(part.column(_PLACES[name])) for name in ("key", "value"))
+        return sum(pc.sum(one).as_py() or 0 for one in lengths)
 
 
 def chunks_of(batches: Iterator[pa.RecordBatch]) -> Iterator[ArrowChunk]:

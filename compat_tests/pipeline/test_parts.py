@@ -157,7 +157,7 @@ def test_batches_are_cut_where_a_slot_ends_and_rows_know_their_places() -> None:
         ("a", None, None, b"v9", [("h", None)], 9),
         ("a", None, b"k", b"v2", None, 2),
     ]
-    assert first.sent_bytes == 2 + 3
+    assert first.size(1, 3) == 2 + 3
 
 
 def simple(offset: int, count: int = 3, **options: Any) -> bytes:

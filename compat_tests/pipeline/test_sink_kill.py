@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROUNDS = int(os.environ.get("PIPELINE_KILL_ROUNDS", "3"))
-ROWS_A_ROUND = 900
+ROWS_A_ROUND = 600
 SOURCE, TARGET, PARTITIONS = "ledger", "copied", 3
 
 pytestmark = [

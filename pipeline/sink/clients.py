@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -235,6 +236,8 @@ class ConfluentRegister(_ClientRegister):
         self._produce: Any = None
         self._refused: Any = None
         self._fatal: Any = None
+        self._has_trouble = False
+        self._is_stuck = False
         self._known: set[str] = set()
 
     def look(self) -> Mark | None:
@@ -255,6 +258,7 @@ class ConfluentRegister(_ClientRegister):
             "partitioner": "murmur2_random",
             "delivery.report.only.error": True,
             "on_delivery": self._delivered,
+            "error_cb": self._troubled,
         }
         try:
             self._producer = self._kafka.Producer(config)
@@ -288,21 +292,60 @@ class ConfluentRegister(_ClientRegister):
             if self._refused is not None:
                 raise self._of(*self._refused)
 
+    def has_trouble(self) -> bool:
+        deadline = time.monotonic() + WAIT_S
+        self._serve(0)
+        while len(self._producer) and self._refused is None and self._fatal is None:
+            if time.monotonic() > deadline:
+                raise self._problem(-185, "rows were not stored in time")
+            self._serve(0.05)
+        return self._has_trouble
+
     def commit(self, mark: Mark) -> None:
         offset = self._kafka.TopicPartition(MARKS_TOPIC, 0, mark.offset, metadata=mark.metadata)
         group = self._consumer.consumer_group_metadata()
-        self._repeat(lambda left: self._producer.send_offsets_to_transaction([offset], group, left))
-        self._repeat(lambda left: self._producer.commit_transaction(left))
+        self._heard(lambda left: self._producer.send_offsets_to_transaction([offset], group, left))
+        self._heard(lambda left: self._producer.commit_transaction(left))
 
     def abort(self) -> None:
         with suppress(Exception):
-            self._producer.abort_transaction(5)
+            if not self._is_stuck:
+                self._producer.abort_transaction(5)
 
     def close(self) -> None:
-        if self._producer is not None:
+        if self._producer is not None and not self._is_stuck:
             with suppress(Exception):
                 self._producer.purge()
         self._consumer.close()
+
+    def _troubled(self, error: Any) -> None:
+        """A connection was lost, or worse."""
+        self._has_trouble = True
+        if error.fatal():
+            self._fatal = error
+
+    def _heard(self, call: Callable[[float], Any]) -> None:
+        """As `_repeat`, for calls that librdkafka 2.16 may never return from when a coordinator
+        died since the claim (send_offsets_to_transaction: AddOffsetsToTxn is answered, and no
+        TxnOffsetCommit follows): given up then, with the thread that waits in it."""
+        ended: list[Exception | None] = []
+
+        def run() -> None:
+            try:
+                self._repeat(call)
+            except Exception as problem:
+                ended.append(problem)
+            else:
+                ended.append(None)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(WAIT_S + 5)
+        if not ended:
+            self._is_stuck = True
+            raise self._problem(-185, "the client never heard whether its offsets are committed")
+        if ended[0] is not None:
+            raise ended[0]
 
     def _require(self, topic: str) -> None:
         """Raise SinkError for a topic that is not there: librdkafka would wait for it, or make the

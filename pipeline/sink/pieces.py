@@ -22,6 +22,9 @@ from .registers import Fenced, Mark, Register, Row, SinkError
 PIECE_S = 5.0
 """How long a piece is open, about. A commit costs two round trips; what is open when everything
 dies is sent again, and holds up readers until then."""
+_PIECE_BYTES = 64 * 2**20
+"""How much of a piece is kept, to be sent again when its connection is lost."""
+_TRIES = 20
 _STEP = 4000
 """Rows between two looks at the clock."""
 
@@ -80,7 +83,11 @@ class Chunk(ABC):
 
     @abstractmethod
     def rows(self, start: int, end: int) -> Iterator[Row]:
-        """These rows."""
+        """These rows; may be asked for again."""
+
+    @abstractmethod
+    def size(self, start: int, end: int) -> int:
+        """Bytes of their keys and values."""
 
 
 class Pace:
@@ -126,41 +133,52 @@ class Sent(NamedTuple):
     passed: int
     """Rows that an earlier attempt had written."""
     rows: int
+    bytes: int
+    """Of keys and values."""
 
 
-def write_in_pieces(name: str, chunks: Iterable[Chunk], register: Register, pace: Pace) -> Sent:
-    """Write what is not yet written of a slot; `name` is for people. Raises SinkError."""
+def write_in_pieces(
+    name: str, chunks: Iterable[Chunk], connect: Callable[[], Register], pace: Pace
+) -> Sent:
+    """Write what is not yet written of a slot, whose register `connect` makes; `name` is for
+    people. Raises SinkError."""
+    slot = _Slot(name, connect, pace)
     try:
-        register.claim()
-        slot = _Slot(name, register, pace, Place.of(register.look()))
-        try:
-            for chunk in chunks:
-                slot.take(chunk)
-            return slot.end()
-        except Fenced:
-            raise
-        except BaseException:
-            slot.abort()
-            raise
+        slot.begin()
+        for chunk in chunks:
+            slot.take(chunk)
+        return slot.end()
     except Fenced:
         raise SinkError(
             f"another run of this replay has taken over {name}; let that one end, or stop it and"
             " run the same command again"
         ) from None
+    except BaseException:
+        slot.abort()
+        raise
+    finally:
+        slot.close()
 
 
 class _Slot:
     """A slot under way: passes what is written, then sends piece after piece."""
 
-    def __init__(self, name: str, register: Register, pace: Pace, written: Place) -> None:
-        self._name, self._register, self._pace = name, register, pace
-        self._written = written
+    def __init__(self, name: str, connect: Callable[[], Register], pace: Pace) -> None:
+        self._name, self._connect, self._pace = name, connect, pace
+        self._register = connect()
+        self._found = Place()  # by this run, when it began
+        self._written = Place()
         self._seen = Place()  # behind the rows that have come by
         self._has_passed = False
-        self._is_open = False
+        self._piece: list[tuple[Chunk, int, int]] = []  # what was sent and is not committed
+        self._piece_bytes = self._bytes = 0
+
+    def begin(self) -> None:
+        self._register.claim()
+        self._found = self._written = Place.of(self._register.look())
 
     def take(self, chunk: Chunk) -> None:
-        done = chunk.up_to(self._written)
+        done = chunk.up_to(self._found)
         if done:
             self._seen = chunk.place(self._seen, 0, done)
         for start in range(done, len(chunk), self._pace.step):
@@ -169,37 +187,61 @@ class _Slot:
 
     def end(self) -> Sent:
         self._require_passed()
-        if self._is_open:
+        if self._piece:
             self._commit()
-        return Sent(self._written.rows, self._seen.rows - self._written.rows)
+        return Sent(self._found.rows, self._seen.rows - self._found.rows, self._bytes)
 
     def abort(self) -> None:
-        if self._is_open:
+        if self._piece:
             self._register.abort()
 
+    def close(self) -> None:
+        self._register.close()
+
     def _send(self, chunk: Chunk, start: int, end: int) -> None:
-        if not self._is_open:
+        if not self._piece:
             self._register.begin()
             self._pace.begin()
-            self._is_open = True
-        send = self._register.send
-        for row in chunk.rows(start, end):
-            send(row)
+        self._piece.append((chunk, start, end))
+        self._piece_bytes += chunk.size(start, end)
+        self._send_rows(chunk, start, end)
         self._seen = chunk.place(self._seen, start, end)
-        if self._pace.is_over(end - start):
+        if self._pace.is_over(end - start) or self._piece_bytes >= _PIECE_BYTES:
             self._commit()
         self._pace.hold()
 
+    def _send_rows(self, chunk: Chunk, start: int, end: int) -> None:
+        send = self._register.send
+        for row in chunk.rows(start, end):
+            send(row)
+
     def _commit(self) -> None:
+        for _ in range(_TRIES):
+            if not self._register.has_trouble():
+                break
+            self._send_again()
         self._register.commit(self._seen.mark())
-        self._is_open = False
+        self._written = self._seen
+        self._bytes += self._piece_bytes
+        self._piece, self._piece_bytes = [], 0
+
+    def _send_again(self) -> None:
+        """With a register of its own, after a claim that ends what is open of this piece."""
+        self._register.close()
+        self._register = self._connect()
+        self._register.claim()
+        if Place.of(self._register.look()) != self._written:
+            raise Fenced  # and the other has ended
+        self._register.begin()
+        for chunk, start, end in self._piece:
+            self._send_rows(chunk, start, end)
 
     def _require_passed(self) -> None:
         """Raise SinkError unless the rows that came by first are those that the mark tells of."""
         if self._has_passed:
             return
         self._has_passed = True
-        written, seen = self._written, self._seen
+        written, seen = self._found, self._seen
         if (seen.rows, seen.checksum) != (written.rows, written.checksum):
             raise SinkError(
                 f"the archive is not the one that an earlier run of this command replayed: of"

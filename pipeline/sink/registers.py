@@ -60,6 +60,11 @@ class Register(ABC):
     def send(self, row: Row) -> None:
         """Add a row to the open transaction."""
 
+    def has_trouble(self) -> bool:
+        """Whether connections were lost since the claim, so that a commit may go unanswered. Waits
+        until the rows so far are stored."""
+        return False
+
     @abstractmethod
     def commit(self, mark: Mark) -> None:
         """Commit the rows and the mark, both or none."""

@@ -48,10 +48,19 @@ class Run(Register):
         self.is_dead = False
         self.epoch = -1
         self.open: list[bytes] = []
+        self.trouble = False
 
     def replay(self, records: Sequence[tuple[int, int]] = RECORDS, size: int = 3) -> Sent:
         chunks = [ListChunk(records[n : n + size]) for n in range(0, len(records), size)]
-        return write_in_pieces("partition 0 of t", chunks, self, EveryTwo())
+        return write_in_pieces("partition 0 of t", chunks, self.connect, EveryTwo())
+
+    def connect(self) -> Register:
+        self.open = []
+        return self
+
+    def has_trouble(self) -> bool:
+        found, self.trouble = self.trouble, False
+        return found
 
     def step(self, effect: Callable[[], None]) -> None:
         if self.is_dead:
@@ -128,6 +137,9 @@ class ListChunk(Chunk):
         for generation, offset in self.records[start:end]:
             yield ("t", None, None, b"%d-%d" % (generation, offset), None, None)
 
+    def size(self, start: int, end: int) -> int:
+        return 3 * (end - start)
+
 
 class EveryTwo(Pace):
     """A piece is over after two rows, whatever the time."""
@@ -162,9 +174,9 @@ def die() -> None:
 
 def test_a_slot_is_written_in_order_and_once() -> None:
     topics = Topics()
-    assert Run(topics).replay() == Sent(0, 7)
+    assert Run(topics).replay() == Sent(0, 7, 21)
     assert topics.rows == ROWS
-    assert Run(topics).replay() == Sent(7, 0)
+    assert Run(topics).replay() == Sent(7, 0, 0)
     assert topics.rows == ROWS
     assert Place.of(topics.mark)[:3] == (1, 10, 7)
 
@@ -179,7 +191,7 @@ def test_a_run_that_dies_at_any_step_is_gone_on_with(moment: int, size: int) -> 
     assert topics.is_a_prefix(), "a reader sees whole pieces"
     assert len(topics.rows) % 2 == 0 or topics.rows == ROWS
     before = len(topics.rows)
-    assert Run(topics).replay(size=size) == Sent(before, 7 - before)
+    assert Run(topics).replay(size=size) == Sent(before, 7 - before, 3 * (7 - before))
     assert topics.rows == ROWS
 
 
@@ -269,6 +281,36 @@ def test_what_the_client_refuses_ends_the_piece_and_what_was_committed_stays() -
         run.replay()
     assert topics.rows == ROWS[:4]
     Run(topics).replay()
+    assert topics.rows == ROWS
+
+
+@pytest.mark.parametrize("moment", moments())
+def test_a_piece_whose_connection_is_lost_is_sent_again_after_a_claim(moment: int) -> None:
+    topics = Topics()
+    run = Run(topics)
+
+    def lose() -> None:
+        run.trouble = True
+
+    run.hook = at(moment, lose)
+    assert run.replay() == Sent(0, 7, 21)
+    assert topics.rows == ROWS
+
+
+@pytest.mark.parametrize("moment", moments())
+def test_who_lost_the_connection_and_the_slot_does_not_send_again(moment: int) -> None:
+    topics = Topics()
+    run = Run(topics)
+
+    def lose() -> None:
+        run.trouble = True
+        Run(topics).replay()
+
+    run.hook = at(moment, lose)
+    try:
+        run.replay()
+    except SinkError as error:
+        assert "another run" in str(error)  # noqa: PT017
     assert topics.rows == ROWS
 
 
