@@ -98,7 +98,11 @@ def fill_plain(
 def transactional(bootstrap: str) -> Producer:
     """A producer with transactions of its own, ready to begin one."""
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "transactional.id": f"transactional-{uuid.uuid4()}"}
+        {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": f"transactional-{uuid.uuid4()}",
+            "transaction.timeout.ms": 600_000,  # what is left open stays so, however slow it is
+        }
     )
     producer.init_transactions(30)
     return producer
