@@ -91,10 +91,11 @@ def opened(bootstrap: str) -> Callable[..., Producer]:
 # ---- loads
 
 
-def load(tool: Tool, topic: str, count: int, *args: str) -> None:
+def load(tool: Tool, topic: str, count: int, *args: str, per_s: int = -1) -> None:
+    """So many records; at most `per_s` of them in a second, -1 for as fast as it goes."""
     finished = tool(
-        "ProducerPerformance", "--topic", topic, "--num-records", str(count), "--throughput", "-1",
-        "--payload-monotonic", *args, timeout_s=90,
+        "ProducerPerformance", "--topic", topic, "--num-records", str(count),
+        "--throughput", str(per_s), "--payload-monotonic", *args, timeout_s=90,
     )  # fmt: skip
     assert f"{count} records sent" in finished.ok()
 
@@ -102,7 +103,7 @@ def load(tool: Tool, topic: str, count: int, *args: str) -> None:
 def test_a_transactional_load_is_read_once_and_whole(tool: Tool, topic_name: str) -> None:
     create(tool, topic_name)
     args = ("--transactional-id", topic_name, "--transaction-duration-ms", "20")
-    load(tool, topic_name, 5_000, *args)
+    load(tool, topic_name, 5_000, *args, per_s=10_000)  # so half a second, many transactions
     assert values(tool, topic_name) == [str(i) for i in range(5_000)]
     assert listed(tool)[topic_name] == "CompleteCommit"
     (producer,) = producers(tool, topic_name)

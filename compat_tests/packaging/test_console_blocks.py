@@ -112,11 +112,16 @@ class Terminal:
         )
 
     def stop_server(self) -> None:
-        """As closing its window would."""
+        """Cleanly."""
         server, self._server = self._server, None
         if server is not None and server.poll() is None:
-            os.killpg(server.pid, signal.SIGHUP)
-            assert server.wait(PATIENCE_S) == 0
+            os.killpg(server.pid, signal.SIGTERM)
+            try:
+                assert server.wait(PATIENCE_S) == 0
+            finally:
+                if server.poll() is None:
+                    os.killpg(server.pid, signal.SIGKILL)
+                    server.wait()
 
     def close(self) -> None:
         try:
