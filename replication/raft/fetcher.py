@@ -4,8 +4,9 @@ What: the one request that is under way, and the next one. Why: a follower's fet
 acknowledgement, so it leaves only when what the last one brought is on disk (K-4): `in_hand` holds
 it back until the caller stepped `Fetched`, `Truncated`, `SnapshotPart` or `SnapshotLoaded`.
 How: a follower asks its leader; who knows none asks any voter or bootstrap server, whose refusal
-names the leader (K-13). A fetch that failed is repeated after a backoff; an observer then asks
-somebody else in turn, because nobody announces a new leader to it.
+names the leader (K-13). A fetch that failed is repeated after a backoff. Nobody announces a new
+leader to an observer, so when its leader does not answer it asks others, as long as these answer,
+before it turns to the old one again: a request to a node that is down can take a second to fail.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 ASK_INTERVAL_MS = 100
 """Between two questions who leads."""
+OTHERS_ASKED = 10
+"""How many questions an observer asks others before it tries a silent leader again."""
 _NOBODY_MS = 1000
 
 
@@ -36,9 +39,9 @@ class Fetcher:
     """Owner: the role that fetches. Another leader, or none, is another role with its own."""
 
     __slots__ = (
-        "_ask_anyone",
         "_core",
         "_in_flight",
+        "_others_to_ask",
         "_ready_ms",
         "_snapshot_id",
         "_snapshot_position",
@@ -50,7 +53,7 @@ class Fetcher:
         self._core = core
         self._in_flight: tuple[Peer, Fetch | FetchSnapshot] | None = None
         self._ready_ms = 0
-        self._ask_anyone = False
+        self._others_to_ask = 0
         self._snapshot_id: SnapshotId | None = None
         self._snapshot_position = 0
         self.in_hand = False
@@ -67,7 +70,7 @@ class Fetcher:
         """
         self._in_flight = None
         self._snapshot_id = None
-        self._ask_anyone = False
+        self._others_to_ask = 0
         self._ready_ms = now_ms + ASK_INTERVAL_MS
         self.has_fetched = False
 
@@ -75,7 +78,9 @@ class Fetcher:
         """Ask, if it is time to and nothing is under way."""
         if self._in_flight is not None or self.in_hand or now_ms < self._ready_ms:
             return
-        target = self._anyone() if leader is None or self._ask_anyone else leader
+        target = leader
+        if leader is None or self._others_to_ask:
+            target = self._anyone_but(leader)
         if target is None:
             self._ready_ms = now_ms + _NOBODY_MS
             return
@@ -83,11 +88,13 @@ class Fetcher:
         self._in_flight = (target, request)
         ready.send.append(Send(target, request))
 
-    def _anyone(self) -> Peer | None:
+    def _anyone_but(self, leader: Peer | None) -> Peer | None:
+        """Somebody who may know who leads; the leader itself if there is nobody else."""
         core = self._core
         known = [core.peer_of(voter) for voter in core.other_voters()]
         known.extend(core.bootstrap)
-        return known[core.random_below(len(known))] if known else None
+        others = [peer for peer in known if peer != leader]
+        return others[core.random_below(len(others))] if others else leader
 
     def _request(self, to_leader: bool) -> Fetch | FetchSnapshot:
         core = self._core
@@ -126,10 +133,10 @@ class Fetcher:
         self._in_flight = None
         core = self._core
         if not useful:
-            self._failed(request, reply, now_ms)
+            self._failed(peer, request, reply, now_ms)
             return
         self._ready_ms = now_ms
-        self._ask_anyone = False
+        self._others_to_ask = 0
         self.has_fetched = True
         core.wait_for_leader(now_ms)
         if isinstance(reply, FetchReply):
@@ -140,14 +147,21 @@ class Fetcher:
         elif isinstance(reply, FetchSnapshotReply):
             self._take_part(reply, ready)
 
-    def _failed(self, request: Fetch | FetchSnapshot, reply: Reply | None, now_ms: int) -> None:
+    def _failed(
+        self, peer: Peer, request: Fetch | FetchSnapshot, reply: Reply | None, now_ms: int
+    ) -> None:
         if isinstance(request, FetchSnapshot) and reply is not None:
             self._snapshot_id = None  # gone, or the leader is another: ask anew what to take
         core = self._core
-        knows_leader = core.leader_peer() is not None
-        self._ask_anyone = knows_leader and not core.is_voter and not self._ask_anyone
-        wait_ms = core.config.retry_backoff_ms if knows_leader else ASK_INTERVAL_MS
-        self._ready_ms = now_ms + wait_ms
+        leader = core.leader_peer()
+        if leader is None or core.is_voter:
+            self._others_to_ask = 0
+        elif peer == leader:
+            self._others_to_ask = OTHERS_ASKED
+        else:
+            self._others_to_ask = 0 if reply is None else max(0, self._others_to_ask - 1)
+        is_at_once = leader is not None and (peer == leader or not self._others_to_ask)
+        self._ready_ms = now_ms + (core.config.retry_backoff_ms if is_at_once else ASK_INTERVAL_MS)
 
     def _take(self, reply: FetchReply, ready: Ready) -> None:
         core = self._core

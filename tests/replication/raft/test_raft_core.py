@@ -655,6 +655,28 @@ def test_an_observer_asks_around_when_its_leader_is_silent() -> None:
     assert observer.role is Role.FOLLOWER
 
 
+def test_an_observer_asks_those_who_answer_before_it_tries_a_dead_leader_again() -> None:
+    """A node that is down costs up to a second for each question; a new leader was known to all
+    other voters all the while, and brokers were fenced because they could not find it."""
+    observer, _ = started(9, (1, 2, 3))
+    ready = observer.step(BeginQuorumEpoch(2, 5), 0)
+    targets = []
+    now_ms = 0
+    while len(targets) < 24:
+        for to, request in ready.send:
+            targets.append(to.node_id)
+            knows = None if to.node_id == 2 else FetchReply(ErrorCode.NOT_LEADER_OR_FOLLOWER, 5, 2)
+            ready = observer.step(Answered(to, request, knows), now_ms)
+        now_ms = max(now_ms, due(observer))
+        ready = observer.step(Tick(), now_ms)
+    assert [at for at, node in enumerate(targets) if node == 2] == [0, 11, 22]
+    assert set(targets) == {1, 2, 3}
+    ((to, request),) = ready.send
+    assert to.node_id != 2
+    news = FetchReply(ErrorCode.FENCED_LEADER_EPOCH, 6, 3)
+    assert asked(observer.step(Answered(to, request, news), now_ms), Fetch) == [3]
+
+
 def test_an_observer_learns_of_the_leader_from_a_refusal() -> None:
     observer, ready = started(9, (1, 2, 3))
     ((to, request),) = ready.send
