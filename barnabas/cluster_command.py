@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from server.commands.outcomes import add_json
+
 
 def add_commands(commands: Any) -> None:
     """Add `cluster` to the parser."""
@@ -49,7 +51,7 @@ def add_commands(commands: Any) -> None:
     )
     status.add_argument("--bootstrap", metavar="HOST:PORT[,...]", default="127.0.0.1:9092")
     status.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=5.0)
-    status.add_argument("--json", action="store_true", help="print JSON, for programs")
+    add_json(status)
     status.set_defaults(run=_status)
 
     for name, text in (

@@ -26,6 +26,12 @@ _OWN_CONFIG = "DYNAMIC_TOPIC_CONFIG"
 Offsets = dict[tuple[str, int], int]
 
 
+def _id_of(description: Any) -> str | None:
+    """The id of a TopicDescription; None where the broker tells none."""
+    topic_id = str(description.topicId().toString())
+    return None if topic_id == _NO_ID else topic_id
+
+
 class KafkaAdmin:
     """Kafka's Java admin client. A context manager; raises PipelineError for what is missing."""
 
@@ -77,13 +83,12 @@ class KafkaAdmin:
         if not existing:
             return {}
         found = self._get(self._admin.describeTopics(self._list(existing)).allTopicNames())
-        ids = {str(name): str(found[name].topicId().toString()) for name in found}
         counts = {str(name): int(found[name].partitions().size()) for name in found}
         earliest, committed = self.earliest(counts), self.committed(counts)
-        configs = self.configs(sorted(ids))
+        configs = self.configs(sorted(counts))
         return {
             name: BrokerTopic(
-                ids[name] if ids[name] != _NO_ID else None,
+                _id_of(found[name]),
                 tuple(
                     Bounds(earliest[name, index], committed[name, index]) for index in range(count)
                 ),
@@ -105,8 +110,7 @@ class KafkaAdmin:
                 if "UnknownTopicOrPartition" not in str(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)
-        ids = {str(name): str(found[name].topicId().toString()) for name in found}
-        return {name: None if one == _NO_ID else one for name, one in ids.items()}
+        return {str(name): _id_of(found[name]) for name in found}
 
     def noted(self, group: str) -> dict[tuple[str, int], tuple[int, str]]:
         """Committed offsets of a group and their metadata; {} when there are none."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from server.commands.main import host_port, seconds
-from server.commands.outcomes import EXIT_USAGE, UserError
+from server.commands.outcomes import EXIT_USAGE, UserError, add_json
 
 BOOTSTRAP = "127.0.0.1:9092"
 _CLIENT_ID = "barnabas-cli"
@@ -32,7 +32,7 @@ def add_flags(command: argparse.ArgumentParser, *, timeout_s: float = 10.0) -> N
         default=timeout_s,
         help=f"how long to wait for an answer ({timeout_s:g})",
     )
-    command.add_argument("--json", action="store_true", help="print JSON, for programs")
+    add_json(command)
 
 
 def finish(command: argparse.ArgumentParser, run: Any) -> None:

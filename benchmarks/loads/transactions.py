@@ -32,6 +32,7 @@ from benchmarks.loads.base import (
 )
 from compat_tests.support import jars
 from compat_tests.support.clusters import ClusterOfNodes
+from compat_tests.support.rdkafka import until_done
 from compat_tests.support.transactions import coordinator_of
 
 RATE = 50_000
@@ -278,19 +279,9 @@ def _transaction(producer: Producer, topic: str) -> None:
         producer.begin_transaction()
         producer.produce(topic, b"probe", partition=0)
         try:
-            _until_done(producer.commit_transaction, deadline)
+            until_done(lambda: producer.commit_transaction(_CALL_S), deadline)
             return
         except KafkaException as failed:
             if not failed.args[0].txn_requires_abort():
                 raise
-        _until_done(producer.abort_transaction, deadline)
-
-
-def _until_done(call: Any, deadline: float) -> None:
-    while True:
-        try:
-            call(_CALL_S)
-            return
-        except KafkaException as failed:
-            if not failed.args[0].retriable() or time.monotonic() > deadline:
-                raise
+        until_done(lambda: producer.abort_transaction(_CALL_S), deadline)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
+
+from confluent_kafka import KafkaException
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -34,3 +37,15 @@ def read(consumer: Any, count: int, *, timeout_s: float = 20.0) -> list[Any]:
             assert message.error() is None, message.error()
             messages.append(message)
     return messages
+
+
+def until_done(call: Callable[[], object], deadline: float) -> None:
+    """Repeat what may be repeated, as librdkafka's users are told to, until `deadline`, which is on
+    the monotonic clock. Raises KafkaException."""
+    while True:
+        try:
+            call()
+            return
+        except KafkaException as failed:
+            if not failed.args[0].retriable() or time.monotonic() > deadline:
+                raise

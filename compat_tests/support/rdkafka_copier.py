@@ -24,6 +24,8 @@ from collections.abc import Callable
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from compat_tests.support.rdkafka import until_done
+
 TRANSACTION_SIZE = 200
 _CALL_S = 10
 _RETRY_S = 90
@@ -127,17 +129,13 @@ class Copier:
             self._consumer.seek(TopicPartition(self._source, partition, offset))
 
     def _until_done(self, call: Callable[[], object]) -> None:
-        """Repeat what may be repeated, as librdkafka's users are told to."""
-        deadline = time.monotonic() + _RETRY_S
-        while True:
+        def once() -> None:
             try:
                 call()
-                return
-            except KafkaException as failed:
-                if not failed.args[0].retriable() or time.monotonic() > deadline:
-                    raise
             finally:
                 self._life.moves()
+
+        until_done(once, time.monotonic() + _RETRY_S)
 
 
 def main(bootstrap: str, source: str, target: str, name: str, group: str) -> None:

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from compat_tests.support.clusters import ClusterOfNodes
+from compat_tests.support.rdkafka import until_done
 from compat_tests.support.wait import eventually
 
 PARTITIONS = 6
@@ -112,15 +113,7 @@ class Transactions:
         return COMMITTED
 
     def _until_done(self, call: Callable[[], object]) -> None:
-        """Repeat what may be repeated, as librdkafka's users are told to."""
-        deadline = time.monotonic() + 90
-        while True:
-            try:
-                call()
-                return
-            except KafkaException as failed:
-                if not failed.args[0].retriable() or time.monotonic() > deadline:
-                    raise
+        until_done(call, time.monotonic() + 90)
 
     def prove(self, read: list[list[int]]) -> None:
         """`read`: what is in each partition of the topic, in order."""

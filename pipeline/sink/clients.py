@@ -16,6 +16,7 @@ import re
 import sys
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -190,8 +191,8 @@ class _ClientRegister(Register):
         self._begun_at = time.monotonic()
         self._begin()
 
-    def _begin(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _begin(self) -> None: ...
 
     def _problem(self, code: int, text: str, topic: str = "", partition: int = -1) -> Exception:
         """What an error of the client is for us: Fenced, or a SinkError with the next step."""

@@ -25,7 +25,7 @@ from typing import Any
 
 from server import __version__
 from server.commands import format_command as cli_format
-from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, print_json
+from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, add_json, print_json
 from server.config.environment import Environment, overlay, read_environment
 from server.config.kafka_config import ConfigError, KafkaConfig, load_properties
 
@@ -96,7 +96,7 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
 
     check = commands.add_parser("check-config", help="check a server.properties file")
     check.add_argument("file", metavar="FILE", type=Path)
-    _add_json(check)
+    add_json(check)
     check.set_defaults(run=_check_config)
 
     health = commands.add_parser(
@@ -111,7 +111,7 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
     health.add_argument(
         "--timeout", metavar="SECONDS", type=seconds, default=3.0, help="for each answer (3)"
     )
-    _add_json(health)
+    add_json(health)
     _add_sources(health)
     health.set_defaults(run=_health)
 
@@ -124,10 +124,6 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
         extend(commands)
     commands.add_parser("version", help="print the version").set_defaults(run=_version)
     return parser
-
-
-def _add_json(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
 def _add_start(commands: Any) -> None:

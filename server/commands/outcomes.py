@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import argparse
 from typing import Any
 
 EXIT_OK = 0
@@ -18,6 +18,13 @@ class UserError(Exception):
         self.exit_code = exit_code
 
 
+def add_json(command: argparse.ArgumentParser) -> None:
+    """The flag of commands that can answer a program."""
+    command.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
 def print_json(value: Any) -> None:
     """One JSON document; what is no JSON is its text."""
+    import json  # no broker needs it to start
+
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))

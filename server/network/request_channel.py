@@ -371,7 +371,10 @@ class RequestChannel:
             return api.ordinary(context, frame, pos)  # type: ignore[misc]
         except Exception as error:
             request = api.request_class.decode(frame, context.api_version, pos, INLINE_ELEMENTS)
-            self._failed(context, request, error)
+            if isinstance(error, KafkaError):
+                self._answer_error(context, request, error.code, error.detail)
+            else:
+                self._failed(context, request, error)
             return True
 
     def _failed(

@@ -62,37 +62,27 @@ class BrokerRequests:
         channel: str,
     ) -> None:
         """Ask a broker; requests of one (broker, channel) go one after the other."""
+        kind = type(request)
         try:
-            self._send(broker_id, request, on_complete, timeout_ms, channel)
+            if broker_id == self.node_id:
+                self._own[kind](request, on_complete)
+                return
+            broker = self._metadata().brokers.get(broker_id)
+            endpoint = None if broker is None else broker.endpoints.get(self._listener_name)
+            if endpoint is None or self._peers is None:
+                on_complete(PeerError(f"broker {broker_id} is not known"))
+                return
+            self._peers.send(
+                endpoint,
+                request,
+                kind.versions[1],
+                response_class(kind.api_key),
+                on_complete,
+                timeout_ms=timeout_ms,
+                channel=channel,
+            )
         except Exception as error:  # who asked waits for `on_complete`, and others behind him
             logger.exception(
                 "a request to a broker failed broker=%s channel=%s", broker_id, channel
             )
             on_complete(PeerError(str(error)))
-
-    def _send(
-        self,
-        broker_id: int,
-        request: Request,
-        on_complete: OnAnswer,
-        timeout_ms: int,
-        channel: str,
-    ) -> None:
-        kind = type(request)
-        if broker_id == self.node_id:
-            self._own[kind](request, on_complete)
-            return
-        registration = self._metadata().brokers.get(broker_id)
-        endpoint = None if registration is None else registration.endpoints.get(self._listener_name)
-        if endpoint is None or self._peers is None:
-            on_complete(PeerError(f"broker {broker_id} is not known"))
-            return
-        self._peers.send(
-            endpoint,
-            request,
-            kind.versions[1],
-            response_class(kind.api_key),
-            on_complete,
-            timeout_ms=timeout_ms,
-            channel=channel,
-        )

@@ -15,13 +15,10 @@ import pytest
 
 from pipeline.sink.exactly_once import Receipt, Task, Written, write_once
 from pipeline.sink.registers import Connect, Fenced, Mark, Register, Row, SinkError
+from tests.pipeline.sink.steps import Death, Hook, Steps
 
 ROWS = [b"%d" % number for number in range(5)]
 QUERY = "q"
-
-
-class Death(BaseException):
-    """kill -9: nothing that comes after it has an effect."""
 
 
 class Topics:
@@ -36,29 +33,12 @@ class Topics:
         return max(Counter(self.rows).values(), default=0) <= 1
 
 
-Hook = Callable[[int], None]
-
-
-class Attempt:
-    """One attempt at a task; `hook` is called with 2n before step n and 2n + 1 after it."""
+class Attempt(Steps):
+    """One attempt at a task."""
 
     def __init__(self, topics: Topics, hook: Hook = lambda _: None) -> None:
+        super().__init__(hook)
         self.topics = topics
-        self.hook = hook
-        self.steps = 0
-        self.is_dead = False
-
-    def step(self, effect: Callable[[], None]) -> None:
-        if self.is_dead:
-            raise Death
-        number, self.steps = self.steps, self.steps + 1
-        try:
-            self.hook(2 * number)
-            effect()
-            self.hook(2 * number + 1)
-        except Death:
-            self.is_dead = True
-            raise
 
     def run(
         self, batch: int = 0, slot: int = 0, slots: int = 1, *, rows: Iterable[bytes] | None = None

@@ -12,14 +12,11 @@ import pytest
 
 from pipeline.sink.pieces import Chunk, Pace, Place, Sent, write_in_pieces
 from pipeline.sink.registers import Fenced, Mark, Register, Row, SinkError
+from tests.pipeline.sink.steps import Death, Hook, Steps
 
 RECORDS = [(0, 0), (0, 1), (0, 5), (1, 0), (1, 1), (1, 7), (1, 9)]
 """The slot: (generation, offset)."""
 ROWS = [b"%d-%d" % one for one in RECORDS]
-
-
-class Death(BaseException):
-    """kill -9: nothing that comes after it has an effect."""
 
 
 class Topics:
@@ -36,16 +33,12 @@ class Topics:
         return self.rows == ROWS[: len(self.rows)]
 
 
-Hook = Callable[[int], None]
-
-
-class Run(Register):
-    """One run of the slot's task; `hook` is called with 2n before step n and 2n + 1 after it."""
+class Run(Steps, Register):
+    """One run of the slot's task."""
 
     def __init__(self, topics: Topics, hook: Hook = lambda _: None) -> None:
-        self.topics, self.hook = topics, hook
-        self.steps = 0
-        self.is_dead = False
+        super().__init__(hook)
+        self.topics = topics
         self.epoch = -1
         self.open: list[bytes] = []
         self.trouble = False
@@ -61,18 +54,6 @@ class Run(Register):
     def has_trouble(self) -> bool:
         found, self.trouble = self.trouble, False
         return found
-
-    def step(self, effect: Callable[[], None]) -> None:
-        if self.is_dead:
-            raise Death
-        number, self.steps = self.steps, self.steps + 1
-        try:
-            self.hook(2 * number)
-            effect()
-            self.hook(2 * number + 1)
-        except Death:
-            self.is_dead = True
-            raise
 
     def claim(self) -> None:
         def effect() -> None:

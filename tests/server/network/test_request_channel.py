@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from copy import copy
 
 import pytest
 
@@ -18,7 +19,7 @@ from server.network.request_channel import (
 from tests.server import kafka_apis
 from tests.server.handler_support import CLOSED, Asked, FakeBroker, image_of, topic_image
 from tests.server.wire_client import request_bytes
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, KafkaError
 from wire.messages import admin, data, groups, request_class
 from wire.messages.cluster import MetadataRequest, MetadataResponse
 from wire.messages.groups import HeartbeatRequest, HeartbeatResponse
@@ -382,6 +383,29 @@ def test_an_area_may_say_that_a_request_is_costly(by_cost):
     assert by_cost.ran.done.wait(60)
     assert by_cost.ran.thread is not threading.current_thread()
     assert asked_for == [["t"]], "asked on the network thread, and only there"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KafkaError(ErrorCode.POLICY_VIOLATION), ErrorCode.POLICY_VIOLATION),
+        (ValueError("a fault of ours"), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_what_goes_wrong_on_the_short_way_is_answered_as_on_the_long_one(by_cost, error, code):
+    def fail(*_):
+        raise error
+
+    answers = []
+    for name in ("ordinary", "handle"):
+        api = copy(by_cost.requests._apis[3])
+        api.load()
+        setattr(api, name, fail)
+        by_cost.requests._apis = {3: api}
+        by_cost.requests.receive(by_cost.channel, metadata_frame(["t"]))
+        answers.append(by_cost.processor.done.pop())
+    assert answers[0] == answers[1]
+    assert code.to_bytes(2, "big", signed=True) in answers[0]
 
 
 def test_a_frame_of_tiny_elements_is_refused_and_the_log_says_why(by_cost, caplog):
