@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks import machine, plots, report
 from benchmarks.runner import Plan, Runner
 from benchmarks.workloads import WORKLOADS, Workload
-from compat_tests.support import jars
+from testkit import jars
 
 
 def main() -> int:

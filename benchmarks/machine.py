@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from compat_tests.support import jars
+from testkit import jars
 
 _PACKAGES = ("confluent-kafka", "kafka-python", "aiokafka", "crc32c", "pyspark", "pytest")
 

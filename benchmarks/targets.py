@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from compat_tests.support.brokers import ApacheKafka, Barnabas
+from testkit.brokers.nodes import ApacheKafka, Barnabas
 
 KINDS = ("barnabas", "kafka")
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from compat_tests.support import jars
-from compat_tests.support.brokers import LOG_TAIL_BYTES, ApacheKafka, Barnabas, RunningBroker
-from compat_tests.support.clusters import CLUSTERS, ClusterOfNodes
-from compat_tests.support.require import require
+from testkit import jars
+from testkit.brokers.clusters import CLUSTERS, ClusterOfNodes
+from testkit.brokers.nodes import LOG_TAIL_BYTES, ApacheKafka, Barnabas, RunningBroker
+from testkit.require import require
 
 # Warnings of the clients themselves, which are not ours to mend; ours stay errors. Twice: for the
 # conftest files of the folders, which pytest imports right after this one, and for the tests.

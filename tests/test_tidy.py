@@ -323,8 +323,8 @@ def test_no_module_is_for_tests_alone() -> None:
 # ---- documents and docstrings
 
 _PATH = re.compile(
-    r"(?<![\w/.])((?:wire|storage|replication|server|pipeline|barnabas|tests|compat_tests|benchmarks"
-    r"|docs)/[\w./-]*\w)"
+    r"(?<![\w/.])((?:wire|storage|replication|server|pipeline|barnabas|tests|compat_tests|testkit"
+    r"|benchmarks|docs)/[\w./-]*\w)"
 )
 _DOTTED = re.compile(
     r"(?<![\w/.])((?:wire|storage|replication|server|pipeline)(?:\.[a-z_]+)+(?:\.[A-Z]\w*)?)"

@@ -17,8 +17,8 @@ all arrays and the tags together may be `left` at most: a byte can become an obj
 so who decodes for strangers says how many (TooManyElements). Only IndexError, struct.error,
 UnicodeDecodeError and MalformedFrame can come out of a decoder; Message.decode makes them one.
 
-Budget (`python -m benchmarks.codec`): decode Produce v9 with one partition 3 us, encode its answer
-1.5 us, encode a Fetch v12 answer 2.5 us; compiling one function takes about 0.5 ms.
+Budget (`python -m benchmarks.micro.codec`): decode Produce v9 with one partition 3 us, encode its
+answer 1.5 us, encode a Fetch v12 answer 2.5 us; compiling one function takes about 0.5 ms.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     """The header of the batch that starts at `pos`.
 
     Raises MalformedFrame when fewer than 61 bytes are left, the batch claims to be smaller than its
-    header, or magic is not 2. Budget: 0.5 µs (benchmarks/records.py).
+    header, or magic is not 2. Budget: 0.5 µs (benchmarks/micro/records.py).
     """
     try:
         base, length, epoch, magic, crc, attrs, delta, first, last, pid, pepoch, seq, count = (

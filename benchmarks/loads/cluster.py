@@ -16,7 +16,7 @@ from benchmarks.loads import pacing, rdkafka
 from benchmarks.loads.base import Figures, LoadFailed, Place, create_topic
 from benchmarks.measure import MIB, usage
 from benchmarks.targets import CONFIG, JVM_OPTIONS
-from compat_tests.support.clusters import ApacheKafkaCluster, BarnabasCluster, ClusterOfNodes
+from testkit.brokers.clusters import ApacheKafkaCluster, BarnabasCluster, ClusterOfNodes
 
 _IDEMPOTENT = {"acks": "all", "enable.idempotence": True}
 _PROBE_S = 0.005

@@ -21,7 +21,7 @@ from benchmarks.loads.base import (
     run_command,
     stored_bytes,
 )
-from compat_tests.support import jars
+from testkit import jars
 
 _SUMMARY = re.compile(
     r"(?P<count>\d+) records sent, (?P<rate>[\d.]+) records/sec \((?P<mib>[\d.]+) MB/sec\).*"

@@ -28,7 +28,7 @@ from benchmarks.loads.pacing import send_paced
 from benchmarks.loads.rdkafka import producer_of
 from benchmarks.measure import MIB, disk_bytes, usage
 from benchmarks.targets import Target, make
-from compat_tests.support.brokers import ApacheKafka, await_answer
+from testkit.brokers.nodes import ApacheKafka, await_answer
 
 _IDLE_S = 3.0
 _HEAD = struct.Struct(">iq")

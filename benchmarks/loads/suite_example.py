@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from compat_tests.support.brokers import ApacheKafka, Barnabas
+from testkit.brokers.nodes import ApacheKafka, Barnabas
 
 COUNT = int(os.environ.get("BENCH_TESTS", "1"))
 

@@ -30,10 +30,10 @@ from benchmarks.loads.base import (
     end_offsets,
     run_command,
 )
-from compat_tests.support import jars
-from compat_tests.support.clusters import ClusterOfNodes
-from compat_tests.support.rdkafka import until_done
-from compat_tests.support.transactions import coordinator_of
+from testkit import jars
+from testkit.brokers.clusters import ClusterOfNodes
+from testkit.clients.rdkafka import until_done
+from testkit.workloads.transactions import coordinator_of
 
 RATE = 50_000
 """Records a second that a "millisecond of records" is of."""

@@ -8,7 +8,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from compat_tests.support.aio import administering, consuming, create, producing, read
+from testkit.clients.aio import administering, consuming, create, producing, read
 
 
 def test_topics_partitions_and_configs(run: Any, bootstrap: str, topic_name: str) -> None:

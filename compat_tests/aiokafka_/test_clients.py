@@ -19,7 +19,7 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import OffsetAndMetadata
 
-from compat_tests.support.aio import CODECS, consuming, create, eventually, producing, read
+from testkit.clients.aio import CODECS, consuming, create, eventually, producing, read
 
 BASE_MS = int(time.time() * 1000) - 3_600_000
 FAST = {"heartbeat_interval_ms": 200, "session_timeout_ms": 6000, "metadata_max_age_ms": 500}

@@ -9,7 +9,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, ProducerFenced
 
-from compat_tests.support.aio import consuming, create, eventually, producing, read
+from testkit.clients.aio import consuming, create, eventually, producing, read
 
 
 def new_id() -> str:

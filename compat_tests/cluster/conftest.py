@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from compat_tests.support.rounds import LONG_FORM
+from testkit.faults.rounds import LONG_FORM
 
 
 @pytest.fixture(scope="session")

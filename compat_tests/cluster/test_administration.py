@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.support.administration import Administrator
-from compat_tests.support.clusters import ClusterOfNodes
-from compat_tests.support.rounds import TIMEOUT_S
-from compat_tests.support.workload import Workload
+from testkit.brokers.clusters import ClusterOfNodes
+from testkit.faults.rounds import TIMEOUT_S
+from testkit.workloads.administration import Administrator
+from testkit.workloads.workload import Workload
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 

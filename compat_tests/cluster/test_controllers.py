@@ -12,14 +12,14 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from compat_tests.support import jars
-from compat_tests.support.clusters import METADATA_LOG, ClusterOfNodes
-from compat_tests.support.history import now
-from compat_tests.support.java_tools import JavaTools
-from compat_tests.support.require import require
-from compat_tests.support.rounds import TIMEOUT_S
-from compat_tests.support.wait import eventually
-from compat_tests.support.workload import Workload, wait
+from testkit import jars
+from testkit.brokers.clusters import METADATA_LOG, ClusterOfNodes
+from testkit.checking.history import now
+from testkit.clients.java_tools import JavaTools
+from testkit.faults.rounds import TIMEOUT_S
+from testkit.require import require
+from testkit.wait import eventually
+from testkit.workloads.workload import Workload, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 

@@ -14,12 +14,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
-from compat_tests.support.clusters import ClusterOfNodes
-from compat_tests.support.copier import Copier, JavaCopier, LibrdkafkaCopier
-from compat_tests.support.rdkafka import read, send_all
-from compat_tests.support.rounds import LONG_FORM, TIMEOUT_S
-from compat_tests.support.wait import eventually
-from compat_tests.support.workload import create_topic, end_offsets, wait
+from testkit.brokers.clusters import ClusterOfNodes
+from testkit.clients.rdkafka import read, send_all
+from testkit.faults.rounds import LONG_FORM, TIMEOUT_S
+from testkit.wait import eventually
+from testkit.workloads.copier import Copier, JavaCopier, LibrdkafkaCopier
+from testkit.workloads.workload import create_topic, end_offsets, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.support.clusters import ClusterOfNodes
-from compat_tests.support.disk_faults import DiskFaults
-from compat_tests.support.rounds import TIMEOUT_S
-from compat_tests.support.wait import eventually
-from compat_tests.support.workload import Workload, wait
+from testkit.brokers.clusters import ClusterOfNodes
+from testkit.faults.disk_faults import DiskFaults
+from testkit.faults.rounds import TIMEOUT_S
+from testkit.wait import eventually
+from testkit.workloads.workload import Workload, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 

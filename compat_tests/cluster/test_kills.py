@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from compat_tests.support.availability import recovery_times
-from compat_tests.support.clusters import ClusterOfNodes
-from compat_tests.support.history import now
-from compat_tests.support.rounds import TIMEOUT_S
-from compat_tests.support.workload import Workload, wait
+from testkit.brokers.clusters import ClusterOfNodes
+from testkit.checking.availability import recovery_times
+from testkit.checking.history import now
+from testkit.faults.rounds import TIMEOUT_S
+from testkit.workloads.workload import Workload, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from barnabas.link_proxy import CLIENT
-from compat_tests.support.clusters import ClusterOfNodes
-from compat_tests.support.rounds import TIMEOUT_S
-from compat_tests.support.workload import Workload, wait
+from testkit.brokers.clusters import ClusterOfNodes
+from testkit.faults.rounds import TIMEOUT_S
+from testkit.workloads.workload import Workload, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 

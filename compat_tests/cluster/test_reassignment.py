@@ -18,10 +18,10 @@ from confluent_kafka.admin import (
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
-from compat_tests.support.clusters import ClusterOfNodes
-from compat_tests.support.rounds import TIMEOUT_S
-from compat_tests.support.wait import eventually
-from compat_tests.support.workload import Workload
+from testkit.brokers.clusters import ClusterOfNodes
+from testkit.faults.rounds import TIMEOUT_S
+from testkit.wait import eventually
+from testkit.workloads.workload import Workload
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 

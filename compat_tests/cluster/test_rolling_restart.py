@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.support.availability import longest_gaps
-from compat_tests.support.clusters import ClusterOfNodes
-from compat_tests.support.rounds import TIMEOUT_S
-from compat_tests.support.workload import Workload
+from testkit.brokers.clusters import ClusterOfNodes
+from testkit.checking.availability import longest_gaps
+from testkit.faults.rounds import TIMEOUT_S
+from testkit.workloads.workload import Workload
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.support import jars
-from compat_tests.support.clusters import ClusterOfNodes
-from compat_tests.support.require import require
-from compat_tests.support.rounds import TIMEOUT_S
-from compat_tests.support.streams import INTERNAL, SOURCE, TARGET, CountingWords
-from compat_tests.support.transactions import STATE_TOPIC
+from testkit import jars
+from testkit.brokers.clusters import ClusterOfNodes
+from testkit.faults.rounds import TIMEOUT_S
+from testkit.require import require
+from testkit.workloads.streams import INTERNAL, SOURCE, TARGET, CountingWords
+from testkit.workloads.transactions import STATE_TOPIC
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(TIMEOUT_S)]
 

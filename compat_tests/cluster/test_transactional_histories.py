@@ -1,7 +1,7 @@
 """Transactional histories of real clients, checked for what Jepsen's Kafka workload looks for.
 
 Clients of librdkafka and of Apache Kafka poll and send within transactions, some of which they
-abort, while brokers are killed, stopped and cut off. `compat_tests.support.checker` lists what none
+abort, while brokers are killed, stopped and cut off. `testkit.checking.checker` lists what none
 of them may ever see. The controls: what a read_uncommitted reader of the same run saw, and clients
 that poll what is not committed within their transactions.
 """
@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from compat_tests.support.checker import assert_clean
-from compat_tests.support.clusters import ClusterOfNodes
-from compat_tests.support.rounds import TIMEOUT_S
-from compat_tests.support.transactional_workload import LIBRDKAFKA, TransactionalWorkload
-from compat_tests.support.transactions import STATE_TOPIC, coordinator_of
-from compat_tests.support.workload import wait
+from testkit.brokers.clusters import ClusterOfNodes
+from testkit.checking.checker import assert_clean
+from testkit.faults.rounds import TIMEOUT_S
+from testkit.workloads.transactional_workload import LIBRDKAFKA, TransactionalWorkload
+from testkit.workloads.transactions import STATE_TOPIC, coordinator_of
+from testkit.workloads.workload import wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(TIMEOUT_S)]
 

@@ -1,6 +1,6 @@
 """Transactions over partitions of several brokers, while these are killed, paused and restarted.
 
-What is proved: `compat_tests.support.transactions`.
+What is proved: `testkit.workloads.transactions`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from compat_tests.support.clusters import ClusterOfNodes
-from compat_tests.support.rounds import TIMEOUT_S
-from compat_tests.support.transactions import (
+from testkit.brokers.clusters import ClusterOfNodes
+from testkit.faults.rounds import TIMEOUT_S
+from testkit.workloads.transactions import (
     PARTITIONS,
     STATE_TOPIC,
     Transactions,
@@ -20,7 +20,7 @@ from compat_tests.support.transactions import (
     create,
     read_committed,
 )
-from compat_tests.support.workload import wait
+from testkit.workloads.workload import wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 

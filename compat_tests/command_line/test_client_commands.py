@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from compat_tests.support.brokers import RunningBroker
-from compat_tests.support.cli import BARNABAS, assert_one_clear_line, heed_signals, run
-from compat_tests.support.ports import free_ports
+from testkit.brokers.nodes import RunningBroker
+from testkit.clients.cli import BARNABAS, assert_one_clear_line, heed_signals, run
+from testkit.ports import free_ports
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import barnabas
-from compat_tests.support.cli import BARNABAS, assert_one_clear_line, heed_signals, run
-from compat_tests.support.ports import free_block, free_ports
+from testkit.clients.cli import BARNABAS, assert_one_clear_line, heed_signals, run
+from testkit.ports import free_block, free_ports
 
 CLUSTER = "JEXY6aqzQY-32P5TStzaFg"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.support.cli import BARNABAS, assert_one_clear_line, heed_signals, run
+from testkit.clients.cli import BARNABAS, assert_one_clear_line, heed_signals, run
 
 READY = re.compile(r"barnabas ready: (127\.0\.0\.1):(\d+) \(node 1, cluster \S{22}, data (\S+)\)\n")
 

@@ -26,8 +26,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from compat_tests.support.rdkafka import read, send_all
-from compat_tests.support.wait import eventually
+from testkit.clients.rdkafka import read, send_all
+from testkit.wait import eventually
 
 
 def error_of(future: Any) -> int:

@@ -14,9 +14,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from compat_tests.support.members import poll_in_turns_until
-from compat_tests.support.rdkafka import read, send_all
-from compat_tests.support.wait import eventually
+from testkit.clients.members import poll_in_turns_until
+from testkit.clients.rdkafka import read, send_all
+from testkit.wait import eventually
 
 BASE_MS = int(time.time() * 1000) - 3_600_000
 FAST = {

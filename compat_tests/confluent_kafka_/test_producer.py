@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from compat_tests.support.rdkafka import CODECS, read, send_all
+from testkit.clients.rdkafka import CODECS, read, send_all
 
 
 def test_each_delivery_reports_its_place(

@@ -18,8 +18,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from compat_tests.support.rdkafka import read
-from compat_tests.support.wait import eventually
+from testkit.clients.rdkafka import read
+from testkit.wait import eventually
 
 TIMEOUT_S = 30.0
 

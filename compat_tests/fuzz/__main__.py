@@ -29,9 +29,9 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from compat_tests.fuzz.honest import await_topic
-from compat_tests.support import raw
-from compat_tests.support.brokers import await_answer
-from compat_tests.support.ports import free_ports
+from testkit.brokers.nodes import await_answer
+from testkit.clients import raw
+from testkit.ports import free_ports
 
 P99_MS_MAX = 50.0
 RSS_MIB_MAX = 700

@@ -18,7 +18,7 @@ import time
 from collections import Counter
 
 from compat_tests.fuzz.requests import Generator, Request
-from compat_tests.support import raw
+from testkit.clients import raw
 
 CONNECTIONS = 8
 ANSWER_S = 1.0

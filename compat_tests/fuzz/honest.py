@@ -16,8 +16,8 @@ import time
 import uuid
 from collections.abc import Callable
 
-from compat_tests.support import raw
-from compat_tests.support.kpy_records import batch
+from testkit.clients import raw
+from testkit.clients.kpy_records import batch
 
 HEARTBEAT, JOIN, SYNC, FIND = 12, 11, 14, 10
 PAUSE_S = 0.01

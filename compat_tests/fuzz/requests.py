@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from kio.index import load_request_schema
 
-from compat_tests.support.kpy_records import batch, refreshed
+from testkit.clients.kpy_records import batch, refreshed
 
 PRODUCE = 0
 INTERNAL = "__consumer_offsets"

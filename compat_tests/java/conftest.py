@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from compat_tests.support import jars
-from compat_tests.support.java_tools import Finished, JavaTools
-from compat_tests.support.require import require
+from testkit import jars
+from testkit.clients.java_tools import Finished, JavaTools
+from testkit.require import require
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from compat_tests.support import jars
-from compat_tests.support.connect import ConnectWorker
-from compat_tests.support.require import require
-from compat_tests.support.wait import eventually
-from compat_tests.support.workload import create_topic
+from testkit import jars
+from testkit.require import require
+from testkit.wait import eventually
+from testkit.workloads.connect import ConnectWorker
+from testkit.workloads.workload import create_topic
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 

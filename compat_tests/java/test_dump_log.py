@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compat_tests.support.java_tools import Finished, JavaTools
+from testkit.clients.java_tools import Finished, JavaTools
 
 pytestmark = pytest.mark.java
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from compat_tests.support.java_tools import JavaTools
-from compat_tests.support.wait import eventually
+from testkit.clients.java_tools import JavaTools
+from testkit.wait import eventually
 
 pytestmark = pytest.mark.java
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from compat_tests.support.clusters import ClusterOfNodes
-from compat_tests.support.java_tools import JavaTools
-from compat_tests.support.wait import eventually
-from compat_tests.support.workload import Workload
+from testkit.brokers.clusters import ClusterOfNodes
+from testkit.clients.java_tools import JavaTools
+from testkit.wait import eventually
+from testkit.workloads.workload import Workload
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 

@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import ElectionType
 from confluent_kafka.admin import AdminClient
 
-from compat_tests.support import jars
-from compat_tests.support.clusters import (
+from testkit import jars
+from testkit.brokers.clusters import (
     METADATA_LOG,
     SMALL_JVM,
     ApacheKafkaCluster,
@@ -24,10 +24,10 @@ from compat_tests.support.clusters import (
     ClusterOfNodes,
     Node,
 )
-from compat_tests.support.java_tools import JavaTools
-from compat_tests.support.transactions import Transactions, create, read_committed
-from compat_tests.support.wait import eventually
-from compat_tests.support.workload import Workload
+from testkit.clients.java_tools import JavaTools
+from testkit.wait import eventually
+from testkit.workloads.transactions import Transactions, create, read_committed
+from testkit.workloads.workload import Workload
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from compat_tests.support import jars
-from compat_tests.support.clusters import CLUSTERS, METADATA_LOG, ClusterOfNodes
-from compat_tests.support.java_tools import Finished, JavaTools
-from compat_tests.support.require import require
-from compat_tests.support.wait import eventually
+from testkit import jars
+from testkit.brokers.clusters import CLUSTERS, METADATA_LOG, ClusterOfNodes
+from testkit.clients.java_tools import Finished, JavaTools
+from testkit.require import require
+from testkit.wait import eventually
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

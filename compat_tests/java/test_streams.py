@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from compat_tests.support import jars
-from compat_tests.support.require import require
-from compat_tests.support.streams import CountingWords
+from testkit import jars
+from testkit.require import require
+from testkit.workloads.streams import CountingWords
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compat_tests.support.wait import eventually
+from testkit.wait import eventually
 
 pytestmark = pytest.mark.java
 

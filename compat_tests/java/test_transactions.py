@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka import Producer
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from compat_tests.support import raw
-from compat_tests.support.java_tools import Finished, JavaTools
-from compat_tests.support.wait import eventually
+from testkit.clients import raw
+from testkit.clients.java_tools import Finished, JavaTools
+from testkit.wait import eventually
 
 pytestmark = pytest.mark.java
 

@@ -14,11 +14,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from compat_tests.support import jars
-from compat_tests.support.brokers import ApacheKafka, Barnabas, RunningBroker
-from compat_tests.support.java_tools import JavaTools
-from compat_tests.support.require import require
-from compat_tests.support.wait import eventually
+from testkit import jars
+from testkit.brokers.nodes import ApacheKafka, Barnabas, RunningBroker
+from testkit.clients.java_tools import JavaTools
+from testkit.require import require
+from testkit.wait import eventually
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -29,9 +29,9 @@ from kafka.errors import (
 )
 from kafka.structs import OffsetAndMetadata
 
-from compat_tests.support.kpy import read
-from compat_tests.support.members import poll_all_until
-from compat_tests.support.wait import eventually
+from testkit.clients.kpy import read
+from testkit.clients.members import poll_all_until
+from testkit.wait import eventually
 
 BASE_MS = int(time.time() * 1000) - 3_600_000
 

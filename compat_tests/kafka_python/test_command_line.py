@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from compat_tests.support.cli import heed_signals
-from compat_tests.support.wait import eventually
+from testkit.clients.cli import heed_signals
+from testkit.wait import eventually
 
 
 @pytest.fixture

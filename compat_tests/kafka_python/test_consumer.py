@@ -13,8 +13,8 @@ from kafka.admin import ConfigResource
 from kafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from kafka.structs import OffsetAndMetadata
 
-from compat_tests.support.kpy import read
-from compat_tests.support.wait import eventually
+from testkit.clients.kpy import read
+from testkit.wait import eventually
 
 BASE_MS = int(time.time() * 1000) - 3_600_000
 

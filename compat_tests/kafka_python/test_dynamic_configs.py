@@ -19,8 +19,8 @@ from kafka.protocol.admin import (
     IncrementalAlterConfigsRequest,
 )
 
-from compat_tests.support.brokers import RunningBroker
-from compat_tests.support.wait import eventually
+from testkit.brokers.nodes import RunningBroker
+from testkit.wait import eventually
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3

@@ -15,9 +15,9 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.errors import CommitFailedError, IllegalGenerationError, UnknownMemberIdError
 
-from compat_tests.support.kpy import read
-from compat_tests.support.members import poll_all_until
-from compat_tests.support.wait import eventually
+from testkit.clients.kpy import read
+from testkit.clients.members import poll_all_until
+from testkit.wait import eventually
 
 FAST = {"heartbeat_interval_ms": 200, "session_timeout_ms": 6000}
 

@@ -17,7 +17,7 @@ from kafka.errors import (
 )
 from kafka.partitioner.abc import Partitioner
 
-from compat_tests.support.kpy import CODECS, read
+from testkit.clients.kpy import CODECS, read
 
 
 def now_ms() -> int:

@@ -11,8 +11,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import CommitFailedError, KafkaError, KafkaTimeoutError
 from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata
 
-from compat_tests.support.kpy import CODECS, read
-from compat_tests.support.wait import eventually
+from testkit.clients.kpy import CODECS, read
+from testkit.wait import eventually
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from compat_tests.support.require import require_command
-from compat_tests.support.wait import eventually
+from testkit.require import require_command
+from testkit.wait import eventually
 
 
 @pytest.fixture

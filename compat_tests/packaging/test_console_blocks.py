@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.support.transcript import Command, console_blocks, missing
-from compat_tests.support.wait import eventually
-from compat_tests.support.wheel import ROOT, build, install
+from testkit.delivery.transcript import Command, console_blocks, missing
+from testkit.delivery.wheel import ROOT, build, install
+from testkit.wait import eventually
 
 DOCUMENTS = ("README.md", "docs/commands.md", "docs/deployment.md")
 

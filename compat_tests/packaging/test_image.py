@@ -1,6 +1,6 @@
 """The Dockerfile, performed step by step as an unprivileged user, and the image at work.
 
-`compat_tests/support/image.py` says how, and what it cannot prove.
+`testkit/delivery/image.py` says how, and what it cannot prove.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from compat_tests.support import rdkafka
-from compat_tests.support.image import BuildError, Ignore, Image, parse
-from compat_tests.support.port_map import PortMap
-from compat_tests.support.ports import free_ports
+from testkit.brokers.port_map import PortMap
+from testkit.clients import rdkafka
+from testkit.delivery.image import BuildError, Ignore, Image, parse
+from testkit.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 # The address of the container in its network; a port map leads to it from 127.0.0.1.

@@ -15,8 +15,8 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
 import barnabas
-from compat_tests.support.ports import free_ports
-from compat_tests.support.wait import eventually
+from testkit.ports import free_ports
+from testkit.wait import eventually
 
 
 def is_listening(address: str) -> bool:

@@ -14,8 +14,8 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
 import barnabas
-from compat_tests.support.cli import run
-from compat_tests.support.wait import eventually
+from testkit.clients.cli import run
+from testkit.wait import eventually
 
 QUICK = {
     "broker.session.timeout.ms": 1500,

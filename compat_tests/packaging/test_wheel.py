@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.support.wheel import ROOT, build, install, run
+from testkit.delivery.wheel import ROOT, build, install, run
 
 
 @pytest.fixture(scope="module")

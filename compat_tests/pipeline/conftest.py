@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from compat_tests.conftest import BROKERS_USED
-from compat_tests.support import jars
-from compat_tests.support.brokers import ApacheKafka, RunningBroker
-from compat_tests.support.require import require
+from testkit import jars
+from testkit.brokers.nodes import ApacheKafka, RunningBroker
+from testkit.require import require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,9 +19,9 @@ from confluent_kafka import Producer
 
 import barnabas
 from compat_tests.pipeline.records import create
-from compat_tests.support.brokers import Barnabas
-from compat_tests.support.wait import eventually
 from pipeline.session import open_session
+from testkit.brokers.nodes import Barnabas
+from testkit.wait import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,7 +16,7 @@ from statistics import median
 
 from compat_tests.pipeline.conftest import ROOT, environment
 from compat_tests.pipeline.measure import fill
-from compat_tests.support.brokers import Barnabas
+from testkit.brokers.nodes import Barnabas
 
 TURNS = 3
 SPARK = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")

@@ -10,7 +10,7 @@ import psutil
 
 from compat_tests.pipeline.conftest import environment
 from compat_tests.pipeline.records import held
-from compat_tests.support.wait import eventually
+from testkit.wait import eventually
 
 EXECUTOR = "CoarseGrainedExecutorBackend"
 

@@ -24,8 +24,8 @@ from compat_tests.pipeline.records import (
     from_kafka,
     read_all,
 )
-from compat_tests.support.brokers import ApacheKafka, RunningBroker
-from compat_tests.support.cli import heed_signals
+from testkit.brokers.nodes import ApacheKafka, RunningBroker
+from testkit.clients.cli import heed_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

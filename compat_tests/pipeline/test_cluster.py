@@ -17,10 +17,10 @@ import pytest
 
 from compat_tests.pipeline.conftest import ROOT, environment, needs_spark
 from compat_tests.pipeline.records import fill_mixed, read_all
-from compat_tests.support.brokers import RunningBroker
-from compat_tests.support.ports import free_ports, listens
-from compat_tests.support.wait import eventually
-from compat_tests.support.wheel import bare_python
+from testkit.brokers.nodes import RunningBroker
+from testkit.delivery.wheel import bare_python
+from testkit.ports import free_ports, listens
+from testkit.wait import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,9 +11,9 @@ import pytest
 
 from compat_tests.pipeline.conftest import Pipeline, environment
 from compat_tests.pipeline.records import create, fill_plain
-from compat_tests.support.brokers import RunningBroker
-from compat_tests.support.ports import free_ports
-from compat_tests.support.require import require
+from testkit.brokers.nodes import RunningBroker
+from testkit.ports import free_ports
+from testkit.require import require
 
 pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.timeout(300)]
 

@@ -19,7 +19,7 @@ import pytest
 
 from compat_tests.pipeline.conftest import SMALL_SPARK, Pipeline, command_line, environment
 from compat_tests.pipeline.records import create, fill_plain
-from compat_tests.support.brokers import RunningBroker
+from testkit.brokers.nodes import RunningBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ import pytest
 
 from compat_tests.pipeline.conftest import Pipeline
 from compat_tests.pipeline.records import fill_mixed
-from compat_tests.support.brokers import RunningBroker
+from testkit.brokers.nodes import RunningBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(400)]
 

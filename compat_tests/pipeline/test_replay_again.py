@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from compat_tests.pipeline.conftest import Pipeline
 from compat_tests.pipeline.records import create, fill_plain, read_all
-from compat_tests.support.brokers import RunningBroker
+from testkit.brokers.nodes import RunningBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -17,7 +17,7 @@ import pytest
 from compat_tests.pipeline.conftest import Pipeline, command_line
 from compat_tests.pipeline.processes import Driver, wait_for_an_open_transaction
 from compat_tests.pipeline.records import create, fill_mixed, read_all
-from compat_tests.support.brokers import RunningBroker
+from testkit.brokers.nodes import RunningBroker
 
 ROUNDS = int(os.environ.get("PIPELINE_KILL_ROUNDS", "3"))
 ROWS_A_ROUND = 800

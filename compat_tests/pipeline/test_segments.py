@@ -22,8 +22,8 @@ from compat_tests.pipeline.records import (
     from_kafka,
     transactional,
 )
-from compat_tests.support.brokers import ApacheKafka, RunningBroker
-from compat_tests.support.wait import eventually
+from testkit.brokers.nodes import ApacheKafka, RunningBroker
+from testkit.wait import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession

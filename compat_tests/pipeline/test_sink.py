@@ -20,7 +20,7 @@ import barnabas
 from compat_tests.pipeline.conftest import environment, needs_spark
 from compat_tests.pipeline.records import create, held, read_all
 from compat_tests.pipeline.sink_job import PADDING, slowly
-from compat_tests.support.brokers import RunningBroker
+from testkit.brokers.nodes import RunningBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession

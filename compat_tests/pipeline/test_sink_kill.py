@@ -28,7 +28,7 @@ from compat_tests.pipeline.records import (
     from_kafka,
     read_all,
 )
-from compat_tests.support.brokers import RunningBroker
+from testkit.brokers.nodes import RunningBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from compat_tests.pipeline.conftest import Pipeline
 from compat_tests.pipeline.records import create, fill_plain, read_all
-from compat_tests.support.brokers import RunningBroker
+from testkit.brokers.nodes import RunningBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

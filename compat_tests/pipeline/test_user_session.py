@@ -10,8 +10,8 @@ import pytest
 
 from compat_tests.pipeline.conftest import SMALL_SPARK, needs_spark
 from compat_tests.pipeline.records import fill_mixed, read_all
-from compat_tests.support.brokers import RunningBroker
-from compat_tests.support.wheel import build, install, run
+from testkit.brokers.nodes import RunningBroker
+from testkit.delivery.wheel import build, install, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 

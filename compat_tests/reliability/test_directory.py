@@ -15,9 +15,9 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from compat_tests.support.rdkafka import read, send_all
-from compat_tests.support.require import require
-from compat_tests.support.wait import eventually
+from testkit.clients.rdkafka import read, send_all
+from testkit.require import require
+from testkit.wait import eventually
 
 MIB = 1 << 20
 

@@ -1,6 +1,6 @@
 """Hostile input: it ends its own connection at most; everybody else is served on.
 
-Each test runs a healthy client beside (support/healthy.py) and looks at the broker's memory.
+Each test runs a healthy client beside (`testkit.clients.healthy`) and looks at the broker's memory.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from compat_tests.support import raw
-from compat_tests.support.brokers import rss_bytes
-from compat_tests.support.healthy import HealthyClient
-from compat_tests.support.kpy_records import batch, refreshed
-from compat_tests.support.wait import eventually
+from testkit.brokers.nodes import rss_bytes
+from testkit.clients import raw
+from testkit.clients.healthy import HealthyClient
+from testkit.clients.kpy_records import batch, refreshed
+from testkit.wait import eventually
 
 MIB = 1 << 20
 CLOSED_WITHIN_S = 1.0 if not os.environ.get("CI") else 2.0

@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaProducer
 
-from compat_tests.support.rdkafka import read
-from compat_tests.support.wait import eventually
+from testkit.clients.rdkafka import read
+from testkit.wait import eventually
 
 ROUNDS = {"barnabas": 30, "kafka": 6}  # Apache Kafka takes ten times as long to come back
 UNLIMITED_S = 600

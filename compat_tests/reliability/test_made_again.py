@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from compat_tests.support.rdkafka import read
-from compat_tests.support.wait import eventually
+from testkit.clients.rdkafka import read
+from testkit.wait import eventually
 
 
 class Admin:

@@ -29,11 +29,11 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from compat_tests.support import raw
-from compat_tests.support.brokers import RunningBroker
-from compat_tests.support.rdkafka import read, send_all
-from compat_tests.support.wait import eventually
-from compat_tests.support.workload import wait
+from testkit.brokers.nodes import RunningBroker
+from testkit.clients import raw
+from testkit.clients.rdkafka import read, send_all
+from testkit.wait import eventually
+from testkit.workloads.workload import wait
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "3"))
 IS_LONG = MINUTES >= 30

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compat_tests.support.require import require
+from testkit.require import require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

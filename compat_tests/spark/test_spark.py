@@ -13,8 +13,8 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.structs import TopicPartition
 
-from compat_tests.support.brokers import RunningBroker
-from compat_tests.support.wait import eventually
+from testkit.brokers.nodes import RunningBroker
+from testkit.wait import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

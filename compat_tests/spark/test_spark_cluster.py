@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from compat_tests.support.clusters import ClusterOfNodes
-from compat_tests.support.wait import eventually
-from compat_tests.support.workload import create_topic, end_offsets
+from testkit.brokers.clusters import ClusterOfNodes
+from testkit.wait import eventually
+from testkit.workloads.workload import create_topic, end_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

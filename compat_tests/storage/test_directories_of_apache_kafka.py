@@ -15,13 +15,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from compat_tests.support import jars
-from compat_tests.support.brokers import ApacheKafka
-from compat_tests.support.require import require
 from storage.config import LogConfig, SystemClock
 from storage.directories.log_dirs import FormattedDirs, prepare_log_dirs
 from storage.directories.log_manager import LogManager
 from storage.log.partition_log import PartitionLog
+from testkit import jars
+from testkit.brokers.nodes import ApacheKafka
+from testkit.require import require
 from wire.primitives import TopicPartition
 from wire.records import Record, build_batch, check_crc, iterate_headers, read_records
 

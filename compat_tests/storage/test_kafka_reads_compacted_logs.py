@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.support import jars
-from compat_tests.support.java_tools import JavaTools
-from compat_tests.support.require import require
 from storage.cleaning.cleaner import LogCleaner
 from storage.config import LogConfig, SystemClock
 from storage.environment import LogEnvironment
 from storage.log.append_source import FROM_COORDINATOR
 from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
+from testkit import jars
+from testkit.clients.java_tools import JavaTools
+from testkit.require import require
 from wire.primitives import TopicPartition
 from wire.records import (
     ControlRecordType,

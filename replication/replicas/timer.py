@@ -15,7 +15,7 @@ Wake-ups are coalesced twice: the reaper is woken by `add` only if the new deadl
 the one it sleeps for, and deadlines are rounded up by up to 1/64 of the delay (at most 8 ms), so
 that many long polls of 500 ms expire in one wake-up. A deadline is never early.
 
-Budget: `add` then `cancel` under 2 µs together (measured by benchmarks/replication.py).
+Budget: `add` then `cancel` under 2 µs together (measured by benchmarks/micro/replication.py).
 
 Duties of the caller: callbacks run on the reaper's thread and delay each other. They must not wait
 and must not do disk I/O; `BackgroundScheduler` is the thread for that.

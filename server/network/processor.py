@@ -20,7 +20,7 @@ Lock: none. Other threads call only `adopt`, `after_answers`, `complete`, `resum
 and `stop`.
 
 Budget: a small inline request over loopback and back 22 µs for a waiting client, three times that
-if it is handed to another thread (benchmarks/requests.py, inline).
+if it is handed to another thread (benchmarks/micro/requests.py, inline).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ Fates of a request (reliability.md N-3, N-4):
 Full queue: `receive` refuses, the processor stops reading that connection (never drops).
 
 Budget: header, lookup, context, decoding, dispatch and encoding of a heartbeat: 2.5 µs
-(benchmarks/requests.py, path).
+(benchmarks/micro/requests.py, path).
 """
 
 from __future__ import annotations

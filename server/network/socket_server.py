@@ -76,10 +76,10 @@ class SocketServerConfig:
 
     Defaults differ from Kafka's in four places. Threads: with the GIL more of them make one broker
     slower, so there is one network thread (3 in Kafka) and two handler threads (8), measured in
-    benchmarks/requests.py; more cores are used by more brokers. Memory of large requests is bounded
-    (queued.max.request.bytes, no bound in Kafka): a bit above the largest request (N-9). The
-    backlog is 512 (50): a burst of clients beyond it would wait a second for their next SYN. The
-    receive buffer is the operating system's (102,400), which grows with the connection: two thirds
+    benchmarks/micro/requests.py; more cores are used by more brokers. Memory of large requests is
+    bounded (queued.max.request.bytes, no bound in Kafka): a bit above the largest request (N-9).
+    The backlog is 512 (50): a burst of clients beyond it would wait a second for their next SYN.
+    The receive buffer is the operating system's (102,400), which grows with the connection: 2/3
     of the CPU time for each megabyte received. The send buffer is 384 KiB (102,400), a third faster
     for a consumer; the operating system's, which grows to megabytes, costs 1.5 times the CPU for
     each megabyte sent (kcat, 900 MB, five sizes in turn).

@@ -98,7 +98,7 @@ class LogReader:
         At most `max_bytes`, and cut anywhere, but the first batch comes whole: larger than
         `max_bytes` if `min_one`, else not at all. `records` is None when there is nothing to read
         at or above `offset` yet. Raises KafkaError OFFSET_OUT_OF_RANGE outside of [start, end].
-        Budget: 3 us at the end of the log, 10 us with an index lookup (benchmarks/log.py).
+        Budget: 3 us at the end of the log, 10 us with an index lookup (benchmarks/micro/log.py).
         """
         view = self.view
         if offset < view.log_start_offset or offset > view.end_offset:

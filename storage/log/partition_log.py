@@ -203,7 +203,7 @@ class PartitionLog(LogReader):
         KAFKA_STORAGE_ERROR means that nothing was written. Records are looked at one by one only
         where a rule needs them: see `storage.log.append`.
         Budget: 8 us for a small record without an index entry, 12 us if idempotent
-        (benchmarks/log.py).
+        (benchmarks/micro/log.py).
         """
         assert leader_epoch >= 0, f"{self.topic_partition} has no leader of epoch {leader_epoch}"
         batch = prepare_batch(records, self.config, wall_ms, source)
@@ -298,7 +298,7 @@ class PartitionLog(LogReader):
         KafkaError CORRUPT_MESSAGE if not even the first batch is valid, OFFSET_OUT_OF_RANGE if it
         starts below the log's end, FENCED_LEADER_EPOCH if it is of an epoch above `leader_epoch`,
         KAFKA_STORAGE_ERROR (what was written before the error stays). Budget: 5 us, and 2 us for
-        each batch (benchmarks/log.py).
+        each batch (benchmarks/micro/log.py).
         """
         with self.lock:
             self._check_writable()

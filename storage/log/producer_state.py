@@ -116,7 +116,7 @@ class ProducerStateManager:
         control batch comes with its `marker` and the transaction's version: epoch, then
         TRANSACTION_COORDINATOR_FENCED.
         Coordinators send no sequences; replicated batches were checked by their leader. Changes
-        nothing. Budget: 1.5 µs (benchmarks/records.py).
+        nothing. Budget: 1.5 µs (benchmarks/micro/records.py).
         """
         origin = source.origin
         if origin is AppendOrigin.REPLICATION:

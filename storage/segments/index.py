@@ -291,7 +291,7 @@ class OffsetIndex(_IndexFile):
     def lookup(self, offset: int) -> tuple[int, int]:
         """(offset, position) of the largest entry not above `offset`, else (base offset, 0).
 
-        Start reading at the position. Budget: 1 µs (benchmarks/records.py).
+        Start reading at the position. Budget: 1 µs (benchmarks/micro/records.py).
         """
         entries = self._loaded()
         slot = bisect_right(entries.keys, offset - self.base_offset)

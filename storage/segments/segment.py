@@ -192,7 +192,7 @@ class LogSegment(LogFile):
 
         Raises OSError after cutting the file back to what it was; if even that fails the error
         carries the attribute `is_final`, and nothing in the directory may be written any more.
-        Budget: 4 us and one system call without an index entry (benchmarks/log.py).
+        Budget: 4 us and one system call without an index entry (benchmarks/micro/log.py).
         """
         position = self.size
         handle = self._handle or self.handle()

@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.support import jars
-from compat_tests.support.brokers import ApacheKafka
-from compat_tests.support.require import require
 from replication.controller import context, controller
 from replication.controller.bootstrap import SUPPORTED_FEATURES
 from replication.controller.context import ControllerConfig
@@ -25,6 +22,9 @@ from replication.raft.driver import RaftDriver
 from replication.raft.log import RaftLog
 from storage.checkpoint import read_meta_properties
 from storage.config import SystemClock
+from testkit import jars
+from testkit.brokers.nodes import ApacheKafka
+from testkit.require import require
 from tests.replication.controller.test_controller import Answer
 from tests.replication.controller_support import Schema, new_topic
 from wire.errors import ErrorCode

@@ -1,0 +1,587 @@
+"""A cluster of real processes to test: Apache Kafka 4.3.1 or Barnabas, node by node, on loopback.
+
+What: `ApacheKafkaCluster` and `BarnabasCluster` format and start N nodes from the same
+server.properties, kill, pause, stop and restart each, cut the links between them, and tell what
+each node itself believes about leaders, in-sync replicas and the quorum.
+Why: what a cluster promises must hold for both, under the same faults, with the same settings.
+How: each node is broker and controller (KIP-500 "combined"); `broker_only` adds brokers, and with
+`controllers=3` the nodes are brokers only and three controllers are added. Three listeners: CLIENT,
+INTERNAL (between brokers) and CONTROLLER. `proxied=True` puts our proxy in front of all of them.
+`dynamic_quorum=True` formats with --initial-controllers (KIP-853), else the voters are static.
+Nodes are numbered from 1, controllers of their own from 101. The ports lie below the range from
+which the kernel gives outgoing connections theirs: a client that tries to reach a dead node must
+not take its port.
+Duties of the caller: start processes from one thread that lives on (a child dies with the thread
+that made it), and `close()` at the end.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from barnabas.link_proxy import CLIENT, LinkProxy
+from testkit import jars
+from testkit.brokers.nodes import (
+    LOG_TAIL_BYTES,
+    READY_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    BrokerDied,
+    await_answer,
+    die_with_parent,
+)
+from testkit.checking import replicas, views
+from testkit.wait import eventually
+
+METADATA_LOG = "__cluster_metadata-0"
+LISTENERS = ("CLIENT", "INTERNAL", "CONTROLLER")
+SMALL_JVM = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+_FIRST_PORT, _LAST_PORT = 15_000, 32_000
+
+# Shorter timeouts than Kafka's own, so that a fault and its cure fit into seconds.
+CHAOS = {
+    "broker.heartbeat.interval.ms": 300,
+    "broker.session.timeout.ms": 3000,
+    "controller.quorum.election.timeout.ms": 500,
+    "controller.quorum.election.backoff.max.ms": 500,
+    "controller.quorum.fetch.timeout.ms": 1000,
+    "replica.lag.time.max.ms": 3000,
+    "transaction.max.timeout.ms": 10_000,
+}
+REPLICATED = {
+    "default.replication.factor": 3,
+    "min.insync.replicas": 2,
+    "offsets.topic.replication.factor": 3,
+    "offsets.topic.num.partitions": 3,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.num.partitions": 3,
+    "transaction.state.log.min.isr": 2,
+    "share.coordinator.state.topic.replication.factor": 3,
+    "share.coordinator.state.topic.num.partitions": 3,
+    "share.coordinator.state.topic.min.isr": 2,
+    "group.initial.rebalance.delay.ms": 0,
+}
+
+
+class RunningCluster(Protocol):
+    """The least that a fault needs; `barnabas.Cluster` offers it too."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+    def kill(self, node: int) -> None: ...
+    def pause(self, node: int) -> None: ...
+    def resume(self, node: int) -> None: ...
+    def restart(self, node: int) -> None: ...
+    def partition(self, one: int, other: int) -> None: ...
+    def heal(self) -> None: ...
+
+
+def uuid_base64() -> str:
+    """A random id as Kafka writes it; none begins with `-`, which a tool would take for a flag."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
+@dataclass(slots=True)
+class Node:
+    """One process: its files, its ports, and with what it is started."""
+
+    id: int
+    kind: str
+    directory: Path
+    data_dir: Path
+    ports: dict[str, int]
+    is_broker: bool
+    is_voter: bool
+    properties: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    directory_id: str = ""
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def port(self) -> int:
+        """Where it answers first of all."""
+        return self.ports["CLIENT" if self.is_broker else "CONTROLLER"]
+
+    @property
+    def config_file(self) -> Path:
+        return self.directory / "server.properties"
+
+    def log_text(self) -> str:
+        path = self.directory / "node.log"
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    def write_properties(self) -> None:
+        lines = (f"{name}={value}\n" for name, value in self.properties.items())
+        self.config_file.write_text("".join(lines), encoding="utf-8")
+
+
+class ClusterOfNodes:
+    """What both kinds share. Subclasses say with which commands a node is formatted and started.
+
+    `config` holds for all nodes; `node_config`, `environments` and `data_dirs` for one, by id.
+    `disks` are the names of each node's log directories, where it has more than one.
+    `on_fault` is told of everything that is done to the cluster (a history wants to know).
+    """
+
+    kind = ""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: Mapping[str, Any] | None = None,
+        *,
+        nodes: int = 3,
+        broker_only: int = 0,
+        controllers: int = 0,
+        proxied: bool = False,
+        dynamic_quorum: bool = False,
+        node_config: Mapping[int, Mapping[str, Any]] | None = None,
+        environments: Mapping[int, Mapping[str, str]] | None = None,
+        data_dirs: Mapping[int, Path] | None = None,
+        disks: Sequence[str] = ("data",),
+    ) -> None:
+        self.directory = Path(directory)
+        self.cluster_id = uuid_base64()
+        self.on_fault: Callable[[str], None] = lambda what: None
+        self._dynamic_quorum = dynamic_quorum
+        self.nodes: dict[int, Node] = {}
+        shapes = [
+            (id_, True, not controllers and id_ <= nodes)
+            for id_ in range(1, nodes + broker_only + 1)
+        ]
+        shapes += [(id_, False, True) for id_ in range(101, 101 + controllers)]
+        ports = _free_ports(len(shapes) * len(LISTENERS))
+        for id_, is_broker, is_voter in shapes:
+            home = self.directory / f"node-{id_}"
+            home.mkdir(parents=True, exist_ok=True)
+            self.nodes[id_] = Node(
+                id_, self.kind, home, (data_dirs or {}).get(id_, home / disks[0]),
+                {name: ports.pop() for name in LISTENERS}, is_broker, is_voter,
+                environment=dict((environments or {}).get(id_, {})), directory_id=uuid_base64(),
+            )  # fmt: skip
+        self.proxy: LinkProxy | None = None
+        if proxied:
+            self.proxy = LinkProxy({str(node.id): node.ports for node in self.nodes.values()})
+        settings = {**REPLICATED, **CHAOS, **(config or {})}
+        for node in self.nodes.values():
+            node.properties = self._properties(node)
+            more = (node.directory / name for name in disks[1:])
+            node.properties["log.dirs"] = ",".join(map(str, [node.data_dir, *more]))
+            node.properties.update({key: str(value) for key, value in settings.items()})
+            own = (node_config or {}).get(node.id, {})
+            node.properties.update({key: str(value) for key, value in own.items()})
+
+    # ---- what the kinds differ in
+
+    def format_command(self, node: Node, *arguments: str) -> list[str]:
+        raise NotImplementedError
+
+    def start_command(self, node: Node) -> list[str]:
+        raise NotImplementedError
+
+    # ---- life
+
+    def start(self) -> None:
+        """Format and start every node; return when each knows all the others."""
+        for node in self.nodes.values():
+            self.format(node.id)
+        for node in self.nodes.values():
+            self.launch(node.id)
+        self.await_ready()
+
+    def format(self, id_: int, *, joining: bool = False) -> None:
+        """Format a node's directory; `joining` makes it no voter of its own (KIP-853)."""
+        node = self.nodes[id_]
+        node.write_properties()
+        arguments: tuple[str, ...] = ()
+        if self._dynamic_quorum:
+            initial = ",".join(
+                f"{voter.id}@{self._address(voter, 'CONTROLLER')}:{voter.directory_id}"
+                for voter in self.nodes.values()
+                if voter.is_voter
+            )
+            arguments = ("--initial-controllers", initial)
+            if joining or not node.is_voter:
+                arguments = ("--no-initial-controllers",)
+        done = subprocess.run(
+            self.format_command(node, *arguments), capture_output=True, text=True,
+            cwd=node.directory, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise BrokerDied(f"format of node {id_}: {done.stdout}{done.stderr}")
+        text = (node.data_dir / "meta.properties").read_text(encoding="utf-8")
+        (node.directory_id,) = re.findall(r"(?m)^directory\.id=(\S+)$", text)
+
+    def launch(self, id_: int) -> None:
+        """Start the process and return at once."""
+        node = self.nodes[id_]
+        node.write_properties()
+        with open(node.directory / "node.log", "ab") as log:
+            node.process = subprocess.Popen(
+                self.start_command(node), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                cwd=node.directory, env={**os.environ, **node.environment},
+                preexec_fn=die_with_parent,
+            )  # fmt: skip
+
+    def await_ready(self, *ids: int, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Until these nodes (by default all that run) answer and know every running one."""
+        running = [node for node in self.nodes.values() if node.runs]
+        asked = [self.nodes[id_] for id_ in ids] or running
+        for node in asked:
+            try:
+                await_answer(
+                    "127.0.0.1", node.port, alive=lambda node=node: node.runs, timeout_s=timeout_s,
+                )  # fmt: skip
+            except BrokerDied as died:
+                raise BrokerDied(
+                    f"node {node.id}: {died}\n{node.log_text()[-LOG_TAIL_BYTES:]}"
+                ) from died
+        expected = {node.id for node in running if node.is_broker}
+        for node in (node for node in asked if node.is_broker):
+            eventually(
+                lambda node=node: expected <= set(self.view(node.id).brokers),
+                timeout_s=timeout_s, what=f"node {node.id} knows the brokers {sorted(expected)}",
+            )  # fmt: skip
+
+    def kill(self, node: int) -> None:
+        """SIGKILL: the crash."""
+        self.on_fault(f"kill {node}")
+        self._kill(self.nodes[node])
+
+    def kill_all(self) -> None:
+        """SIGKILL to every node before any of them is waited for."""
+        self.on_fault("kill all")
+        for node in self.nodes.values():
+            if node.process is not None:
+                node.process.kill()
+        for node in self.nodes.values():
+            self._kill(node)
+
+    def terminate(self, node: int) -> int:
+        """SIGTERM, as an operator would; the exit code of the process, which is gone now."""
+        self.on_fault(f"terminate {node}")
+        process = self.nodes[node].process
+        assert process is not None
+        process.send_signal(signal.SIGTERM)
+        try:
+            return process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._kill(self.nodes[node])
+            raise
+
+    def pause(self, node: int) -> None:
+        self.on_fault(f"pause {node}")
+        os.kill(self.nodes[node].pid, signal.SIGSTOP)
+
+    def resume(self, node: int) -> None:
+        self.on_fault(f"resume {node}")
+        os.kill(self.nodes[node].pid, signal.SIGCONT)
+
+    def restart(self, node: int, *, wait: bool = True) -> None:
+        """Start a node that does not run, on its directory and ports."""
+        self.on_fault(f"start {node}")
+        assert not self.nodes[node].runs
+        self.launch(node)
+        if wait:
+            self.await_ready(node)
+
+    def wipe(self, node: int) -> None:
+        """The disk of a node that does not run is replaced by an empty one."""
+        self.on_fault(f"wipe {node}")
+        assert not self.nodes[node].runs
+        shutil.rmtree(self.nodes[node].data_dir)
+        self.nodes[node].directory_id = uuid_base64()
+
+    def close(self) -> None:
+        """End every process of this cluster."""
+        for node in self.nodes.values():
+            if node.process is not None:
+                node.process.kill()
+                node.process.wait()
+        if self.proxy is not None:
+            self.proxy.close()
+            self.proxy = None
+
+    @staticmethod
+    def _kill(node: Node) -> None:
+        if node.process is not None:
+            node.process.kill()
+            node.process.wait()
+
+    # ---- links (proxied clusters)
+
+    def partition(self, one: int, other: int) -> None:
+        """Nothing gets from either to the other; what was on its way arrives after `heal`."""
+        self.cut(one, other, both=True)
+
+    def isolate(self, node: int) -> None:
+        """The node reaches no other node and none reaches it; clients do."""
+        self.on_fault(f"isolate {node}")
+        others = [str(other) for other in self.nodes if other != node]
+        self._cut([pair for other in others for pair in ((str(node), other), (other, str(node)))])
+
+    def silence(self, node: int) -> None:
+        """One way: what the node sends to other nodes is held back; it hears everything."""
+        self.on_fault(f"silence {node}")
+        self._cut([(str(node), str(other)) for other in self.nodes if other != node])
+
+    def deafen(self, node: int) -> None:
+        """The other way: the node sends, and hears nothing."""
+        self.on_fault(f"deafen {node}")
+        self._cut([(str(other), str(node)) for other in self.nodes if other != node])
+
+    def cut(self, sender: int | str, receiver: int | str, *, both: bool = False) -> None:
+        self.on_fault(f"cut {sender} {receiver}{' both ways' if both else ''}")
+        pairs = [(str(sender), str(receiver))]
+        self._cut([*pairs, (str(receiver), str(sender))] if both else pairs)
+
+    def cut_clients_from(self, node: int) -> None:
+        """Clients do not reach the node, nor it them; the nodes reach each other."""
+        self.on_fault(f"cut clients from {node}")
+        self._cut([(CLIENT, str(node)), (str(node), CLIENT)])
+
+    def heal(self) -> None:
+        self.on_fault("heal")
+        assert self.proxy is not None
+        self.proxy.heal()
+
+    def _cut(self, pairs: list[tuple[str, str]]) -> None:
+        assert self.proxy is not None, "a cluster with proxied=True can be cut"
+        self.proxy.cut(pairs)
+
+    # ---- questions
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(
+            self._address(node, "CLIENT") for node in self.nodes.values() if node.is_broker
+        )
+
+    def address(self, node: int) -> str:
+        """Where clients find this node."""
+        return self._address(self.nodes[node], "CLIENT")
+
+    def data_dir(self, node: int) -> Path:
+        return self.nodes[node].data_dir
+
+    def disks(self, node: int) -> list[Path]:
+        """All log directories of a node."""
+        return [Path(name) for name in self.nodes[node].properties["log.dirs"].split(",")]
+
+    def partition_dir(self, node: int, topic: str, partition: int) -> Path:
+        """Where this node has its replica."""
+        paths = [directory / f"{topic}-{partition}" for directory in self.disks(node)]
+        found = [path for path in paths if path.is_dir()]
+        assert len(found) == 1, f"{topic}-{partition} of node {node}: {found}"
+        return found[0]
+
+    def log_text(self) -> str:
+        """The end of every node's log."""
+        share = LOG_TAIL_BYTES // len(self.nodes)
+        return "\n".join(
+            f"--- node {node.id} ({'runs' if node.runs else 'ended'})\n{node.log_text()[-share:]}"
+            for node in self.nodes.values()
+        )
+
+    def view(self, node: int, topic: str | None = None) -> views.ClusterView:
+        """What this node believes, asked past the proxy."""
+        return views.cluster(f"127.0.0.1:{self.nodes[node].ports['CLIENT']}", topic)
+
+    def running(self) -> list[int]:
+        """The brokers that run (a paused one counts)."""
+        return [node.id for node in self.nodes.values() if node.runs and node.is_broker]
+
+    def controller(self, *, among: Sequence[int] = ()) -> int:
+        """The active controller, in the words of the one that says so with the highest epoch."""
+        return self.quorum(among=among).leader
+
+    def quorum(self, *, among: Sequence[int] = ()) -> views.QuorumView:
+        """The quorum as its leader describes it: each voter is asked on its CONTROLLER listener.
+
+        Not through brokers: one that waits for a paused controller forwards nothing for as long as
+        its request timeout, half a minute.
+        """
+
+        def ask() -> views.QuorumView:
+            found: list[views.QuorumView] = []
+            last: Exception | None = None
+            for node in self.nodes.values():
+                if node.is_voter and node.runs and (not among or node.id in among):
+                    try:
+                        found.append(views.quorum(f"127.0.0.1:{node.ports['CONTROLLER']}", 1.0))
+                    except (OSError, EOFError, ValueError) as error:
+                        last = error
+            assert found, f"no voter says that it leads: {last}"
+            return max(found, key=lambda view: view.epoch)
+
+        return eventually(ask, timeout_s=30, what="a quorum leader")
+
+    def leader(self, topic: str, partition: int = 0, *, among: Sequence[int] = ()) -> int:
+        """The partition's leader, once there is one and that node runs."""
+
+        def ask() -> int:
+            for id_ in among or self.running():
+                try:
+                    leader = self.view(id_, topic).topics[topic][partition].leader
+                except (OSError, EOFError, IndexError):
+                    continue
+                if leader in (among or self.running()):
+                    return leader
+            return 0
+
+        return eventually(ask, timeout_s=30, what=f"{topic}-{partition} has a leader")
+
+    def await_full_isr(self, *topics: str, timeout_s: float = 60.0) -> None:
+        """Until every node that runs sees each partition led, with all its replicas in sync."""
+
+        def whole() -> bool:
+            for id_ in self.running():
+                known = self.view(id_)
+                for topic in topics or known.topics:
+                    parts = known.topics[topic]
+                    if not parts:
+                        return False
+                    for part in parts:
+                        if part.leader < 0 or set(part.isr) != set(part.replicas):
+                            raise AssertionError(f"node {id_}: {topic} {part}")
+            return True
+
+        eventually(whole, timeout_s=timeout_s, every_s=0.1, what="all replicas in sync")
+
+    def await_same_metadata_logs(self) -> None:
+        """Until below the high watermark every node's metadata log holds the same bytes."""
+        below = self.quorum().high_watermark
+        logs = {node: self.data_dir(node) / METADATA_LOG for node in self.nodes}
+
+        def same() -> bool:
+            found = replicas.differences(logs, below)
+            assert not found, found[:5]
+            return True
+
+        eventually(same, timeout_s=20, what="metadata logs are the same")
+
+    # ---- inside
+
+    def _address(self, node: Node, listener: str) -> str:
+        if self.proxy is not None:
+            return self.proxy.address(str(node.id), listener)
+        return f"127.0.0.1:{node.ports[listener]}"
+
+    def _properties(self, node: Node) -> dict[str, str]:
+        listeners = [*LISTENERS[:2]] if node.is_broker else []
+        listeners += ["CONTROLLER"] if node.is_voter else []
+        roles = ["broker"] if node.is_broker else []
+        roles += ["controller"] if node.is_voter else []
+        listened = (f"{name}://127.0.0.1:{node.ports[name]}" for name in listeners)
+        advertised = (f"{name}://{self._address(node, name)}" for name in listeners)
+        voters = [other for other in self.nodes.values() if other.is_voter]
+        properties = {
+            "process.roles": ",".join(roles),
+            "node.id": str(node.id),
+            "listeners": ",".join(listened),
+            "advertised.listeners": ",".join(advertised),
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in LISTENERS),
+        }
+        if node.is_broker:
+            properties["inter.broker.listener.name"] = "INTERNAL"
+        if self._dynamic_quorum:
+            addresses = ",".join(self._address(voter, "CONTROLLER") for voter in voters)
+            properties["controller.quorum.bootstrap.servers"] = addresses
+        else:
+            properties["controller.quorum.voters"] = ",".join(
+                f"{voter.id}@{self._address(voter, 'CONTROLLER')}" for voter in voters
+            )
+        return properties
+
+
+class ApacheKafkaCluster(ClusterOfNodes):
+    """Raises jars.JarsUnavailable when Java or the jars cannot be had."""
+
+    kind = "kafka"
+
+    def __init__(self, *args: Any, java_options: Sequence[str] = SMALL_JVM, **kwargs: Any) -> None:
+        self._class_path = jars.class_path()
+        self._java_options = tuple(java_options)
+        super().__init__(*args, **kwargs)
+
+    def format_command(self, node: Node, *arguments: str) -> list[str]:
+        return [
+            jars.java(), "-Xmx128M", "-XX:TieredStopAtLevel=1", "-cp", self._class_path,
+            "kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(node.config_file),
+            "--ignore-formatted", *arguments,
+        ]  # fmt: skip
+
+    def start_command(self, node: Node) -> list[str]:
+        return [
+            jars.java(), *self._java_options, "-Djava.awt.headless=true",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-cp", self._class_path, "kafka.Kafka", str(node.config_file),
+        ]  # fmt: skip
+
+
+class BarnabasCluster(ClusterOfNodes):
+    """Nodes started by the `barnabas` command, as on separate machines."""
+
+    kind = "barnabas"
+
+    def format_command(self, node: Node, *arguments: str) -> list[str]:
+        return [
+            sys.executable, "-m", "barnabas", "format", "--cluster-id", self.cluster_id,
+            "--config", str(node.config_file), "--ignore-formatted", *arguments,
+        ]  # fmt: skip
+
+    def start_command(self, node: Node) -> list[str]:
+        return [sys.executable, "-m", "barnabas", "start", "--config", str(node.config_file)]
+
+
+CLUSTERS: dict[str, type[ClusterOfNodes]] = {
+    "kafka": ApacheKafkaCluster,
+    "barnabas": BarnabasCluster,
+}
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports nobody listens on, which no outgoing connection of this machine will take."""
+    found: list[int] = []
+    held = []
+    try:
+        while len(found) < count:
+            port = random.randrange(_FIRST_PORT, _LAST_PORT)
+            candidate = socket.socket()
+            try:
+                candidate.bind(("127.0.0.1", port))
+            except OSError:
+                candidate.close()
+                continue
+            held.append(candidate)
+            found.append(port)
+    finally:
+        for candidate in held:
+            candidate.close()
+    return found

@@ -1,0 +1,1 @@
+"""Verdicts on what a cluster did, from what clients saw, nodes say and disks hold."""

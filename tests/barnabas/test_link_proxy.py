@@ -1,0 +1,57 @@
+"""Who opened a connection is read from its first frame; a cut link holds one direction only."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from barnabas.link_proxy import CLIENT, UNKNOWN, Links, source_of
+from testkit.clients import raw
+
+
+def frame(client: str, key: int = 52) -> bytes:
+    return raw.frame(raw.header(key, 1, client=client) + b"body")
+
+
+@pytest.mark.parametrize(
+    ("client", "source"),
+    [
+        ("raft-client-2", "2"),
+        ("broker-3-fetcher-0", "3"),
+        ("broker-3-fetcher-0-leader-1", "3"),
+        ("broker-11-to-controller-heartbeat", "11"),
+        ("controller-4-to-controller-registration", "4"),
+        ("1", "1"),
+        ("rdkafka", CLIENT),
+        ("my-broker-1", CLIENT),
+        ("producer-1", CLIENT),
+        ("", CLIENT),
+    ],
+)
+def test_the_client_id_of_the_first_frame_names_the_node(client: str, source: str) -> None:
+    assert source_of(frame(client)) == source
+
+
+def test_a_null_client_id_is_a_client() -> None:
+    data = struct.pack(">ihhih", 100, 18, 3, 1, -1)
+    assert source_of(data) == CLIENT
+
+
+def test_every_part_of_the_head_is_too_little() -> None:
+    whole = frame("raft-client-2")
+    named = len(struct.pack(">ihhih", 0, 0, 0, 0, 0)) + len("raft-client-2")
+    assert {source_of(whole[:count]) for count in range(named)} == {UNKNOWN}
+    assert source_of(whole[:named]) == "2"
+
+
+def test_a_cut_is_one_way_and_heal_ends_all() -> None:
+    links = Links()
+    links.cut("1", "2")
+    links.delay("2", "1", 0.5)
+    assert links.is_cut("1", "2")
+    assert not links.is_cut("2", "1")
+    assert links.delay_of("2", "1") == 0.5
+    links.heal()
+    assert not links.is_cut("1", "2")
+    assert links.delay_of("2", "1") == 0.0
