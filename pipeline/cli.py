@@ -26,7 +26,7 @@ from pipeline.errors import (
 from pipeline.preflight import check_source, check_target, local_directory
 
 if TYPE_CHECKING:
-    from pipeline.session import Job
+    from pipeline.spark.session import Job
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -217,7 +217,7 @@ def _add_spark(parser: argparse.ArgumentParser, *, client: bool) -> None:
 
 
 def _archive(arguments: argparse.Namespace) -> int:
-    from pipeline import archive, compaction
+    from pipeline.archive import archive, compaction
 
     def compact(job: Job) -> int:
         _say(job, compaction.summary(compaction.run_compaction(job, arguments.to, arguments.grace)))
@@ -255,7 +255,7 @@ def _archive(arguments: argparse.Namespace) -> int:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from pipeline import replay
+    from pipeline.replay import replay
 
     def run(job: Job) -> int:
         options = replay.ReplayOptions(
@@ -302,7 +302,7 @@ def _on_disk(
 
 
 def _segments(arguments: argparse.Namespace) -> int:
-    from pipeline import segments
+    from pipeline.segments import segments
 
     def run(job: Job) -> int:
         totals = segments.run_segments(job, options)
@@ -327,7 +327,8 @@ def _segments(arguments: argparse.Namespace) -> int:
 
 
 def _profile(arguments: argparse.Namespace) -> int:
-    from pipeline import profile_html, segments, topic_profile
+    from pipeline.profile import page, topic_profile
+    from pipeline.segments import segments
 
     if (arguments.bootstrap is None) == (arguments.data_dir is None):
         return _fail(PipelineError("profile needs either --bootstrap or DATA_DIR", EXIT_USAGE))
@@ -344,7 +345,7 @@ def _profile(arguments: argparse.Namespace) -> int:
         _say(job, topic_profile.summary(found))
         if options.html is not None:
             with open(options.html, "w", encoding="utf-8") as file:
-                file.write(profile_html.page(found))
+                file.write(page.page(found))
             print(f"page: {options.html}")
         return EXIT_OK
 
@@ -373,8 +374,8 @@ def _with_spark(
     bootstrap: str | None = None,
     check: Callable[[], None] | None = None,
 ) -> int:
-    from pipeline.kafka_admin import check_reachable
-    from pipeline.session import open_session, signal_of
+    from pipeline.spark.kafka_admin import check_reachable
+    from pipeline.spark.session import open_session, signal_of
 
     settings = dict(conf or {}) | dict(arguments.conf)
     try:

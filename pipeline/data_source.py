@@ -1,6 +1,6 @@
 """`format("barnabas")`, as Spark knows it: a reader of log directories, a writer of topics.
 
-What reads is segment_source, what writes is sink; both travel to executors by value, with all they
+What reads is segments.source, what writes is sink; both travel to executors by value, with all they
 import. A client that executors may lack travels as a file beside them.
 """
 
@@ -19,11 +19,11 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from . import crc, segment_decode, segment_plan, segment_source
-from .segment_source import SegmentReader
-from .shipping import ship
+from .segments import crc, decode, plan, source
+from .segments.source import SegmentReader
 from .sink import clients, exactly_once, registers, rows, writers
 from .sink.writers import BatchWriter, Sink, StreamWriter
+from .spark.shipping import ship
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ _HEADERS_COLUMN = ", headers array<struct<key: string, value: binary>>"
 def register(spark: SparkSession) -> None:
     """Make `format("barnabas")` known to a session (a user's own, too)."""
     ship(
-        crc, segment_plan, segment_decode, segment_source, registers, exactly_once, clients, rows,
+        crc, plan, decode, source, registers, exactly_once, clients, rows,
         writers, sys.modules[__name__],
     )  # fmt: skip
     carry_client(spark)

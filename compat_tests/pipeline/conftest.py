@@ -89,10 +89,10 @@ def pipeline(
     spark: SparkSession, elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Pipeline:
     """Runs a command in this process and the shared session; the result is like a process's."""
-    from pipeline import session
     from pipeline.cli import run_command
     from pipeline.errors import PipelineError
     from pipeline.progress import Progress
+    from pipeline.spark import session
 
     @contextmanager
     def shared_session(*_: Any, **__: Any) -> Iterator[session.Job]:
@@ -136,7 +136,7 @@ def needs_spark() -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session that tests look with, and that `pipeline` runs commands in."""
     needs_spark()
-    from pipeline.session import open_session
+    from pipeline.spark.session import open_session
 
     conf = {
         "spark.sql.shuffle.partitions": "2",

@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 
 import barnabas
 from compat_tests.pipeline.records import create
-from pipeline.session import open_session
+from pipeline.spark.session import open_session
 from testkit.brokers.nodes import Barnabas
 from testkit.wait import eventually
 

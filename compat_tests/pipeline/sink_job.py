@@ -36,7 +36,7 @@ def slowly(frame: DataFrame, row_seconds: float) -> DataFrame:
 
 def main() -> None:
     import barnabas
-    from pipeline.session import open_session
+    from pipeline.spark.session import open_session
 
     bootstrap, source, target, slots, checkpoint, master = sys.argv[1:]
     row_seconds = float(os.environ.get("ROW_SECONDS", "0"))

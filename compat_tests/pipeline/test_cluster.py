@@ -71,7 +71,7 @@ def test_archive_segments_and_replay_run_on_executors_that_have_nothing_of_ours(
     fresh_broker: Callable[..., RunningBroker],
     tmp_path: Path,
 ) -> None:
-    from pipeline.session import connector
+    from pipeline.spark.session import connector
 
     environment_folder = tmp_path / "environment"
     environment_folder.mkdir()

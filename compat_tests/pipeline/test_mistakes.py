@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import session
 from pipeline.cli import run_command
+from pipeline.spark import session
 
 
 @pytest.fixture(autouse=True)

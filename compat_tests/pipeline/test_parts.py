@@ -19,21 +19,21 @@ from hypothesis import strategies as st
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from pipeline import session  # noqa: E402
 from pipeline.cli import _duration_ms, _time_ms  # noqa: E402
-from pipeline.crc import NumpyCrc32c  # noqa: E402
 from pipeline.errors import PipelineError, explain  # noqa: E402
-from pipeline.hadoop_files import from_log, local_path  # noqa: E402
-from pipeline.profile_html import buckets, page  # noqa: E402
+from pipeline.profile.page import buckets, page  # noqa: E402
+from pipeline.profile.topic_profile import PartitionProfile, TopicProfile  # noqa: E402
 from pipeline.progress import table  # noqa: E402
-from pipeline.replay import target_names  # noqa: E402
-from pipeline.replay_rows import COLUMNS, chunks_of  # noqa: E402
-from pipeline.segment_decode import SegmentError, read_part  # noqa: E402
-from pipeline.segment_plan import PlanError, Wanted, plan  # noqa: E402
-from pipeline.segment_source import narrow, parse_options  # noqa: E402
-from pipeline.segments import parse_offsets  # noqa: E402
+from pipeline.replay.replay import target_names  # noqa: E402
+from pipeline.replay.task import COLUMNS, chunks_of  # noqa: E402
+from pipeline.segments.crc import NumpyCrc32c  # noqa: E402
+from pipeline.segments.decode import SegmentError, read_part  # noqa: E402
+from pipeline.segments.plan import PlanError, Wanted, plan  # noqa: E402
+from pipeline.segments.segments import parse_offsets  # noqa: E402
+from pipeline.segments.source import narrow, parse_options  # noqa: E402
 from pipeline.sink.pieces import Place  # noqa: E402
-from pipeline.topic_profile import PartitionProfile, TopicProfile  # noqa: E402
+from pipeline.spark import session  # noqa: E402
+from pipeline.spark.hadoop_files import from_log, local_path  # noqa: E402
 from wire.records import (  # noqa: E402
     EndTxnMarker,
     Record,
@@ -259,7 +259,7 @@ def test_filters_of_pyspark_narrow_the_plan() -> None:
 ZIPS = """\
 import importlib, os, sys, zipfile, zipimport
 sys.path.insert(0, sys.argv[1])
-from pipeline.segment_source import spare_worker
+from pipeline.segments.source import spare_worker
 
 def write(*names):
     with zipfile.ZipFile("modules.zip", "w") as made:
@@ -343,7 +343,7 @@ def test_a_topic_flag_picks_one_or_renames_the_only_one() -> None:
 def test_known_causes_are_found_in_what_spark_says() -> None:
     error = RuntimeError("Job aborted: java.io.IOException: No space left on device")
     assert "the disk is full" in (explain(error) or "")
-    error = RuntimeError("x\npipeline.segment_decode.SegmentError: /d/0.log: damaged\n at y")
+    error = RuntimeError("x\npipeline.segments.decode.SegmentError: /d/0.log: damaged\n at y")
     assert explain(error) == "/d/0.log: damaged"
     assert explain(ValueError("nothing we know")) is None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import PipelineError
-from pipeline.segments import SegmentsOptions, parse_offsets, plan_segments
+from pipeline.segments.segments import SegmentsOptions, parse_offsets, plan_segments
 
 
 def planned(log_dir: Path, offsets: str) -> list[int]:

@@ -377,7 +377,7 @@ def test_executors_without_any_client_get_one_with_the_job(
     script = tmp_path / "job.py"
     script.write_text(
         "import barnabas\n"
-        "from pipeline.session import open_session\n"
+        "from pipeline.spark.session import open_session\n"
         "with open_session('bare', master='local-cluster[1,1,500]', needs_kafka=False,\n"
         "        conf={'spark.executor.memory': '500m'}) as job:\n"
         "    barnabas.register_source(job.spark)\n"

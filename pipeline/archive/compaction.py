@@ -29,7 +29,8 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.archive_log import (
+from pipeline.archive.checksum import content_sum
+from pipeline.archive.log import (
     DATA_SUFFIXES,
     OWN,
     ArchiveLog,
@@ -40,10 +41,9 @@ from pipeline.archive_log import (
     open_archive,
     read_files,
 )
-from pipeline.checksum import content_sum
 from pipeline.errors import PipelineError
 from pipeline.progress import human_bytes
-from pipeline.session import Job
+from pipeline.spark.session import Job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -3,7 +3,7 @@
 One read of the topic into Spark's cache (only what is counted: partition, offset, timestamp, key
 and sizes), then a few aggregations. Cardinality and percentiles are Spark's approximations (5 %
 and
-0.01 of the rank); everything else is exact. The page: profile_html.
+0.01 of the rank); everything else is exact. The page: `page`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pipeline.errors import PipelineError
-from pipeline.kafka_admin import KafkaAdmin
 from pipeline.progress import human_bytes, rate, table
-from pipeline.segments import SegmentsOptions, read_frame
-from pipeline.session import Job, run_watched, stages
+from pipeline.segments.segments import SegmentsOptions, read_frame
+from pipeline.spark.kafka_admin import KafkaAdmin
+from pipeline.spark.session import Job, run_watched, stages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,9 +1,9 @@
 """`barnabas pipeline archive`: topics into a lake, every record once, whatever is killed when.
 
 How: batch after batch, each of offsets that the broker was asked for. What to read next is decided
-by archive_state from what the archive has and what the broker says; Spark's Kafka source reads
+by `state` from what the archive has and what the broker says; Spark's Kafka source reads
 exactly those offsets into a scratch folder; the files are moved into place; and the archive's log
-(archive_log) makes them count, with the state they lead to, in one step. After a kill -9 at any
+(`log`) makes them count, with the state they lead to, in one step. After a kill -9 at any
 moment the next run goes on from the last batch that counts, and files of the one that was cut off
 are in no log. Records of open and aborted transactions stay out (isolation level read_committed).
 
@@ -12,7 +12,7 @@ what it says of lost data is a guess.
 
 Layout: `DIR/topic=<topic>/day=<yyyy-MM-dd>[/hour=<HH>]/part-*.parquet`, UTC, by the record's
 timestamp. Columns: key, value, headers, partition, offset, timestamp, timestampType, generation
-(archive_state); topic, day, hour from the folders. Read it with `spark.read.parquet(DIR)`, the
+(`state`); topic, day, hour from the folders. Read it with `spark.read.parquet(DIR)`, the
 whole directory: that is where Spark finds the log. Other engines list files, and would also see
 those that do not count until `--compact` has removed them. `--compact`: see compaction.
 
@@ -31,21 +31,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from pipeline.archive_log import METADATA, OWN, ArchiveLog, Description, land
-from pipeline.archive_state import (
+from pipeline.archive.log import METADATA, OWN, ArchiveLog, Description, land
+from pipeline.archive.state import (
     ArchivedTopic,
-    BrokerTopic,
     Range,
     advanced,
     next_ranges,
     position,
 )
+from pipeline.broker_facts import BrokerTopic
 from pipeline.errors import PipelineError
-from pipeline.hadoop_files import HadoopFiles
-from pipeline.kafka_admin import KafkaAdmin, some
 from pipeline.preflight import check_made_as
 from pipeline.progress import human_bytes, rate, table
-from pipeline.session import Job, run_watched, signal_of
+from pipeline.spark.hadoop_files import HadoopFiles
+from pipeline.spark.kafka_admin import KafkaAdmin, some
+from pipeline.spark.session import Job, run_watched, signal_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

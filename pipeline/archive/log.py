@@ -8,7 +8,7 @@ log names), and it is also where many small files can be exchanged for one in a 
 
 Format (Spark: FileStreamSinkLog): line 1 `v1`, then one JSON object a line: path (a URL), size,
 isDir, modificationTime, blockReplication, blockSize, action `add`. Readers leave out what isDir
-says is a directory: such a line names the state (archive_state) that the batch leads to, a file
+says is a directory: such a line names the state (`state`) that the batch leads to, a file
 below `_barnabas/state`, so that data and state are committed together.
 
 The format wants whole paths. Reading, we take of a path only what lies below the archive's folder,
@@ -27,9 +27,9 @@ from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
-from pipeline.archive_state import ArchivedTopic, State, from_json, from_spark_offsets, to_json
+from pipeline.archive.state import ArchivedTopic, State, from_json, from_spark_offsets, to_json
 from pipeline.errors import PipelineError
-from pipeline.hadoop_files import FileInfo, HadoopFiles, from_log
+from pipeline.spark.hadoop_files import FileInfo, HadoopFiles, from_log
 
 METADATA = "_spark_metadata"
 OWN = "_barnabas"

@@ -1,7 +1,7 @@
 """How far an archive is with each topic, and what to read next: decided by what the broker says.
 
 Pure: no Spark, no files. An archive's state is a JSON file of its own, and the log of a batch
-names the one that belongs to it (archive_log), so data and state are committed in one step.
+names the one that belongs to it (`log`), so data and state are committed in one step.
 
 A topic is known by its id (KIP-516): a topic of the same name with another id is another topic.
 Its records are a new `generation` (0, 1, ...) in the archive, beside those of the one that was
@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from pipeline.broker_facts import Bounds, BrokerTopic
 from pipeline.errors import PipelineError
 
 _VERSION = 1
@@ -39,22 +40,6 @@ class ArchivedTopic:
 
 
 State = Mapping[str, ArchivedTopic]
-
-
-class Bounds(NamedTuple):
-    """What a broker has of one partition: first offset, and last stable offset (exclusive)."""
-
-    earliest: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerTopic:
-    """One topic as the broker has it now; partitions in their order."""
-
-    id: str | None
-    partitions: tuple[Bounds, ...]
-    configs: Mapping[str, str] = field(default_factory=dict)
 
 
 class Range(NamedTuple):

@@ -1,7 +1,7 @@
 """`barnabas pipeline replay`: topics restored from an archive, and proved to be what was archived.
 
 Rows of one archived partition are one slot, sorted by generation and offset, so the order within a
-partition (and so within a key) is kept; `replay_rows` sends them with their keys, headers and
+partition (and so within a key) is kept; `task` sends them with their keys, headers and
 timestamps, to the same partition with `--keep-partitions`, else where Kafka's own partitioner puts
 the key (records without one keep to their old neighbours). Topics that do not exist are created
 with the partitions and the configuration that they had when they were archived, the empty ones too.
@@ -27,17 +27,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.archive_log import open_archive, read_files
-from pipeline.archive_state import ArchivedTopic
-from pipeline.checksum import TIMED_HASH, ContentSum, content_sums
+from pipeline.archive.checksum import TIMED_HASH, ContentSum, content_sums
+from pipeline.archive.log import open_archive, read_files
+from pipeline.archive.state import ArchivedTopic
 from pipeline.errors import PipelineError
-from pipeline.kafka_admin import KafkaAdmin, Offsets
 from pipeline.progress import human_bytes, rate, table
-from pipeline.session import Job, run_watched
-from pipeline.shipping import ship
 from pipeline.sink.clients import Settings, from_java, settings_of
 from pipeline.sink.pieces import Names
 from pipeline.sink.registers import ID_PREFIX, SinkError
+from pipeline.spark.kafka_admin import KafkaAdmin, Offsets
+from pipeline.spark.session import Job, run_watched
+from pipeline.spark.shipping import ship
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -354,15 +354,15 @@ def _send(
     options: ReplayOptions,
 ) -> tuple[int, int, int]:
     """Send what is not there yet; records and bytes sent, and records that were there."""
-    from pipeline import replay_rows
     from pipeline.data_source import carry_client
+    from pipeline.replay import task
     from pipeline.sink import clients, pieces, registers, rows
 
-    ship(registers, clients, pieces, rows, replay_rows)
+    ship(registers, clients, pieces, rows, task)
     carry_client(job.spark)
     tasks = max(1, min(sum(targets.values()), job.parallelism()))
     per_task = options.rate / tasks if options.rate is not None else None
-    target = replay_rows.Target(_settings(options), names, per_task)
+    target = task.Target(_settings(options), names, per_task)
     if options.keep_partitions:
         partition = "partition"
     else:
@@ -375,7 +375,7 @@ def _send(
         )
         .repartition(tasks, "topic", "source")
         .sortWithinPartitions("topic", "source", "generation", "offset")
-        .mapInArrow(replay_rows.replay_rows(target), replay_rows.STATS_SCHEMA)  # type: ignore[arg-type]
+        .mapInArrow(task.replay_rows(target), task.STATS_SCHEMA)  # type: ignore[arg-type]
         .collect()
     )  # fmt: skip
     return (

@@ -2,8 +2,7 @@
 
 Without `--to`: what there is in each partition, how much of it is readable, and the first rows.
 With `--to`: an archive like that of `archive` (same folders, same log, so `replay` takes it),
-written in one batch. How the directory is read: segment_plan, segment_decode; as a DataFrame:
-data_source.
+written in one batch. How the directory is read: plan, decode; as a DataFrame: pipeline.data_source.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.archive import archive_columns
-from pipeline.archive_log import (
+from pipeline.archive.archive import archive_columns
+from pipeline.archive.log import (
     METADATA,
     OWN,
     ArchiveLog,
@@ -24,10 +23,10 @@ from pipeline.archive_log import (
     land,
 )
 from pipeline.errors import PipelineError
-from pipeline.hadoop_files import HadoopFiles
 from pipeline.progress import human_bytes, rate, table
-from pipeline.segment_plan import PartitionPlan, PlanError, Wanted, plan
-from pipeline.session import Job, run_watched, stages
+from pipeline.segments.plan import PartitionPlan, PlanError, Wanted, plan
+from pipeline.spark.hadoop_files import HadoopFiles
+from pipeline.spark.session import Job, run_watched, stages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.archive_state import (
+from pipeline.archive.state import (
     ArchivedTopic,
-    Bounds,
-    BrokerTopic,
     Range,
     advanced,
     from_json,
@@ -16,6 +14,7 @@ from pipeline.archive_state import (
     position,
     to_json,
 )
+from pipeline.broker_facts import Bounds, BrokerTopic
 from pipeline.errors import PipelineError
 
 

@@ -37,8 +37,8 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from .segment_decode import read_part
-from .segment_plan import PlanError, SegmentPart, Wanted, plan
+from .decode import read_part
+from .plan import PlanError, SegmentPart, Wanted, plan
 
 _OPTIONS = (
     "path", "topic", "partitions", "startingoffsets", "endingoffsets", "since", "until",

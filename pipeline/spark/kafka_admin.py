@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pipeline.archive_state import Bounds, BrokerTopic
+from pipeline.broker_facts import Bounds, BrokerTopic
 from pipeline.errors import PipelineError
 
 _CALL_TIMEOUT_MS = 15_000

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from html import escape
 from math import ceil, floor, log10
 
+from pipeline.profile.topic_profile import PERCENTILE_NAMES, TopicProfile, per_second, show_key, utc
 from pipeline.progress import human_bytes
-from pipeline.topic_profile import PERCENTILE_NAMES, TopicProfile, per_second, show_key, utc
 
 _HOUR_MS = 3_600_000
 _BARS_MAX = 120

@@ -10,7 +10,7 @@ values and headers straight out of the decompressed bytes.
 Columns, types and order are those of Spark's Kafka source, nulls included: a record without headers
 has null headers, as there.
 
-Every batch's checksum is verified (pipeline.crc).
+Every batch's checksum is verified (pipeline.segments.crc).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from .crc import checksum_function
-from .segment_plan import HEADER, HEADER_BYTES, SegmentPart
+from .plan import HEADER, HEADER_BYTES, SegmentPart
 
 _READ_BYTES = 8 * 1024 * 1024
 _GROUP_BYTES = 4 * 1024 * 1024
