@@ -7,7 +7,7 @@ wait for the high watermark or an fsync.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from replication.metadata.topic_names import INTERNAL_TOPICS
@@ -20,6 +20,7 @@ from replication.replicas.delayed import (
 )
 from storage.log.append import is_soon_opened, needs_records_opened
 from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import is_compressed
 
 if TYPE_CHECKING:
     from replication.partition.partition import Partition
@@ -93,16 +94,27 @@ class ReplicaWrites:
         return operation
 
     def must_open_records(
-        self, key: Key, records: memoryview | bytes, opens_compressed: bool
+        self, entries: Iterable[tuple[Key, memoryview | bytes]], opens_compressed: bool
     ) -> bool:
-        """Whether this batch costs more than a thread that serves sockets should spend."""
-        if is_soon_opened(records):
-            return False
-        partition = self._partitions.get(key)
-        log = None if partition is None else partition.leader_log
-        return log is not None and needs_records_opened(
-            records, log.config, self._wall_ms(), opens_compressed
-        )
+        """Whether these batches cost more than a thread that serves sockets should spend.
+
+        One small compressed batch is opened sooner than handed over, at worst, out of 1 KB of gzip,
+        in 2.5 ms. A request may have many of them.
+        """
+        compressed = 0
+        for key, records in entries:
+            if is_soon_opened(records):
+                continue
+            if opens_compressed and is_compressed(records):
+                compressed += 1
+            partition = self._partitions.get(key)
+            log = None if partition is None else partition.leader_log
+            if compressed > 1 or (
+                log is not None
+                and needs_records_opened(records, log.config, self._wall_ms(), opens_compressed)
+            ):
+                return True
+        return False
 
     def _append_failed(
         self, key: Key, partition: Partition | None, error: KafkaError

@@ -34,10 +34,9 @@ from wire.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
-from wire.one_batch import VERSION_MIN as ONE_BATCH_VERSION_MIN
-from wire.one_batch import answer_one_batch, read_one_batch
+from wire.plain_produce import VERSION_MIN as PLAIN_VERSION_MIN
+from wire.plain_produce import answer_plain_produce, read_plain_produce
 from wire.primitives import ZERO_UUID
-from wire.record_batch import is_compressed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -144,39 +143,45 @@ def _append_verified(ctx: DataContext, append: AppendRequest, transactional_id: 
 
 
 def produce_ordinary(ctx: DataContext, frame: bytes, pos: int) -> bool:
-    """`produce` of what most clients send: one batch, that no rule opens, for a topic of theirs.
+    """`produce` of what clients send: batches that no rule opens, for topics of theirs.
 
     False, with nothing done, for anything else. What is different is only how the request is read
-    and how a success is answered: see `wire.one_batch`.
-    Budget: 4 µs besides `append_records`.
+    and how a success is answered: see `wire.plain_produce`.
+    Budget: 4 µs for one batch, besides `append_records`.
     """
     version = ctx.api_version
-    one = read_one_batch(frame, pos, version) if version >= ONE_BATCH_VERSION_MIN else None
-    if one is None:
+    plain = read_plain_produce(frame, pos, version) if version >= PLAIN_VERSION_MIN else None
+    if plain is None:
         return False
-    name = _name_of(one.topic) if version < TOPIC_ID_VERSION else _topic_name(ctx, one.topic)
-    key, records = (name, one.partition), one.records
+    is_transactional = 0
+    batches = iter(plain.records)
+    entries: list[tuple[tuple[str, int], memoryview]] = []
+    for topic, indexes in plain.topics:
+        name = _name_of(topic) if version < TOPIC_ID_VERSION else _topic_name(ctx, topic)
+        if not name or name in INTERNAL_TOPICS:
+            return False
+        for index in indexes:
+            records = next(batches)
+            if len(records) <= _ATTRIBUTES_LOW_BYTE:
+                return False
+            is_transactional |= records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL
+            entries.append(((name, index), records))
+    if is_transactional and plain.transactional_id is None:
+        return False
     opens_compressed = _opens_compressed(ctx)
-    if (
-        not name
-        or name in INTERNAL_TOPICS
-        or len(records) <= _ATTRIBUTES_LOW_BYTE
-        or ctx.broker.replica_manager.must_open_records(key, records, opens_compressed)
-    ):
+    if ctx.broker.replica_manager.must_open_records(entries, opens_compressed):
         return False
     append = AppendRequest(
-        one.acks,
-        one.timeout_ms,
-        ((key, records),),
-        partial(_answer_ordinary, ctx, one.topic, key, one.acks),
+        plain.acks,
+        plain.timeout_ms,
+        entries,
+        partial(_answer_ordinary, ctx, plain.topics, plain.acks),
         source=_source(version, opens_compressed),
     )
-    if not records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL:
-        ctx.park(ctx.broker.replica_manager.append_records(append))
-    elif one.transactional_id is not None:
-        ctx.park(_append_verified(ctx, append, one.transactional_id))
+    if is_transactional:
+        ctx.park(_append_verified(ctx, append, plain.transactional_id))
     else:
-        return False
+        ctx.park(ctx.broker.replica_manager.append_records(append))
     return True
 
 
@@ -192,48 +197,38 @@ def _name_of(topic: bytes) -> str:
 
 def _answer_ordinary(
     ctx: DataContext,
-    topic: bytes,
-    key: tuple[str, int],
+    topics: list[tuple[bytes, list[int]]],
     acks: int,
     results: list[AppendResult],
 ) -> None:
-    (result,) = results
-    if result.error_code or not acks:
-        name, index = key
+    for result in results:
+        if result.error_code:
+            break
+    else:
+        if acks:
+            ctx.send_parts([answer_plain_produce(ctx.correlation_id, topics, results)])
+            return
+    names = (result.topic_partition[0] for result in results)
+    produced = []
+    for topic, indexes in topics:
+        name, *_ = [next(names) for _ in indexes]
         topic_id = topic if ctx.api_version >= TOPIC_ID_VERSION else ZERO_UUID
-        _answer_produce(ctx, [_ProducedTopic(name, topic_id, [index], {})], acks, results)
-        return
-    answer = answer_one_batch(
-        ctx.correlation_id,
-        topic,
-        key[1],
-        result.base_offset,
-        result.log_append_time_ms,
-        result.log_start_offset,
-    )
-    ctx.send_parts([answer])
+        produced.append(_ProducedTopic(name, topic_id, indexes, {}))
+    _answer_produce(ctx, produced, acks, results)
 
 
 def produce_is_costly(ctx: DataContext, request: ProduceRequest) -> bool:
-    """Whether records must be opened: by the topic's rules, or to see that they can be.
-
-    One small compressed batch is opened sooner than handed over, at worst, out of 1 KB of gzip, in
-    2.5 ms. A request may have many of them.
-    """
-    must_open = ctx.broker.replica_manager.must_open_records
-    opens_compressed = _opens_compressed(ctx)
-    compressed = 0
-    for topic in request.topic_data:
-        name = topic.name
-        if ctx.api_version >= TOPIC_ID_VERSION:
-            name = _topic_name(ctx, topic.topic_id)
-        for p in topic.partition_data:
-            if not p.records:
-                continue
-            compressed += opens_compressed and is_compressed(p.records)
-            if compressed > 1 or must_open((name, p.index), p.records, opens_compressed):
-                return True
-    return False
+    """Whether records must be opened: by the topic's rules, or to see that they can be."""
+    uses_topic_ids = ctx.api_version >= TOPIC_ID_VERSION
+    return ctx.broker.replica_manager.must_open_records(
+        (
+            ((_topic_name(ctx, topic.topic_id) if uses_topic_ids else topic.name, p.index), records)
+            for topic in request.topic_data
+            for p in topic.partition_data
+            if (records := p.records)
+        ),
+        _opens_compressed(ctx),
+    )
 
 
 def _opens_compressed(ctx: DataContext) -> bool:

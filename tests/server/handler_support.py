@@ -111,8 +111,8 @@ class FakeReplicaManager:
         self.producers: dict[tuple[str, int], list[Any]] = {}
         self.on_partition_leadership: list[Any] = []
 
-    def must_open_records(self, key, records, opens_compressed):
-        self.must_open.append((key, bytes(records), opens_compressed))
+    def must_open_records(self, entries, opens_compressed):
+        self.must_open += [(key, bytes(records), opens_compressed) for key, records in entries]
         return self.are_records_opened
 
     def append_records(self, request):

@@ -416,20 +416,6 @@ def test_a_produce_whose_records_must_be_opened_is_costly(asked, version):
     assert asked_for == [(("t", 0), BATCH, False), (("t", 0), BATCH, True)]
 
 
-def test_only_one_small_compressed_batch_is_opened_on_the_network_thread(asked):
-    """A frame of 64 KB has room for 58 of 1.1 KB, each 1 MiB of zeros behind gzip: 0.13 s."""
-    packed = build_batch([Record(value=b"v")], codec=1)
-    for names, batches, is_costly in (
-        ({"PLAINTEXT"}, [packed, BATCH], False),
-        ({"PLAINTEXT"}, [packed, BATCH, packed], True),
-        (set(), [packed, packed], False),
-    ):
-        asked.broker.opens_compressed_records = frozenset(names)
-        ctx = SimpleNamespace(api_version=9, broker=asked.broker, listener_name="PLAINTEXT")
-        request = produce([("t", list(enumerate(batches)))])
-        assert data.produce_is_costly(ctx, request) is is_costly
-
-
 def test_compressed_records_are_opened_on_the_listeners_that_are_configured(asked):
     for names in (frozenset(), frozenset({"PLAINTEXT"})):
         asked.broker.opens_compressed_records = names
