@@ -9,7 +9,9 @@ ProducerAppendInfo, ProducerStateEntry.
 Per producer id: its epoch, the last five batches, the epoch of its transaction coordinator, the
 first offset of its open transaction. Transactions: `ongoing` ones have no marker yet;
 `unreplicated` ones have one, but not below the high watermark. The oldest of both is the first
-unstable offset (V-2).
+unstable offset (V-2). A snapshot, whose format is Kafka's, does not tell where markers are: after a
+start those below it count as replicated, and a truncation that cuts them off takes the last stable
+offset back. What readers saw meanwhile stays right: the coordinator decided, and tells it again.
 
 Duties of the caller (the log, under its lock; nothing here is locked):
 1. Call only for batches with a producer id: `header.producer_id >= 0` is all that others cost.

@@ -349,3 +349,22 @@ def test_an_epoch_that_did_not_reach_the_disk_takes_no_append(
     append(log, "b", epoch=1)
     entries = make_log(tmp_path, had_clean_shutdown=True).leader_epochs.entries
     assert [tuple(entry) for entry in entries] == [(0, 0), (1, 1)]
+
+
+def test_after_a_start_a_marker_above_the_high_watermark_counts_until_it_is_cut_off(
+    tmp_path: Path,
+) -> None:
+    """A snapshot knows that the transaction has ended, not where (as in Apache Kafka)."""
+    log = make_log(tmp_path)
+    append(log, "plain")
+    log.append_as_leader(transactional("a", 1, 0), 0, WALL_MS)
+    end_transaction(log, 1, ControlRecordType.COMMIT)
+    log.update_high_watermark(2)
+    assert log.last_stable_offset == 1
+    log.close()
+    log = make_log(tmp_path, had_clean_shutdown=True)
+    log.update_high_watermark(2)
+    assert log.last_stable_offset == 2
+    log.truncate_to(2)
+    assert log.last_stable_offset == 1
+    check_view(log)
