@@ -1,5 +1,5 @@
 # Barnabas, a Kafka broker. How to run the image: docs/deployment.md.
-# Every step here is performed, and the result run, by compat_tests/packaging/test_image.py.
+# Built by an engine, and what it built run, in compat_tests/packaging/test_image.py.
 ARG PYTHON_VERSION=3.11
 
 FROM python:${PYTHON_VERSION}-slim AS build
