@@ -80,7 +80,7 @@ def run() -> Iterator[Start]:
     for process in processes:
         if process.poll() is None:
             first_process(process).kill()
-        process.communicate()
+        print(process.communicate()[1])  # shown when the test failed
 
 
 def stop(process: subprocess.Popen[str], number: int) -> str:
