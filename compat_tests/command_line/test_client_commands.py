@@ -21,6 +21,8 @@ from testkit.clients.cli import BARNABAS, assert_one_clear_line, heed_signals, r
 from testkit.ports import free_ports
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
+KEPT = ("--config", "retention.ms=-1")
+"""For records of the year 1970, which the retention of seven days may remove at any moment."""
 
 
 @pytest.fixture
@@ -120,7 +122,7 @@ def test_keys_headers_and_files(ok: Ok, topic_name: str, tmp_path: Path) -> None
 
 def test_json_lines_carry_a_topic_into_another(ok: Ok, topic_name: str) -> None:
     copy = topic_name + "-copy"
-    ok("topic", "create", topic_name, copy, "--partitions", "2")
+    ok("topic", "create", topic_name, copy, "--partitions", "2", *KEPT)
     given = [
         {"key": "k", "value": "v", "headers": [["h", "1"]], "partition": 1, "timestamp": 1000},
         {"key": {"base64": "/w=="}, "value": None, "headers": [], "partition": 1, "timestamp": 5},
@@ -143,7 +145,7 @@ def test_a_record_for_a_partition_that_is_not_there_names_the_way_out(
 
 
 def test_from_to_count_filter_and_partition_choose(ok: Ok, topic_name: str) -> None:
-    ok("topic", "create", topic_name, "--partitions", "2")
+    ok("topic", "create", topic_name, "--partitions", "2", *KEPT)
     lines = [{"value": f"v{i}", "partition": 0, "timestamp": 1000 * i} for i in range(10)]
     lines.append({"value": "other", "partition": 1, "timestamp": 0})
     text = "".join(json.dumps(line) + "\n" for line in lines)
