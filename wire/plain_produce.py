@@ -3,8 +3,8 @@
 Why: a producer that does not linger sends a request for each batch, and objects for a list of
 topics with lists of partitions cost more than appending the batches. What is read here is what the
 declared message (`wire.messages.data.ProduceRequest`) says, and the answer has the bytes of the
-declared response; tests compare both. Whatever has another form, wrong requests included, is None
-here and is read as declared.
+declared response; tests compare both. Whatever has another form, wrong requests included, and
+whatever has more than 126 batches, is None here and is read as declared.
 
     transactional id | acks, timeout | topics: name or id, partitions: index, records
 """
@@ -76,7 +76,7 @@ def read_plain_produce(frame: bytes, pos: int, version: int) -> PlainProduce | N
             size = _TOPIC_ID_BYTES if version >= TOPIC_ID_VERSION else frame[pos]
             end = pos + size
             count = frame[end]
-            if not (1 < size <= _SHORT and 1 < count <= _SHORT):
+            if not (1 < size <= _SHORT and 1 < count <= _SHORT - len(records)):
                 return None
             topic = frame[pos:end]
             indexes: list[int] = []

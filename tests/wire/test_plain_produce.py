@@ -73,14 +73,15 @@ def same(found: PlainProduce, declared: ProduceRequest, version: int) -> bool:
 @pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 16_382, 16_383, 16_384, 300_000])
 def test_batches_of_any_size_are_read(version: int, size: int) -> None:
     one, two = batches(version, size), batches(version, 5, size, name="o", topic_id=bytes(16))
-    many = batches(version, *[size % 1_000] * 126)
+    many = [batches(version, *[size % 1_000] * count) for count in (125, 1)]
     for request in (
         produce(one),
         produce(one, transactional_id="t"),
         produce(one, transactional_id=""),
         produce(one, acks=0, timeout_ms=0),
         produce(two, one, two),
-        produce(*[many] * 126),
+        produce(*many),
+        produce(*[many[1]] * 126),
     ):
         found = read(request_bytes(request, version, 1), version)
         assert found is not None
@@ -95,6 +96,7 @@ def test_another_form_is_not_read(version: int) -> None:
         produce(batches(version)),
         produce(one, batches(version, 9, -1)),
         produce(batches(version, *[1] * 127)),
+        produce(batches(version, *[1] * 125), batches(version, 1, 1)),
         produce(*[one] * 127),
         produce(one, transactional_id="i" * 127),
     ]
