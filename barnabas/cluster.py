@@ -20,31 +20,24 @@ one process); `proxied=False` leaves it out, for speed.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
-import random
 import shutil
-import socket
 import subprocess
 import tempfile
-import uuid
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
+from barnabas.fresh import HOST, free_ports, random_uuid
 from barnabas.launch import command
 from barnabas.link_proxy import LinkProxy
 from barnabas.process import BrokerError, Context, NodeProcess, property_text
 
-_HOST = "127.0.0.1"
 _CONTROLLERS_MAX = 3
 _CLIENTS, _BROKERS, _CONTROLLERS = "PLAINTEXT", "REPLICATION", "CONTROLLER"
 _CLUSTER_FILE = "cluster.properties"
-# Below the ports that systems lend to outgoing connections: one of those must not sit on the port
-# of a node that is down for a moment.
-_PORTS = range(10_000, 30_000)
 
 
 class Cluster(Context):
@@ -101,7 +94,7 @@ class Cluster(Context):
         """Where clients reach one node, "HOST:PORT"."""
         if not self._ports:
             raise BrokerError("the cluster was not started: call start(), or use it in a `with`")
-        return f"{_HOST}:{self._port(node, _CLIENTS)}"
+        return f"{HOST}:{self._port(node, _CLIENTS)}"
 
     @property
     def data_dir(self) -> Path:
@@ -348,7 +341,7 @@ class Cluster(Context):
             missing = [name for name in self._port_names() if name not in self._ports]
             self._choose_ports(missing)
         else:
-            self.cluster_id = _new_cluster_id()
+            self.cluster_id = random_uuid()
             self._choose_ports(list(self._port_names()))
         self._dir.mkdir(parents=True, exist_ok=True)
         known = {"cluster.id": self.cluster_id, "nodes": str(len(self.nodes))}
@@ -377,19 +370,17 @@ class Cluster(Context):
             first = max([self._base_port - 1, *self._ports.values()]) + 1
             self._ports |= {name: first + index for index, name in enumerate(names)}
             return
-        taken = set(self._ports.values())
-        for name in names:
-            self._ports[name] = _free_port(taken)
-            taken.add(self._ports[name])
+        ports = free_ports(len(names), not_these=self._ports.values())
+        self._ports |= dict(zip(names, ports, strict=True))
 
     def _properties(self, node: int) -> dict[str, str]:
         is_controller = node in self._controllers
         suffix = ".proxy" if self._proxied else ""
-        voters = (f"{n}@{_HOST}:{self._port(n, _CONTROLLERS, suffix)}" for n in self._controllers)
+        voters = (f"{n}@{HOST}:{self._port(n, _CONTROLLERS, suffix)}" for n in self._controllers)
         names = [_CLIENTS, *([_BROKERS] if self._proxied else [])]
         opened = [*names, *([_CONTROLLERS] if is_controller else [])]
         told = [
-            f"{name}://{_HOST}:{self._port(node, name, '' if name == _CLIENTS else suffix)}"
+            f"{name}://{HOST}:{self._port(node, name, '' if name == _CLIENTS else suffix)}"
             for name in opened
         ]
         replicas = str(min(3, len(self.nodes)))
@@ -398,7 +389,7 @@ class Cluster(Context):
             "process.roles": "broker,controller" if is_controller else "broker",
             "node.id": str(node),
             "controller.quorum.voters": ",".join(voters),
-            "listeners": ",".join(f"{n}://{_HOST}:{self._port(node, n)}" for n in opened),
+            "listeners": ",".join(f"{n}://{HOST}:{self._port(node, n)}" for n in opened),
             "advertised.listeners": ",".join(told),
             "controller.listener.names": _CONTROLLERS,
             "inter.broker.listener.name": names[-1],
@@ -439,25 +430,3 @@ class Cluster(Context):
                 complaints.append(f"node {node} cannot be formatted: {why}")
         if complaints:
             raise BrokerError(complaints[0])
-
-
-def _new_cluster_id() -> str:
-    """22 characters, as Kafka's; never starts with a dash, as a flag does."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if text[0] != "-":
-            return text
-
-
-def _free_port(taken: set[int]) -> int:
-    for _attempt in range(1000):
-        port = random.choice(_PORTS)
-        if port in taken:
-            continue
-        with socket.socket() as probe:
-            try:
-                probe.bind((_HOST, port))
-            except OSError:
-                continue
-        return port
-    raise BrokerError("no free port found")

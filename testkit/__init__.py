@@ -9,7 +9,8 @@
 | `checking` | verdicts: anomalies of histories, replicas byte for byte, what each node says |
 | `delivery` | what users get: the wheel, the image, the documents' console blocks |
 
-Beside the rooms: `wait` and `require` for every test, `ports`, and the `jars` of Apache Kafka.
+Beside the rooms: `wait`, `require`, `clock` and `ports` for every test, and the `jars` of Apache
+Kafka.
 
 Rooms know only those below them: workloads, then brokers, then checking, then clients. None imports
 `wire`, `storage`, `replication` or `server`: a proof must not share the mistakes of what it proves.

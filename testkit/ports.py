@@ -1,35 +1,20 @@
-"""Free ports on loopback, for brokers that must know their port before they start."""
+"""Ports on loopback: `barnabas.fresh.free_ports`, and what only tests ask."""
 
 from __future__ import annotations
 
-import contextlib
-import random
 import socket
+
+from barnabas.fresh import are_free, free_ports
+
+__all__ = ["free_block", "free_ports", "listens"]
 
 
 def free_block(count: int) -> int:
-    """The first of `count` ports in a row that nobody uses, below those that the kernel gives to
-    outgoing connections: nobody takes one between a stop and a start."""
+    """The first of `count` free ports in a row."""
     while True:
-        base = random.randrange(10_000, 30_000)
-        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
-            for port in range(base, base + count):
-                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return base
-
-
-def free_ports(count: int) -> list[int]:
-    """`count` different ports nobody listens on now. All are held until all are found."""
-    sockets = []
-    try:
-        for _ in range(count):
-            sock = socket.socket()
-            sock.bind(("127.0.0.1", 0))
-            sockets.append(sock)
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
+        (first,) = free_ports(1)
+        if are_free(range(first, first + count)):
+            return first
 
 
 def listens(host: str, port: int) -> bool:

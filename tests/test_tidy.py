@@ -402,6 +402,27 @@ def test_every_area_of_handlers_has_its_tests(area: str) -> None:
     assert (ROOT / "tests/server/handlers" / f"test_{area}.py").exists()
 
 
+@pytest.mark.parametrize(
+    ("pattern", "homes"),
+    [
+        # A clock that is moved by hand; the simulator's nodes each have one that runs wrong.
+        (r"def (now|wall)_ms\(self", {"testkit/clock.py", "tests/sim/world.py"}),
+        (r"def \w*free_ports?\b", {"barnabas/fresh.py"}),
+        (r"\burlsafe_b64encode\(", {"barnabas/fresh.py"}),
+    ],
+    ids=["clock", "port finder", "id maker"],
+)  # fmt: skip
+def test_tests_have_one_clock_one_port_finder_and_one_id_maker(
+    pattern: str, homes: set[str]
+) -> None:
+    rooms = ("barnabas", "tests", "testkit", "compat_tests", "benchmarks")
+    paths = (path for room in rooms for path in (ROOT / room).rglob("*.py"))
+    found = {
+        str(path.relative_to(ROOT)) for path in paths if re.search(pattern, path.read_text("utf-8"))
+    }
+    assert found - {str(Path(__file__).relative_to(ROOT))} == homes
+
+
 def test_no_test_sleeps() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}"

@@ -20,11 +20,11 @@ from storage.config import LogConfig
 from storage.environment import LogEnvironment
 from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
+from testkit.clock import WALL_MS
 from wire.crc import crc32c
 from wire.primitives import TopicPartition
 from wire.records import Record, build_batch
 
-WALL_MS = 1_700_000_000_000
 RECOVERED_BYTES = 1 << 30
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from storage.log.append_source import FROM_CLIENT
 from storage.log.producer_state import ProducerStateManager
 from storage.segments.index import OffsetIndex
+from testkit.clock import WALL_MS
 from wire.crc import crc32c
 from wire.primitives import TopicPartition
 from wire.records import (
@@ -28,8 +29,6 @@ from wire.records import (
     validate_producer_batch,
     validate_records,
 )
-
-WALL_MS = 1_700_000_000_000
 
 
 def microseconds(function: Callable[[], object]) -> float:

@@ -23,13 +23,14 @@ from replication.replicas.replica_manager import (
 from replication.replicas.timer import Timer
 from storage.config import LogConfig, SystemClock
 from storage.directories.log_manager import LogManager
+from testkit.clock import WALL_MS
 from wire.primitives import TopicPartition
 from wire.records import Record, build_batch
 
 TOPIC_ID = b"benchmark topic!"
 DIRECTORY_ID = b"benchmark direct"
 PRODUCED, READ, QUIET = (TopicPartition("orders", index) for index in range(3))
-BATCH = build_batch([Record(-1, 1_700_000_000_000, None, bytes(100))])
+BATCH = build_batch([Record(-1, WALL_MS, None, bytes(100))])
 
 
 def microseconds(call: Callable[[], object], count: int, rounds: int = 5) -> float:

@@ -26,6 +26,7 @@ from server.network import transport
 from server.network.api import Api, Cost
 from server.network.listeners import Listener
 from server.network.socket_server import SocketServer, SocketServerConfig, keep_freed_memory
+from testkit.clock import WALL_MS
 from tests.server.handler_support import Asked, FakeBroker, image_of, topic_image
 from tests.server.wire_client import request_bytes
 from wire.messages.data import FetchRequest, ProduceRequest
@@ -48,7 +49,7 @@ def _best_us(run: Callable[[], object], count: int) -> float:
 
 
 def _produce(size: int, key: str = "t") -> bytes:
-    batch = bytes(build_batch([Record(-1, 1_700_000_000_000, None, bytes(size))]))
+    batch = bytes(build_batch([Record(-1, WALL_MS, None, bytes(size))]))
     partition = ProduceRequest.Topic.Partition(index=0, records=batch)
     topic = ProduceRequest.Topic(name=key, partition_data=[partition])
     return request_bytes(ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic]), 9, 1)

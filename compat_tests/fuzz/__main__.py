@@ -11,7 +11,6 @@ each other in the node is left to chance.
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import os
 import random
@@ -28,6 +27,7 @@ import psutil
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
+from barnabas.fresh import random_uuid
 from compat_tests.fuzz.honest import await_topic
 from testkit.brokers.nodes import await_answer
 from testkit.clients import raw
@@ -64,8 +64,8 @@ class Node:
         config = directory / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         barnabas = [sys.executable, "-m", "barnabas"]
-        cluster_id = base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()
-        formatting = [*barnabas, "format", "--config", str(config), "--cluster-id", cluster_id]
+        formatting = [*barnabas, "format", "--config", str(config)]
+        formatting += ["--cluster-id", random_uuid()]
         subprocess.run(formatting, check=True, capture_output=True)
         with self._log.open("w") as log:
             self.process = subprocess.Popen(

@@ -21,6 +21,7 @@ from storage.directories.log_manager import LogManager
 from storage.log.partition_log import PartitionLog
 from testkit import jars
 from testkit.brokers.nodes import ApacheKafka
+from testkit.clock import WALL_MS
 from testkit.require import require
 from wire.primitives import TopicPartition
 from wire.records import Record, build_batch, check_crc, iterate_headers, read_records
@@ -181,7 +182,7 @@ def test_what_kafka_wrote_is_read_and_continued_and_kafka_reads_that(
             assert read_log(log) == seen[partition]
             assert read_log(log, "read_committed") == committed[partition]
             assert log.high_watermark >= 0
-            rows = [Record(-1, 1_700_000_000_000 + n, b"ours", b"%d" % n) for n in range(500)]
+            rows = [Record(-1, WALL_MS + n, b"ours", b"%d" % n) for n in range(500)]
             for start in range(0, 500, 7):
                 group = rows[start : start + 7]
                 log.append_as_leader(

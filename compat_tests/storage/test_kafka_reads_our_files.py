@@ -21,6 +21,7 @@ from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
 from testkit import jars
 from testkit.clients.java_tools import JavaTools
+from testkit.clock import WALL_MS
 from testkit.require import require
 from wire.primitives import TopicPartition
 from wire.records import (
@@ -35,7 +36,6 @@ from wire.records import (
 
 pytestmark = pytest.mark.java
 
-WALL_MS = 1_700_000_000_000
 COMPLAINTS = ("mismatch", "isvalid: false", "out of order", "corrupt", "error", "exception")
 
 

@@ -17,21 +17,18 @@ that made it), and `close()` at the end.
 
 from __future__ import annotations
 
-import base64
 import os
-import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from barnabas.fresh import free_ports, random_uuid
 from barnabas.link_proxy import CLIENT, LinkProxy
 from testkit import jars
 from testkit.brokers.nodes import (
@@ -48,7 +45,6 @@ from testkit.wait import eventually
 METADATA_LOG = "__cluster_metadata-0"
 LISTENERS = ("CLIENT", "INTERNAL", "CONTROLLER")
 SMALL_JVM = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
-_FIRST_PORT, _LAST_PORT = 15_000, 32_000
 
 # Shorter timeouts than Kafka's own, so that a fault and its cure fit into seconds.
 CHAOS = {
@@ -86,14 +82,6 @@ class RunningCluster(Protocol):
     def restart(self, node: int) -> None: ...
     def partition(self, one: int, other: int) -> None: ...
     def heal(self) -> None: ...
-
-
-def uuid_base64() -> str:
-    """A random id as Kafka writes it; none begins with `-`, which a tool would take for a flag."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not text.startswith("-"):
-            return text
 
 
 @dataclass(slots=True)
@@ -165,7 +153,7 @@ class ClusterOfNodes:
         disks: Sequence[str] = ("data",),
     ) -> None:
         self.directory = Path(directory)
-        self.cluster_id = uuid_base64()
+        self.cluster_id = random_uuid()
         self.on_fault: Callable[[str], None] = lambda what: None
         self._dynamic_quorum = dynamic_quorum
         self.nodes: dict[int, Node] = {}
@@ -174,14 +162,14 @@ class ClusterOfNodes:
             for id_ in range(1, nodes + broker_only + 1)
         ]
         shapes += [(id_, False, True) for id_ in range(101, 101 + controllers)]
-        ports = _free_ports(len(shapes) * len(LISTENERS))
+        ports = free_ports(len(shapes) * len(LISTENERS))
         for id_, is_broker, is_voter in shapes:
             home = self.directory / f"node-{id_}"
             home.mkdir(parents=True, exist_ok=True)
             self.nodes[id_] = Node(
                 id_, self.kind, home, (data_dirs or {}).get(id_, home / disks[0]),
                 {name: ports.pop() for name in LISTENERS}, is_broker, is_voter,
-                environment=dict((environments or {}).get(id_, {})), directory_id=uuid_base64(),
+                environment=dict((environments or {}).get(id_, {})), directory_id=random_uuid(),
             )  # fmt: skip
         self.proxy: LinkProxy | None = None
         if proxied:
@@ -314,7 +302,7 @@ class ClusterOfNodes:
         self.on_fault(f"wipe {node}")
         assert not self.nodes[node].runs
         shutil.rmtree(self.nodes[node].data_dir)
-        self.nodes[node].directory_id = uuid_base64()
+        self.nodes[node].directory_id = random_uuid()
 
     def close(self) -> None:
         """End every process of this cluster."""
@@ -564,24 +552,3 @@ CLUSTERS: dict[str, type[ClusterOfNodes]] = {
     "kafka": ApacheKafkaCluster,
     "barnabas": BarnabasCluster,
 }
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports nobody listens on, which no outgoing connection of this machine will take."""
-    found: list[int] = []
-    held = []
-    try:
-        while len(found) < count:
-            port = random.randrange(_FIRST_PORT, _LAST_PORT)
-            candidate = socket.socket()
-            try:
-                candidate.bind(("127.0.0.1", port))
-            except OSError:
-                candidate.close()
-                continue
-            held.append(candidate)
-            found.append(port)
-    finally:
-        for candidate in held:
-            candidate.close()
-    return found

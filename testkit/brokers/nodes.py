@@ -13,7 +13,6 @@ Standard library only (and `barnabas` for its own class): the benchmarks use thi
 
 from __future__ import annotations
 
-import base64
 import os
 import signal
 import socket
@@ -21,13 +20,12 @@ import struct
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from barnabas.fresh import free_ports, random_uuid
 from testkit import jars
-from testkit.ports import free_ports
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -170,10 +168,9 @@ class ApacheKafka:
         return self.directory / "broker.log"
 
     def _format(self, class_path: str, properties: Path) -> None:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         done = subprocess.run(
             [jars.java(), "-Xmx128M", "-XX:TieredStopAtLevel=1", "-cp", class_path,
-             "kafka.tools.StorageTool", "format", "-t", cluster_id.replace("-", "A"),
+             "kafka.tools.StorageTool", "format", "-t", random_uuid(),
              "-c", str(properties), "--ignore-formatted"],
             capture_output=True, text=True, cwd=self.directory, check=False,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 
 from testkit import jars
 from testkit.brokers.nodes import die_with_parent
-from testkit.ports import free_block
+from testkit.ports import free_ports
 from testkit.wait import eventually
 
 _READY_S = 90
@@ -31,7 +31,7 @@ class ConnectWorker:
 
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self._class_path = jars.connect_class_path()
-        self._url = f"http://127.0.0.1:{free_block(1)}"
+        self._url = f"http://127.0.0.1:{free_ports(1)[0]}"
         self._log = directory / "connect.log"
         self._properties = directory / "connect.properties"
         converter = "org.apache.kafka.connect.storage.StringConverter"

@@ -16,7 +16,6 @@ the same each time.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,6 +47,7 @@ from storage.config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.log.partition_log import PartitionLog
 from storage.open_files import FileSlice
+from testkit.clock import WALL_MS, ManualTimer
 from tests.replication.controller_support import Cluster, new_topic
 from wire.errors import KafkaError
 from wire.messages.admin import DeleteTopicsRequest
@@ -56,38 +56,12 @@ from wire.messages.quorum import AlterPartitionRequest, AssignReplicasToDirsRequ
 from wire.primitives import ZERO_UUID, TopicPartition
 from wire.records import Record, build_batch, iterate_headers, read_records
 
-WALL_MS = 1_700_000_000_000
 ORDERS_0 = TopicPartition("orders", 0)
 _RESPONSES: dict[type, type[Any]] = {
     FetchRequest: FetchResponse,
     ListOffsetsRequest: ListOffsetsResponse,
 }
 _TIMEOUT_MS = 3_000
-
-
-class Events:
-    """Virtual time: what happens when. It is the clock of everything."""
-
-    def __init__(self) -> None:
-        self.ms = 1_000
-        self._queue: list[tuple[int, int, Callable[[], object]]] = []
-        self._count = 0
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def wall_ms(self) -> int:
-        return WALL_MS + self.ms
-
-    def after(self, delay_ms: int, what: Callable[[], object]) -> None:
-        self._count += 1
-        heapq.heappush(self._queue, (self.ms + delay_ms, self._count, what))
-
-    def run_until(self, end_ms: int) -> None:
-        while self._queue and self._queue[0][0] <= end_ms:
-            self.ms, _, what = heapq.heappop(self._queue)
-            what()
-        self.ms = end_ms
 
 
 class SimRunner:
@@ -103,7 +77,7 @@ class SimRunner:
         self.wake()
 
     def wake(self) -> None:
-        self._cluster.events.after(0, self._turn)
+        self._cluster.events.add(0, self._turn)
 
     def shutdown(self) -> None:
         self._is_stopped = True
@@ -115,7 +89,7 @@ class SimRunner:
         if request is None:
             if self._fetcher.wake_ms is not None:
                 delay_ms = max(self._fetcher.wake_ms - self._cluster.events.ms, 1)
-                self._cluster.events.after(delay_ms, self._turn)
+                self._cluster.events.add(delay_ms, self._turn)
             return
         self._is_waiting = True
         self._number += 1
@@ -137,7 +111,7 @@ class SimRunner:
                 )
 
         self._cluster.send(self._node.node_id, leader_id, arrive)
-        self._cluster.events.after(_TIMEOUT_MS, lambda: self._timed_out(number))
+        self._cluster.events.add(_TIMEOUT_MS, lambda: self._timed_out(number))
 
     def _answered(self, number: int, request: Any, out: bytes) -> None:
         if number != self._number or not self._is_waiting or self._is_stopped:
@@ -220,7 +194,7 @@ class SimNode:
         if self.is_up and self.incarnation == incarnation:
             self.timer.run_due()
             self.scheduler.run_due()
-            self.cluster.events.after(10, lambda: self._tick(incarnation))
+            self.cluster.events.add(10, lambda: self._tick(incarnation))
 
     def kill(self, *, loses_checkpoints: bool = False) -> None:
         """The process ends: what was written stays, nothing more is (no checkpoint, no marker)."""
@@ -317,7 +291,7 @@ class SimCluster:
         racks: Sequence[str] = (),
         **controller: Any,
     ) -> None:
-        self.events = Events()
+        self.events = ManualTimer(1_000)
         self.config = config or ReplicaManagerConfig()
         self.controller = Cluster(**controller)
         self.controller.schema.known |= {
@@ -366,7 +340,7 @@ class SimCluster:
     def send(self, source: int, target: int, deliver: Callable[[], object]) -> None:
         """A message: lost if the link is cut now."""
         if frozenset((source, target)) not in self._cuts:
-            self.events.after(self.delay_ms, deliver)
+            self.events.add(self.delay_ms, deliver)
 
     def cut(self, one: int, other: int) -> None:
         self._cuts.add(frozenset((one, other)))
@@ -381,7 +355,7 @@ class SimCluster:
     ) -> None:
         def decide() -> None:
             if self.is_controller_deaf:
-                self.events.after(50, decide)
+                self.events.add(50, decide)
                 return
             if isinstance(request, AlterPartitionRequest):
                 self.alterations.append(request)
@@ -389,14 +363,14 @@ class SimCluster:
             else:
                 assert isinstance(request, AssignReplicasToDirsRequest)
                 raise AssertionError("every broker here has one directory")
-            self.events.after(self.controller_delay_ms, lambda: on_complete(response))
+            self.events.add(self.controller_delay_ms, lambda: on_complete(response))
             self.publish_later()
 
-        self.events.after(self.controller_delay_ms, decide)
+        self.events.add(self.controller_delay_ms, decide)
 
     def publish_later(self) -> None:
         for node in self.nodes.values():
-            self.events.after(self.controller_delay_ms, node.publish)
+            self.events.add(self.controller_delay_ms, node.publish)
 
     def publish(self) -> None:
         """Every living broker has what the controller decided, now."""

@@ -14,7 +14,11 @@ from replication.raft.log import RaftLog
 from replication.raft.snapshots import SnapshotId, write_snapshot
 from replication.raft.voter_records import voter_controls
 from replication.raft.voter_set import Endpoint, Voter, VoterSet
-from tests.replication.raft_support import ManualClock, Recorder, TextSerde
+from testkit.clock import ManualClock
+from tests.replication.raft_support import (
+    Recorder,
+    TextSerde,
+)
 from wire.errors import ErrorCode
 
 
@@ -92,7 +96,7 @@ class Quorum:
         segment_bytes: int = 1 << 30,
         config: RaftConfig | None = None,
     ) -> None:
-        self.clock = ManualClock()
+        self.clock = ManualClock(1_000)
         self.config = config or RaftConfig()
         self.segment_bytes = segment_bytes
         self.is_dynamic = dynamic

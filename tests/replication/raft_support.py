@@ -16,21 +16,9 @@ from replication.raft.driver import CommittedBatch, RaftDriver
 from replication.raft.log import RaftLog
 from replication.raft.snapshots import SnapshotId
 from storage import files
+from testkit.clock import ManualClock
 
 WAIT_S = 60.0
-
-
-class ManualClock:
-    """Time that moves when a test says so."""
-
-    def __init__(self) -> None:
-        self.ms = 1_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def wall_ms(self) -> int:
-        return 1_700_000_000_000 + self.ms
 
 
 class TextSerde:
@@ -84,7 +72,7 @@ def running(
     path: Path, clock: ManualClock | None = None, **options: Any
 ) -> Iterator[tuple[RaftDriver, Recorder]]:
     """A started single voter on `path` and its state machine; shut down at the end."""
-    clock = clock or ManualClock()
+    clock = clock or ManualClock(1_000)
     driver = RaftDriver(1, RaftLog.open(path, clock), clock, TextSerde(), **options)
     recorder = Recorder()
     driver.add_listener(recorder)

@@ -24,6 +24,7 @@ from server.handlers.fetch_session import FetchSessionCache
 from server.network.connection import Connection, ConnectionLimits
 from server.network.request_channel import RequestChannel
 from storage.config import LogConfig
+from testkit.clock import ManualClock
 from tests.server.wire_client import request_bytes
 from wire.errors import ErrorCode, KafkaError
 from wire.frame import decode_response_header
@@ -249,7 +250,7 @@ def surroundings(broker: Any) -> Surroundings:
         replica_manager=broker.replica_manager,
         controller=broker.controller,
         timer=broker.timer,
-        clock=SimpleNamespace(now_ms=lambda: 1_000, wall_ms=lambda: 1_700_000_000_000),
+        clock=ManualClock(1_000),
         run_on_loader=lambda _, job: job(),
     )
 

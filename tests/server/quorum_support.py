@@ -25,7 +25,7 @@ from server.network.listeners import Listener
 from server.network.socket_server import SocketServer, SocketServerConfig, monotonic_ms
 from server.peers.peer_client import PeerClient
 from server.peers.raft_transport import RaftTransport
-from storage.config import SystemClock
+from testkit.clock import SkippingClock
 from tests.replication.raft_support import Recorder, TextSerde
 from tests.server.wire_client import WireClient
 from wire.control_records import ControlRecordType
@@ -61,15 +61,6 @@ def eventually(condition: Callable[[], Any], what: str = "") -> Any:
             return found
         assert time.monotonic() < deadline, f"waited in vain {what}"
         pause.wait(0.01)
-
-
-class SkippingClock(SystemClock):
-    """The machine's clock, and what a test added to it."""
-
-    skipped_ms = 0
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self.skipped_ms
 
 
 class QuorumNode:

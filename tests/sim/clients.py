@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from server.handlers import data as handlers
 from server.handlers import offsets as offset_handlers
+from testkit.clock import WALL_MS
 from tests.sim.network import Reply, context, serve_data
-from tests.sim.world import WALL_MS, InvariantBroken
+from tests.sim.world import InvariantBroken
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import (
     AlterPartitionReassignmentsRequest,

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 from server.coordinator.transactions.state import EPOCH_MAX, TransactionMetadata
+from testkit.clock import WALL_MS
 from tests.sim.clients import coordinator_of
 from tests.sim.network import Reply, encoded, serve_api
-from tests.sim.world import WALL_MS, InvariantBroken
+from tests.sim.world import InvariantBroken
 from wire.errors import ErrorCode
 from wire.messages import response_class
 from wire.messages.data import ProduceRequest

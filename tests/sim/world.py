@@ -16,8 +16,7 @@ from random import Random
 from typing import Any, Protocol
 
 from replication.replicas.timer import Timer, TimerTask
-
-WALL_MS = 1_700_000_000_000
+from testkit.clock import WALL_MS
 
 
 class InvariantBroken(AssertionError):

@@ -16,24 +16,11 @@ from storage.environment import LogEnvironment
 from storage.log.partition_log import LogAppendInfo, PartitionLog
 from storage.open_files import OpenFileCache
 from storage.recovery import open_log
+from testkit.clock import WALL_MS, ManualClock
 from wire.primitives import TopicPartition
 from wire.records import Record, build_batch, check_crc, iterate_headers, read_records
 
-WALL_MS = 1_700_000_000_000
 PARTITION = TopicPartition("orders", 0)
-
-
-class ManualClock:
-    """Time stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.ms = 0
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def wall_ms(self) -> int:
-        return WALL_MS + self.ms
 
 
 class Task:

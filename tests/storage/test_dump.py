@@ -22,7 +22,12 @@ from storage.config import LogConfig
 from storage.dump import DumpError, dump_files
 from storage.log.append_source import FROM_COORDINATOR
 from storage.log.partition_log import PartitionLog
-from tests.storage.log_support import WALL_MS, append, batch, make_log
+from testkit.clock import WALL_MS
+from tests.storage.log_support import (
+    append,
+    batch,
+    make_log,
+)
 from wire.primitives import TopicPartition
 from wire.records import (
     ControlRecordType,

@@ -20,9 +20,9 @@ from storage.config import LogConfig
 from storage.log.append_source import FROM_COORDINATOR
 from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
+from testkit.clock import WALL_MS
 from tests.storage.log_support import (
     PARTITION,
-    WALL_MS,
     append,
     batch,
     environment,

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testkit.clock import WALL_MS
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import BATCH_OVERHEAD
 from wire.record_body import Record, are_alike, check_fields, read_varint, write_varint
@@ -62,7 +63,7 @@ def test_one_that_is_cut_off_is_an_index_error_for_the_caller_to_turn(bits: int)
 
 
 def body_of(key: bytes | None, value: bytes | None, count: int = 3) -> bytes:
-    rows = [Record(-1, 1_700_000_000_000 + number, key, value) for number in range(count)]
+    rows = [Record(-1, WALL_MS + number, key, value) for number in range(count)]
     return build_batch(rows)[BATCH_OVERHEAD:]
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from testkit.clock import WALL_MS
 from wire.compression import CODECS, compress
 from wire.crc import crc32c
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
@@ -44,7 +45,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-WALL_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 EXPECTED = (
     None,

@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.sink.pieces import Chunk, Pace, Place, Sent, write_in_pieces
 from pipeline.sink.registers import Fenced, Mark, Register, Row, SinkError
+from testkit.clock import ManualClock
 from tests.pipeline.sink.steps import Death, Hook, Steps
 
 RECORDS = [(0, 0), (0, 1), (0, 5), (1, 0), (1, 1), (1, 7), (1, 9)]
@@ -302,42 +303,38 @@ def test_a_mark_of_somebody_else_is_named() -> None:
         Place.of(Mark(3, ""))
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
+def paced(clock: ManualClock, rate: float | None) -> Pace:
+    def sleep(seconds: float) -> None:
+        clock.ms += round(seconds * 1000)
 
-    def pace(self, rate: float | None) -> Pace:
-        return Pace(rate, lambda: self.now, self.sleep)
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
+    return Pace(rate, lambda: clock.ms / 1000, sleep)
 
 
 def test_a_piece_is_over_after_five_seconds() -> None:
-    clock = Clock()
-    pace = clock.pace(None)
+    clock = ManualClock(100_000)
+    pace = paced(clock, None)
     pace.begin()
     assert not pace.is_over(4000)
-    clock.now += 4.9
+    clock.ms += 4_900
     assert not pace.is_over(4000)
-    clock.now += 0.2
+    clock.ms += 200
     assert pace.is_over(1)
     pace.begin()
     assert not pace.is_over(1)
 
 
 def test_a_rate_is_held_and_no_piece_is_open_through_a_long_wait() -> None:
-    clock = Clock()
-    pace = clock.pace(0.1)
+    clock = ManualClock(100_000)
+    pace = paced(clock, 0.1)
     assert pace.step == 1
     pace.begin()
     assert pace.is_over(1), "the next row comes in ten seconds"
     pace.hold()
-    assert clock.now == 110.0
-    fast = clock.pace(400.0)
+    assert clock.ms == 110_000
+    fast = paced(clock, 400.0)
     assert fast.step == 100
     fast.begin()
     for _ in range(10):
         assert not fast.is_over(100)
         fast.hold()
-    assert clock.now == pytest.approx(112.5)
+    assert clock.ms == pytest.approx(112_500)

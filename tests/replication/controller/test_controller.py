@@ -23,8 +23,12 @@ from replication.raft.faults import FaultHandler
 from replication.raft.log import RaftLog
 from replication.raft.snapshots import SnapshotId
 from storage import files
+from testkit.clock import ManualClock
 from tests.replication.controller_support import CLUSTER_ID, Schema, new_topic
-from tests.replication.raft_support import WAIT_S, Disk, ManualClock
+from tests.replication.raft_support import (
+    WAIT_S,
+    Disk,
+)
 from wire.errors import ErrorCode, KafkaError
 from wire.messages import metadata_records as m
 from wire.messages.admin import CreateTopicsRequest, DeleteTopicsRequest
@@ -121,7 +125,7 @@ class Answer:
 
 @contextmanager
 def node(path: Path, *publishers: MetadataPublisher, **options: Any) -> Iterator[Node]:
-    made = Node(path, ManualClock(), **options)
+    made = Node(path, ManualClock(1_000), **options)
     made.start(*publishers)
     try:
         yield made
@@ -251,7 +255,7 @@ def test_a_power_cut_at_any_step_keeps_every_acknowledged_topic(
         path.mkdir()
         acknowledged: list[str] = []
         disk.fail_at = None
-        made = Node(path, ManualClock(), snapshot_bytes=600)
+        made = Node(path, ManualClock(1_000), snapshot_bytes=600)
         made.start()
         made.start_broker()
         disk.fail_at = disk.operations + step - 11

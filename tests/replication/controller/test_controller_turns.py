@@ -19,8 +19,8 @@ from replication.metadata.image import (
 )
 from replication.metadata.record_serde import MetadataRecordSerde
 from replication.raft.driver import CommittedBatch
+from testkit.clock import ManualClock
 from tests.replication.controller_support import CLUSTER_ID, Cluster, Schema, new_topic
-from tests.replication.raft_support import ManualClock
 from wire.errors import ErrorCode, KafkaError
 from wire.messages import metadata_records as m
 from wire.messages.admin import (
@@ -107,7 +107,7 @@ class Made:
     """A controller on that quorum."""
 
     def __init__(self, quorum: Quorum | None = None, **config: Any) -> None:
-        self.clock = ManualClock()
+        self.clock = ManualClock(1_000)
         self.quorum = quorum or Quorum()
         self.woken = 0
         self.controller = Controller(

@@ -22,8 +22,12 @@ from replication.raft.delivery import Delivery
 from replication.raft.driver import RaftDriver
 from replication.raft.faults import FaultHandler
 from replication.raft.own_events import NO_LEADER
+from testkit.clock import ManualClock
 from tests.replication.controller.test_controller import Node, node
-from tests.replication.raft_support import WAIT_S, ManualClock, Recorder
+from tests.replication.raft_support import (
+    WAIT_S,
+    Recorder,
+)
 from wire.errors import ErrorCode, KafkaError
 
 
@@ -39,7 +43,7 @@ class Watched(Node):
     """A node that says when its process would have ended."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, ManualClock())
+        super().__init__(path, ManualClock(1_000))
         self.ended = threading.Event()
         self.recorder = Recorder()
         self.driver._delivery.listeners.insert(0, self.recorder)

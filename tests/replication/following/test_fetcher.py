@@ -21,6 +21,7 @@ from storage.config import LogConfig
 from storage.environment import LogEnvironment
 from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
+from testkit.clock import WALL_MS, ManualClock
 from wire.errors import ErrorCode
 from wire.messages.data import (
     FetchRequest,
@@ -33,27 +34,16 @@ from wire.records import Record, build_batch
 
 TOPIC_ID = b"orders-topic-id!"
 NODE, LEADER, EPOCH = 1, 2, 5
-WALL_MS = 1_700_000_000_000
 
 
 ORDERS_0 = TopicPartition("orders", 0)
-
-
-class Clock:
-    ms = 100
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def wall_ms(self) -> int:
-        return WALL_MS
 
 
 class Follower:
     """A fetcher of node 1 with its partitions' logs; the test is the leader."""
 
     def __init__(self, root: Path, config: LogConfig | None = None, count: int = 1) -> None:
-        self.clock = Clock()
+        self.clock = ManualClock(100)
         self.quota = ReplicationQuota(self.clock)
         self.progress: list[Partition] = []
         self.logs: list[PartitionLog] = []

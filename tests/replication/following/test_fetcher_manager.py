@@ -15,6 +15,7 @@ from replication.following.fetcher_manager import FetcherRunner, ReplicaFetcherM
 from replication.following.replication_quota import ReplicationQuota
 from replication.metadata.registrations import Endpoint
 from storage.config import LogConfig
+from testkit.clock import ManualClock
 from tests.replication.interleaving import interleavings
 from wire.messages.data import FetchRequest
 from wire.primitives import TopicPartition
@@ -53,14 +54,6 @@ class Followed:
         self.log = None
 
 
-class Clock:
-    def now_ms(self) -> int:
-        return 100
-
-    def wall_ms(self) -> int:
-        return 1_700_000_000_000
-
-
 class Runner:
     def __init__(self, fetcher: ReplicaFetcher, address: Endpoint) -> None:
         self.fetcher = fetcher
@@ -80,7 +73,7 @@ class Fetchers:
     def __init__(self, count: int = 1) -> None:
         self.runners: list[Runner] = []
         self.addresses: dict[int, Endpoint] = {LEADER: HERE, OTHER: THERE}
-        clock = Clock()
+        clock = ManualClock(100)
         self.manager = ReplicaFetcherManager(
             FetcherConfig(), count, NODE, lambda: 71, clock, self._run,
             address_of=self.addresses.get, quota=ReplicationQuota(clock),

@@ -8,21 +8,12 @@ import pytest
 
 from replication.following import replication_quota
 from replication.following.replication_quota import ReplicationQuota, is_throttled
+from testkit.clock import ManualClock
 from tests.replication.interleaving import interleavings
 
 
-class Clock:
-    ms = 5_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def wall_ms(self) -> int:
-        return self.ms
-
-
 def test_the_rate_is_that_of_the_last_windows() -> None:
-    clock = Clock()
+    clock = ManualClock(5_000)
     quota = ReplicationQuota(clock, 1000)
     quota.record(900)
     assert not quota.is_exceeded()
@@ -39,7 +30,7 @@ def test_the_rate_is_that_of_the_last_windows() -> None:
 
 
 def test_over_time_a_replica_gets_what_the_limit_allows() -> None:
-    clock = Clock()
+    clock = ManualClock(5_000)
     quota = ReplicationQuota(clock, 10_000)
     copied = 0
     for _ in range(6_000):
@@ -54,7 +45,7 @@ def test_fetchers_of_several_leaders_share_a_quota() -> None:
     quotas: list[ReplicationQuota] = []
 
     def make() -> tuple[Callable[[], object], Callable[[], object]]:
-        clock = Clock()
+        clock = ManualClock(5_000)
         quota = ReplicationQuota(clock, 1000, window_count=2)
         quota.record(100)
         clock.ms += 5_000
@@ -72,7 +63,7 @@ def test_fetchers_of_several_leaders_share_a_quota() -> None:
 
 
 def test_without_a_limit_nothing_is_held_back() -> None:
-    quota = ReplicationQuota(Clock())
+    quota = ReplicationQuota(ManualClock(5_000))
     quota.record(1 << 60)
     assert not quota.is_set
     assert not quota.is_exceeded()

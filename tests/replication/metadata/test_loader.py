@@ -20,7 +20,7 @@ from replication.metadata.loader import MetadataLoader
 from replication.metadata.record_serde import MetadataRecordSerde
 from replication.raft.driver import CommittedBatch
 from replication.raft.snapshots import SnapshotId
-from tests.replication.raft_support import ManualClock
+from testkit.clock import ManualClock
 from wire.messages import metadata_records as m
 
 
@@ -71,7 +71,7 @@ def batch(offset: int, *records: Any) -> CommittedBatch:
 
 
 def loader() -> tuple[MetadataLoader, list[tuple[MetadataDelta, MetadataImage]]]:
-    made = MetadataLoader(NoDriver(), ManualClock())  # type: ignore[arg-type]
+    made = MetadataLoader(NoDriver(), ManualClock(1_000))  # type: ignore[arg-type]
     return made, []
 
 
@@ -168,7 +168,7 @@ def test_the_difference_applied_to_the_old_image_is_the_new_one(
 
 
 def test_who_comes_later_hears_the_whole_image_and_then_each_change() -> None:
-    loader = MetadataLoader(NoDriver(), ManualClock())  # type: ignore[arg-type]
+    loader = MetadataLoader(NoDriver(), ManualClock(1_000))  # type: ignore[arg-type]
     early: list[set[str]] = []
     late: list[set[str]] = []
     loader.handle_commit([batch(0, *topic(1))])
@@ -188,7 +188,7 @@ def test_who_comes_later_hears_the_whole_image_and_then_each_change() -> None:
 
 
 def test_nobody_waits_for_a_loader_that_has_ended() -> None:
-    loader = MetadataLoader(NoDriver(), ManualClock())  # type: ignore[arg-type]
+    loader = MetadataLoader(NoDriver(), ManualClock(1_000))  # type: ignore[arg-type]
     loader.start([])
     loader.shutdown()
     assert not loader.install([lambda _delta, _image: None])

@@ -26,24 +26,15 @@ from storage.config import LogConfig
 from storage.environment import LogEnvironment
 from storage.log.append_source import FROM_CLIENT
 from storage.recovery import open_log
+from testkit.clock import WALL_MS, ManualClock
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
 from wire.records import Record, build_batch
 
 TP, TOPIC_ID = TopicPartition("orders", 0), b"orders-topic-id!"
-WALL_MS, LAG_MS, MIN_ISR = 1_700_000_000_000, 1_000, 2
+LAG_MS, MIN_ISR = 1_000, 2
 FOLLOWERS = (2, 3, 4)
 BATCH = build_batch([Record(-1, WALL_MS, b"k", b"v")])
-
-
-class Clock:
-    ms = 10_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def wall_ms(self) -> int:
-        return WALL_MS
 
 
 class World:
@@ -51,7 +42,7 @@ class World:
 
     def __init__(self, root: Path, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.clock = Clock()
+        self.clock = ManualClock(10_000)
         self.image: MetadataImage = replace(
             EMPTY_IMAGE,
             brokers={

@@ -21,6 +21,7 @@ from storage.environment import LogEnvironment
 from storage.log.append_source import FROM_CLIENT, FROM_COORDINATOR, AppendSource
 from storage.log.partition_log import LogAppendInfo, PartitionLog
 from storage.recovery import open_log
+from testkit.clock import WALL_MS, ManualClock
 from wire.control_records import ControlRecordType, EndTxnMarker, encode_end_txn_marker
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
@@ -29,18 +30,6 @@ from wire.records import Record, build_batch, build_control_batch, read_records
 TP = TopicPartition("orders", 0)
 TOPIC_ID = b"orders-topic-id!"
 NODE, LAG_MS = 1, 30_000
-WALL_MS = 1_700_000_000_000
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.ms = 100
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def wall_ms(self) -> int:
-        return WALL_MS + self.ms
 
 
 class Flusher:
@@ -64,7 +53,7 @@ class Node:
     """A partition with all that it needs; `followers` are brokers 2 and 3."""
 
     def __init__(self, directory: Path, config: LogConfig | None = None) -> None:
-        self.clock = ManualClock()
+        self.clock = ManualClock(100)
         self.flusher = Flusher()
         self.progress: list[Partition] = []
         self.image: MetadataImage = replace(

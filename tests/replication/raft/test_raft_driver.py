@@ -13,10 +13,10 @@ from replication.raft.faults import FaultHandler
 from replication.raft.log import RaftLog
 from replication.raft.snapshots import SnapshotId
 from storage import files
+from testkit.clock import ManualClock
 from tests.replication.raft_support import (
     WAIT_S,
     Disk,
-    ManualClock,
     Recorder,
     TextSerde,
     running,
@@ -125,7 +125,7 @@ def test_a_batch_above_eight_mebibytes_is_refused_and_takes_no_offset(tmp_path: 
 def test_a_full_disk_costs_the_leadership_and_only_what_was_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = ManualClock()
+    clock = ManualClock(1_000)
     with running(tmp_path, clock) as (driver, recorder):
         recorder.wait_for_offset(driver.append(1, ["kept"]))
         real = files.pwritev
@@ -208,7 +208,7 @@ def test_a_start_on_a_full_disk_raises(tmp_path: Path, monkeypatch: pytest.Monke
     disk.error = errno.ENOSPC
     from replication.raft.driver import RaftDriver
 
-    clock = ManualClock()
+    clock = ManualClock(1_000)
     driver = RaftDriver(1, RaftLog.open(tmp_path, clock), clock, TextSerde())
     disk.fail_at = 0
     with pytest.raises((OSError, KafkaError)):
@@ -232,7 +232,7 @@ def test_a_start_from_a_snapshot_sees_it_and_what_came_after(tmp_path: Path) -> 
 
 
 def test_describe_quorum_names_this_voter_with_its_log_end(tmp_path: Path) -> None:
-    clock = ManualClock()
+    clock = ManualClock(1_000)
     with running(tmp_path, clock, directory_id=b"\x09" * 16) as (driver, recorder):
         recorder.wait_for_offset(driver.append(1, ["a"]))
         info = driver.describe_quorum()
@@ -266,7 +266,7 @@ def test_listeners_hear_of_every_commit_before_the_leadership_that_rests_on_it(
 
     with running(tmp_path) as (driver, recorder):
         recorder.wait_for_offset(driver.append(1, ["a"]))
-    clock = ManualClock()
+    clock = ManualClock(1_000)
     from replication.raft.driver import RaftDriver
 
     driver = RaftDriver(1, RaftLog.open(tmp_path, clock), clock, TextSerde())

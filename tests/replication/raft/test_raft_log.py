@@ -28,7 +28,8 @@ from replication.raft.snapshots import (
 )
 from replication.raft.voter_set import ReplicaKey
 from storage import files
-from tests.replication.raft_support import Disk, ManualClock
+from testkit.clock import ManualClock
+from tests.replication.raft_support import Disk
 from wire.control_records import ControlRecordType
 from wire.messages.raft_records import KRaftVersionRecord, VotersRecord
 from wire.record_body import Record
@@ -36,7 +37,7 @@ from wire.records import build_batch, build_control_batch
 
 
 def opened(path: Path) -> RaftLog:
-    return RaftLog.open(path, ManualClock())
+    return RaftLog.open(path, ManualClock(1_000))
 
 
 def batch(offset: int, *values: str, epoch: int = 1) -> bytes:

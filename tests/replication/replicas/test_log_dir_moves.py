@@ -34,6 +34,7 @@ from replication.replicas.timer import Timer
 from storage import files
 from storage.config import LogConfig
 from storage.directories.log_manager import LogManager
+from testkit.clock import WALL_MS, ManualClock
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.quorum import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from wire.primitives import TopicPartition
@@ -44,16 +45,6 @@ NODE = 1
 ORDERS_ID = b"orders-topic-id!"
 ORDERS_0 = TopicPartition("orders", 0)
 A_ID, B_ID = b"directory a -id!", b"directory b -id!"
-
-
-class Clock:
-    ms = 1_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def wall_ms(self) -> int:
-        return 1_700_000_000_000 + self.ms
 
 
 class Scheduler:
@@ -91,7 +82,7 @@ class Node:
         self.a, self.b = root / "a", root / "b"
         for path in (self.a, self.b):
             path.mkdir(exist_ok=True)
-        self.clock, self.scheduler = Clock(), Scheduler()
+        self.clock, self.scheduler = ManualClock(1_000), Scheduler()
         self.timer = Timer(self.clock)
         self.config = config or LogConfig(file_delete_delay_ms=0)
         self.asked: list[tuple[AssignReplicasToDirsRequest, Callable[[Any], None]]] = []
@@ -269,7 +260,7 @@ def image_of(before: MetadataImage, topics: dict[str, TopicImage]) -> MetadataIm
 
 def batch(*values: str, producer: tuple[int, int] | None = None) -> bytes:
     more: dict[str, int] = {}
-    records = [Record(-1, 1_700_000_000_000, None, value.encode()) for value in values]
+    records = [Record(-1, WALL_MS, None, value.encode()) for value in values]
     if producer is not None:
         more |= {"producer_id": producer[0], "producer_epoch": 0, "base_sequence": producer[1]}
     return build_batch(records, **more)

@@ -10,17 +10,7 @@ import pytest
 
 from replication.replicas.purgatory import DelayedOperation, Purgatory
 from replication.replicas.timer import Timer
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.ms = 0
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def wall_ms(self) -> int:
-        return self.ms
+from testkit.clock import ManualClock
 
 
 class Waits(DelayedOperation):

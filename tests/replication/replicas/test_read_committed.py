@@ -20,10 +20,10 @@ from storage.environment import LogEnvironment
 from storage.log.append_source import FROM_COORDINATOR
 from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
+from testkit.clock import WALL_MS
 from tests.replication.replicas.test_replica_manager import (
     ORDERS,
     ORDERS_0,
-    WALL_MS,
     Answer,
     Broker,
     codes,

@@ -39,6 +39,7 @@ from storage.directories.log_manager import LogManager
 from storage.environment import LogEnvironment
 from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
+from testkit.clock import WALL_MS, ManualClock
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import ZERO_UUID, TopicPartition
 from wire.records import (
@@ -50,20 +51,8 @@ from wire.records import (
 T = TypeVar("T")
 
 NODE = 1
-WALL_MS = 1_700_000_000_000
 ORDERS, OTHER_ID, PAYMENTS = b"orders-topic-id!", b"orders, 2nd life", b"payments-topicid"
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.ms = 100
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def wall_ms(self) -> int:
-        return WALL_MS
 
 
 class Answer(Generic[T]):
@@ -158,7 +147,7 @@ class Broker:
     """A replica manager on node 1 of a cluster of three, driven by metadata."""
 
     def __init__(self, root: Path) -> None:
-        self.clock = ManualClock()
+        self.clock = ManualClock(100)
         self.timer = Timer(self.clock)
         self.logs = Logs(root, self.clock)
         self.configs: dict[str, LogConfig] = {}
@@ -953,7 +942,7 @@ class Restartable:
     """A broker's storage and replica manager over real directories; `stop` and start again."""
 
     def __init__(self, directory: Path, config: LogConfig | None = None) -> None:
-        self.clock = ManualClock()
+        self.clock = ManualClock(100)
         self.scheduler = BackgroundScheduler(self.clock)
         self.timer = Timer(self.clock)
         registration = led(replicas=(1, 2), isr=(1, 2))

@@ -628,7 +628,7 @@ class Asker:
         self.answers.append(
             {topic.topic_id: topic.partitions[0].error_code for topic in answer.responses}
         )
-        self.cluster.events.after(2, self.ask)
+        self.cluster.events.add(2, self.ask)
 
 
 def test_small_answers_leave_no_partition_behind(tmp_path: Path) -> None:

@@ -11,17 +11,7 @@ from hypothesis import strategies as st
 
 from replication.replicas.timer import SLACK_MS_MAX, BackgroundScheduler, Timer, TimerQueue
 from storage.config import SystemClock
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.ms = 0
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def wall_ms(self) -> int:
-        return 1_700_000_000_000 + self.ms
+from testkit.clock import ManualClock
 
 
 @settings(deadline=None)

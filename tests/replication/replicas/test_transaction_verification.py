@@ -19,11 +19,11 @@ from replication.replicas.transaction_verification import (
     VerifiedAppend,
 )
 from storage.log.append_source import FROM_COORDINATOR
+from testkit.clock import WALL_MS
 from tests.replication.replicas.test_replica_manager import (
     ORDERS,
     ORDERS_0,
     ORDERS_1,
-    WALL_MS,
     Answer,
     Broker,
     batch,

@@ -29,23 +29,13 @@ from server.coordinator.transactions.config import TransactionConfig
 from server.coordinator.transactions.coordinator import TransactionCoordinator
 from storage.config import LogConfig
 from storage.directories.log_manager import LogManager
+from testkit.clock import ManualClock
 from tests.server.coordinator.group_support import Answer, config
 from wire.errors import KafkaError
 from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
 from wire.messages.groups import OffsetCommitRequest, OffsetFetchRequest
 from wire.messages.quorum import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from wire.messages.transactions import TxnOffsetCommitRequest
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.ms = 1_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def wall_ms(self) -> int:
-        return 1_700_000_000_000 + self.ms
 
 
 class Markers:
@@ -144,7 +134,7 @@ class Node:
 
     def __init__(self, root: Path, **changes: int) -> None:
         self.root = root
-        self.clock = ManualClock()
+        self.clock = ManualClock(1_000)
         self.timer = Timer(self.clock)
         broker = BrokerRegistration(1, 70, bytes(16), {}, fenced=False)
         self.image: MetadataImage = replace(

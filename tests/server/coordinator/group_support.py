@@ -16,6 +16,7 @@ from server.coordinator.group_shard import GroupShard
 from server.coordinator.machine import Batch, Decision, replay_batch
 from server.coordinator.records import CoordinatorRecord, decode_record, encode_record
 from server.coordinator.transaction_markers import TxnMarker
+from testkit.clock import WALL_MS
 from wire.errors import KafkaError
 from wire.messages.groups import (
     HeartbeatRequest,
@@ -26,7 +27,6 @@ from wire.messages.groups import (
 )
 from wire.messages.transactions import TxnOffsetCommitRequest
 
-WALL_MS = 1_700_000_000_000
 GROUP = "g"
 
 

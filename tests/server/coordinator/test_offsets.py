@@ -14,7 +14,13 @@ from server.coordinator.group_messages import emptied_group_record
 from server.coordinator.machine import Batch
 from server.coordinator.offsets import Offsets
 from server.coordinator.records import CoordinatorRecord, decode_record, encode_record
-from tests.server.coordinator.group_support import GROUP, WALL_MS, World, config, subscription
+from testkit.clock import WALL_MS
+from tests.server.coordinator.group_support import (
+    GROUP,
+    World,
+    config,
+    subscription,
+)
 from wire.errors import ErrorCode, MalformedFrame
 from wire.messages.groups import OffsetDeleteRequest, OffsetFetchRequest
 from wire.messages.groups_records import (

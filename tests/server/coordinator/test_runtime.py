@@ -27,6 +27,7 @@ from server.coordinator.shard import (
     ShardState,
 )
 from storage.config import SystemClock
+from testkit.clock import ManualTimer
 from tests.server.coordinator.group_node import Node
 from tests.server.coordinator.group_support import Answer
 from wire.control_records import ControlRecordType, EndTxnMarker
@@ -160,38 +161,23 @@ class MemoryLog:
         return iter([Batch([record]) for record in self.records])
 
 
-class Alarm:
-    def __init__(self, timers: list[Any], entry: tuple[int, Callable[[], None]]) -> None:
-        self._timers, self._entry = timers, entry
-
-    def cancel(self) -> None:
-        if self._entry in self._timers:
-            self._timers.remove(self._entry)
-
-
 class World:
     """One shard with everything around it in our hands."""
 
     def __init__(self) -> None:
-        self.ms = 1_000
+        self.time = ManualTimer(1_000)
         self.log = MemoryLog()
-        self.timers: list[tuple[int, Callable[[], None]]] = []
         self.jobs: list[Callable[[], None]] = []
         services = Services(
-            lambda: self.ms,
-            lambda: 1_700_000_000_000 + self.ms,
-            self._add_timer,
+            self.time.now_ms,
+            self.time.wall_ms,
+            self.time.add,
             lambda _, job: self.jobs.append(job),
             HELD_MS,
         )
         self.shard: Shard[Counter, int] = Shard(
             "test-0", self.log, lambda _, moment: Counter(moment), services
         )
-
-    def _add_timer(self, delay_ms: int, fn: Callable[[], None]) -> Alarm:
-        entry = (self.ms + delay_ms, fn)
-        self.timers.append(entry)
-        return Alarm(self.timers, entry)
 
     def active(self) -> World:
         self.shard.elected(1)
@@ -203,15 +189,6 @@ class World:
         jobs, self.jobs = self.jobs, []
         for job in jobs:
             job()
-
-    def advance(self, ms: int) -> None:
-        end_ms = self.ms + ms
-        while due := [entry for entry in self.timers if entry[0] <= end_ms]:
-            entry = min(due, key=lambda e: e[0])
-            self.timers.remove(entry)
-            self.ms = max(self.ms, entry[0])
-            entry[1]()
-        self.ms = end_ms
 
     @property
     def machine(self) -> Counter:
@@ -386,9 +363,9 @@ def test_a_held_read_gives_up_when_the_high_watermark_never_comes() -> None:
     world.log.replicates = True
     world.add(5)
     read = world.read()
-    world.advance(HELD_MS - 1)
+    world.time.pass_(HELD_MS - 1)
     assert read.waits
-    world.advance(1)
+    world.time.pass_(1)
     assert read.error == E.COORDINATOR_NOT_AVAILABLE
 
 
@@ -501,7 +478,7 @@ def test_an_effect_waits_until_what_led_to_it_is_committed() -> None:
     answer = Answer()
     world.shard.write(prepare, answer)
     assert not done
-    world.advance(HELD_MS)
+    world.time.pass_(HELD_MS)
     assert answer.error == E.COORDINATOR_NOT_AVAILABLE, "who asked has waited long enough"
     assert not done
     world.log.commit_to(1)
@@ -580,7 +557,7 @@ def test_resigning_answers_everything_that_waits() -> None:
     assert parked.error == written.error == read.error == E.NOT_COORDINATOR
     world.log.commit()
     assert len(written.results) == 1, "the late confirmation is ignored"
-    assert not world.timers
+    assert world.time.is_idle
 
 
 def test_a_load_that_was_overtaken_is_ignored() -> None:
@@ -730,7 +707,7 @@ def test_a_log_that_cannot_be_read_just_now_is_loaded_as_soon_as_it_can() -> Non
     world.run_jobs()
     assert world.read().error == E.COORDINATOR_LOAD_IN_PROGRESS
     world.log.broken = None
-    world.advance(RETRY_MS)
+    world.time.pass_(RETRY_MS)
     world.run_jobs()
     assert world.read().response == 4
 
@@ -742,7 +719,7 @@ def test_a_load_that_is_begun_again_is_not_that_of_a_later_election() -> None:
     world.run_jobs()
     world.log.broken = None
     world.shard.resigned()
-    world.advance(RETRY_MS)
+    world.time.pass_(RETRY_MS)
     assert not world.jobs
     assert world.read().error == E.NOT_COORDINATOR
 
@@ -761,13 +738,13 @@ def test_deadlines_run_when_their_time_has_come_and_may_write() -> None:
     answer = Answer()
     world.shard.read(plan, answer)
     assert answer.response == "planned"
-    world.advance(299)
+    world.time.pass_(299)
     assert world.log.records == []
-    world.advance(1)
+    world.time.pass_(1)
     assert world.log.records == [7]
-    world.advance(600)
+    world.time.pass_(600)
     assert world.log.records == [7, 1]
-    assert not world.timers
+    assert world.time.is_idle
 
 
 def test_a_deadline_that_moved_later_runs_later_and_once() -> None:
@@ -775,16 +752,16 @@ def test_a_deadline_that_moved_later_runs_later_and_once() -> None:
     runs: list[int] = []
 
     def plan(machine: Counter) -> object:
-        machine.deadlines.set("session", world.ms + 100, lambda: runs.append(world.ms))
+        machine.deadlines.set("session", world.time.ms + 100, lambda: runs.append(world.time.ms))
         return "planned"
 
     world.shard.read(plan, Answer())
     for _ in range(5):
-        world.advance(90)
+        world.time.pass_(90)
         world.shard.read(plan, Answer())
-    world.advance(100)
-    assert runs == [world.ms]
-    world.advance(1_000)
+    world.time.pass_(100)
+    assert runs == [world.time.ms]
+    world.time.pass_(1_000)
     assert len(runs) == 1
 
 
@@ -799,18 +776,18 @@ def test_a_deadline_that_could_not_be_written_comes_again(what: str) -> None:
             raise ZeroDivisionError
         return Decision([7])
 
-    world.shard.read(lambda m: m.deadlines.set("tick", world.ms + 300, tick), Answer())
+    world.shard.read(lambda m: m.deadlines.set("tick", world.time.ms + 300, tick), Answer())
     if what == "append":
         world.log.refuses = E.NOT_ENOUGH_REPLICAS
     elif what == "encode":
         world.log.encode = _divides_by_zero  # type: ignore[method-assign]
-    world.advance(300)
+    world.time.pass_(300)
     assert world.log.records == []
     world.log.refuses, world.log.encode = 0, encode  # type: ignore[method-assign]
     faults.clear()
-    world.advance(RETRY_MS - 1)
+    world.time.pass_(RETRY_MS - 1)
     assert world.log.records == []
-    world.advance(1)
+    world.time.pass_(1)
     assert world.log.records == [7]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from replication.partition.requests import AppendResult
 from server.coordinator.transaction_markers import TxnMarker
 from server.handlers.transaction_markers import write_own_markers
 from server.peers.peer_client import PeerError
+from testkit.clock import WALL_MS, ManualClock
 from tests.server.handler_support import Asked, FakeBroker, image_of, topic_image
 from wire.control_records import ControlRecordType, parse_end_txn_marker
 from wire.errors import ErrorCode, KafkaError
@@ -42,7 +42,7 @@ class FakeGroups:
 def broker():
     broker = FakeBroker(image_of(topic_image("t", 3)))
     broker.group_coordinator = FakeGroups()
-    broker.clock = SimpleNamespace(wall_ms=lambda: 1_700_000_000_000)
+    broker.clock = ManualClock()
     broker.config["request.timeout.ms"] = 30_000
     return broker
 
@@ -95,7 +95,7 @@ def test_a_marker_is_one_control_record_for_each_partition(asked, broker, versio
 
 def test_the_bytes_of_a_marker_are_kafkas():
     """The worked example of the reference: COMMIT of coordinator epoch 0 (seen in Kafka's log)."""
-    batch = TxnMarker(2, 1, True, 0, 2).batch(1_700_000_000_000)
+    batch = TxnMarker(2, 1, True, 0, 2).batch(WALL_MS)
     assert len(batch) == 78
     assert batch[61:] == bytes.fromhex("20000000080000000 10c0000000000 0000".replace(" ", ""))
 

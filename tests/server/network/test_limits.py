@@ -12,7 +12,8 @@ import pytest
 from server.network.api import Api
 from server.network.limits import MemoryPool
 from server.network.listeners import Listener
-from server.network.socket_server import SocketServer, SocketServerConfig, monotonic_ms
+from server.network.socket_server import SocketServer, SocketServerConfig
+from testkit.clock import SkippingClock
 from tests.server.network.network_support import wait_until
 from tests.server.wire_client import WireClient, request_bytes
 from wire.messages.data import ProduceRequest, ProduceResponse
@@ -21,22 +22,12 @@ PRODUCE = 0
 LOOPBACK = [Listener("PLAINTEXT", "127.0.0.1", 0)]
 
 
-class Clock:
-    """The monotonic clock, and what was added to it."""
-
-    def __init__(self):
-        self.ahead_ms = 0
-
-    def __call__(self):
-        return monotonic_ms() + self.ahead_ms
-
-
 class Served:
     """A socket server that takes Produce, with this much memory for large ones."""
 
     def __init__(self, memory):
         self.taken = []
-        self.clock = Clock()
+        self.clock = SkippingClock()
         api = Api(PRODUCE, "Produce", "server.handlers.data", (3, 13))
         api.request_class, api.handle = ProduceRequest, self.produce
         config = SocketServerConfig(queued_max_request_bytes=memory)
@@ -63,7 +54,7 @@ class Served:
     def let_pass(self, ms):
         """Move the clock, and have the deadlines looked at."""
         (processor,) = self.server.processors
-        self.clock.ahead_ms += ms
+        self.clock.skipped_ms += ms
         turned, looked = threading.Event(), threading.Event()
         processor._command(turned.set)  # the clock is read once a turn
         assert turned.wait(60)

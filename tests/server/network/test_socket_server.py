@@ -21,6 +21,7 @@ from server.network.listeners import Listener
 from server.network.poller import WRITE
 from server.network.socket_server import BindError, SocketServer, SocketServerConfig
 from server.network.transport import PlaintextTransport
+from testkit.clock import ManualClock
 from tests.server.network.network_support import turn, wait_until
 from tests.server.wire_client import WireClient, request_bytes
 from wire.errors import ErrorCode, KafkaError
@@ -568,21 +569,21 @@ def test_a_reader_that_stops_holds_no_memory_and_starts_nothing_more():
 
 def test_a_reader_that_stops_for_good_is_closed():
     slices = [FakeSlice(bytes(50_000_000))]
-    now = [1_000]
+    clock = ManualClock(1_000)
     handlers = fetch_of_slices(slices)
     server = SocketServer(
         SocketServerConfig(connections_max_idle_ms=60_000),
         LOOPBACK,
         handlers.broker,
         handlers.apis(),
-        clock_ms=lambda: now[0],
+        clock_ms=clock,
     )
     server.start()
     try:
         with WireClient(server.port) as stopped:
             stopped.send(fetch(max_wait_ms=0), 11)
             wait_until(server, lambda: server.processors[0].bytes_out > 0)
-            now[0] += 70_000
+            clock.ms += 70_000
             server.processors[0].resume()
             wait_until(server, lambda: server.quotas.count == 0)
             assert slices[0].closed
@@ -592,25 +593,25 @@ def test_a_reader_that_stops_for_good_is_closed():
 
 def test_idle_and_dawdling_connections_are_closed():
     """N-11, N-15."""
-    now = [1_000]
+    clock = ManualClock(1_000)
     handlers = Handlers()
     server = SocketServer(
         SocketServerConfig(connections_max_idle_ms=60_000, frame_complete_ms=5_000),
         LOOPBACK,
         handlers.broker,
         handlers.apis(),
-        clock_ms=lambda: now[0],
+        clock_ms=clock,
     )
     server.start()
     try:
         with WireClient(server.port) as idle, WireClient(server.port) as slow:
             slow.sock.sendall(b"\0\0\0\x30\0")
             wait_until(server, lambda: server.processors[0].bytes_in == 5)
-            now[0] += 6_000
+            clock.ms += 6_000
             server.processors[0].resume()
             assert slow.is_closed()
             assert idle.ask(heartbeat(1), 4).error_code == 1
-            now[0] += 61_000
+            clock.ms += 61_000
             server.processors[0].resume()
             assert idle.is_closed()
         assert server.processors[0].connections_expired == 2

@@ -9,6 +9,7 @@ import pytest
 
 from server.network.listeners import Listener
 from server.node.broker_lifecycle import BrokerLifecycle, BrokerState, LifecycleConfig
+from testkit.clock import ManualTimer
 from tests.server.handler_support import broker_registration, image_of
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.quorum import (
@@ -22,20 +23,11 @@ LISTENERS = [Listener("PLAINTEXT", "one.example", 9092), Listener("INSIDE", "one
 DIRECTORY, OTHER_DIRECTORY = b"d" * 16, b"e" * 16
 
 
-class Task:
-    def __init__(self) -> None:
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-
-class Life:
+class Life(ManualTimer):
     """Broker 1, its clock and timer, and the controller that answers when the test says so."""
 
     def __init__(self, is_alone: bool = False, **config: int) -> None:
-        self.now = 1_000
-        self.due: list[tuple[int, Any, Task]] = []
+        super().__init__(1_000)
         self.asked: list[tuple[Any, Any]] = []
         self.fatal: list[BaseException] = []
         self.brokers = [broker_registration(1), broker_registration(2)]
@@ -51,28 +43,6 @@ class Life:
             is_alone=is_alone,
             on_fatal=self.fatal.append,
         )
-
-    # the clock and the timer
-
-    def now_ms(self) -> int:
-        return self.now
-
-    def add(self, delay_ms: int, fn: Any) -> Task:
-        task = Task()
-        self.due.append((self.now + delay_ms, fn, task))
-        return task
-
-    def pass_(self, ms: int) -> None:
-        until = self.now + ms
-        while True:
-            ripe = sorted((e for e in self.due if e[0] <= until), key=lambda e: e[0])
-            if not ripe:
-                break
-            self.due.remove(ripe[0])
-            self.now = max(self.now, ripe[0][0])
-            if not ripe[0][2].is_cancelled:
-                ripe[0][1]()
-        self.now = until
 
     # the controller
 
@@ -153,7 +123,7 @@ def test_a_node_alone_sends_no_heartbeats_once_it_runs() -> None:
     life = Life(is_alone=True).running()
     life.pass_(60_000)
     assert life.asked == []
-    assert life.due == []
+    assert life.is_idle
 
 
 def test_one_heartbeat_is_under_way_however_slow_the_controller() -> None:
@@ -190,7 +160,7 @@ def test_registration_is_given_up_after_its_timeout_with_the_reason() -> None:
     while life.asked:
         life.answer(KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "another one lives"))
         life.pass_(1_000)
-    assert life.now == pytest.approx(4_000, abs=1_001)
+    assert life.ms == pytest.approx(4_000, abs=1_001)
     with pytest.raises(KafkaError, match=r"initial\.broker\.registration\.timeout\.ms.*another"):
         life.lifecycle.await_running()
     life.pass_(60_000)
@@ -327,7 +297,7 @@ def test_controlled_shutdown_is_given_up_when_no_controller_answers(caplog: Any)
     life = Life().running()
 
     def say_nothing_for_a_session(*_asked: Any) -> None:
-        life.now += 9_001
+        life.ms += 9_001
 
     life.lifecycle._submit = say_nothing_for_a_session
     life.lifecycle.await_controlled_shutdown(3_600)

@@ -17,6 +17,7 @@ from server.network.socket_server import SocketServer, SocketServerConfig, monot
 from server.peers import envelope
 from server.peers.controller_channel import ControllerChannel
 from server.peers.peer_client import PeerClient, PeerError
+from testkit.clock import ManualTimer
 from tests.server.handler_support import FakeBroker, create_topics, created, image_of
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import (
@@ -64,29 +65,6 @@ class Network:
         self.sent[which][4](response)
 
 
-class Time:
-    """The clock and the timer."""
-
-    def __init__(self) -> None:
-        self.now = 0
-        self.due: list[tuple[int, Any]] = []
-
-    def add(self, delay_ms: int, fn: Any) -> None:
-        self.due.append((self.now + delay_ms, fn))
-
-    def pass_(self, ms: int) -> None:
-        until = self.now + ms
-        while True:
-            ripe = [entry for entry in self.due if entry[0] <= until]
-            if not ripe:
-                break
-            entry = min(ripe, key=lambda e: e[0])
-            self.due.remove(entry)
-            self.now = max(self.now, entry[0])
-            entry[1]()
-        self.now = until
-
-
 class LocalController:
     def __init__(self, is_active: bool = True) -> None:
         self.is_active = is_active
@@ -102,11 +80,9 @@ class Cluster:
     def __init__(self, leader_id: int = 2, local: LocalController | None = None) -> None:
         self.raft = Raft(leader_id)
         self.network = Network()
-        self.time = Time()
+        self.time = ManualTimer()
         self.local = local
-        self.channel = ControllerChannel(
-            1, local, self.raft, self.network, self.time, lambda: self.time.now
-        )
+        self.channel = ControllerChannel(1, local, self.raft, self.network, self.time, self.time)
         self.answers: list[Any] = []
 
     def submit(self, request: Any, **more: Any) -> None:
@@ -276,7 +252,7 @@ def test_after_the_deadline_the_answer_is_request_timed_out():
     cluster.time.pass_(1)
     assert [answer.code for answer in cluster.answers] == [ErrorCode.REQUEST_TIMED_OUT]
     assert "has no leader" in cluster.answers[0].detail
-    assert cluster.time.due == []
+    assert cluster.time.is_idle
 
 
 def test_a_timeout_tells_what_went_wrong_last():
@@ -292,7 +268,7 @@ def test_nothing_is_watched_when_nothing_is_under_way():
     cluster.submit(heartbeat())
     cluster.network.answer(heartbeat_answer())
     cluster.time.pass_(1000)
-    assert cluster.time.due == []
+    assert cluster.time.is_idle
 
 
 def test_shutdown_tells_whoever_waits_and_whoever_comes():
@@ -360,7 +336,7 @@ def test_over_real_sockets_a_clients_request_finds_the_controller_and_comes_back
     peers.start()
     raft = Raft(2)
     raft.leader_endpoint = lambda: Address("127.0.0.1", server.port)  # type: ignore[method-assign]
-    channel = ControllerChannel(1, None, raft, peers, Time(), monotonic_ms)
+    channel = ControllerChannel(1, None, raft, peers, ManualTimer(), monotonic_ms)
     answered = threading.Event()
     answers: list[Any] = []
 

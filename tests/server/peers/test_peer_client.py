@@ -15,17 +15,10 @@ from typing import Any
 import pytest
 
 from server.peers.peer_client import RECONNECT_BACKOFF_MAX_MS, PeerClient, PeerError
+from testkit.clock import ManualClock
 from tests.server.peers.played_peer import PATIENCE_S, Address, PlayedPeer
 from wire.frame import RequestHeader
 from wire.messages.quorum import VoteRequest, VoteResponse
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000
-
-    def __call__(self) -> int:
-        return self.now
 
 
 def vote(term: int) -> VoteRequest:
@@ -54,7 +47,7 @@ class Node:
     """A PeerClient with a clock that stands still, and the answers it was given."""
 
     def __init__(self, clock: Any = None) -> None:
-        self.clock = clock or Clock()
+        self.clock = clock or ManualClock(1_000)
         self.client = PeerClient(self.clock, "peers-of-node-1")
         self.answers: SimpleQueue[Any] = SimpleQueue()
         self.client.start()
@@ -77,7 +70,7 @@ class Node:
 
     def pass_time(self, ms: int) -> None:
         """Let time pass, and the client notice it."""
-        self.clock.now += ms
+        self.clock.ms += ms
         self.client._post(lambda: None)
 
     def settle(self) -> None:
@@ -309,7 +302,7 @@ def test_shutdown_fails_what_waits_and_what_comes_later(node, peer):
 
 def test_a_client_that_never_started_can_be_shut_down():
     answers: list[Any] = []
-    client = PeerClient(Clock(), "never-started")
+    client = PeerClient(ManualClock(1_000), "never-started")
     client.send(
         Address("127.0.0.1", 9),
         vote(1),

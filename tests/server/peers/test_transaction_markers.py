@@ -5,7 +5,6 @@ Time, the network and the metadata are played by the test; one test takes real t
 
 from __future__ import annotations
 
-import itertools
 import random
 import threading
 from collections import defaultdict
@@ -25,6 +24,7 @@ from server.peers.transaction_markers import (
     CHANNEL,
     TransactionMarkerChannel,
 )
+from testkit.clock import ManualTimer
 from tests.server.handler_support import broker_registration, image_of
 from wire.errors import ErrorCode
 from wire.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -32,25 +32,6 @@ from wire.primitives import TopicPartition
 
 OWN, OTHERS = 1, (2, 3)
 LOST = PeerError("the peer closed the connection")
-
-
-class Time:
-    def __init__(self) -> None:
-        self.now = 0
-        self.due: list[tuple[int, int, Any]] = []
-        self._number = itertools.count()
-
-    def add(self, delay_ms: int, fn: Any) -> None:
-        self.due.append((self.now + delay_ms, next(self._number), fn))
-
-    def pass_(self, ms: int) -> None:
-        until = self.now + ms
-        while ripe := [entry for entry in self.due if entry[0] <= until]:
-            entry = min(ripe)
-            self.due.remove(entry)
-            self.now = max(self.now, entry[0])
-            entry[2]()
-        self.now = until
 
 
 class Sent:
@@ -126,7 +107,7 @@ class Cluster:
     def __init__(self, leaders: dict[int, int]) -> None:
         self.leaders = leaders
         self.network = Network()
-        self.time = Time()
+        self.time = ManualTimer()
         self.done: list[str] = []
         self.brokers = [OWN, *OTHERS]
         requests = BrokerRequests(OWN, lambda: self.image, "PLAINTEXT", self.network)
@@ -286,10 +267,10 @@ def test_a_dead_broker_is_asked_ever_more_seldom_but_for_ever() -> None:
     asked = []
     for _ in range(10):
         cluster.network.take(2).on_complete(LOST)
-        before = cluster.time.now
+        before = cluster.time.ms
         while not cluster.network.sent:
             cluster.time.pass_(10)
-        asked.append(cluster.time.now - before)
+        asked.append(cluster.time.ms - before)
     assert asked == [50, 100, 200, 400, 800, *[AGAIN_MAX_MS] * 5]
 
 
@@ -504,7 +485,7 @@ class Story:
         for _ in range(200):
             while self.cluster.network.sent:
                 self._answer()
-            if not self.cluster.time.due:
+            if self.cluster.time.is_idle:
                 return
             self.cluster.time.pass_(AGAIN_MAX_MS)
 

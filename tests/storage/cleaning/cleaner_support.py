@@ -11,7 +11,8 @@ from storage.config import LogConfig
 from storage.environment import LogEnvironment
 from storage.log.append_source import FROM_COORDINATOR
 from storage.log.partition_log import PartitionLog
-from tests.storage.log_support import WALL_MS, ManualClock, make_log
+from testkit.clock import WALL_MS, ManualClock
+from tests.storage.log_support import make_log
 from wire.records import (
     BatchHeader,
     ControlRecordType,

@@ -17,9 +17,9 @@ from storage.cleaning.cleaner import CleanerConfig
 from storage.cleaning.log_cleaning import Pace, group_segments
 from storage.log.partition_log import PartitionLog
 from storage.segments.segment import LogSegment
+from testkit.clock import WALL_MS, ManualClock
 from tests.storage.cleaning.cleaner_support import (
     DAY_MS,
-    WALL_MS,
     Cleaned,
     batches,
     committed,
@@ -28,7 +28,10 @@ from tests.storage.cleaning.cleaner_support import (
     records,
     table,
 )
-from tests.storage.log_support import FaultyDisk, ManualClock, ManualScheduler
+from tests.storage.log_support import (
+    FaultyDisk,
+    ManualScheduler,
+)
 from wire.errors import KafkaError
 from wire.records import ControlRecordType, Record, build_batch, read_records
 

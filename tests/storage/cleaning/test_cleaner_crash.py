@@ -21,8 +21,9 @@ from storage.cleaning.cleaner import LogCleaner
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
 from storage.log.partition_log import PartitionLog
+from testkit.clock import ManualClock
 from tests.storage.cleaning.cleaner_support import Cleaned, compacted, records, table
-from tests.storage.log_support import ManualClock, make_log
+from tests.storage.log_support import make_log
 from wire.records import Record
 
 CONFIG = compacted(segment_bytes=1000, delete_retention_ms=0, index_interval_bytes=100)

@@ -17,8 +17,9 @@ from storage.config import LogConfig
 from storage.dir_checkpoints import DirCheckpoints
 from storage.directories.log_manager import LogManager
 from storage.log.partition_log import PartitionLog
+from testkit.clock import WALL_MS, ManualClock
 from tests.storage.cleaning.cleaner_support import compacted, records, table
-from tests.storage.log_support import WALL_MS, ManualClock, ManualScheduler
+from tests.storage.log_support import ManualScheduler
 from wire.primitives import TopicPartition
 from wire.records import Record, build_batch
 

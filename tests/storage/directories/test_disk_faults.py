@@ -19,10 +19,9 @@ from storage.config import LogConfig
 from storage.log.partition_log import PartitionLog
 from storage.open_files import FileSlice, OpenFileCache
 from storage.recovery import open_log
+from testkit.clock import WALL_MS, ManualClock
 from tests.storage.log_support import (
-    WALL_MS,
     FaultyDisk,
-    ManualClock,
     append,
     batch,
     environment,

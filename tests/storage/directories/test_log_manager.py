@@ -39,10 +39,9 @@ from storage.directories.log_dirs import (
 )
 from storage.directories.log_manager import LogManager
 from storage.log.partition_log import PartitionLog
+from testkit.clock import WALL_MS, ManualClock
 from tests.storage.log_support import (
-    WALL_MS,
     FaultyDisk,
-    ManualClock,
     ManualScheduler,
     append,
     make_log,

@@ -11,7 +11,8 @@ import pytest
 from storage.config import LogConfig
 from storage.log.append import is_soon_opened, needs_records_opened
 from storage.log.append_source import FROM_CLIENT
-from tests.storage.log_support import WALL_MS, make_log
+from testkit.clock import WALL_MS
+from tests.storage.log_support import make_log
 from wire.crc import crc32c
 from wire.errors import ErrorCode, KafkaError
 from wire.records import BATCH_OVERHEAD, Record, build_batch

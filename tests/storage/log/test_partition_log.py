@@ -15,8 +15,8 @@ from storage.log.append_source import FROM_COORDINATOR
 from storage.log.partition_log import PartitionLog
 from storage.log.segment_swap import replace_segments
 from storage.open_files import FileSlice
+from testkit.clock import WALL_MS
 from tests.storage.log_support import (
-    WALL_MS,
     append,
     batch,
     make_log,

@@ -22,6 +22,7 @@ from storage.log.producer_state import (
     CompletedTxn,
     ProducerStateManager,
 )
+from testkit.clock import WALL_MS
 from wire.crc import crc32c
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
@@ -41,7 +42,6 @@ CLIENT, COORDINATOR, REPLICATION = (
     AppendSource(AppendOrigin.COORDINATOR),
     AppendSource(AppendOrigin.REPLICATION),
 )
-WALL_MS = 1_700_000_000_000
 DAY_MS = 24 * 3600 * 1000
 ABORT = EndTxnMarker(ControlRecordType.ABORT, 0)
 COMMIT = EndTxnMarker(ControlRecordType.COMMIT, 0)

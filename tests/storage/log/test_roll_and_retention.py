@@ -10,10 +10,9 @@ import pytest
 
 from storage.config import LogConfig
 from storage.log.partition_log import PartitionLog
+from testkit.clock import WALL_MS, ManualClock
 from tests.storage.log_support import (
-    WALL_MS,
     FaultyDisk,
-    ManualClock,
     ManualScheduler,
     append,
     batch,

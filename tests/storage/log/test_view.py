@@ -15,8 +15,8 @@ from storage.config import LogConfig
 from storage.log.append_source import FROM_COORDINATOR
 from storage.log.partition_log import PartitionLog
 from storage.log.producer_state import ProducerStateManager
+from testkit.clock import WALL_MS
 from tests.storage.log_support import (
-    WALL_MS,
     FaultyDisk,
     append,
     batch,

@@ -17,6 +17,7 @@ from storage.open_files import OpenFileCache
 from storage.segments.index import CorruptIndexError, OffsetIndex, TimeIndex
 from storage.segments.segment import LogSegment
 from storage.segments.transaction_index import AbortedTxn, TransactionIndex
+from testkit.clock import WALL_MS
 
 BASE = 1000
 MAX_BYTES = 4096
@@ -289,12 +290,12 @@ def test_lookups_and_flushes_run_beside_appends(offsets: OffsetIndex) -> None:
 
 def test_time_entries_are_kafkas_twelve_bytes(times: TimeIndex) -> None:
     assert times.last_entry == (-1, BASE)
-    times.maybe_append(1_700_000_000_000, BASE + 5)
+    times.maybe_append(WALL_MS, BASE + 5)
     times.maybe_append(2**62 + 1, BASE + 9)
     times.flush()
-    assert times.path.read_bytes() == struct.pack(">qiqi", 1_700_000_000_000, 5, 2**62 + 1, 9)
+    assert times.path.read_bytes() == struct.pack(">qiqi", WALL_MS, 5, 2**62 + 1, 9)
     times.close()
-    assert times.entry(0) == (1_700_000_000_000, BASE + 5)
+    assert times.entry(0) == (WALL_MS, BASE + 5)
     assert times.last_entry == (2**62 + 1, BASE + 9)
 
 

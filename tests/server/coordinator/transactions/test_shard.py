@@ -12,6 +12,7 @@ import pytest
 
 from server.coordinator.sweeps import SWEEP_RECORDS_MAX
 from server.coordinator.transactions.state import NEVER_MS, TransactionState
+from testkit.clock import WALL_MS
 from tests.server.coordinator.transactions.transaction_support import (
     EPOCH,
     ID,
@@ -19,7 +20,6 @@ from tests.server.coordinator.transactions.transaction_support import (
     PID,
     T0,
     T1,
-    WALL_MS,
     E,
     S,
     World,

@@ -13,11 +13,11 @@ from server.coordinator.transactions.state import (
     TransactionMetadata,
     TransactionState,
 )
+from testkit.clock import WALL_MS
 from tests.server.coordinator.transactions.transaction_support import (
     PID,
     T0,
     T1,
-    WALL_MS,
     S,
     metadata,
 )

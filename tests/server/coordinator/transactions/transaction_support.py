@@ -21,10 +21,10 @@ from server.coordinator.transactions.state import (
     TransactionMetadata,
     TransactionState,
 )
+from testkit.clock import WALL_MS
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
 
-WALL_MS = 1_700_000_000_000
 ID = "tx"
 PID, EPOCH, NEXT_PID = 7, 5, 100
 """Who the id's producer is; the first producer id that is dealt out."""
