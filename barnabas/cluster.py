@@ -160,10 +160,10 @@ class Cluster(Context):
         """
         failed: list[BrokerError] = []
         for process in self._processes.values():
-            process.begin_terminate()
+            process.begin_end_of_all()
         for process in self._processes.values():
             try:
-                process.terminate(self._stop_timeout_s)
+                process.await_end(self._stop_timeout_s)
             except BrokerError as error:
                 failed.append(error)
         self._last_logs = {node: p.log_text() for node, p in self._processes.items()}

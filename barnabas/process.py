@@ -77,6 +77,7 @@ class NodeProcess:
         self.name = name
         self.log_path = log_path
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_asked = False  # to stop: how it ends counts
 
     @property
     def pid(self) -> int | None:
@@ -87,6 +88,7 @@ class NodeProcess:
     def spawn(self, arguments: Sequence[str], stdin: int = subprocess.PIPE) -> None:
         """Run `barnabas ARGUMENTS`; returns at once. It stops when `stdin` ends: PIPE, and so this
         process, or a descriptor."""
+        self._is_asked = False
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command(*arguments, "--stop-on-stdin-eof"),
@@ -124,22 +126,32 @@ class NodeProcess:
     def begin_terminate(self) -> None:
         """Ask it to stop (SIGTERM), and do not wait; nothing if it does not run."""
         if self.pid is not None and self._process is not None:
+            self._is_asked = True
             self._process.send_signal(signal.SIGTERM)
+            self.resume()  # whoever paused it
+
+    def begin_end_of_all(self) -> None:
+        """Tell it that all nodes of its cluster stop now, which none has to make ready for, and do
+        not wait; nothing if it does not run. Only for who spawned it with a pipe.
+        """
+        process = self._process
+        if process is not None and process.poll() is None:
+            self._is_asked = True
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # it has just ended; `await_end` tells how
+                os.write(process.stdin.fileno(), b"stop\n")
             self.resume()  # whoever paused it
 
     def terminate(self, timeout_s: float) -> None:
         """Stop it cleanly and wait. Raises BrokerError when it had to be killed, or failed."""
-        process = self._process
-        if process is None or process.poll() is not None:
-            self._close_pipes()
-            return
         self.begin_terminate()
         self.await_end(timeout_s)
 
     def await_end(self, timeout_s: float) -> None:
-        """Wait for the end of what `begin_terminate` asked to stop. Raises as `terminate`."""
+        """Wait for the end of what was asked to stop. Raises as `terminate`."""
         process = self._process
-        if process is None:
+        if process is None or not self._is_asked:
+            self._close_pipes()
             return
         try:
             process.wait(timeout_s)
@@ -147,6 +159,7 @@ class NodeProcess:
             self._abort(process)
             raise self.error("did not stop in time and was killed", _STACK_LINES) from None
         finally:
+            self._is_asked = False
             self._close_pipes()
         # -SIGTERM: asked before it could listen to signals, it had done nothing yet.
         if process.returncode not in (0, -signal.SIGTERM):

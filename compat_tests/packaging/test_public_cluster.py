@@ -189,6 +189,34 @@ def test_a_cluster_is_found_again_in_its_directory_and_stops_in_seconds(tmp_path
         barnabas.Cluster(nodes=5, data_dir=tmp_path / "c").start()
 
 
+def test_after_a_kill_too_a_cluster_stops_at_once_and_cleanly(tmp_path: Path) -> None:
+    """0.4 s on a machine that does nothing else. It took the killed broker's session, nine seconds:
+    controlled shutdown waits until all brokers know the new leaders.
+    """
+    cluster = barnabas.Cluster(data_dir=tmp_path / "c", config={"num.partitions": 3})
+    with cluster:
+        produce(cluster, "kept", b"a", b"b", b"c")
+        cluster.kill(2)
+        began = time.monotonic()
+    assert time.monotonic() - began < 4
+    for node in (1, 3):
+        assert (cluster.node_dir(node) / "data" / ".kafka_cleanshutdown").exists()
+        assert "broker stopped" in cluster.log_text(node)
+    with cluster:
+        assert consume(cluster, "kept", 3) == {b"a", b"b", b"c"}
+
+
+def test_an_idle_cluster_stops_at_once() -> None:
+    """The quorum's last leader waited two seconds for a successor, half the time."""
+    took_s = []
+    for _ in range(4):
+        cluster = barnabas.Cluster().start()
+        began = time.monotonic()
+        cluster.stop()
+        took_s.append(time.monotonic() - began)
+    assert sum(took_s) < 5, took_s
+
+
 def test_nodes_beyond_the_third_are_brokers_only() -> None:
     with barnabas.Cluster(nodes=4, proxied=False, config=QUICK) as four:
         status = run("cluster", "status", "--bootstrap", four.address(4))

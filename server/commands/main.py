@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 _VERSION = f"barnabas {__version__} (speaks Kafka 4.3)"
 _MAX_TIMEOUT_S = 86_400
 _STDIN_ENDED = "standard input ended"
+_ALL_STOP = "all nodes stop"
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 
 
@@ -241,7 +242,7 @@ def _serve(config: KafkaConfig, arguments: argparse.Namespace, cluster_id: str |
         print(_hints(f"{node.host}:{node.port}", arguments.ephemeral), file=sys.stderr)
     stop.wait()
     logger.info("stopping reason=%s", stop.reason)
-    node.shutdown()
+    node.shutdown(nobody_stays=stop.reason in (_ALL_STOP, _STDIN_ENDED))
     if stop.reason == _STDIN_ENDED and arguments.then_remove is not None:
         # Who started us is gone, and can remove its temporary directory no more.
         shutil.rmtree(arguments.then_remove, ignore_errors=True)
@@ -284,12 +285,14 @@ class _StopRequest:
         on_stop_signals(self._on_signal)
 
     def watch_stdin(self) -> None:
-        """Stop when standard input ends: the process that holds its other end is gone."""
+        """Stop when standard input ends: the process that holds its other end is gone. What comes
+        from it before says that it stops all its nodes now.
+        """
 
         def wait_for_end() -> None:
             with contextlib.suppress(OSError):
                 while os.read(0, 4096):
-                    pass
+                    self._set(_ALL_STOP)
             self._set(_STDIN_ENDED)
 
         threading.Thread(target=wait_for_end, name="stdin-watch", daemon=True).start()

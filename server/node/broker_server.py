@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from server.peers.peer_client import PeerClient
 
 _CONTROLLED_SHUTDOWN_S = 30.0
+# Where all nodes stop: the controller answers in a few milliseconds, or never. It may be waiting
+# for the session of a broker that was killed.
+_FAREWELL_S = 0.2
 
 
 class BrokerServer(NodePart):
@@ -306,10 +309,8 @@ class BrokerServer(NodePart):
             return
         attempt = self.shared.stop.attempt
         hopeless = self._quorum_is_lost()
-        attempt(
-            "lifecycle",
-            lambda: lifecycle.await_controlled_shutdown(_CONTROLLED_SHUTDOWN_S, hopeless),
-        )
+        wait_s = _FAREWELL_S if self.shared.nobody_stays else _CONTROLLED_SHUTDOWN_S
+        attempt("lifecycle", lambda: lifecycle.await_controlled_shutdown(wait_s, hopeless))
         lifecycle.shutdown()
         attempt("socket server", self.socket_server.shutdown)
 

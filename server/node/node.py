@@ -165,8 +165,13 @@ class Node:
                 )
         shared.loader.caught_up_image()
 
-    def shutdown(self) -> None:
-        """Stop all that was started, in reverse; a part that fails does not keep the rest."""
+    def shutdown(self, *, nobody_stays: bool = False) -> None:
+        """Stop all that was started, in reverse; a part that fails does not keep the rest.
+
+        `nobody_stays`: all nodes of the cluster stop now. Leadership is offered to others all the
+        same, but who does not take it at once is not waited for.
+        """
+        self.shared.nobody_stays = nobody_stays
         if self.broker_server is not None:
             self.broker_server.begin_shutdown()
         self._stop.run()

@@ -84,6 +84,8 @@ class SharedServer:
         """How this node speaks to others; None on a node alone."""
         self.controller_channel: ControllerChannel | None = None
         """The way to the active controller; None on a node alone, which has it."""
+        self.nobody_stays = False
+        """All nodes of the cluster stop together; see Node.shutdown."""
         self._wanted_cluster_id = cluster_id
 
     @property
@@ -156,7 +158,7 @@ class SharedServer:
             faults=self.faults,
             **others,
         )
-        self.stop.then("raft driver", self.raft.shutdown)
+        self.stop.then("raft driver", lambda: self.raft.shutdown(0 if self.nobody_stays else None))
         self.loader = MetadataLoader(
             self.raft,
             self.clock,
