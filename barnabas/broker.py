@@ -73,6 +73,10 @@ class Broker(Context):
             return self._last_log
         return self._process.log_text()
 
+    def last_requests(self) -> str:
+        """What clients asked last, a line each, while it runs: for a report of what went wrong."""
+        return "" if self._process is None else self._process.last_requests()
+
     # ---- life
 
     def start(self) -> Self:

@@ -120,6 +120,12 @@ class Cluster(Context):
         process = self._processes.get(node)
         return self._last_logs.get(node, "") if process is None else process.log_text()
 
+    def last_requests(self, node: int) -> str:
+        """What clients and other nodes asked a node last, a line each, while it runs."""
+        self._check(node)
+        process = self._processes.get(node)
+        return "" if process is None else process.last_requests()
+
     # ---- life
 
     def start(self) -> Self:

@@ -26,6 +26,7 @@ _MISTAKE = "barnabas: "
 _LOG_LINES = 20
 _STACK_LINES = 300
 _ABORT_S = 5.0
+_ANSWER_S = 1.0
 
 
 class BrokerError(RuntimeError):
@@ -105,22 +106,16 @@ class NodeProcess:
         process = self._process
         assert process is not None
         assert process.stdout is not None
-        descriptor = process.stdout.fileno()
-        deadline = time.monotonic() + timeout_s
-        line = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(descriptor, selectors.EVENT_READ)
-            while not line.endswith(b"\n"):
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    self._abort(process)
-                    self._close_pipes()
-                    raise self.error(f"was not ready after {timeout_s:g} seconds", _STACK_LINES)
-                chunk = os.read(descriptor, 4096)
-                if not chunk:
-                    code = process.wait()
-                    self._close_pipes()
-                    raise self._ended(code)
-                line += chunk
+        try:
+            line = _read_until(b"\n", process.stdout.fileno(), timeout_s)
+        except TimeoutError:
+            self._abort(process)
+            self._close_pipes()
+            raise self.error(f"was not ready after {timeout_s:g} seconds", _STACK_LINES) from None
+        except EOFError:
+            code = process.wait()
+            self._close_pipes()
+            raise self._ended(code) from None
         return line.decode("utf-8", "replace").removeprefix(_READY).split(" ", 1)[0]
 
     def begin_terminate(self) -> None:
@@ -141,6 +136,20 @@ class NodeProcess:
             with contextlib.suppress(BrokenPipeError):  # it has just ended; `await_end` tells how
                 os.write(process.stdin.fileno(), b"stop\n")
             self.resume()  # whoever paused it
+
+    def last_requests(self) -> str:
+        """What it was asked last, a line each; "" if it does not run, or does not answer."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return ""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            os.write(process.stdin.fileno(), b"requests\n")
+            text = _read_until(b"\n\n", process.stdout.fileno(), _ANSWER_S)
+        except (OSError, EOFError):  # TimeoutError among them: it hangs, or somebody paused it
+            return ""
+        return text.decode("utf-8", "replace").strip()
 
     def terminate(self, timeout_s: float) -> None:
         """Stop it cleanly and wait. Raises BrokerError when it had to be killed, or failed."""
@@ -217,6 +226,22 @@ class NodeProcess:
                 if pipe is not None:
                     with contextlib.suppress(OSError):
                         pipe.close()
+
+
+def _read_until(end: bytes, descriptor: int, timeout_s: float) -> bytes:
+    """What comes, `end` included. Raises TimeoutError, or EOFError when nothing more will come."""
+    deadline = time.monotonic() + timeout_s
+    text = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while not text.endswith(end):
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                raise TimeoutError
+            chunk = os.read(descriptor, 65536)
+            if not chunk:
+                raise EOFError
+            text += chunk
+    return text
 
 
 def log_end(text: str, lines: int = _LOG_LINES) -> str:

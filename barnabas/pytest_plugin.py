@@ -12,7 +12,7 @@ or mark one test, whose own broker or cluster has them then:
     @pytest.mark.barnabas_config({"num.partitions": 4})
 
 They may be used in asynchronous tests as they are. A test that fails shows the last lines of what
-its brokers wrote.
+its brokers wrote, and the last requests that they were sent.
 """
 
 from __future__ import annotations
@@ -82,15 +82,21 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that failed shows what its brokers wrote last."""
+    """A test that failed shows what its brokers wrote, and were asked, last."""
     report = yield
     if report.failed:
         clusters = sys.modules.get("barnabas.cluster")  # not imported for those who need none
         for name, value in getattr(item, "funcargs", {}).items():
             if isinstance(value, Broker):
-                report.sections.append((f"log of {name}", log_end(value.log_text)))
+                _show(report, name, value.log_text, value.last_requests())
             elif clusters is not None and isinstance(value, clusters.Cluster):
-                report.sections += [
-                    (f"log of node {node}", log_end(value.log_text(node))) for node in value.nodes
-                ]
+                for node in value.nodes:
+                    log, requests = value.log_text(node), value.last_requests(node)
+                    _show(report, f"node {node}", log, requests)
     return report
+
+
+def _show(report: pytest.TestReport, name: str, log: str, requests: str) -> None:
+    report.sections.append((f"log of {name}", log_end(log)))
+    if requests:
+        report.sections.append((f"last requests of {name}", log_end(requests)))

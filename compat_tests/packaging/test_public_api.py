@@ -223,13 +223,18 @@ def test_a_test_that_fails_shows_what_its_broker_wrote_and_its_mark_configures_i
         "@pytest.mark.barnabas_config({'num.partitions': 7})\n"
         "class TestMarked:\n"
         "    @pytest.mark.barnabas_config({'log.retention.hours': 3})\n"
-        "    def test_fails(self, barnabas_broker): assert 0\n"
+        "    def test_fails(self, barnabas_broker):\n"
+        "        from kafka import KafkaProducer\n"
+        "        KafkaProducer(bootstrap_servers=barnabas_broker.bootstrap_servers).close()\n"
+        "        assert 0\n"
         "    @pytest.mark.barnabas_config({'num.partitions': 'x'})\n"
         "    def test_mistaken(self, barnabas_broker): pass\n"
     )
     done = run_pytest(tmp_path, "--strict-markers")
     assert done.returncode == 1
     assert "log of barnabas_broker" in done.stdout
+    assert "last requests of barnabas_broker" in done.stdout
+    assert "ApiVersions v4 client='kafka-python-producer-1'" in done.stdout
     assert "broker started" in done.stdout
     assert "BrokerError: the broker did not start: config num.partitions = 'x'" in done.stdout
     assert "process.py" not in done.stdout  # no frame of ours beside the line that says it

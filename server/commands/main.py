@@ -218,7 +218,7 @@ def _serve(config: KafkaConfig, arguments: argparse.Namespace, cluster_id: str |
     raise_descriptor_limit()
     node = Node(config, cluster_id)
     if arguments.stop_on_stdin_eof:
-        stop.watch_stdin()
+        stop.watch_stdin(node.last_requests)
     try:
         node.start(stop.is_set)
     except (ConfigError, UserError):
@@ -284,15 +284,20 @@ class _StopRequest:
     def watch_signals(self) -> None:
         on_stop_signals(self._on_signal)
 
-    def watch_stdin(self) -> None:
-        """Stop when standard input ends: the process that holds its other end is gone. What comes
-        from it before says that it stops all its nodes now.
+    def watch_stdin(self, last_requests: Callable[[], list[str]]) -> None:
+        """Stop when standard input ends: the process that holds its other end is gone.
+
+        Before, it may say `stop`: it stops all its nodes now; or `requests`: the last requests are
+        told on standard output, lines that end with an empty one (barnabas.process).
         """
 
         def wait_for_end() -> None:
             with contextlib.suppress(OSError):
-                while os.read(0, 4096):
-                    self._set(_ALL_STOP)
+                while words := os.read(0, 4096).split():
+                    if b"stop" in words:
+                        self._set(_ALL_STOP)
+                    if b"requests" in words:
+                        print("\n".join(last_requests()), end="\n\n", flush=True)
             self._set(_STDIN_ENDED)
 
         threading.Thread(target=wait_for_end, name="stdin-watch", daemon=True).start()

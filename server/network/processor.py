@@ -35,6 +35,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from server.network.channel import BYTES, Channel, release_slices
+from server.network.last_requests import RECENT, Served
 from server.network.poller import GONE, MUTED, READ, WRITE, new_poller
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class Processor:
         self.bytes_in = 0
         self.bytes_out = 0
         self.requests = 0
+        self.recent: deque[Served] = deque(maxlen=RECENT)
+        """The last requests that were answered; `last_requests` puts them into words."""
         self.connections_expired = 0
         self._requests = requests
         self._clock_ms = clock_ms
@@ -363,6 +366,11 @@ class Processor:
         self, channel: Channel, request: RequestContext[Any], parts: list[Part] | None
     ) -> None:
         """A request was answered: put the answer in line, send it, look at what waits behind it."""
+        received_ms = request.received_ms
+        self.recent.append((
+            received_ms, self.now_ms - received_ms, request.api.name, request.api_version,
+            request.client_id, channel.listener_name, channel.connection_id,
+        ))  # fmt: skip
         if parts is None:
             if channel.in_flight is request:
                 channel.in_flight = None

@@ -33,6 +33,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from server.network import last_requests
 from server.network.channel import Channel
 from server.network.connection import ConnectionLimits
 from server.network.limits import ConnectionQuotas, MemoryPool
@@ -208,6 +209,15 @@ class SocketServer:
             processor.start()
         for acceptor in self._acceptors:
             acceptor.start()
+
+    def last_requests(self, wall_ms: int) -> list[str]:
+        """The last requests, a line each; `wall_ms` is now. From any thread."""
+        done, under_way = [], []
+        for processor in self.processors:
+            done += list(processor.recent)
+            requests = [channel.in_flight for channel in list(processor.channels.values())]
+            under_way += [request for request in requests if request is not None]
+        return last_requests.told(done, under_way, self.now_ms(), wall_ms)
 
     def stop_accepting(self) -> None:
         """Close the listeners; connections there are go on."""

@@ -86,6 +86,11 @@ class Node:
         """The log directories, for people."""
         return ",".join(str(path.absolute()) for path in self.config.log_dirs())
 
+    def last_requests(self) -> list[str]:
+        """What clients and other brokers (of a controller: nodes) asked last, a line each."""
+        server = self._first_server.socket_server
+        return [] if server is None else server.last_requests(self.shared.clock.wall_ms())
+
     def start(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """Start everything; answers requests when it returns.
 

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from server.network.api import Api, Cost
+from server.network.last_requests import RECENT
 from server.network.listeners import Listener
 from server.network.poller import WRITE
 from server.network.socket_server import BindError, SocketServer, SocketServerConfig
@@ -617,6 +618,19 @@ def test_idle_and_dawdling_connections_are_closed():
         assert server.processors[0].connections_expired == 2
     finally:
         server.shutdown(1.0)
+
+
+def test_what_was_asked_last_is_told_and_what_has_no_answer_yet(served):
+    server, handlers = served
+    with WireClient(server.port) as client, WireClient(server.port) as waiting:
+        for _ in range(RECENT + 1):
+            client.ask(heartbeat(1), 4)
+        waiting.send(fetch(max_wait_ms=60_000), 11)
+        assert handlers.parked_one.wait(60)
+        last, waits = server.last_requests(time.time_ns() // 1_000_000)
+    assert " Heartbeat v4 client=" in last
+    assert last.endswith(f"the last of {RECENT}"), "no more are kept"
+    assert waits.startswith("not answered yet: Fetch v11 client=")
 
 
 def test_a_full_queue_stops_reading_and_loses_nothing():
