@@ -189,6 +189,7 @@ def test_a_container_serves_through_a_port_map_stops_on_sigterm_and_keeps_its_da
     assert not is_healthy
     assert "no healthy broker" in line
     assert container.files_of(USER) == ["var/lib/barnabas"]
+    assert (volume / "meta.properties").stat().st_uid == USER
 
     # The next container: the same volume, a mounted server.properties below the environment.
     mounted = tmp_path / "server.properties"

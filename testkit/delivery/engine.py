@@ -43,10 +43,10 @@ class Engine:
     def __init__(self) -> None:
         require_command("buildah", "apt-get install buildah")
         require(os.geteuid() == 0, "images are built by root here")
-        base = _base()
+        store = base()
         # Not below /tmp: an overlay cannot lie on the overlay that a container has there.
         self.directory = Path(tempfile.mkdtemp(prefix="engine-", dir=CACHE))
-        self.command = _buildah(self.directory, f"--storage-opt=overlay.imagestore={base}")
+        self.command = _buildah(self.directory, f"--storage-opt=overlay.imagestore={store}")
 
     def __call__(self, *words: str, given: str | None = None) -> str:
         """What buildah answers; a failure shows its last lines."""
@@ -92,6 +92,11 @@ class Container:
         self._config = engine.config(tag)
         self._mounts = [f"--volume={path}:{where}" for path, where in mounts.items()]
         self._name = engine("from", "--pull-never", tag).strip()
+        # A mount at a volume's place and the volume itself: which of them is seen is chance, with
+        # buildah. So whoever mounts there has no other volume.
+        for volume in self._config["Volumes"]:
+            if any(where.startswith(f"{volume}:") for where in mounts.values()):
+                engine("config", f"--volume={volume}-", self._name)
 
     def start(self, variables: Mapping[str, str], *arguments: str) -> subprocess.Popen[str]:
         """`docker run -e ... IMAGE ARGUMENTS`: the entry point."""
@@ -134,7 +139,7 @@ def first_process(run: subprocess.Popen[str]) -> psutil.Process:
     return psutil.Process(run.pid).children(recursive=True)[-1]
 
 
-def _base() -> Path:
+def base() -> Path:
     """The store that holds the base; made on first use, whole or not at all."""
     store = CACHE / f"base-{BASE.replace(':', '-')}"
     CACHE.mkdir(exist_ok=True)
