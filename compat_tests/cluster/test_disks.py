@@ -13,6 +13,7 @@ import pytest
 from testkit.brokers.clusters import ClusterOfNodes
 from testkit.faults.disk_faults import DiskFaults
 from testkit.faults.rounds import TIMEOUT_S
+from testkit.require import require
 from testkit.wait import eventually
 from testkit.workloads.workload import Workload, wait
 
@@ -132,11 +133,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 MiB; mounting it needs root and the right to mount."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("mounting a small disk needs root; test_d5_no_space does without")
+    without = "test_d5_no_space does without"
+    require(os.geteuid() == 0 and shutil.which("mount"), f"mounting needs root; {without}")
     options = ["-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(disk)]
-    if subprocess.run(["mount", *options], check=False).returncode:
-        pytest.skip("mounting is not allowed here; test_d5_no_space does without")
+    mounted = subprocess.run(["mount", *options], check=False).returncode == 0
+    require(mounted, f"mounting is not allowed here; {without}")
     yield disk
     # Lazily: the nodes are killed by a fixture that is torn down after this one.
     subprocess.run(["umount", "--lazy", str(disk)], check=True)

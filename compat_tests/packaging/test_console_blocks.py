@@ -18,6 +18,7 @@ import pytest
 
 from testkit.delivery.transcript import Command, console_blocks, missing
 from testkit.delivery.wheel import ROOT, build, install
+from testkit.require import require
 from testkit.wait import eventually
 
 DOCUMENTS = ("README.md", "docs/commands.md", "docs/deployment.md")
@@ -48,7 +49,7 @@ BEFORE = {
 SERVERS = ("barnabas start", "barnabas cluster start")
 HOSTS = "127.0.0.1 localhost a b c other broker\n"
 NETWORK = "ip link set lo up && ip address add 10.0.0.5/32 dev lo && mount --bind hosts /etc/hosts"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 class Terminal:
@@ -73,7 +74,7 @@ class Terminal:
         assert self._network.stdout is not None
         if (said := self._network.stdout.readline()) != b"up\n":
             self.close()
-            pytest.skip(f"no network of its own can be had here: {said.decode()}")
+            require(False, f"no network of its own can be had here: {said.decode()}")
 
     def run(self, command: Command) -> None:
         """Do what the document says, and compare what is printed and how it ends."""
@@ -158,7 +159,7 @@ def _three_nodes(data: Path) -> str:
     return alone
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_what_is_shown_is_what_happens(document: str, terminal: Terminal) -> None:
     seen = ""
