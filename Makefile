@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help run test coverage lint compat compat-cluster chaos compat-spark compat-pipeline fuzz soak sim sim-mutants workflows bench bench-quick bench-micro clean
+.PHONY: help run test coverage lint fetch compat compat-cluster chaos compat-spark compat-pipeline fuzz soak sim sim-mutants workflows bench bench-quick bench-micro clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,6 +55,9 @@ sim: $(VENV)/.test  ## whole clusters in virtual time: SEEDS=10000, or one: SEED
 
 sim-mutants: $(VENV)/.test  ## faults put into the product that the simulator must notice
 	$(BIN)/python -m tests.sim.mutants $(ARGS)
+
+fetch: $(VENV)/.test  ## what tests fetch when they first need it: Apache Kafka, the image's base
+	$(BIN)/python -m testkit.fetch
 
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
 workflows:  ## check .github/workflows (needs Go)
