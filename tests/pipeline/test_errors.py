@@ -1,0 +1,117 @@
+"""What Spark, Java and the system say becomes one line with the next step."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from pipeline.errors import explain, from_os, short
+
+
+class Java:
+    """An exception of the JVM, as Py4J shows it."""
+
+    def __init__(self, text: str, cause: Java | None = None) -> None:
+        self._text, self._cause = text, cause
+
+    def toString(self) -> str:  # noqa: N802
+        return self._text
+
+    def getCause(self) -> Java | None:  # noqa: N802
+        return self._cause
+
+
+class Gone(Java):
+    def toString(self) -> str:  # noqa: N802
+        raise ConnectionError("the JVM has ended")
+
+
+def of_java(java: Java) -> Exception:
+    error = Exception("An error occurred while calling o1.start")
+    error.java_exception = java  # type: ignore[attr-defined]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("java.io.IOException: No space left on device", "the disk is full"),
+        ("has been compiled by a more recent version (class file version 61.0)", "too old"),
+        ("JAVA_HOME is not set", "there is no Java"),
+        ("[unresolved dependency: org.apache.spark#spark-sql-kafka: not found]", "could not fetch"),
+        ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: kafka.", "--packages a:b:1"),
+        ("ModuleNotFoundError: No module named 'pyarrow'", "executors lacks"),
+        ("Offset 7 for partition t-0 was changed from 7 to 9", "run the same command again"),
+        ("TimeoutException: Timed out waiting for a node assignment.", "gives no answer"),
+        ("org.apache.kafka.common.errors.SaslAuthenticationException", "refused us"),
+        ("AccessControlException: Permission denied: user=a", "check who owns"),
+        ("All masters are unresponsive! Giving up.", "check --master"),
+    ],
+)
+def test_each_known_cause_is_told_with_what_to_do(said: str, told: str) -> None:
+    line = explain(RuntimeError(said), connector="a:b:1")
+    assert line is not None
+    assert told in line
+    assert "\n" not in line
+
+
+def test_a_topic_that_is_not_there_is_named() -> None:
+    said = "UnknownTopicOrPartitionException: the topic [orders.eu] was not found"
+    assert "(topic orders.eu)" in (explain(RuntimeError(said)) or "")
+
+
+def test_the_cause_is_told_and_not_its_consequence() -> None:
+    said = "TimeoutException: Call(describe) ... caused by: No space left on device"
+    assert "the disk is full" in (explain(RuntimeError(said)) or "")
+
+
+def test_a_cause_is_found_below_what_was_raised() -> None:
+    error = RuntimeError("the query failed")
+    error.__cause__ = OSError("No space left on device")
+    assert "the disk is full" in (explain(error) or "")
+    java = Java("StreamingQueryException", Java("SparkException", Java("Permission denied")))
+    assert "permission denied" in (explain(of_java(java)) or "")
+
+
+def test_what_java_said_before_it_ended_is_enough() -> None:
+    error = of_java(Java("IOException: No space left on device", Gone("")))
+    assert "the disk is full" in (explain(error) or "")
+
+
+def test_our_own_errors_come_back_from_an_executor_as_they_were() -> None:
+    said = "PythonException: Traceback ...\npipeline.sink.rows.SinkError: row 7 has no topic\n at x"
+    assert explain(RuntimeError(said)) == "row 7 has no topic"
+
+
+def test_the_log_of_spark_is_asked_for_what_keeps_it_from_starting_only() -> None:
+    unknown = RuntimeError("Java gateway process exited")
+    assert "there is no Java" in (explain(unknown, "java: command not found") or "")
+    # An older line of a log about a user's permissions says nothing of this failure.
+    assert explain(unknown, "SaslAuthenticationException") is None
+
+
+@pytest.mark.parametrize(
+    ("number", "step"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EACCES, "check who owns it"),
+        (errno.ENOENT, "check the path"),
+    ],
+)
+def test_a_systems_error_names_the_file_and_the_step(number: int, step: str) -> None:
+    told = from_os(OSError(number, "said so", "/lake/x"))
+    assert str(told).startswith("/lake/x: said so; ")
+    assert step in str(told)
+    assert told.exit_code == 1
+
+
+def test_another_systems_error_is_passed_on() -> None:
+    assert str(from_os(OSError("broken"))) == "file: broken"
+
+
+def test_an_unknown_error_is_told_by_its_first_line_that_says_something() -> None:
+    assert short(Exception("x" * 900), limit=20) == "Exception: " + "x" * 9
+    assert short(of_java(Java("IllegalState: no\nJVM stacktrace"))).startswith(
+        "Exception: An error"
+    )

@@ -1,0 +1,68 @@
+"""What is printed of long work."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from pipeline import progress
+from pipeline.progress import Progress, human_bytes, rate, table
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_one_line_is_written_over_and_over() -> None:
+    terminal = Terminal()
+    line = Progress(terminal)
+    line.show("1,000 of 2,000")
+    line.show("done")
+    assert terminal.getvalue() == "\r1,000 of 2,000\rdone          "
+    line.note("archived")
+    assert terminal.getvalue().endswith("\r    \rarchived\n")
+    line.clear()
+    assert terminal.getvalue().endswith("archived\n"), "there is nothing left to clear"
+
+
+def test_a_log_gets_a_line_in_ten_seconds_and_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    log = io.StringIO()
+    line = Progress(log)
+    line.show("1 of 3")
+    line.show("2 of 3")
+    now += 9.9
+    line.show("2 of 3")
+    now += 0.1
+    line.show("1 of 3")
+    line.show("3 of 3")
+    line.clear()
+    assert log.getvalue() == "1 of 3\n3 of 3\n"
+
+
+def test_numbers_of_a_table_stand_right_and_what_is_not_there_is_a_dash() -> None:
+    text = table(["topic", "rows", "share"], [["a", 1234567, 0.25], ["long", None, None]])
+    assert text.splitlines() == [
+        "topic       rows  share",
+        "-----  ---------  -----",
+        "a      1,234,567    0.2",
+        "long           -      -",
+    ]
+    assert table(["topic"], []).splitlines() == ["topic", "-----"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1,023 B"), (1536, "1.5 KiB"), (3 * 1024**2, "3.0 MiB"),
+     (5000 * 1024**3, "5,000.0 GiB")],
+)  # fmt: skip
+def test_bytes_as_people_read_them(count: int, text: str) -> None:
+    assert human_bytes(count) == text
+
+
+def test_a_rate_of_no_time_is_none() -> None:
+    assert rate(24690, 2.0) == "12,345 rows/s"
+    assert rate(1, 0.0) == "- rows/s"
