@@ -4,6 +4,8 @@
     python -m benchmarks --quick              the headline rows, less than five
     python -m benchmarks --only W4,produce-100    by id or name; see --list
     python -m benchmarks --only 'cluster-*'   three nodes of each, side by side
+    python -m benchmarks --only 'nodes-*'     one, two and four nodes on this machine
+    python -m benchmarks --warm-up 60         each kind of load for a minute before it counts
     python -m benchmarks --tiny               seconds for each: does it work, not how fast
 
 With --out DIR the result is written there as result.json (every run, versions, command lines),
@@ -61,6 +63,10 @@ def _parser() -> argparse.ArgumentParser:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="headline rows, fewer records and pairs")
     size.add_argument("--tiny", action="store_true", help="next to no records, one pair")
+    parser.add_argument(
+        "--warm-up", type=float, default=0.0, metavar="S",
+        help="first each kind of load for as long on each broker, not counted (60 for a JVM)",
+    )  # fmt: skip
     parser.add_argument("--pairs", type=int, help="counted pairs (default 5; quick 3; tiny 1)")
     parser.add_argument(
         "--pin", action="store_true", help="shared brokers on core 0, clients off it"
@@ -92,7 +98,8 @@ def _run(arguments: argparse.Namespace, chosen: list[Workload]) -> dict[str, Any
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="barnabas-bench-", dir=arguments.dir) as directory:
         facts = machine.describe(Path(directory))
-        runner = Runner(Plan(chosen, size, pairs, arguments.pin, Path(directory)))
+        plan = Plan(chosen, size, pairs, arguments.pin, Path(directory), arguments.warm_up)
+        runner = Runner(plan)
         runner.run()
     return {
         "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from benchmarks.targets import KINDS
-from benchmarks.workloads import RATES, WORKLOADS, Workload
+from benchmarks.workloads import NEITHER, RATES, WORKLOADS, Workload
 
 _LIMIT_MS = 20.0
 _UNITS = {
@@ -15,11 +15,14 @@ _UNITS = {
     "produced_s": "produced/s", "consumed_s": "consumed/s", "cpu_s": "broker CPU s",
     "broker_cpu_s": "broker CPU s", "client_cpu_s": "client CPU s", "peak_mib": "peak MiB",
     "idle_mib": "idle MiB", "disk_mib": "disk MiB", "idle_cpu_pct": "idle CPU %",
+    "batch_bytes": "bytes a batch",
 }  # fmt: skip
 
 
 class Row(NamedTuple):
-    """One figure of one workload on both brokers. `ratios` are ours to Kafka's, pair by pair."""
+    """One figure of one workload on both brokers. `ratios` are ours to Kafka's, pair by pair;
+    `limits` what the least programs reached (see `Workload.limits`).
+    """
 
     workload: str
     title: str
@@ -27,6 +30,7 @@ class Row(NamedTuple):
     ours: list[float]
     theirs: list[float]
     bar: float | None
+    limits: dict[str, list[float]] = {}
 
     @property
     def unit(self) -> str:
@@ -39,10 +43,21 @@ class Row(NamedTuple):
 
     @property
     def gains(self) -> list[float]:
-        """Ratios turned so that more than 1 is always better for Barnabas."""
+        """Ratios turned so that more than 1 is always better for Barnabas; none if neither is."""
+        if self.figure in NEITHER:
+            return []
         if self.figure in RATES:
             return self.ratios
         return [b / a for a, b in zip(self.ours, self.theirs, strict=False) if a]
+
+    def share_of_limit(self, language: str, values: list[float]) -> float | None:
+        """How near these come to the limit: 1 is there, 0.5 is twice the time or half the rate."""
+        limit = self.limits.get(language)
+        if not limit or not values:
+            return None
+        reached, best = statistics.median(values), statistics.median(limit)
+        above, below = (reached, best) if self.figure in RATES else (best, reached)
+        return above / below if below else None
 
     @property
     def holds(self) -> bool | None:
@@ -56,7 +71,7 @@ def rows(result: dict[str, Any]) -> Iterator[Row]:
     """Every row of the table, in the order of the workloads."""
     for workload in WORKLOADS:
         if workload.name in result["workloads"]:
-            yield from _rows_of(workload, result["workloads"][workload.name]["runs"])
+            yield from _rows_of(workload, result["workloads"][workload.name])
     if result["idle"]:
         idle = [[result["idle"][kind]["idle_mib"]] for kind in KINDS]
         yield Row("memory", "memory before any load", "idle_mib", idle[0], idle[1], 0.125)
@@ -66,12 +81,18 @@ def rows(result: dict[str, Any]) -> Iterator[Row]:
         yield Row("memory", "most memory of the run", "peak_mib", peak[0], peak[1], 0.2)
 
 
-def _rows_of(workload: Workload, runs: dict[str, list[dict[str, float]]]) -> Iterator[Row]:
+def _rows_of(workload: Workload, found: dict[str, Any]) -> Iterator[Row]:
+    runs = found["runs"]
     for figure in (*workload.figures, *(() if workload.own_broker else ("cpu_s",))):
         ours, theirs = ([run[figure] for run in runs[kind]] for kind in KINDS)
         if ours or theirs:
             bar = workload.bars.get(figure)
-            yield Row(workload.name, workload.title, figure, ours, theirs, bar)
+            limits = {
+                language: [run[figure] for run in done if figure in run]
+                for language, done in found.get("limits", {}).items()
+                if figure != "client_cpu_s"  # another client
+            }
+            yield Row(workload.name, workload.title, figure, ours, theirs, bar, limits)
 
 
 def table(result: dict[str, Any]) -> str:
@@ -81,15 +102,15 @@ def table(result: dict[str, Any]) -> str:
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
         f"{machine['kernel']}; `{result['command']}`, {result['seconds']:.0f} s",
         "",
-        "| workload | figure | Barnabas | Apache Kafka 4.3.1 | ratio | bar |",
-        "|---|---|---|---|---|---|",
+        "| workload | figure | Barnabas | Apache Kafka 4.3.1 | ratio | bar | of the limit |",
+        "|---|---|---|---|---|---|---|",
     ]
     last = ""
     for row in rows(result):
-        arrow = "↑" if row.figure in RATES else "↓"
+        arrow = "" if row.figure in NEITHER else " ↑" if row.figure in RATES else " ↓"
         cells = [
-            row.title if row.title != last else "", f"{row.unit} {arrow}",
-            _spread(row.ours), _spread(row.theirs), _ratio(row.ratios), _bar(row),
+            row.title if row.title != last else "", f"{row.unit}{arrow}",
+            _spread(row.ours), _spread(row.theirs), _ratio(row.ratios), _bar(row), _limit(row),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
         last = row.title
@@ -97,7 +118,9 @@ def table(result: dict[str, Any]) -> str:
         "",
         "Medians (least to most); ↑ more is better, ↓ less. A ratio is Barnabas to Kafka,",
     ]
-    lines.append("taken pair by pair. A bar is what the project asks of itself.")
+    lines.append("taken pair by pair. A bar is what the project asks of itself. Of the limit: what")
+    lines.append("Barnabas (Kafka) reaches of the least program that does this work.")
+    lines += _limits(result)
     lines += [*_highest_rates(result), *_failures(result)]
     return "\n".join(lines)
 
@@ -129,6 +152,27 @@ def _bar(row: Row) -> str:
         return ""
     sign = "≥" if row.figure in RATES else "≤"
     return f"{sign} {row.bar:g} {'holds' if row.holds else '**missed**'}"
+
+
+def _limit(row: Row) -> str:
+    """Ours and, in brackets, Kafka's share of what C reaches."""
+    ours, theirs = (row.share_of_limit("C", values) for values in (row.ours, row.theirs))
+    return f"{ours:.2g} ({theirs:.2g})" if ours is not None and theirs is not None else ""
+
+
+def _limits(result: dict[str, Any]) -> list[str]:
+    """What the least programs reached, each with the share of it that Barnabas and Kafka reach."""
+    lines = []
+    for row in rows(result):
+        for language in row.limits:
+            ours, theirs = (row.share_of_limit(language, v) for v in (row.ours, row.theirs))
+            if ours is not None and theirs is not None:
+                best = _spread(row.limits[language])
+                cells = [row.title, language, row.unit, best, f"{ours:.2g}", f"{theirs:.2g}"]
+                lines.append(f"| {' | '.join(cells)} |")
+    head = ["", "| limit of | in | figure | reached | Barnabas' share | Kafka's |",
+            "|---|---|---|---|---|---|"]  # fmt: skip
+    return [*head, *lines] if lines else []
 
 
 def _highest_rates(result: dict[str, Any]) -> list[str]:

@@ -2,10 +2,12 @@
 
 The brokers that the loads share are started once; the idle figures are taken before any load. Each
 run has a topic of its own, which is deleted after it; before each run the kernel writes out what is
-dirty, so that nobody pays for what another run has written; before the first one the free memory is
-used once (see `measure.touch_memory`). Which broker goes first alternates from
-pair to pair. A load that fails is a result too: the table says so, the run goes on
-with the next workload (and a broker that failed one is not asked to repeat it).
+dirty, so that nobody pays for what another run has written, and as much memory as the run will
+write is used once (see `measure.touch_memory`). Readers read the same bytes of both: the topic is
+filled once in each broker and its segments compared. Which broker goes first alternates from
+pair to pair; after each pair run the programs that are its limit (`benchmarks.limits`). A load that
+fails is a result too: the table says so, the run goes on with the next workload (and a broker that
+failed one is not asked to repeat it).
 """
 
 from __future__ import annotations
@@ -16,11 +18,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.loads.base import Place, delete_topic
-from benchmarks.measure import MIB, reset_peak, touch_memory, usage
+from benchmarks.measure import (
+    MIB,
+    log_digest,
+    mean_batch_bytes,
+    reset_peak,
+    touch_memory,
+    usage,
+)
 from benchmarks.targets import KINDS, Target, make, pin
 from benchmarks.workloads import Arguments, Workload
 
@@ -28,13 +38,16 @@ LOAD_TIMEOUT_S = 400
 
 
 class Plan(NamedTuple):
-    """What the command line asked for. `size` is full, quick or tiny."""
+    """What the command line asked for. `size` is full, quick or tiny; each broker has `warm_up_s`
+    seconds of each kind of load before a run of it counts.
+    """
 
     workloads: list[Workload]
     size: str
     pairs: int
     pin: bool
     directory: Path
+    warm_up_s: float = 0.0
 
 
 class LoadError(Exception):
@@ -48,6 +61,8 @@ class Runner:
         self._plan = plan
         self._shared: dict[str, Target] = {}
         self._prepared: set[str] = set()
+        self._warm: set[str] = set()
+        self._began_ms = int(time.time() * 1000)
         self.results: dict[str, Any] = {}
         self.idle: dict[str, dict[str, float]] = {}
         self.peak_mib: dict[str, float] = dict.fromkeys(KINDS, 0.0)
@@ -64,33 +79,49 @@ class Runner:
         result: dict[str, Any] = {"arguments": self._arguments(workload), "commands": []}
         runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
         result["runs"] = runs
+        limits: dict[str, list[dict[str, float]]] = {name: [] for name in workload.limits}
+        result["limits"] = limits
         pairs, first = workload.pairs or self._plan.pairs, 0 if workload.warm_up else 1
         if self._plan.size != "full":
             pairs = min(pairs, self._plan.pairs)
         if self._plan.size == "tiny":
             first = 1
+        self._warm_up(workload)
         for number in range(first, pairs + 1):
             for kind in KINDS if number % 2 else reversed(KINDS):
-                if kind in result.get("failures", {}):
-                    continue
-                try:
-                    answer = self._one_run(workload, kind, number)
-                except LoadError as error:
-                    _say(f"{workload.name} {kind} FAILED: {error}")
-                    result.setdefault("failures", {})[kind] = str(error)
+                answer = _try(result, kind, self._one_run, workload, kind, str(number))
+                if answer is None:
                     continue
                 shown = "  ".join(f"{k} {v:,.4g}" for k, v in answer["figures"].items())
                 _say(f"{workload.name} {kind}: {shown}{'' if number else ' (warm-up)'}")
                 if number:
                     runs[kind].append(answer["figures"])
                     result["commands"] = answer["commands"]
+            for name in limits if number else ():
+                answer = _try(result, f"limit {name}", self._limit, workload, name)
+                if answer is not None:
+                    limits[name].append(answer["figures"])
         return result
+
+    def _warm_up(self, workload: Workload) -> None:
+        """Loads that do not count, until each broker had the plan's seconds of this kind."""
+        if workload.own_broker or workload.load in self._warm:
+            return
+        self._warm.add(workload.load)
+        for kind in KINDS:
+            began, number = time.monotonic(), 0
+            while time.monotonic() - began < self._plan.warm_up_s:
+                if _try({}, kind, self._one_run, workload, kind, f"warm{number}") is None:
+                    break
+                number += 1
+            if number:
+                _say(f"warmed up {kind} by {workload.name}, {time.monotonic() - began:.0f} s")
 
     def _arguments(self, workload: Workload) -> Arguments:
         differing = {"full": {}, "quick": workload.quick or {}, "tiny": workload.tiny}
         return {**workload.arguments, **differing[self._plan.size]}
 
-    def _one_run(self, workload: Workload, kind: str, number: int) -> dict[str, Any]:
+    def _one_run(self, workload: Workload, kind: str, number: str) -> dict[str, Any]:
         topic = f"{workload.name}-{number}"
         arguments = self._arguments(workload)
         with tempfile.TemporaryDirectory(dir=self._plan.directory) as scratch:
@@ -98,9 +129,11 @@ class Runner:
                 return self._child(workload.load, Place(kind, topic, scratch), arguments)
             broker = self._broker(kind)
             if workload.prepare is not None:
-                topic = self._prepare(workload, kind, scratch)
+                topic = self._prepare(workload)
             place = Place(kind, topic, scratch, broker.bootstrap_servers, str(broker.data_dir))
             os.sync()
+            if workload.prepare is None and self._plan.size != "tiny":
+                touch_memory(arguments.get("count", 0) * arguments.get("size", 0) * 5 // 4)
             reset_peak(broker.pid)
             before = usage(broker.pid)
             answer = self._child(workload.load, place, arguments)
@@ -108,26 +141,47 @@ class Runner:
             answer["figures"]["cpu_s"] = after.cpu_s - before.cpu_s
             answer["figures"]["peak_mib"] = after.peak_bytes / MIB
             self.peak_mib[kind] = max(self.peak_mib[kind], after.peak_bytes / MIB)
+            if "batch_bytes" in workload.figures:
+                answer["figures"]["batch_bytes"] = mean_batch_bytes(broker.data_dir, topic)
             if workload.prepare is None:
                 delete_topic(broker.bootstrap_servers, topic)
             return answer
 
-    def _prepare(self, workload: Workload, kind: str, scratch: str) -> str:
-        """The topic that this workload reads, filled when it is the first to ask."""
+    def _limit(self, workload: Workload, name: str) -> dict[str, Any]:
+        """A program that does only what cannot be left out of this workload, with as much to do."""
+        load, arguments = workload.limits[name]
+        topic = workload.prepare[0] if workload.prepare else workload.name
+        with tempfile.TemporaryDirectory(dir=self._plan.directory) as scratch:
+            place = Place("limit", topic, scratch, "", str(self._broker(KINDS[0]).data_dir))
+            os.sync()
+            asked = self._arguments(workload)
+            given = {"size": asked["size"], "count": asked["count"], **arguments}
+            if workload.prepare is None and self._plan.size != "tiny":
+                touch_memory(given["count"] * given["size"] * 5 // 4)
+            answer = self._child(load, place, given)
+        shown = "  ".join(f"{k} {v:,.4g}" for k, v in answer["figures"].items())
+        _say(f"{workload.name} limit {name}: {shown}")
+        return answer
+
+    def _prepare(self, workload: Workload) -> str:
+        """The topic that this workload reads, filled when it is the first to ask, alike in both."""
         assert workload.prepare is not None
         topic, arguments = workload.prepare
-        if f"{kind} {topic}" not in self._prepared:
+        if topic not in self._prepared:
             # As many as the run reads, of the size that several workloads share.
             count = self._arguments(workload)["count"]
-            place = Place(kind, topic, scratch, self._broker(kind).bootstrap_servers)
-            self._child("rdkafka.produce", place, {**arguments, "count": count})
-            self._prepared.add(f"{kind} {topic}")
+            arguments = {**arguments, "count": count, "timestamp_ms": self._began_ms}
+            for kind in KINDS:
+                place = Place(kind, topic, "", self._broker(kind).bootstrap_servers)
+                self._child("fixed.produce", place, arguments)
+            digests = {log_digest(self._broker(kind).data_dir, topic) for kind in KINDS}
+            if len(digests) != 1:
+                raise LoadError(f"the segments of {topic} are not the same bytes in both brokers")
+            self._prepared.add(topic)
         return topic
 
     def _broker(self, kind: str) -> Target:
         if not self._shared:
-            if self._plan.size != "tiny":
-                _say(f"used {touch_memory() / 2**30:.1f} GiB of memory once")
             for each in KINDS:
                 broker = make(each, self._plan.directory / each)
                 broker.start()
@@ -166,6 +220,20 @@ class Runner:
         # Libraries may write to standard output too: the answer is the last line.
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return answer
+
+
+def _try(
+    result: dict[str, Any], who: str, run: Callable[..., dict[str, Any]], *arguments: Any
+) -> dict[str, Any] | None:
+    """The run's answer; None when it failed, now or before: who failed once is not asked again."""
+    if who in result.get("failures", {}):
+        return None
+    try:
+        return run(*arguments)
+    except LoadError as error:
+        _say(f"{arguments[0].name} {who} FAILED: {error}")
+        result.setdefault("failures", {})[who] = str(error)
+        return None
 
 
 def _say(text: str) -> None:

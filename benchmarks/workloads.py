@@ -4,7 +4,8 @@ The ids are those of the comparison plan: W0 cold start, W1 and W2 Kafka's Produ
 its modern defaults, W4 fixed rates, W5 ping-pong, W6 catch-up reads, W7 both at once, W8
 compression, W10 transactions, W11 many partitions, W12 many group members, W13 three nodes, W14
 Python clients, W15 Spark, W16 a test suite, W17 crash recovery. "C" are the headline rows with a C
-client. Each runs alone, by id or name: `python -m benchmarks --only W3,produce-100`.
+client, "F" those whose batches are fixed beforehand, the same for both brokers. Each runs alone, by
+id or name: `python -m benchmarks --only W3,produce-100`.
 
 W9 (TLS) is not here: a feature that is not there yet. For the same reason "members-consumer"
 (KIP-848) runs only when it is named.
@@ -24,6 +25,8 @@ class Workload(NamedTuple):
               added, unless the load starts brokers of its own (`own_broker`).
     bars      what each figure's ratio to Apache Kafka should be: at least for rates, at most for
               the rest. They are printed, not enforced: a benchmark reports.
+    limits    the least programs beside which the row is set, by the language they are in: a load of
+              `loads.limits` with its arguments (size and count are the row's).
     prepare   a topic and a load's arguments: filled once for each broker and shared.
     pairs     counted pairs; 0 takes the run's. `warm_up` runs one more pair first, not counted.
     quick     arguments that differ in the quick run; None leaves the workload out of it.
@@ -38,6 +41,7 @@ class Workload(NamedTuple):
     arguments: Arguments
     figures: tuple[str, ...]
     bars: dict[str, float] = {}
+    limits: dict[str, tuple[str, Arguments]] = {}
     prepare: tuple[str, Arguments] | None = None
     pairs: int = 0
     warm_up: bool = True
@@ -55,23 +59,60 @@ RATES = frozenset(
     )
 )  # fmt: skip
 
+# What came out, and is neither good nor bad.
+NEITHER = frozenset(("batch_bytes",))
+
 _IDEMPOTENT = {"acks": "all", "enable.idempotence": True}
 _PRODUCED = {"mb_s": 1.5, "records_s": 1.2, "cpu_s": 0.6}
 _READ = {"mb_s": 1.0, "records_s": 1.0, "cpu_s": 0.7}
+_LEVEL = {"mb_s": 1.0, "cpu_s": 0.8}
 _LATE = {"p50_us": 1.0, "p99_us": 1.0, "p999_us": 1.0}
+_LARGEST_BATCH = 1_000_000
 
 
-def _produce(name: str, title: str, size: int, count: int, **more: Any) -> Workload:
+def _receive(batch_bytes: int) -> dict[str, tuple[str, Arguments]]:
+    return {"C": ("limits.receive", {"batch_bytes": batch_bytes})}
+
+
+def _answer(window: int) -> dict[str, tuple[str, Arguments]]:
+    return {
+        name: ("limits.answer", {"program": name.lower(), "window": window})
+        for name in ("C", "Python")
+    }
+
+
+_SEND: dict[str, tuple[str, Arguments]] = {"C": ("limits.send", {})}
+
+
+def _produce(
+    name: str,
+    title: str,
+    size: int,
+    count: int,
+    batch_bytes: int = _LARGEST_BATCH,
+    **more: Any,
+) -> Workload:
     quick = {"count": count * 6 // 10}
+    settings = {"batch.size": batch_bytes, **more}
     return Workload(
-        "C", name, f"produce {title}", "rdkafka.produce", {"size": size, "count": count, **more},
-        ("mb_s" if size > 100 else "records_s", "client_cpu_s"),
-        bars=_PRODUCED, quick=quick, tiny={"count": 2000},
+        "C", name, f"produce {title}", "rdkafka.produce",
+        {"size": size, "count": count, **settings},
+        ("mb_s" if size > 100 else "records_s", "batch_bytes", "client_cpu_s"),
+        bars=_PRODUCED, limits=_receive(batch_bytes), quick=quick, tiny={"count": 2000},
     )  # fmt: skip
 
 
-_FILL_1000 = ("filled-1000", {"size": 1000, "count": 1_000_000, "acks": 1})
-_FILL_100 = ("filled-100", {"size": 100, "count": 6_000_000, "acks": 1})
+def _fixed(name: str, title: str, **more: Any) -> Workload:
+    return Workload(
+        "F", name, f"fixed 16 KiB batches, 1,000 B, {title}", "fixed.produce",
+        {"size": 1000, "count": 500_000, "batch_bytes": 16_384, **more},
+        ("mb_s", "requests_s", "client_cpu_s"), bars=_LEVEL,
+        limits=_receive(16_384), quick={"count": 300_000}, tiny={"count": 2000},
+    )  # fmt: skip
+
+
+_FILL_1000 = ("filled-1000", {"size": 1000, "count": 1_000_000})
+_FILL_100 = ("filled-100", {"size": 100, "count": 6_000_000})
 
 
 def _read(
@@ -87,7 +128,7 @@ def _read(
     return Workload(
         "W6", name, f"read {title}", load, {"size": size, "count": count, **more},
         ("mb_s" if size > 100 else "records_s", "client_cpu_s"),
-        bars=_READ, prepare=fill, pairs=pairs, quick=quick, tiny={"count": 2000},
+        bars=_READ, limits=_SEND, prepare=fill, pairs=pairs, quick=quick, tiny={"count": 2000},
     )  # fmt: skip
 
 
@@ -105,15 +146,19 @@ HEADLINES = (
     _produce("produce-1000-idempotent-12", "1,000 B, idempotent, 12 partitions", 1000, 500_000,
              partitions=12, **_IDEMPOTENT),
     _produce("produce-100", "100 B, acks=1", 100, 3_000_000, acks=1),
+    _produce("produce-16k", "1,000 B, acks=1, batch.size 16 KiB", 1000, 500_000, 16_384, acks=1),
+    _fixed("fixed-16k", "acks=1"),
+    _fixed("fixed-16k-12", "acks=1, 12 partitions", partitions=12),
     Workload(
         "C", "requests", "one-record requests, 100 B, acks=1", "rdkafka.one_record_requests",
         {"size": 100, "count": 100_000}, ("requests_s",),
-        bars={"requests_s": 2.0}, quick={"count": 30_000}, tiny={"count": 2000},
+        bars={"requests_s": 4.0}, limits=_answer(1000), quick={"count": 30_000},
+        tiny={"count": 2000},
     ),
     Workload(
         "W5", "ping-pong", "ping-pong, 100 B, acks=1", "rdkafka.ping_pong",
         {"size": 100, "count": 10_000, "acks": "1"}, ("p50_us", "p99_us", "p999_us"),
-        bars=_LATE, quick={"count": 5000}, tiny={"count": 200},
+        bars=_LATE, limits=_answer(1), quick={"count": 5000}, tiny={"count": 200},
     ),
     _read("consume-1000", "1,000 B, kcat", _FILL_1000, quick={}),
     _read("consume-100", "100 B, kcat", _FILL_100, quick={}),
@@ -137,7 +182,7 @@ def _w1() -> list[Workload]:
             "W1", f"w1-{size}-{key}", f"ProducerPerformance {size:,} B, {title}",
             "java.producer_performance",
             {"size": size, "count": count, "partitions": 6, "settings": [*settings, *_W1_SETTINGS]},
-            ("mb_s", "p99_ms"), pairs=2, tiny={"count": min(count, 2000)},
+            ("mb_s", "batch_bytes", "p99_ms"), pairs=2, tiny={"count": min(count, 2000)},
             default=key == "acks1" or size == 1000,
         )
         for key, title, settings in variants
@@ -161,7 +206,8 @@ def _java() -> list[Workload]:
                 "W3", f"w3-{partitions}", f"Java defaults, 1,024 B, {partitions} partition(s)",
                 "java.producer_performance",
                 {"size": 1024, "count": 500_000, "partitions": partitions, "settings": _W3},
-                ("mb_s", "p99_ms"), bars=_PRODUCED, pairs=2, tiny={"count": 2000},
+                ("mb_s", "batch_bytes", "p99_ms"), bars=_LEVEL, limits=_receive(16_384), pairs=3,
+                tiny={"count": 2000},
             )
             for partitions in (1, 12)
         ),
@@ -310,7 +356,7 @@ def _transactions() -> list[Workload]:
                 "transactions.copy",
                 {"client": client, "size": 1000, "count": 100_000, "records": 500},
                 _COMMITTED_FIGURES, bars=_COMMITTED, pairs=3,
-                prepare=("filled-copy", {"size": 1000, "count": 100_000, "acks": 1}),
+                prepare=("filled-copy", {"size": 1000, "count": 100_000}),
                 tiny={"count": 2000},
             )
             for client in ("java", "librdkafka")

@@ -11,6 +11,7 @@ from benchmarks import plots, report
 from benchmarks.workloads import WORKLOADS
 
 MACHINE = {"cpu": "a CPU", "cores": 2, "memory_gib": 4, "kernel": "Linux"}
+_REST = {"client_cpu_s": 2.0, "batch_bytes": 1.0, "mb_s": 1.0}
 
 
 def result(**workloads: Any) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def runs(ours: list[float], theirs: list[float], figure: str, cpu: float = 1.0) 
     return {
         "arguments": {},
         "runs": {
-            kind: [{figure: value, "cpu_s": cpu, "client_cpu_s": 2.0} for value in values]
+            kind: [{**_REST, figure: value, "cpu_s": cpu} for value in values]
             for kind, values in (("barnabas", ours), ("kafka", theirs))
         },
     }
@@ -70,6 +71,23 @@ def test_a_time_holds_its_bar_from_the_ratio_downwards(ours: float, holds: bool)
     assert row.gains == [100 / ours]
 
 
+def test_a_row_is_shown_as_a_share_of_what_the_least_program_reaches() -> None:
+    found = runs([300.0], [100.0], "mb_s", cpu=2.0)
+    found["limits"] = {"C": [{"mb_s": 600.0, "cpu_s": 0.5, "client_cpu_s": 1.0}]}
+    table = report.table(result(produce_1000=found))
+    assert "| 0.5 (0.17) |" in table  # half of the rate
+    assert "| 0.25 (0.25) |" in table  # four times the CPU
+    assert "| produce 1,000 B, acks=1 | C | MB/s | 600 | 0.5 | 0.17 |" in table
+    assert row_of(result(produce_1000=found), "client_cpu_s").share_of_limit("C", [1.0]) is None
+
+
+def test_the_size_of_batches_is_told_and_is_neither_better_nor_worse() -> None:
+    found = result(produce_1000=runs([16_077.0], [8_000.0], "batch_bytes"))
+    row = row_of(found, "batch_bytes")
+    assert (row.unit, row.gains) == ("bytes a batch", [])
+    assert "| bytes a batch | 16,077 | 8,000 |" in report.table(found)
+
+
 def test_a_missed_bar_and_a_failed_load_are_in_the_table() -> None:
     failed = runs([], [100.0], "mb_s") | {"failures": {"barnabas": "LoadFailed: it broke"}}
     table = report.table(result(produce_1000=runs([1.0], [2.0], "mb_s"), consume_1000=failed))
@@ -105,4 +123,5 @@ def test_pictures_are_well_formed_and_name_every_row() -> None:
 def test_every_workload_has_a_name_of_its_own_and_no_id_is_missing() -> None:
     assert len({workload.name for workload in WORKLOADS}) == len(WORKLOADS)
     numbers = {*range(9), *range(10, 18)}
-    assert {workload.id for workload in WORKLOADS} == {f"W{number}" for number in numbers} | {"C"}
+    known = {"C", "F", *(f"W{number}" for number in numbers)}
+    assert {workload.id for workload in WORKLOADS} == known
