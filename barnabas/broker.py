@@ -34,6 +34,7 @@ class Broker(Context):
         start_timeout_s: float = 60.0,
         stop_timeout_s: float = 60.0,
     ) -> None:
+        __tracebackhide__ = True
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._owns_data = data_dir is None
         self._config = {name: property_text(value) for name, value in (config or {}).items()}
@@ -121,6 +122,7 @@ class Broker(Context):
 
     def restart(self) -> Self:
         """Stop the broker if it runs (cleanly) and start it on the same directory and port."""
+        __tracebackhide__ = True
         self._terminate()
         return self.start()
 
@@ -139,6 +141,7 @@ class Broker(Context):
 
 def _listen_flag(listen: str | None, config: Mapping[str, str]) -> str | None:
     """What --listen says; None if `listeners` of the config says it. Raises ValueError."""
+    __tracebackhide__ = True
     listeners = config.get("listeners")
     if listeners is None:
         return listen or "127.0.0.1:0"

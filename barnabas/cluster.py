@@ -38,6 +38,15 @@ from barnabas.process import BrokerError, Context, NodeProcess, property_text
 _CONTROLLERS_MAX = 3
 _CLIENTS, _BROKERS, _CONTROLLERS = "PLAINTEXT", "REPLICATION", "CONTROLLER"
 _CLUSTER_FILE = "cluster.properties"
+# What the cluster says for each node by itself, and a config for all of them cannot say.
+_OF_EACH_NODE = frozenset(
+    (
+        "advertised.listeners", "broker.id", "controller.listener.names",
+        "controller.quorum.bootstrap.servers", "controller.quorum.voters",
+        "inter.broker.listener.name", "listeners", "log.dir", "log.dirs", "metadata.log.dir",
+        "node.id", "process.roles",
+    )
+)  # fmt: skip
 
 
 class Cluster(Context):
@@ -45,7 +54,8 @@ class Cluster(Context):
 
     nodes      how many; with an existing data directory, as many as it was made with.
     data_dir   where everything lives; None makes a fresh directory that `stop` removes.
-    config     properties by Kafka's names, for every node; they win over the cluster's own.
+    config     properties by Kafka's names, for every node; they win over the cluster's own, but for
+               those that are each node's (`listeners`, `node.id`): a ValueError.
     proxied    whether `partition` can be used; see the module.
     base_port  clients reach node i at base_port + i - 1; None takes free ports, or, with an
                existing data directory, its own.
@@ -62,11 +72,17 @@ class Cluster(Context):
         start_timeout_s: float = 60.0,
         stop_timeout_s: float = 60.0,
     ) -> None:
+        __tracebackhide__ = True
         if nodes < 1:
             raise ValueError(f"nodes = {nodes}: expected at least 1")
         self.nodes = tuple(range(1, nodes + 1))
         self.cluster_id = ""
         self._config = {name: property_text(value) for name, value in (config or {}).items()}
+        if wrong := sorted(self._config.keys() & _OF_EACH_NODE):
+            raise ValueError(
+                f"config {wrong[0]}: a cluster sets this for each of its nodes by itself;"
+                " base_port and data_dir choose the ports and the place"
+            )
         self._proxied = proxied and nodes > 1
         self._base_port = base_port
         self._owns_data = data_dir is None
@@ -149,6 +165,7 @@ class Cluster(Context):
 
     def begin_start(self) -> list[int]:
         """Start the processes of all nodes that do not run, and wait for none; returns which."""
+        __tracebackhide__ = True
         self._prepare()
         nodes = [node for node in self.nodes if self.pid(node) is None]
         for node in nodes:
@@ -200,6 +217,7 @@ class Cluster(Context):
 
     def start_node(self, node: int) -> None:
         """Start one node that does not run; returns when it is ready. Raises BrokerError."""
+        __tracebackhide__ = True
         self._check(node)
         if self.pid(node) is not None:
             raise BrokerError(f"node {node} runs already (pid {self.pid(node)})")
@@ -209,6 +227,7 @@ class Cluster(Context):
 
     def restart(self, node: int) -> None:
         """Stop one node cleanly if it runs, and start it again. Raises BrokerError."""
+        __tracebackhide__ = True
         if self.pid(node) is not None:
             self.stop_node(node)
         self.start_node(node)
@@ -300,6 +319,7 @@ class Cluster(Context):
 
     def _prepare(self) -> None:
         """Directory, ports, properties, formatted data, proxy: what is not there yet."""
+        __tracebackhide__ = True
         if self._dir is None:
             self._dir = Path(tempfile.mkdtemp(prefix="barnabas-cluster-"))
             # Also when nobody calls stop(): a forgotten cluster leaves no files behind.
@@ -327,6 +347,7 @@ class Cluster(Context):
 
     def _load_or_choose(self) -> None:
         """The cluster's id and ports: what the directory says, else fresh ones."""
+        __tracebackhide__ = True
         assert self._dir is not None
         path = self._dir / _CLUSTER_FILE
         if path.exists():
@@ -417,6 +438,7 @@ class Cluster(Context):
 
     def _format(self) -> None:
         """Format the nodes that are not, all at once."""
+        __tracebackhide__ = True
         runs: list[tuple[int, subprocess.Popen[str]]] = []
         for node in self.nodes:
             folder = self.node_dir(node)

@@ -28,7 +28,7 @@ def run(data_dir: Path, nodes: int, base_port: int | None, config: dict[str, str
     try:
         with _locked(data_dir), lifeline(data_dir):
             _start_cluster(data_dir, nodes, base_port, config, stopping)
-    except BrokerError as error:
+    except (BrokerError, ValueError) as error:
         print(f"barnabas: {error}", file=sys.stderr)
         return 1
     except OSError as error:

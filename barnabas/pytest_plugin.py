@@ -67,7 +67,10 @@ def barnabas_cluster(
 
 def _marked(config: dict[str, object], request: pytest.FixtureRequest) -> dict[str, object]:
     """The properties of one test: what its marks say wins, the innermost most of all."""
+    __tracebackhide__ = True
     for mark in reversed(list(request.node.iter_markers(_MARK))):
+        if len(mark.args) != 1 or mark.kwargs or not isinstance(mark.args[0], dict):
+            pytest.fail(f'expected @pytest.mark.{_MARK}({{"num.partitions": 4}})', pytrace=False)
         config = {**config, **mark.args[0]}
     return config
 

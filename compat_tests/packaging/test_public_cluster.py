@@ -167,6 +167,8 @@ def test_mistakes_are_named(cluster: barnabas.Cluster) -> None:
         cluster.start_node(1)
     with pytest.raises(ValueError, match="at least 1"):
         barnabas.Cluster(nodes=0)
+    with pytest.raises(ValueError, match="config listeners: a cluster sets this for each"):
+        barnabas.Cluster(config={"listeners": "PLAINTEXT://127.0.0.1:9092"})
     with pytest.raises(barnabas.BrokerError, match="was not started"):
         _ = barnabas.Cluster().bootstrap_servers
 
@@ -233,10 +235,15 @@ def test_a_failed_start_says_which_node_and_why() -> None:
 
 def test_the_pytest_fixture_works_with_nothing_imported(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(
+        "import pytest\n"
         "def test_one(barnabas_cluster):\n"
         "    assert len(barnabas_cluster.bootstrap_servers.split(',')) == 3\n"
         "    barnabas_cluster.kill(1)\n"
         "    barnabas_cluster.restart(1)\n"
+        "@pytest.mark.barnabas_config({'num.partitions': 'x'})\n"
+        "def test_mistaken(barnabas_cluster): pass\n"
+        "@pytest.mark.barnabas_config(num_partitions=4)\n"
+        "def test_mark(barnabas_cluster): pass\n"
     )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider"],
@@ -245,4 +252,7 @@ def test_the_pytest_fixture_works_with_nothing_imported(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "1 passed, 2 errors" in done.stdout, done.stdout + done.stderr
+    assert "BrokerError: node 1 cannot be formatted: config num.partitions = 'x'" in done.stdout
+    assert "in _format" not in done.stdout, "no frame of ours beside the line that says it"
+    assert 'expected @pytest.mark.barnabas_config({"num.partitions": 4})' in done.stdout

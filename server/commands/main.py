@@ -243,7 +243,7 @@ def _serve(config: KafkaConfig, arguments: argparse.Namespace, cluster_id: str |
     stop.wait()
     logger.info("stopping reason=%s", stop.reason)
     node.shutdown(nobody_stays=stop.reason in (_ALL_STOP, _STDIN_ENDED))
-    if stop.reason == _STDIN_ENDED and arguments.then_remove is not None:
+    if stop.is_orphan and arguments.then_remove is not None:
         # Who started us is gone, and can remove its temporary directory no more.
         shutil.rmtree(arguments.then_remove, ignore_errors=True)
     return EXIT_OK
@@ -280,6 +280,8 @@ class _StopRequest:
     def __init__(self) -> None:
         self._wanted: SimpleQueue[None] = SimpleQueue()
         self.reason = ""
+        self.is_orphan = False
+        """Who started us is gone: told of late where somebody asked us to stop before."""
 
     def watch_signals(self) -> None:
         on_stop_signals(self._on_signal)
@@ -293,12 +295,19 @@ class _StopRequest:
 
         def wait_for_end() -> None:
             with contextlib.suppress(OSError):
-                while words := os.read(0, 4096).split():
+                while words := os.read(0, 4096):
                     if b"stop" in words:
                         self._set(_ALL_STOP)
                     if b"requests" in words:
-                        print("\n".join(last_requests()), end="\n\n", flush=True)
+                        tell()
+            self.is_orphan = True
             self._set(_STDIN_ENDED)
+
+        def tell() -> None:
+            try:
+                print("\n".join(last_requests()), end="\n\n", flush=True)
+            except Exception:  # it must not cost us the end of standard input
+                logger.exception("telling the last requests failed")
 
         threading.Thread(target=wait_for_end, name="stdin-watch", daemon=True).start()
 
