@@ -63,7 +63,8 @@ class ReplicaWrites:
             try:
                 if partition is None:
                     raise self._local.absent(key)
-                source = plain if guards is None else plain._replace(verification=guards.get(key))
+                guard = None if guards is None else guards.get(key)
+                source = plain if guard is None else plain._replace(verification=guard)
                 info, is_advanced = partition.append_records_to_leader(
                     records, acks, wall_ms, source, request.leader_epoch
                 )
