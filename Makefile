@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help run test coverage lint fetch compat compat-cluster chaos compat-spark compat-pipeline fuzz soak sim sim-mutants workflows bench bench-quick bench-micro clean
+.PHONY: help run test coverage lint fetch compat compat-cluster chaos compat-spark compat-pipeline fuzz soak sim sim-mutants workflows bench bench-quick bench-growth bench-micro clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -68,6 +68,9 @@ bench: $(VENV)/.spark  ## every workload beside Apache Kafka 4.3.1 (ARGS="--only
 
 bench-quick: $(VENV)/.test  ## the headline rows only, under five minutes
 	$(BIN)/python -m benchmarks --quick --out .cache/bench-quick $(ARGS)
+
+bench-growth: $(VENV)/.test  ## what a request costs with more partitions, connections, groups, bytes, log
+	$(BIN)/python -m benchmarks.growth --out .cache/growth $(ARGS)
 
 bench-micro: $(VENV)/.test  ## wire codec and log beside their budgets
 	$(BIN)/python -m benchmarks.micro

@@ -1,4 +1,5 @@
-"""Two pictures, as SVG written by hand: all ratios at a glance, and latency over the offered rate.
+"""Pictures, as SVG written by hand: all ratios at a glance, latency over the offered rate, and one
+for each axis of `benchmarks.growth`.
 
 Plain shapes and text, no style sheet of a page needed: they show in a README, light or dark.
 """
@@ -137,6 +138,51 @@ def _latency_line(
     svg.line([(655, height - 4), (685, height - 4)], _COLOURS[kind], **look)
     name = {"p50": "p50", "p99": "p99", "p999": "p99.9"}[share]
     svg.words(692, height, f"{_NAMES[kind]} {name}", size=11)
+
+
+def growth(
+    title: str, unit: str, names: dict[str, str], result: dict[str, Any], axis: str
+) -> str | None:
+    """One axis of growth, both brokers, a dash pattern for each figure; both axes logarithmic."""
+    dashes = dict(zip(names, _DASHES.values(), strict=False))
+    found = result["axes"].get(axis, {})
+    lines = {
+        (kind, figure): points
+        for kind in KINDS
+        for figure in names
+        if (points := sorted((float(x), run[figure]) for x, run in found.get(kind, {}).items()))
+    }
+    values = [value for points in lines.values() for _, value in points if value > 0]
+    if not values:
+        return None
+    places = sorted({x for points in lines.values() for x, _ in points})
+    left, right, top, bottom = 70.0, 560.0, 50.0, 400.0
+    x = _log_axis(places[0] * 0.8, places[-1] * 1.25, left, right)
+    y = _log_axis(min(values) * 0.7, max(values) * 1.4, bottom, top)
+    svg = Svg(840, 450)
+    svg.words(20, 24, f"{unit} against {title}", size=15)
+    for tick in _ticks(min(values) * 0.7, max(values) * 1.4):
+        svg.line([(left, y(tick)), (right, y(tick))], "#dddddd")
+        svg.words(left - 6, y(tick) + 4, f"{tick:g} {unit}", "end", 11)
+    for place in places:
+        svg.line([(x(place), top), (x(place), bottom)], "#eeeeee")
+        svg.words(x(place), bottom + 18, f"{place:,g}", "middle", 11)
+    for number, ((kind, figure), points) in enumerate(lines.items()):
+        drawn = [(x(place), y(value)) for place, value in points if value > 0]
+        _growth_line(svg, drawn, dashes[figure], kind, names[figure], number)
+    return svg.text()
+
+
+def _growth_line(
+    svg: Svg, points: Sequence[tuple[float, float]], dash: str, kind: str, name: str, number: int
+) -> None:
+    look = {"stroke_width": 2, "stroke_dasharray": dash or "none"}
+    svg.line(points, _COLOURS[kind], **look)
+    for point in points:
+        svg.dot(*point, _COLOURS[kind])
+    height = 70 + number * 20
+    svg.line([(575, height - 4), (605, height - 4)], _COLOURS[kind], **look)
+    svg.words(612, height, f"{_NAMES[kind]}: {name}", size=11)
 
 
 def _points(result: dict[str, Any], kind: str, figure: str) -> list[tuple[int, float]]:

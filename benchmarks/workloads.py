@@ -3,9 +3,9 @@
 The ids are those of the comparison plan: W0 cold start, W1 and W2 Kafka's ProducerPerformance, W3
 its modern defaults, W4 fixed rates, W5 ping-pong, W6 catch-up reads, W7 both at once, W8
 compression, W10 transactions, W11 many partitions, W12 many group members, W13 three nodes, W14
-Python clients, W15 Spark, W16 a test suite, W17 crash recovery. "C" are the headline rows with a C
-client, "F" those whose batches are fixed beforehand, the same for both brokers. Each runs alone, by
-id or name: `python -m benchmarks --only W3,produce-100`.
+Python clients, W15 Spark, W16 a test suite, W17 crash recovery, W18 more nodes. "C" are the rows
+with a C client, "F" those whose batches are fixed beforehand, the same for both brokers. Each runs
+alone, by id or name: `python -m benchmarks --only W3,produce-100`.
 
 W9 (TLS) is not here: a feature that is not there yet. For the same reason "members-consumer"
 (KIP-848) runs only when it is named.
@@ -25,6 +25,7 @@ class Workload(NamedTuple):
               added, unless the load starts brokers of its own (`own_broker`).
     bars      what each figure's ratio to Apache Kafka should be: at least for rates, at most for
               the rest. They are printed, not enforced: a benchmark reports.
+    most      bars for Barnabas' own figure, whatever Kafka's is.
     limits    the least programs beside which the row is set, by the language they are in: a load of
               `loads.limits` with its arguments (size and count are the row's).
     prepare   a topic and a load's arguments: filled once for each broker and shared.
@@ -41,6 +42,7 @@ class Workload(NamedTuple):
     arguments: Arguments
     figures: tuple[str, ...]
     bars: dict[str, float] = {}
+    most: dict[str, float] = {}
     limits: dict[str, tuple[str, Arguments]] = {}
     prepare: tuple[str, Arguments] | None = None
     pairs: int = 0
@@ -322,6 +324,14 @@ def _scale() -> list[Workload]:
             for protocol in ("classic", "consumer")
         ),
         Workload(
+            "W12", "quiet", "nobody is looking: 1,000 partitions, 200 groups, 500 connections",
+            "idle.many_quiet_clients",
+            {"partitions": 1000, "groups": 200, "connections": 500, "seconds": 20},
+            ("idle_cpu_pct", "waiting_cpu_pct", "idle_mib"), most={"idle_cpu_pct": 2.0},
+            pairs=1, warm_up=False, own_broker=True,
+            tiny={"partitions": 10, "groups": 4, "connections": 10, "seconds": 1},
+        ),
+        Workload(
             "W17", "crash-recovery", "kill -9 in mid-write, 256 MiB in 50 partitions",
             "lifetime.crash_recovery", {"mib": 256, "partitions": 50},
             ("recovery_s",), pairs=2, warm_up=False, own_broker=True,
@@ -423,5 +433,24 @@ def _cluster() -> list[Workload]:
     ]  # fmt: skip
 
 
+def _nodes() -> list[Workload]:
+    """One, two and four nodes on this machine; by name only (`--only 'nodes-*'`)."""
+    return [
+        Workload(
+            "W18", f"nodes-{nodes}-{name}", f"{nodes} node(s): {title}, 12 partitions",
+            "nodes.produce",
+            {"nodes": nodes, "size": size, "count": count, "batch_bytes": batch_bytes,
+             "partitions": 12, "window": window},
+            (rate, "broker_cpu_us", "client_cpu_us", "rss_mib"), pairs=3, warm_up=False,
+            own_broker=True, tiny={"count": 2000}, default=False,
+        )
+        for name, title, rate, size, count, batch_bytes, window in (
+            ("requests", "one-record requests, 100 B", "requests_s", 100, 100_000, 0, 100),
+            ("16k", "fixed 16 KiB batches, 1,000 B", "mb_s", 1000, 500_000, 16_384, 5),
+        )
+        for nodes in (1, 2, 4)
+    ]  # fmt: skip
+
+
 WORKLOADS = (*HEADLINES, *_w1(), *_java(), *_latencies(), *_reads(), *_transactions(), *_users(),
-             *_scale(), *_cluster())  # fmt: skip
+             *_scale(), *_cluster(), *_nodes())  # fmt: skip

@@ -54,13 +54,16 @@ def _admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 5})
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int = 1) -> None:
+def create_topic(
+    bootstrap: str, topic: str, partitions: int = 1, config: dict[str, str] | None = None
+) -> None:
     """Create the topic and wait until every partition has a leader.
 
     It has as many replicas as the broker's default: one for a node alone, three in a cluster.
     """
     admin = _admin(bootstrap)
-    admin.create_topics([NewTopic(topic, partitions, -1)])[topic].result(60)
+    new = NewTopic(topic, partitions, -1, config=config or {})
+    admin.create_topics([new])[topic].result(60)
     await_leaders(bootstrap, topic, partitions)
 
 

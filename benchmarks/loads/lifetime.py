@@ -113,7 +113,7 @@ def many_partitions(place: Place, partitions: int, rate: int, seconds: float) ->
         broker.stop()
         figures["stop_s"] = time.perf_counter() - began
         for name, end in (("restart_s", broker.stop), ("crash_restart_s", broker.kill)):
-            figures[name] = _ready_again(broker, end, place.topic, partitions)
+            figures[name] = ready_again(broker, end, place.topic, partitions)
         held = sum(end_offsets(there.bootstrap, place.topic, range(partitions)).values())
         if held != count:
             raise LoadFailed(f"{count} records were acked, {held} are left after the restarts")
@@ -122,7 +122,7 @@ def many_partitions(place: Place, partitions: int, rate: int, seconds: float) ->
     return figures
 
 
-def _ready_again(broker: Target, end: Callable[[], None], topic: str, partitions: int) -> float:
+def ready_again(broker: Target, end: Callable[[], None], topic: str, partitions: int) -> float:
     """Seconds from starting the process until the last partition answers."""
     end()
     began, _ = start(broker)
@@ -138,7 +138,7 @@ def crash_recovery(place: Place, mib: int, partitions: int) -> Figures:
         bootstrap = broker.bootstrap_servers
         create_topic(bootstrap, place.topic, partitions)
         acked = _write_until_killed(broker, place.topic, mib * MIB, partitions)
-        recovery_s = _ready_again(broker, lambda: None, place.topic, partitions)
+        recovery_s = ready_again(broker, lambda: None, place.topic, partitions)
         read = _verify(bootstrap, place.topic, acked)
     finally:
         broker.kill()

@@ -88,6 +88,13 @@ def test_the_size_of_batches_is_told_and_is_neither_better_nor_worse() -> None:
     assert "| bytes a batch | 16,077 | 8,000 |" in report.table(found)
 
 
+@pytest.mark.parametrize(("ours", "verdict"), [(1.9, "holds"), (2.1, "**missed**")])
+def test_a_bar_of_its_own_does_not_look_at_kafka(ours: float, verdict: str) -> None:
+    figures = ("idle_cpu_pct", "waiting_cpu_pct", "idle_mib")
+    both = {"barnabas": [dict.fromkeys(figures, ours)], "kafka": [dict.fromkeys(figures, 0.1)]}
+    assert f"itself ≤ 2 {verdict}" in report.table(result(quiet={"arguments": {}, "runs": both}))
+
+
 def test_a_missed_bar_and_a_failed_load_are_in_the_table() -> None:
     failed = runs([], [100.0], "mb_s") | {"failures": {"barnabas": "LoadFailed: it broke"}}
     table = report.table(result(produce_1000=runs([1.0], [2.0], "mb_s"), consume_1000=failed))
@@ -122,6 +129,6 @@ def test_pictures_are_well_formed_and_name_every_row() -> None:
 
 def test_every_workload_has_a_name_of_its_own_and_no_id_is_missing() -> None:
     assert len({workload.name for workload in WORKLOADS}) == len(WORKLOADS)
-    numbers = {*range(9), *range(10, 18)}
+    numbers = {*range(9), *range(10, 19)}
     known = {"C", "F", *(f"W{number}" for number in numbers)}
     assert {workload.id for workload in WORKLOADS} == known

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import struct
 import threading
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from benchmarks import limits
 from benchmarks.loads import frames
 from benchmarks.measure import log_digest, mean_batch_bytes
+from wire.messages.groups import HeartbeatRequest
 from wire.record_batch import check_crc, read_header
 from wire.records import read_records
 
@@ -61,6 +64,20 @@ def test_an_answer_of_another_length_is_not_taken_for_success() -> None:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with frames.connect(address) as sock, pytest.raises(ValueError, match="unlike length"):
             frames.pipelined(sock, [b"\0\0\0\1a"], 3, 1)
+        answers.join(30)
+
+
+@pytest.mark.parametrize("error", [0, 25])
+def test_a_refusal_as_long_as_a_success_is_seen(error: int) -> None:
+    asked = frames.frame(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 3)
+    reply = struct.pack(">iiih", 10, 1, 0, error)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answers = threading.Thread(target=_answer, args=(server, [reply]))
+        answers.start()
+        with frames.connect(f"127.0.0.1:{server.getsockname()[1]}") as sock:
+            refused = pytest.raises(ValueError, match="error_code=25")
+            with refused if error else contextlib.nullcontext():
+                frames.check_accepted(sock, [asked])
         answers.join(30)
 
 

@@ -1,0 +1,1 @@
+"""`python -m benchmarks.growth`: what a request costs when there is more of everything."""
