@@ -12,10 +12,11 @@ help:  ## show this help
 run: $(VENV)/.run  ## start a broker on 127.0.0.1:9092, data in ./barnabas-data (ARGS="--listen 127.0.0.1:0")
 	@exec $(BIN)/barnabas start $(ARGS)
 
-test: $(VENV)/.test  ## unit tests of the broker's own packages
+# Parts of the pipeline are made of NumPy, PyArrow and classes of PySpark; no Java is needed.
+test: $(VENV)/.spark  ## unit tests of all packages
 	$(BIN)/python -m pytest tests $(ARGS)
 
-coverage: $(VENV)/.test  ## which lines of the packages the unit tests run
+coverage: $(VENV)/.spark  ## which lines of the packages the unit tests run
 	$(BIN)/python -m coverage run -m pytest tests -q $(ARGS)
 	$(BIN)/python -m coverage report --skip-covered
 

@@ -11,30 +11,28 @@ import zipimport
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pa = pytest.importorskip("pyarrow")
-pytest.importorskip("pyspark")
-
-from pipeline.cli import _duration_ms, _time_ms  # noqa: E402
-from pipeline.errors import PipelineError, explain  # noqa: E402
-from pipeline.profile.page import buckets, page  # noqa: E402
-from pipeline.profile.topic_profile import PartitionProfile, TopicProfile  # noqa: E402
-from pipeline.progress import table  # noqa: E402
-from pipeline.replay.replay import target_names  # noqa: E402
-from pipeline.replay.task import COLUMNS, chunks_of  # noqa: E402
-from pipeline.segments.crc import NumpyCrc32c  # noqa: E402
-from pipeline.segments.decode import SegmentError, read_part  # noqa: E402
-from pipeline.segments.plan import PlanError, Wanted, plan  # noqa: E402
-from pipeline.segments.segments import parse_offsets  # noqa: E402
-from pipeline.segments.source import narrow, parse_options  # noqa: E402
-from pipeline.sink.pieces import Place  # noqa: E402
-from pipeline.spark import session  # noqa: E402
-from pipeline.spark.hadoop_files import from_log, local_path  # noqa: E402
-from wire.records import (  # noqa: E402
+from pipeline.cli import _duration_ms, _time_ms
+from pipeline.errors import PipelineError, explain
+from pipeline.profile.page import buckets, page
+from pipeline.profile.topic_profile import PartitionProfile, TopicProfile
+from pipeline.progress import table
+from pipeline.replay.replay import target_names
+from pipeline.replay.task import COLUMNS, chunks_of
+from pipeline.segments.crc import NumpyCrc32c
+from pipeline.segments.decode import SegmentError, read_part
+from pipeline.segments.plan import PlanError, Wanted, plan
+from pipeline.segments.segments import parse_offsets
+from pipeline.segments.source import narrow, parse_options
+from pipeline.sink.pieces import Place
+from pipeline.spark import session
+from pipeline.spark.hadoop_files import from_log, local_path
+from wire.records import (
     EndTxnMarker,
     Record,
     build_batch,
