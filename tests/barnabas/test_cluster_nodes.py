@@ -1,0 +1,97 @@
+"""`barnabas cluster kill|stop N` from another terminal: who runs a node is known by its lock."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from barnabas.cluster_nodes import act, await_end, node_pid
+from barnabas.process import BrokerError
+from storage.checkpoint import LOCK
+
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+Hold = Callable[[Path], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def hold() -> Iterator[Hold]:
+    """Starts a process that holds the lock of a directory, as a broker does."""
+    holders: list[subprocess.Popen[str]] = []
+
+    def start(directory: Path) -> subprocess.Popen[str]:
+        holder = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(directory / LOCK)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        holders.append(holder)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        return holder
+
+    yield start
+    for holder in holders:
+        with holder:
+            holder.kill()
+
+
+@pytest.fixture
+def cluster_dir(tmp_path: Path) -> Path:
+    for number in (1, 2):
+        (tmp_path / f"node-{number}" / "data").mkdir(parents=True)
+    return tmp_path
+
+
+def test_without_a_cluster_there_is_nothing_to_act_on(
+    cluster_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert act("kill", cluster_dir, 1) == 1
+    assert f"no `barnabas cluster start` runs in {cluster_dir}" in capsys.readouterr().err
+
+
+def test_a_node_that_is_not_there_and_one_that_does_not_run_are_told(
+    cluster_dir: Path, hold: Hold, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hold(cluster_dir)
+    assert act("kill", cluster_dir, 7) == 1
+    assert "there is no node 7" in (said := capsys.readouterr().err)
+    assert "only [1, 2]" in said
+    assert act("stop", cluster_dir, 2) == 1
+    assert capsys.readouterr().err == "barnabas: node 2 does not run\n"
+
+
+@pytest.mark.parametrize(
+    ("action", "done", "number"),
+    [("kill", "killed", signal.SIGKILL), ("stop", "stopped", signal.SIGTERM)],
+)
+def test_a_node_ends_whoever_started_it_also_when_it_is_paused(
+    cluster_dir: Path, hold: Hold, capsys: pytest.CaptureFixture[str],
+    action: str, done: str, number: signal.Signals,
+) -> None:  # fmt: skip
+    hold(cluster_dir)
+    node, other = (hold(cluster_dir / name / "data") for name in ("node-1", "node-2"))
+    os.kill(node.pid, signal.SIGSTOP)
+    assert act(action, cluster_dir, 1) == 0
+    assert capsys.readouterr().out == f"node 1 {done} (pid {node.pid})\n"
+    assert node.wait(30) == -number
+    assert other.poll() is None
+    assert node_pid(cluster_dir / "node-1") is None
+
+
+def test_a_node_that_does_not_end_in_time_is_an_error(cluster_dir: Path, hold: Hold) -> None:
+    node = hold(cluster_dir / "node-1" / "data")
+    with pytest.raises(BrokerError, match=rf"node-1 \(pid {node.pid}\) runs after 0 s still"):
+        await_end(cluster_dir / "node-1", node.pid, 0.0)
+    await_end(cluster_dir / "node-1", node.pid + 1, 0.0)  # another one runs it by now

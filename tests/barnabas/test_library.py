@@ -1,0 +1,56 @@
+"""Mistakes in the use of the library are told before a process is started."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+
+import barnabas
+from barnabas import launch
+from barnabas.broker import BrokerError
+
+
+def test_a_broker_that_was_not_started_has_no_address_and_no_directory() -> None:
+    broker = barnabas.Broker()
+    assert broker.pid is None
+    assert broker.log_text == ""
+    assert repr(broker) == "<barnabas.Broker not started yet (not running)>"
+    with pytest.raises(BrokerError, match=r"call start\(\), or use it in a `with`"):
+        broker.bootstrap_servers  # noqa: B018
+    with pytest.raises(BrokerError, match="no data directory before it is started"):
+        broker.data_dir  # noqa: B018
+    broker.kill()
+    broker.stop()
+
+
+def test_a_cluster_that_was_not_started_has_no_addresses() -> None:
+    cluster = barnabas.Cluster(nodes=2)
+    assert cluster.nodes == (1, 2)
+    with pytest.raises(BrokerError, match=r"call start\(\), or use it in a `with`"):
+        cluster.bootstrap_servers  # noqa: B018
+    with pytest.raises(ValueError, match="nodes = 0: expected at least 1"):
+        barnabas.Cluster(nodes=0)
+
+
+def test_where_it_listens_is_said_once_and_with_ports() -> None:
+    with pytest.raises(ValueError, match="give one of them"):
+        barnabas.Broker(config={"listeners": "PLAINTEXT://:9092"}, listen="127.0.0.1:0")
+    with pytest.raises(ValueError, match="expected ports"):
+        barnabas.Broker(config={"listeners": "PLAINTEXT://a:9092, OTHER://b:0"})
+
+
+def test_a_foreign_module_of_our_name_is_not_mixed_with_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    foreign = types.ModuleType("server")
+    foreign.__file__ = "/somebody/else/server.py"
+    monkeypatch.setitem(sys.modules, "server", foreign)
+    with pytest.raises(RuntimeError, match="a foreign module 'server' is already imported"):
+        launch.expose_app()
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "path", ["first", *sys.path])
+    launch.expose_app()
+    launch.expose_app()
+    assert sys.path[:2] == [str(launch.app_dir()), "first"]
