@@ -35,7 +35,7 @@ counted on until the controller knows its new incarnation, for then it is out of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,10 +50,11 @@ from storage.checkpoint import (
     OffsetCheckpoint,
 )
 from storage.log.partition_log import PartitionLog
+from tests.sim.batches import headers_of
 from tests.sim.transaction_rules import Transactions
 from tests.sim.world import InvariantBroken
 from wire.primitives import TopicPartition
-from wire.records import BatchHeader, iterate_headers, read_records
+from wire.records import BatchHeader, read_records
 
 if TYPE_CHECKING:
     from replication.partition.isr import IsrState
@@ -100,14 +101,14 @@ class Exposed:
 
 def batches_of(log: PartitionLog, start: int, end: int) -> list[Batch]:
     """The batches in [start, end)."""
-    return [Batch.of(header) for _, _, header in _headers_of(log, start, end)]
+    return [Batch.of(header) for _, _, header in headers_of(log, start, end)]
 
 
 def records_of(log: PartitionLog, start: int, end: int) -> dict[int, Keyed]:
     """By offset, the records in [start, end)."""
     return {
         record.offset: Keyed(_bytes(record.key), _bytes(record.value))
-        for data, position, header in _headers_of(log, start, end)
+        for data, position, header in headers_of(log, start, end)
         for record in read_records(data, position, header)
         if record.offset < end
     }
@@ -115,19 +116,6 @@ def records_of(log: PartitionLog, start: int, end: int) -> dict[int, Keyed]:
 
 def _bytes(data: Any) -> bytes | None:
     return None if data is None else bytes(data)
-
-
-def _headers_of(log: PartitionLog, start: int, end: int) -> Iterator[tuple[Any, int, BatchHeader]]:
-    while start < end:
-        read = log.read(start, 1 << 22, True, end)
-        if read.records is None:
-            break
-        data = read.records.read()
-        read.records.close()
-        for position, header in iterate_headers(data):
-            if header.next_offset > start:
-                yield data, position, header
-                start = header.next_offset
 
 
 class Invariants:
@@ -365,7 +353,7 @@ class Invariants:
         if end <= exposed.end:
             return
         self.transactions.image = self.image
-        for data, position, header in list(_headers_of(log, exposed.end, end)):
+        for data, position, header in list(headers_of(log, exposed.end, end)):
             exposed.batches[header.base_offset] = exposed.last = Batch.of(header)
             self.transactions.note(key, (log.topic_id, key[1]), data, position, header)
         if self._cluster.is_compacted(key.topic):

@@ -31,7 +31,7 @@ read, and is on the whole ISR.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
@@ -42,6 +42,7 @@ from server.coordinator.transactions.state import (
     TransactionMetadata,
     TransactionState,
 )
+from tests.sim.batches import headers_of
 from tests.sim.world import InvariantBroken
 from wire.control_records import ControlRecordType, parse_end_txn_marker
 from wire.primitives import TopicPartition
@@ -86,15 +87,17 @@ class History:
         """How many, by producer id."""
         self.coordinators: dict[int, int] = {}
 
-    def undecided(self, high_watermark: int, loaded_to: int) -> int:
+    def undecided(self, high_watermark: int, loaded_to: int, ended: Collection[int] = ()) -> int:
         """The first offset of a transaction that is undecided for who knows so much; else that.
 
         A marker that was in the log when its producers were last loaded counts at once, in Kafka
         too: a snapshot does not say which ends are replicated. It says what was decided for good.
+        `ended`: producers whose markers the replica has, and nobody has shown yet.
         """
         found = high_watermark
-        for span in self.open.values():
-            found = min(found, span.first)
+        for producer_id, span in self.open.items():
+            if producer_id not in ended:
+                found = min(found, span.first)
         for span in reversed(self.ended):
             assert span.marker is not None
             if span.marker < max(high_watermark, loaded_to):
@@ -306,6 +309,13 @@ class Transactions:
         self._stable[node_id, where] = log, log.truncations, loaded_to, stable
         least = history.undecided(log.high_watermark, 0)
         most = history.undecided(log.high_watermark, loaded_to)
+        if stable > most:
+            ended = {
+                header.producer_id
+                for _, _, header in headers_of(log, log.high_watermark, loaded_to)
+                if header.is_control
+            }
+            most = history.undecided(log.high_watermark, loaded_to, ended)
         if not least <= stable <= most:
             raise InvariantBroken(
                 f"StableIsExact: {key} on {node_id}: LSO {stable}, not {least} to {most}; HW "
