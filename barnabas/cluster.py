@@ -26,7 +26,7 @@ import shutil
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -154,7 +154,7 @@ class Cluster(Context):
         nodes = self.begin_start()
         try:
             for node in nodes:
-                self._processes[node].await_ready(self._start_timeout_s)
+                self.await_ready(node)
         except BrokerError:
             for node in nodes:
                 self._processes[node].kill()
@@ -174,6 +174,7 @@ class Cluster(Context):
 
     def await_ready(self, node: int) -> str:
         """Wait for a node that `begin_start` started; returns its address. Raises BrokerError."""
+        __tracebackhide__ = True
         return self._processes[node].await_ready(self._start_timeout_s)
 
     def stop(self) -> None:
@@ -223,7 +224,7 @@ class Cluster(Context):
             raise BrokerError(f"node {node} runs already (pid {self.pid(node)})")
         self._prepare()
         self._spawn(node)
-        self._processes[node].await_ready(self._start_timeout_s)
+        self.await_ready(node)
 
     def restart(self, node: int) -> None:
         """Stop one node cleanly if it runs, and start it again. Raises BrokerError."""
@@ -241,16 +242,13 @@ class Cluster(Context):
         """
         self._check(node)
         self._check(other)
-        links = [(str(node), str(other))]
-        if not one_way:
-            links.append((str(other), str(node)))
-        self._links().cut(links)
+        self._cut([(node, other)] if one_way else [(node, other), (other, node)])
 
     def isolate(self, node: int) -> None:
         """Cut the links between one node and all others; clients still reach it."""
-        for other in self.nodes:
-            if other != node:
-                self.partition(node, other)
+        self._check(node)
+        others = [other for other in self.nodes if other != node]
+        self._cut([pair for other in others for pair in ((node, other), (other, node))])
 
     def slow(self, node: int, other: int, ms: float, *, one_way: bool = False) -> None:
         """What two nodes send each other arrives `ms` milliseconds late, until `heal`.
@@ -268,6 +266,9 @@ class Cluster(Context):
     def heal(self) -> None:
         """All links are whole and quick again; what was held back arrives."""
         self._links().heal()
+
+    def _cut(self, links: Iterable[tuple[object, object]]) -> None:
+        self._links().cut([(str(sender), str(receiver)) for sender, receiver in links])
 
     def _links(self) -> LinkProxy:
         if self._proxy is None:
@@ -310,8 +311,10 @@ class Cluster(Context):
             self._proxy = None
 
     def _spawn(self, node: int) -> None:
-        process = NodeProcess(f"node {node}", self.node_dir(node) / "node.log")
-        self._processes[node] = process
+        process = self._processes.get(node)
+        if process is None:
+            process = NodeProcess(f"node {node}", self.node_dir(node) / "node.log")
+            self._processes[node] = process
         arguments = ["start", "--config", str(self.node_dir(node) / "server.properties")]
         if self._owns_data:
             arguments += ["--then-remove", str(self.data_dir)]

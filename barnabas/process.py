@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -74,6 +74,9 @@ class NodeProcess:
     `name` is what errors call it, "the broker" or "node 2".
     """
 
+    # -SIGTERM: asked before it could listen to signals, it had done nothing yet.
+    clean_exits: tuple[int, ...] = (0, -signal.SIGTERM)
+
     def __init__(self, name: str, log_path: Path) -> None:
         self.name = name
         self.log_path = log_path
@@ -89,10 +92,21 @@ class NodeProcess:
     def spawn(self, arguments: Sequence[str], stdin: int = subprocess.PIPE) -> None:
         """Run `barnabas ARGUMENTS`; returns at once. It stops when `stdin` ends: PIPE, and so this
         process, or a descriptor."""
+        self.run(command(*arguments, "--stop-on-stdin-eof"), stdin)
+
+    def run(
+        self,
+        line: Sequence[str],
+        stdin: int = subprocess.PIPE,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Run any command line that ends when `stdin` does, `environment` added to ours."""
         self._is_asked = False
+        self._close_pipes()
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                command(*arguments, "--stop-on-stdin-eof"),
+                line,
+                env={**os.environ, **(environment or {})},
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -170,8 +184,7 @@ class NodeProcess:
         finally:
             self._is_asked = False
             self._close_pipes()
-        # -SIGTERM: asked before it could listen to signals, it had done nothing yet.
-        if process.returncode not in (0, -signal.SIGTERM):
+        if process.returncode not in self.clean_exits:
             raise self.error(f"stopped with exit code {process.returncode}")
 
     @staticmethod

@@ -51,12 +51,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if report.failed:
         for broker in _brokers_of(item):
-            tail = broker.log_text()[-LOG_TAIL_BYTES:]
-            report.sections.append((f"log of the {broker.kind} broker, {report.when}", tail))
+            is_cluster = isinstance(broker, ClusterOfNodes)
+            log = broker.all_logs() if is_cluster else broker.log_text()[-LOG_TAIL_BYTES:]
+            report.sections.append((f"log of the {broker.kind} broker, {report.when}", log))
     return report
 
 
-def _brokers_of(item: pytest.Item) -> list[RunningBroker]:
+def _brokers_of(item: pytest.Item) -> list[RunningBroker | ClusterOfNodes]:
     used = list(item.stash.get(BROKERS_USED, []))
     shared = getattr(item, "funcargs", {}).get("broker")
     return [*used, shared] if shared is not None and shared not in used else used

@@ -36,8 +36,7 @@ def test_administration_goes_on_under_kills_and_no_life_of_a_topic_leaks_into_th
                 victim = ALL if number % 4 == 3 else chance.choice(sorted(cluster.nodes))
                 if victim == ALL:
                     cluster.kill_all()
-                    for node in cluster.nodes:
-                        cluster.launch(node)
+                    cluster.begin_start()
                     cluster.await_ready()
                 else:
                     cluster.kill(victim)

@@ -130,7 +130,7 @@ def left_on_disk(cluster: ClusterOfNodes, topics: set[str]) -> list[str]:
     return [
         f"node {node}: {path.name}"
         for node in cluster.running()
-        for path in cluster.data_dir(node).glob("churn-*-*")
+        for path in cluster.node_data_dir(node).glob("churn-*-*")
         if path.name.rpartition("-")[0] in topics
     ]
 
@@ -194,7 +194,7 @@ def snapshots_of(cluster: ClusterOfNodes) -> list[Path]:
     node = cluster.controller()
     return [
         path
-        for path in (cluster.data_dir(node) / METADATA_LOG).glob("*.checkpoint")
+        for path in (cluster.node_data_dir(node) / METADATA_LOG).glob("*.checkpoint")
         if not path.name.startswith("00000000000000000000-")
     ]
 

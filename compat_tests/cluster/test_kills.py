@@ -69,8 +69,7 @@ def test_c2_all_nodes_killed_at_once_lose_nothing(
             load.await_each_producing(100)
             kills[now()] = list(range(load.partitions))
             cluster.kill_all()
-            for node in cluster.nodes:
-                cluster.launch(node)
+            cluster.begin_start()
             cluster.await_ready()
             load.await_each_producing()
             cluster.await_full_isr(topic_name)

@@ -108,8 +108,7 @@ CUTS: dict[str, Callable[[ClusterOfNodes, str], None]] = {
 
 def assert_every_link_is_known(cluster: ClusterOfNodes) -> None:
     """Each node was seen to reach each other, and nobody unknown speaks on their listeners."""
-    assert cluster.proxy is not None
-    seen = cluster.proxy.sources()
+    seen = cluster.sources()
     print(seen)
     between = {pair for name in ("INTERNAL", "CONTROLLER") for pair in seen.get(name, [])}
     assert not [pair for pair in between if pair.startswith(CLIENT)], seen

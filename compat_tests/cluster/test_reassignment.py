@@ -145,7 +145,7 @@ def orphans(cluster: ClusterOfNodes, topic: str) -> list[str]:
     return [
         f"node {node}: {path.name}"
         for node in cluster.nodes
-        for path in cluster.data_dir(node).glob(f"{topic}-*")
+        for path in cluster.node_data_dir(node).glob(f"{topic}-*")
         if not path.name.endswith("-stray")
         and not any(path.name == f"{topic}-{p.index}" and node in p.replicas for p in parts)
     ]

@@ -68,8 +68,7 @@ def test_transactions_survive_the_end_of_everybody(
         for _ in range(rounds(2)):
             load.await_more(20)
             cluster.kill_all()
-            for node in cluster.nodes:
-                cluster.launch(node)
+            cluster.begin_start()
             cluster.await_ready()
         load.await_more(20)
     load.prove(read_committed(cluster, topic_name))

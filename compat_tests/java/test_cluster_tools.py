@@ -127,7 +127,7 @@ def test_leader_election_brings_the_preferred_leader_back(
     cluster: ClusterOfNodes, tool: Any, placed: Any, tmp_path: Path
 ) -> None:
     topic = placed([2, 1, 3], [2, 3, 1], [1, 2, 3])
-    cluster.terminate(2)
+    cluster.stop_node(2)
     cluster.restart(2)
     cluster.await_full_isr(topic)
     assert {leader for leader, _, _ in described(tool, topic).values()} == {"1", "3"}
@@ -153,7 +153,7 @@ def test_leader_election_of_any_replica_is_the_last_resort(
 ) -> None:
     # A minimum of 1 keeps nobody in the eligible leader replicas (KIP-966).
     topic = placed([2, 3], config="min.insync.replicas=1")
-    cluster.terminate(3)
+    cluster.stop_node(3)
     # 3 leaves the in-sync replicas, then 2 dies: only a replica that is not in sync is left.
     eventually(lambda: described(tool, topic)[0] == ("2", "2,3", "2"), timeout_s=30, every_s=0.5)
     cluster.kill(2)

@@ -16,14 +16,7 @@ from confluent_kafka import ElectionType
 from confluent_kafka.admin import AdminClient
 
 from testkit import jars
-from testkit.brokers.clusters import (
-    METADATA_LOG,
-    SMALL_JVM,
-    ApacheKafkaCluster,
-    BarnabasCluster,
-    ClusterOfNodes,
-    Node,
-)
+from testkit.brokers.clusters import CLUSTERS, METADATA_LOG, SMALL_JVM, ClusterOfNodes, Node
 from testkit.clients.java_tools import JavaTools
 from testkit.wait import eventually
 from testkit.workloads.transactions import Transactions, create, read_committed
@@ -51,14 +44,14 @@ class MixedCluster(ClusterOfNodes):
         self._class_path = jars.class_path()
         self._java_options = SMALL_JVM
 
-    def _kind(self, node: Node) -> type[ClusterOfNodes]:
-        return ApacheKafkaCluster if node.id == APACHE else BarnabasCluster
+    def kind_of(self, id_: int) -> str:
+        return "kafka" if id_ == APACHE else "barnabas"
 
     def format_command(self, node: Node, *arguments: str) -> list[str]:
-        return self._kind(node).format_command(self, node, *arguments)
+        return CLUSTERS[node.kind].format_command(self, node, *arguments)
 
     def start_command(self, node: Node) -> list[str]:
-        return self._kind(node).start_command(self, node)
+        return CLUSTERS[node.kind].start_command(self, node)
 
     def let_lead(self, apache: bool, tools: JavaTools) -> int:
         """The leader, after one of that kind became it: the others were no voters for a moment.
@@ -118,7 +111,7 @@ def cluster(
         made.start()
         yield made
     finally:
-        print(made.log_text())
+        print(made.all_logs())
         made.close()
 
 
@@ -160,7 +153,7 @@ def test_either_kind_joins_by_the_others_snapshot_and_is_made_a_voter(
 ) -> None:
     leader = cluster.let_lead(apache, java_tools)
     create_topics(cluster, java_tools, f"snapshot-of-{'kafka' if apache else 'barnabas'}", 15)
-    directory = cluster.data_dir(leader) / METADATA_LOG
+    directory = cluster.node_data_dir(leader) / METADATA_LOG
     eventually(lambda: newest_snapshot(directory) > 0, what="a snapshot at the leader")
     joining = 1 if apache else APACHE
     lost_id = cluster.nodes[joining].directory_id
@@ -169,7 +162,7 @@ def test_either_kind_joins_by_the_others_snapshot_and_is_made_a_voter(
     cluster.format(joining, joining=True)
     cluster.restart(joining)
     eventually(lambda: joining in cluster.quorum().observers, what="an observer")
-    own = cluster.data_dir(joining) / METADATA_LOG
+    own = cluster.node_data_dir(joining) / METADATA_LOG
     eventually(lambda: newest_snapshot(own) > 0, what="a snapshot at the one that joins")
 
     cluster.remove_voter(joining, lost_id, java_tools)

@@ -221,7 +221,7 @@ def test_dump_log_reads_the_metadata_logs_and_snapshots(
         java_tools.run("TopicCommand", *where, "--create", "--topic", f"dumped-{number}",
                        "--partitions", "3", "--replication-factor", "2").ok()  # fmt: skip
     for node in cluster.nodes:
-        directory = cluster.data_dir(node) / METADATA_LOG
+        directory = cluster.node_data_dir(node) / METADATA_LOG
         eventually(lambda d=directory: finished_snapshots(d), what=f"a snapshot at node {node}")
         # Once more if a snapshot let a segment go meanwhile.
         eventually(lambda d=directory: dumped(java_tools, sorted(d.glob("*.log"))), what="a dump")
@@ -269,7 +269,7 @@ def test_static_voters_are_described_and_stay(
     where = ("--bootstrap-server", static.bootstrap_servers)
     status = status_of(java_tools.run("MetadataQuorumCommand", *where, "describe", "--status"))
     for node in static.nodes:
-        text = dumped(java_tools, sorted((static.data_dir(node) / METADATA_LOG).glob("*.log")))
+        text = dumped(java_tools, sorted((static.node_data_dir(node) / METADATA_LOG).glob("*.log")))
         assert re.search(rf'LeaderChange: \{{"version":\d,"leaderId":{status["LeaderId"]},', text)
         assert '"type":"REGISTER_BROKER_RECORD"' in text
     voters = {voter["id"]: voter for voter in json.loads(status["CurrentVoters"])}
@@ -335,7 +335,7 @@ def test_static_voters_become_dynamic_ones_by_kafka_features(
     made.restart(leader)
     made.await_ready()
     describes(made, status_of(quorum_tool("describe", "--status")))
-    text = dumped(java_tools, sorted((made.data_dir(node.id) / METADATA_LOG).glob("*.log")))
+    text = dumped(java_tools, sorted((made.node_data_dir(node.id) / METADATA_LOG).glob("*.log")))
     assert 'KRaftVersion {"version":0,"kRaftVersion":1}' in text.replace(": {", " {")
 
 
@@ -359,8 +359,7 @@ def test_nodes_that_apache_kafkas_storage_tool_formatted_form_a_quorum(
                 "-c", str(node.config_file),
                 *(("--initial-controllers", initial) if dynamic else ()),
             ).ok()  # fmt: skip
-        for id_ in made.nodes:
-            made.launch(id_)
+        made.begin_start()
         made.await_ready()
         where = ("--bootstrap-server", made.bootstrap_servers)
         status = status_of(java_tools.run("MetadataQuorumCommand", *where, "describe", "--status"))
@@ -370,5 +369,5 @@ def test_nodes_that_apache_kafkas_storage_tool_formatted_form_a_quorum(
                        "--replication-factor", "3").ok()  # fmt: skip
         made.await_full_isr("t")
     finally:
-        print(made.log_text())
+        print(made.all_logs())
         made.close()

@@ -1,18 +1,18 @@
-"""A cluster of real processes to test: Apache Kafka 4.3.1 or Barnabas, node by node, on loopback.
+"""A cluster of real processes to test: Apache Kafka 4.3.1, Barnabas, or both, node by node.
 
-What: `ApacheKafkaCluster` and `BarnabasCluster` format and start N nodes from the same
-server.properties, kill, pause, stop and restart each, cut the links between them, and tell what
-each node itself believes about leaders, in-sync replicas and the quorum.
-Why: what a cluster promises must hold for both, under the same faults, with the same settings.
+What: `BarnabasCluster` and `ApacheKafkaCluster` are `barnabas.Cluster`, the one that is sold: the
+same start, kill, pause, stop, restart, partition, isolate and heal, on more shapes than it has.
+They also tell what each node itself believes about leaders, in-sync replicas and the quorum.
+Why: what a cluster promises must hold for both, under the same faults, with the same settings; and
+what users hurt their clusters with is what ours are hurt with.
 How: each node is broker and controller (KIP-500 "combined"); `broker_only` adds brokers, and with
 `controllers=3` the nodes are brokers only and three controllers are added. Three listeners: CLIENT,
 INTERNAL (between brokers) and CONTROLLER. `proxied=True` puts our proxy in front of all of them.
 `dynamic_quorum=True` formats with --initial-controllers (KIP-853), else the voters are static.
-Nodes are numbered from 1, controllers of their own from 101. The ports lie below the range from
-which the kernel gives outgoing connections theirs: a client that tries to reach a dead node must
-not take its port.
-Duties of the caller: start processes from one thread that lives on (a child dies with the thread
-that made it), and `close()` at the end.
+Nodes are numbered from 1, controllers of their own from 101. A node is ready when it answers and
+knows the others, which Apache Kafka's does not say in a line of its own.
+Duties of the caller: start JVMs from one thread that lives on (a child dies with the thread that
+made it), and `close()` at the end.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Self
 
+from barnabas.cluster import Cluster
 from barnabas.fresh import free_ports, random_uuid
+from barnabas.launch import command
 from barnabas.link_proxy import CLIENT, LinkProxy
+from barnabas.process import NodeProcess
 from testkit import jars
 from testkit.brokers.nodes import (
     LOG_TAIL_BYTES,
     READY_TIMEOUT_S,
-    STOP_TIMEOUT_S,
     BrokerDied,
     await_answer,
-    die_with_parent,
 )
 from testkit.checking import replicas, views
 from testkit.wait import eventually
@@ -71,17 +72,25 @@ REPLICATED = {
 }
 
 
-class RunningCluster(Protocol):
-    """The least that a fault needs; `barnabas.Cluster` offers it too."""
+# A JVM does not look at its standard input: the kernel ends it with whoever started it (Linux).
+_DIES_WITH_PARENT = """\
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
-    @property
-    def bootstrap_servers(self) -> str: ...
-    def kill(self, node: int) -> None: ...
-    def pause(self, node: int) -> None: ...
-    def resume(self, node: int) -> None: ...
-    def restart(self, node: int) -> None: ...
-    def partition(self, one: int, other: int) -> None: ...
-    def heal(self) -> None: ...
+
+class JavaProcess(NodeProcess):
+    """A node of Apache Kafka. SIGTERM stops it cleanly, and is what it says it ended by."""
+
+    clean_exits = (0, 128 + signal.SIGTERM)
+
+    def run(self, line: Sequence[str], *stdin: int, **options: Any) -> None:
+        super().run([sys.executable, "-c", _DIES_WITH_PARENT, *line], *stdin, **options)
+
+    def begin_end_of_all(self) -> None:
+        self.begin_terminate()
 
 
 @dataclass(slots=True)
@@ -93,20 +102,25 @@ class Node:
     directory: Path
     data_dir: Path
     ports: dict[str, int]
+    proxy_ports: dict[str, int]
     is_broker: bool
     is_voter: bool
     properties: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     directory_id: str = ""
-    process: subprocess.Popen[bytes] | None = None
+    process: NodeProcess = field(init=False)
+
+    def __post_init__(self) -> None:
+        kind = JavaProcess if self.kind == "kafka" else NodeProcess
+        self.process = kind(f"node {self.id}", self.directory / "node.log")
 
     @property
     def runs(self) -> bool:
-        return self.process is not None and self.process.poll() is None
+        return self.process.pid is not None
 
     @property
     def pid(self) -> int:
-        assert self.process is not None
+        assert self.process.pid is not None
         return self.process.pid
 
     @property
@@ -118,16 +132,12 @@ class Node:
     def config_file(self) -> Path:
         return self.directory / "server.properties"
 
-    def log_text(self) -> str:
-        path = self.directory / "node.log"
-        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-
     def write_properties(self) -> None:
         lines = (f"{name}={value}\n" for name, value in self.properties.items())
         self.config_file.write_text("".join(lines), encoding="utf-8")
 
 
-class ClusterOfNodes:
+class ClusterOfNodes(Cluster):
     """What both kinds share. Subclasses say with which commands a node is formatted and started.
 
     `config` holds for all nodes; `node_config`, `environments` and `data_dirs` for one, by id.
@@ -152,7 +162,7 @@ class ClusterOfNodes:
         data_dirs: Mapping[int, Path] | None = None,
         disks: Sequence[str] = ("data",),
     ) -> None:
-        self.directory = Path(directory)
+        super().__init__(nodes, directory, proxied=proxied)
         self.cluster_id = random_uuid()
         self.on_fault: Callable[[str], None] = lambda what: None
         self._dynamic_quorum = dynamic_quorum
@@ -162,21 +172,20 @@ class ClusterOfNodes:
             for id_ in range(1, nodes + broker_only + 1)
         ]
         shapes += [(id_, False, True) for id_ in range(101, 101 + controllers)]
-        ports = free_ports(len(shapes) * len(LISTENERS))
+        ports = free_ports(2 * len(shapes) * len(LISTENERS))
         for id_, is_broker, is_voter in shapes:
-            home = self.directory / f"node-{id_}"
+            home = self.data_dir / f"node-{id_}"
             home.mkdir(parents=True, exist_ok=True)
             self.nodes[id_] = Node(
-                id_, self.kind, home, (data_dirs or {}).get(id_, home / disks[0]),
+                id_, self.kind_of(id_), home, (data_dirs or {}).get(id_, home / disks[0]),
+                {name: ports.pop() for name in LISTENERS},
                 {name: ports.pop() for name in LISTENERS}, is_broker, is_voter,
                 environment=dict((environments or {}).get(id_, {})), directory_id=random_uuid(),
             )  # fmt: skip
-        self.proxy: LinkProxy | None = None
-        if proxied:
-            self.proxy = LinkProxy({str(node.id): node.ports for node in self.nodes.values()})
+        self._processes = {node.id: node.process for node in self.nodes.values()}
         settings = {**REPLICATED, **CHAOS, **(config or {})}
         for node in self.nodes.values():
-            node.properties = self._properties(node)
+            node.properties = self._properties_of(node)
             more = (node.directory / name for name in disks[1:])
             node.properties["log.dirs"] = ",".join(map(str, [node.data_dir, *more]))
             node.properties.update({key: str(value) for key, value in settings.items()})
@@ -185,26 +194,51 @@ class ClusterOfNodes:
 
     # ---- what the kinds differ in
 
+    def kind_of(self, id_: int) -> str:
+        """Of which kind a node is."""
+        return self.kind
+
     def format_command(self, node: Node, *arguments: str) -> list[str]:
         raise NotImplementedError
 
     def start_command(self, node: Node) -> list[str]:
         raise NotImplementedError
 
+    # ---- what barnabas.Cluster asks of a cluster that is shaped otherwise than its own
+
+    def _load_or_choose(self) -> None:
+        """All was chosen when it was made."""
+
+    def _format(self) -> None:
+        for node in self.nodes.values():
+            if not (node.data_dir / "meta.properties").exists():
+                self.format(node.id)
+
+    def _spawn(self, id_: int) -> None:
+        node = self.nodes[id_]
+        node.process.run(self.start_command(node), environment=node.environment)
+
+    def _make_proxy(self) -> LinkProxy:
+        nodes = self.nodes.values()
+        return LinkProxy(
+            {str(node.id): node.ports for node in nodes},
+            {str(node.id): node.proxy_ports for node in nodes},
+        )
+
+    def _properties(self, id_: int) -> dict[str, str]:
+        return self.nodes[id_].properties
+
     # ---- life
 
-    def start(self) -> None:
+    def start(self) -> Self:
         """Format and start every node; return when each knows all the others."""
-        for node in self.nodes.values():
-            self.format(node.id)
-        for node in self.nodes.values():
-            self.launch(node.id)
+        self.begin_start()
         self.await_ready()
+        return self
 
     def format(self, id_: int, *, joining: bool = False) -> None:
         """Format a node's directory; `joining` makes it no voter of its own (KIP-853)."""
         node = self.nodes[id_]
-        node.write_properties()
         arguments: tuple[str, ...] = ()
         if self._dynamic_quorum:
             initial = ",".join(
@@ -224,17 +258,6 @@ class ClusterOfNodes:
         text = (node.data_dir / "meta.properties").read_text(encoding="utf-8")
         (node.directory_id,) = re.findall(r"(?m)^directory\.id=(\S+)$", text)
 
-    def launch(self, id_: int) -> None:
-        """Start the process and return at once."""
-        node = self.nodes[id_]
-        node.write_properties()
-        with open(node.directory / "node.log", "ab") as log:
-            node.process = subprocess.Popen(
-                self.start_command(node), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                cwd=node.directory, env={**os.environ, **node.environment},
-                preexec_fn=die_with_parent,
-            )  # fmt: skip
-
     def await_ready(self, *ids: int, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Until these nodes (by default all that run) answer and know every running one."""
         running = [node for node in self.nodes.values() if node.runs]
@@ -245,9 +268,7 @@ class ClusterOfNodes:
                     "127.0.0.1", node.port, alive=lambda node=node: node.runs, timeout_s=timeout_s,
                 )  # fmt: skip
             except BrokerDied as died:
-                raise BrokerDied(
-                    f"node {node.id}: {died}\n{node.log_text()[-LOG_TAIL_BYTES:]}"
-                ) from died
+                raise BrokerDied(f"{node.process.error(str(died))}") from died
         expected = {node.id for node in running if node.is_broker}
         for node in (node for node in asked if node.is_broker):
             eventually(
@@ -256,46 +277,33 @@ class ClusterOfNodes:
             )  # fmt: skip
 
     def kill(self, node: int) -> None:
-        """SIGKILL: the crash."""
         self.on_fault(f"kill {node}")
-        self._kill(self.nodes[node])
+        super().kill(node)
 
     def kill_all(self) -> None:
         """SIGKILL to every node before any of them is waited for."""
         self.on_fault("kill all")
         for node in self.nodes.values():
-            if node.process is not None:
-                node.process.kill()
+            if node.runs:
+                os.kill(node.pid, signal.SIGKILL)
         for node in self.nodes.values():
-            self._kill(node)
+            node.process.kill()
 
-    def terminate(self, node: int) -> int:
-        """SIGTERM, as an operator would; the exit code of the process, which is gone now."""
+    def stop_node(self, node: int) -> None:
         self.on_fault(f"terminate {node}")
-        process = self.nodes[node].process
-        assert process is not None
-        process.send_signal(signal.SIGTERM)
-        try:
-            return process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._kill(self.nodes[node])
-            raise
+        super().stop_node(node)
 
     def pause(self, node: int) -> None:
         self.on_fault(f"pause {node}")
-        os.kill(self.nodes[node].pid, signal.SIGSTOP)
+        super().pause(node)
 
     def resume(self, node: int) -> None:
         self.on_fault(f"resume {node}")
-        os.kill(self.nodes[node].pid, signal.SIGCONT)
+        super().resume(node)
 
-    def restart(self, node: int, *, wait: bool = True) -> None:
-        """Start a node that does not run, on its directory and ports."""
+    def start_node(self, node: int) -> None:
         self.on_fault(f"start {node}")
-        assert not self.nodes[node].runs
-        self.launch(node)
-        if wait:
-            self.await_ready(node)
+        super().start_node(node)
 
     def wipe(self, node: int) -> None:
         """The disk of a node that does not run is replaced by an empty one."""
@@ -305,61 +313,43 @@ class ClusterOfNodes:
         self.nodes[node].directory_id = random_uuid()
 
     def close(self) -> None:
-        """End every process of this cluster."""
+        """End every process of this cluster, as nobody looks at it any more."""
         for node in self.nodes.values():
-            if node.process is not None:
-                node.process.kill()
-                node.process.wait()
-        if self.proxy is not None:
-            self.proxy.close()
-            self.proxy = None
-
-    @staticmethod
-    def _kill(node: Node) -> None:
-        if node.process is not None:
             node.process.kill()
-            node.process.wait()
+        self._close_proxy()
 
     # ---- links (proxied clusters)
 
-    def partition(self, one: int, other: int) -> None:
-        """Nothing gets from either to the other; what was on its way arrives after `heal`."""
-        self.cut(one, other, both=True)
+    def partition(self, node: int, other: int, *, one_way: bool = False) -> None:
+        self.on_fault(f"cut {node} {other}{'' if one_way else ' both ways'}")
+        super().partition(node, other, one_way=one_way)
 
     def isolate(self, node: int) -> None:
-        """The node reaches no other node and none reaches it; clients do."""
         self.on_fault(f"isolate {node}")
-        others = [str(other) for other in self.nodes if other != node]
-        self._cut([pair for other in others for pair in ((str(node), other), (other, str(node)))])
+        super().isolate(node)
 
     def silence(self, node: int) -> None:
         """One way: what the node sends to other nodes is held back; it hears everything."""
         self.on_fault(f"silence {node}")
-        self._cut([(str(node), str(other)) for other in self.nodes if other != node])
+        self._cut([(node, other) for other in self.nodes if other != node])
 
     def deafen(self, node: int) -> None:
         """The other way: the node sends, and hears nothing."""
         self.on_fault(f"deafen {node}")
-        self._cut([(str(other), str(node)) for other in self.nodes if other != node])
-
-    def cut(self, sender: int | str, receiver: int | str, *, both: bool = False) -> None:
-        self.on_fault(f"cut {sender} {receiver}{' both ways' if both else ''}")
-        pairs = [(str(sender), str(receiver))]
-        self._cut([*pairs, (str(receiver), str(sender))] if both else pairs)
+        self._cut([(other, node) for other in self.nodes if other != node])
 
     def cut_clients_from(self, node: int) -> None:
         """Clients do not reach the node, nor it them; the nodes reach each other."""
         self.on_fault(f"cut clients from {node}")
-        self._cut([(CLIENT, str(node)), (str(node), CLIENT)])
+        self._cut([(CLIENT, node), (node, CLIENT)])
 
     def heal(self) -> None:
         self.on_fault("heal")
-        assert self.proxy is not None
-        self.proxy.heal()
+        super().heal()
 
-    def _cut(self, pairs: list[tuple[str, str]]) -> None:
-        assert self.proxy is not None, "a cluster with proxied=True can be cut"
-        self.proxy.cut(pairs)
+    def sources(self) -> dict[str, list[str]]:
+        """For each listener, "source target" of every connection so far."""
+        return self._links().sources()
 
     # ---- questions
 
@@ -373,7 +363,8 @@ class ClusterOfNodes:
         """Where clients find this node."""
         return self._address(self.nodes[node], "CLIENT")
 
-    def data_dir(self, node: int) -> Path:
+    def node_data_dir(self, node: int) -> Path:
+        """The first log directory of a node."""
         return self.nodes[node].data_dir
 
     def disks(self, node: int) -> list[Path]:
@@ -387,11 +378,12 @@ class ClusterOfNodes:
         assert len(found) == 1, f"{topic}-{partition} of node {node}: {found}"
         return found[0]
 
-    def log_text(self) -> str:
+    def all_logs(self) -> str:
         """The end of every node's log."""
         share = LOG_TAIL_BYTES // len(self.nodes)
         return "\n".join(
-            f"--- node {node.id} ({'runs' if node.runs else 'ended'})\n{node.log_text()[-share:]}"
+            f"--- node {node.id} ({'runs' if node.runs else 'ended'})"
+            f"\n{node.process.log_text()[-share:]}"
             for node in self.nodes.values()
         )
 
@@ -463,7 +455,7 @@ class ClusterOfNodes:
     def await_same_metadata_logs(self) -> None:
         """Until below the high watermark every node's metadata log holds the same bytes."""
         below = self.quorum().high_watermark
-        logs = {node: self.data_dir(node) / METADATA_LOG for node in self.nodes}
+        logs = {node: self.node_data_dir(node) / METADATA_LOG for node in self.nodes}
 
         def same() -> bool:
             found = replicas.differences(logs, below)
@@ -475,11 +467,10 @@ class ClusterOfNodes:
     # ---- inside
 
     def _address(self, node: Node, listener: str) -> str:
-        if self.proxy is not None:
-            return self.proxy.address(str(node.id), listener)
-        return f"127.0.0.1:{node.ports[listener]}"
+        ports = node.proxy_ports if self._proxied else node.ports
+        return f"127.0.0.1:{ports[listener]}"
 
-    def _properties(self, node: Node) -> dict[str, str]:
+    def _properties_of(self, node: Node) -> dict[str, str]:
         listeners = [*LISTENERS[:2]] if node.is_broker else []
         listeners += ["CONTROLLER"] if node.is_voter else []
         roles = ["broker"] if node.is_broker else []
@@ -539,13 +530,13 @@ class BarnabasCluster(ClusterOfNodes):
     kind = "barnabas"
 
     def format_command(self, node: Node, *arguments: str) -> list[str]:
-        return [
-            sys.executable, "-m", "barnabas", "format", "--cluster-id", self.cluster_id,
-            "--config", str(node.config_file), "--ignore-formatted", *arguments,
-        ]  # fmt: skip
+        return command(
+            "format", "--cluster-id", self.cluster_id, "--config", str(node.config_file),
+            "--ignore-formatted", *arguments,
+        )  # fmt: skip
 
     def start_command(self, node: Node) -> list[str]:
-        return [sys.executable, "-m", "barnabas", "start", "--config", str(node.config_file)]
+        return command("start", "--config", str(node.config_file), "--stop-on-stdin-eof")
 
 
 CLUSTERS: dict[str, type[ClusterOfNodes]] = {
