@@ -1,6 +1,6 @@
 """`python -m benchmarks`: the workloads on Barnabas and on Apache Kafka in turn, and their ratios.
 
-    python -m benchmarks                      everything, less than 25 minutes
+    python -m benchmarks                      everything, about 40 minutes
     python -m benchmarks --quick              the headline rows, less than five
     python -m benchmarks --only W4,produce-100    by id or name; see --list
     python -m benchmarks --only 'cluster-*'   three nodes of each, side by side

@@ -8,6 +8,7 @@ usual.
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,9 @@ def log_of(session: Session, gb: float) -> Figures:
     """ms of a start after a clean stop and after kill -9, each until the partition answers, and of
     a look-up; µs of the broker's CPU for a look-up.
     """
+    free = shutil.disk_usage(session.broker.data_dir).free
+    if free < gb * 1.1e9:
+        raise LoadFailed(f"{gb:g} GB of log, {free / 1e9:.0f} GB of room; --dir chooses where")
     topic = f"log-{gb:g}".replace(".", "-")
     settings = {} if gb >= _USUAL_FROM_GB else {"segment.bytes": str(_SMALL_SEGMENT)}
     create_topic(session.address, topic, config=settings)
