@@ -396,11 +396,15 @@ def _cluster() -> list[Workload]:
     return [
         *(
             Workload(
-                "W13", f"cluster-produce-{partitions}",
-                f"three nodes: produce 1,000 B, {partitions} partition(s)", "cluster.produce",
-                {"size": 1000, "count": 200_000, "partitions": partitions},
+                "W13", f"cluster-{name}-{partitions}",
+                f"three nodes: produce 1,000 B, {title}{partitions} partition(s)",
+                "cluster.produce",
+                {"size": 1000, "count": 200_000, "partitions": partitions, **batches},
                 ("mb_s", *_CLUSTER_COST), bars=level, pairs=3, warm_up=False, own_broker=True,
                 tiny={"count": 2000}, default=False,
+            )
+            for name, title, batches in (
+                ("produce", "", {}), ("16k", "16 KiB batches, ", {"batch_bytes": 16_384})
             )
             for partitions in (1, 12)
         ),

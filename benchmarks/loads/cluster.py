@@ -51,13 +51,16 @@ def _cpu_s(cluster: ClusterOfNodes) -> float:
     return sum(usage(node.pid).cpu_s for node in cluster.nodes.values())
 
 
-def produce(place: Place, size: int, count: int, partitions: int) -> Figures:
+def produce(
+    place: Place, size: int, count: int, partitions: int, batch_bytes: int = 1_000_000
+) -> Figures:
     """Throughput of one idempotent producer; every acknowledged byte is on three nodes."""
+    settings = {**_IDEMPOTENT, "batch.size": batch_bytes}
 
     def load(cluster: ClusterOfNodes, there: Place) -> Figures:
         warm_up = there._replace(topic=f"{there.topic}-warm-up")
-        rdkafka.produce(warm_up, size, count, partitions, **_IDEMPOTENT)  # a JVM compiles
-        return rdkafka.produce(there, size, count, partitions, **_IDEMPOTENT)
+        rdkafka.produce(warm_up, size, count, partitions, **settings)  # a JVM compiles
+        return rdkafka.produce(there, size, count, partitions, **settings)
 
     return measured(place, load)
 
