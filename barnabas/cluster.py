@@ -25,6 +25,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -185,16 +186,23 @@ class Cluster(Context):
         failed: list[BrokerError] = []
         for process in self._processes.values():
             process.begin_end_of_all()
-        for process in self._processes.values():
+        self._last_logs = {}
+        removals: list[threading.Thread] = []
+        for node, process in self._processes.items():
             try:
                 process.await_end(self._stop_timeout_s)
             except BrokerError as error:
                 failed.append(error)
-        self._last_logs = {node: p.log_text() for node, p in self._processes.items()}
+            self._last_logs[node] = process.log_text()
+            if self._owns_data:  # on a busy disk this takes longer than all the rest
+                removals.append(threading.Thread(target=_remove, args=(self.node_dir(node),)))
+                removals[-1].start()
         self._processes.clear()
         self._close_proxy()
+        for removal in removals:
+            removal.join()
         if self._owns_data and self._dir is not None:
-            shutil.rmtree(self._dir, ignore_errors=True)
+            _remove(self._dir)
             self._dir = None
             self._ports = {}
         if failed:
@@ -461,3 +469,7 @@ class Cluster(Context):
                 complaints.append(f"node {node} cannot be formatted: {why}")
         if complaints:
             raise BrokerError(complaints[0])
+
+
+def _remove(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
