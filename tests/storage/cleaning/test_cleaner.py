@@ -301,6 +301,18 @@ def test_young_records_wait_for_min_compaction_lag_ms(tmp_path: Path) -> None:
     assert [r.value for r in records(one.log)] == [b"2", b"3"]
 
 
+def test_what_is_not_to_be_cleaned_yet_counts_neither_as_dirty_nor_as_clean(tmp_path: Path) -> None:
+    one = Cleaned(tmp_path)
+    one.append((b"a", b"1"))
+    one.roll()
+    one.append((b"b", b"x" * 1000))
+    closed, active = one.log.segments.items
+    part = one.cleaner.cleanable_part(one.log)
+    assert active.size > closed.size > 0
+    assert (part.clean_bytes, part.cleanable_bytes) == (0, closed.size)
+    assert part.first_uncleanable_offset == active.base_offset
+
+
 def test_a_log_waits_for_its_dirty_ratio_but_not_longer_than_max_compaction_lag_ms(
     tmp_path: Path,
 ) -> None:
