@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from compat_tests.pipeline.conftest import environment
-from compat_tests.pipeline.records import held
+from compat_tests.pipeline.records import holding
 from testkit.wait import eventually
 
 EXECUTOR = "CoarseGrainedExecutorBackend"
@@ -75,13 +75,14 @@ def wait_for_an_open_transaction(
     bootstrap: str, topic: str, partitions: int, driver: Driver
 ) -> None:
     """Until rows are in the topic that no transaction has committed yet."""
+    everything = holding(bootstrap, topic, partitions, "read_uncommitted")
+    with holding(bootstrap, topic, partitions) as ask_stable, everything as ask_all:
+        start = ask_stable()
 
-    start = held(bootstrap, topic, partitions)
+        def is_open() -> bool:
+            assert driver.is_alive(), driver.log()
+            stable = ask_stable()
+            # More than what a killed run left open: the first batch of this one has ended that.
+            return start < stable < ask_all()
 
-    def is_open() -> bool:
-        assert driver.is_alive(), driver.log()
-        stable = held(bootstrap, topic, partitions)
-        # More than what a killed run left open: the first batch of this one has ended that.
-        return start < stable < held(bootstrap, topic, partitions, "read_uncommitted")
-
-    eventually(is_open, timeout_s=600, every_s=0.02)
+        eventually(is_open, timeout_s=600, every_s=0.02)

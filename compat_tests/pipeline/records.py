@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -174,14 +175,20 @@ def assert_same_rows(left: DataFrame, right: DataFrame) -> int:
 
 def held(bootstrap: str, topic: str, partitions: int, isolation: str = "read_committed") -> int:
     """How many offsets a topic has: below its last stable ones, or all."""
+    with holding(bootstrap, topic, partitions, isolation) as ask:
+        return ask()
+
+
+@contextmanager
+def holding(
+    bootstrap: str, topic: str, partitions: int, isolation: str = "read_committed"
+) -> Iterator[Callable[[], int]]:
+    """Asks `held` again and again, by one client."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "looks", "isolation.level": isolation}
     )
+    places = [TopicPartition(topic, index) for index in range(partitions)]
     try:
-        ends = [
-            consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=10)[1]
-            for index in range(partitions)
-        ]
+        yield lambda: sum(consumer.get_watermark_offsets(one, timeout=10)[1] for one in places)
     finally:
         consumer.close()
-    return sum(ends)
