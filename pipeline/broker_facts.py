@@ -1,10 +1,21 @@
-"""What a broker says of its topics, as plain values."""
+"""What a broker says of its topics and groups, as plain values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+
+class Committed(NamedTuple):
+    """What a group had committed of one partition: the offset it reads next, and its note."""
+
+    offset: int
+    metadata: str
+
+
+Groups = Mapping[str, Mapping[int, Committed]]
+"""Committed offsets in one topic: by group, by partition."""
 
 
 class Bounds(NamedTuple):
@@ -21,3 +32,4 @@ class BrokerTopic:
     id: str | None
     partitions: tuple[Bounds, ...]
     configs: Mapping[str, str] = field(default_factory=dict)
+    groups: Groups = field(default_factory=dict)

@@ -1,4 +1,5 @@
-"""The flags of `barnabas pipeline archive | replay | segments | profile`, and what runs them.
+"""The flags of `barnabas pipeline archive | replay | rescue | segments | profile`, and what runs
+them.
 
 PySpark is imported only when a command runs, so the `barnabas` command stays fast. Results go to
 standard output, progress and errors to stderr: one line that names the problem and the next step.
@@ -23,7 +24,13 @@ from pipeline.errors import (
     PipelineError,
     from_os,
 )
-from pipeline.preflight import check_source, check_target, local_directory
+from pipeline.preflight import (
+    check_new,
+    check_source,
+    check_target,
+    check_topics,
+    local_directory,
+)
 
 if TYPE_CHECKING:
     from pipeline.spark.session import Job
@@ -42,7 +49,7 @@ def add_commands(subparsers: Any) -> None:
     """Hook `pipeline` into the command line of `barnabas`."""
     parser = subparsers.add_parser(
         "pipeline",
-        help="Spark jobs: archive topics, replay them, read segments, profile a topic",
+        help="Spark jobs: archive topics, replay them, rescue a dead broker, profile a topic",
         description="Spark jobs around any Kafka-compatible broker; local[*] unless --master or"
         " Spark's own configuration says otherwise. Needs Java 17 and: pip install"
         " 'barnabas[spark]'.",
@@ -61,7 +68,7 @@ def run_command(arguments: list[str]) -> int:
 
 
 def add_pipeline_parsers(parser: argparse.ArgumentParser) -> None:
-    """The four commands below `parser`; without one it prints its help."""
+    """The five commands below `parser`; without one it prints its help."""
 
     def print_help(_arguments: argparse.Namespace) -> int:
         parser.print_help()
@@ -73,6 +80,7 @@ def add_pipeline_parsers(parser: argparse.ArgumentParser) -> None:
     )
     _add_archive(commands)
     _add_replay(commands)
+    _add_rescue(commands)
     _add_segments(commands)
     _add_profile(commands)
 
@@ -146,6 +154,12 @@ def _add_replay(commands: Any) -> None:
         "--id", metavar="NAME", type=_name, help="send all again beside an earlier replay"
     )
     parser.add_argument(
+        "--groups",
+        choices=["missing", "overwrite", "none"],
+        default="missing",
+        help="committed offsets of groups: set those that a group has not (the default), or all",
+    )
+    parser.add_argument(
         "--client",
         choices=["confluent", "kafka-python"],
         help="what executors write with (confluent where they have it)",
@@ -155,15 +169,30 @@ def _add_replay(commands: Any) -> None:
     parser.set_defaults(run=_replay)
 
 
+def _add_rescue(commands: Any) -> None:
+    parser = commands.add_parser(
+        "rescue",
+        help="all topics and groups of a broker that does not start any more, into an archive",
+        description="Take everything from the log directories of a broker that does not run:"
+        " topics with their configs, records, committed offsets of groups; into an archive for"
+        " replay. The directories are only read.",
+    )
+    parser.add_argument("data_dir", metavar="DATA_DIR", help="its log directory (several: commas)")
+    parser.add_argument("--to", metavar="DIR", required=True, help="the archive, a new directory")
+    _add_dry_run(parser)
+    _add_spark(parser, client=False)
+    parser.set_defaults(run=_rescue)
+
+
 def _add_segments(commands: Any) -> None:
     parser = commands.add_parser(
         "segments",
         help="read a broker's log directory in place, without the broker",
-        description="Read the segments of a topic from a broker's log directory (Barnabas or Apache"
+        description="Read the segments of topics from a broker's log directory (Barnabas or Apache"
         " Kafka, running or not); with --to, write them as an archive.",
     )
     parser.add_argument("data_dir", metavar="DATA_DIR", help="log directory (several: commas)")
-    parser.add_argument("--topic", metavar="T", required=True)
+    parser.add_argument("--topic", metavar="A,B", type=_names, required=True, help="topics by name")
     parser.add_argument("--to", metavar="DIR", help="write an archive (Parquet)")
     parser.add_argument(
         "--offsets",
@@ -175,6 +204,7 @@ def _add_segments(commands: Any) -> None:
     parser.add_argument(
         "--log-end", action="store_true", help="read beyond the high watermark, to the log's end"
     )
+    _add_dry_run(parser)
     _add_spark(parser, client=False)
     parser.set_defaults(run=_segments)
 
@@ -247,10 +277,15 @@ def _archive(arguments: argparse.Namespace) -> int:
         return _fail(
             PipelineError("archive needs --bootstrap and --topics or --pattern", EXIT_USAGE)
         )
-    made_as = (arguments.format, arguments.partition_by)
+
+    def check(to: str, folder: str) -> None:
+        check_target(to, folder, (arguments.format, arguments.partition_by))
+        if arguments.topics and not os.path.exists(folder):  # else it may have them of old
+            check_topics(arguments.bootstrap, arguments.topics, dict(arguments.client_property))
+
     return _with_spark(
         arguments, "barnabas-archive", run, bootstrap=arguments.bootstrap,
-        check=_on_disk(arguments, arguments.to, lambda to, at: check_target(to, at, made_as)),
+        check=_on_disk(arguments, arguments.to, check),
     )  # fmt: skip
 
 
@@ -269,6 +304,7 @@ def _replay(arguments: argparse.Namespace) -> int:
             arguments.rate,
             arguments.append,
             arguments.id,
+            arguments.groups,
             arguments.client or "auto",
             arguments.dry_run,
             dict(arguments.client_property),
@@ -301,6 +337,30 @@ def _on_disk(
     return run
 
 
+def _rescue(arguments: argparse.Namespace) -> int:
+    from pipeline.rescue import dead_broker, rescue
+
+    options = rescue.RescueOptions(arguments.data_dir.split(","), arguments.to)
+
+    def run(job: Job) -> int:
+        _say(job, rescue.summary(options, broker, rescue.run_rescue(job, options, broker)))
+        return EXIT_OK
+
+    try:
+        _on_disk(arguments, options.to, check_new)()
+        with dead_broker.held(options.paths):
+            broker = dead_broker.look(options.paths)
+            rescue.require_topics(broker, options)
+            if arguments.dry_run:
+                print(rescue.summary(options, broker, None))
+                return EXIT_OK
+            return _with_spark(arguments, "barnabas-rescue", run, needs_kafka=False)
+    except PipelineError as error:
+        return _fail(error)
+    except OSError as error:
+        return _fail(from_os(error))
+
+
 def _segments(arguments: argparse.Namespace) -> int:
     from pipeline.segments import segments
 
@@ -319,10 +379,16 @@ def _segments(arguments: argparse.Namespace) -> int:
             ends,
             arguments.since,
             arguments.log_end,
+            arguments.dry_run,
         )
-        segments.plan_segments(options)  # a wrong directory is known before Spark starts
+        plans = segments.plan_segments(options)  # a wrong directory is known before Spark starts
+        if options.to is not None:
+            _on_disk(arguments, options.to, check_new)()
     except PipelineError as error:
         return _fail(error)
+    if options.dry_run:
+        print(segments.summary(options, segments.SegmentsTotals(plans)))
+        return EXIT_OK
     return _with_spark(arguments, "barnabas-segments", run, needs_kafka=False)
 
 
@@ -351,17 +417,22 @@ def _profile(arguments: argparse.Namespace) -> int:
 
     try:
         if options.data_dir is not None:
-            segments.plan_segments(segments.SegmentsOptions(options.data_dir, options.topic))
+            segments.plan_segments(segments.SegmentsOptions(options.data_dir, (options.topic,)))
         if options.html is not None:
             open(options.html, "a", encoding="utf-8").close()  # known before the work, not after it
     except PipelineError as error:
         return _fail(error)
     except OSError as error:
         return _fail(from_os(error))
-    needs_kafka = options.data_dir is None
+
+    def check() -> None:
+        if options.bootstrap is not None:
+            check_topics(options.bootstrap, [options.topic], options.client_properties)
+
     return _with_spark(
-        arguments, "barnabas-profile", run, needs_kafka=needs_kafka, bootstrap=options.bootstrap
-    )
+        arguments, "barnabas-profile", run, needs_kafka=options.data_dir is None,
+        bootstrap=options.bootstrap, check=check,
+    )  # fmt: skip
 
 
 def _with_spark(

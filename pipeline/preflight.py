@@ -1,16 +1,22 @@
 """Mistakes that can be seen without Spark, told before the seconds that it takes to start.
 
-Only of directories of this machine: what a path without a scheme means is Hadoop's business when
+Of directories, those of this machine: what a path without a scheme means is Hadoop's business when
 its configuration, or a cluster, is given. Whatever is not seen here is seen later, by the command.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pipeline.errors import PipelineError
+
+_BROKER_WAIT_MS = 3000
+UNFINISHED = "_barnabas/unfinished"
+"""Is in an archive of one batch (`segments --to`, `rescue`) until it is complete."""
 
 
 def local_directory(path: str, master: str | None, conf: Mapping[str, str]) -> str | None:
@@ -41,6 +47,60 @@ def check_made_as(to: str, made: tuple[str, str] | None, wanted: tuple[str, str]
             f"{to} was made with --format {made[0]} --partition-by {made[1]}; give the same, or"
             " choose another --to"
         )
+
+
+def check_topics(bootstrap: str, topics: Sequence[str], properties: Mapping[str, str]) -> None:
+    """Raise PipelineError for a topic that the broker has not.
+
+    Only of brokers that ask nobody who he is: the settings of others are those of Spark's client,
+    which looks again. A broker that gives no answer here is told by that, too.
+    """
+    if properties.get("security.protocol", "PLAINTEXT").upper() != "PLAINTEXT":
+        return
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    try:
+        with contextlib.closing(
+            KafkaAdminClient(
+                bootstrap_servers=bootstrap.split(","),
+                bootstrap_timeout_ms=_BROKER_WAIT_MS,
+                request_timeout_ms=_BROKER_WAIT_MS,
+            )
+        ) as client:
+            there = sorted(client.list_topics())
+    except KafkaError:
+        return
+    missing = [topic for topic in topics if topic not in there]
+    if missing:
+        raise no_topics(bootstrap, missing, there)
+
+
+def no_topics(bootstrap: str, missing: Sequence[str], there: Sequence[str]) -> PipelineError:
+    known = [name for name in there if not name.startswith("__")]
+    return PipelineError(f"no topic {', '.join(missing)} on {bootstrap}; there are: {some(known)}")
+
+
+def some(names: Sequence[str], limit: int = 8) -> str:
+    """The first few names, and how many more there are."""
+    if not names:
+        return "none at all"
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+def check_new(to: str, folder: str) -> None:
+    """Raise PipelineError unless a new archive can be written there: over nothing, or over what a
+    run left that was cut off."""
+    check_target(to, folder, ("parquet", "day"))
+    begun = os.path.exists(os.path.join(folder, UNFINISHED))
+    if os.path.isdir(folder) and os.listdir(folder) and not begun:
+        raise not_empty(to)
+
+
+def not_empty(to: str) -> PipelineError:
+    return PipelineError(f"{to} is not empty; choose an empty directory")
 
 
 def check_source(source: str, folder: str) -> None:

@@ -31,12 +31,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
-from storage import files
+from storage import files, layout
 from wire.primitives import ZERO_UUID, TopicPartition, uuid_from_text, uuid_to_text
 
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
-HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
-LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT = layout.HIGH_WATERMARK_CHECKPOINT
+LOG_START_OFFSET_CHECKPOINT = layout.LOG_START_OFFSET_CHECKPOINT
 CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"

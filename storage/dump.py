@@ -36,6 +36,7 @@ from storage.segments.index import CorruptIndexError, OffsetIndex, TimeIndex
 from storage.segments.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from storage.segments.transaction_index import TransactionIndex
 from wire.errors import KafkaError, MalformedFrame
+from wire.layout import CODEC_NAMES
 from wire.primitives import uuid_to_text
 from wire.record_batch import BATCH_OVERHEAD, BatchHeader, check_crc, read_header
 from wire.records import (
@@ -51,7 +52,6 @@ OFFSET_CHECKPOINT_ENDING = "-offset-checkpoint"
 
 _SHOWN_BYTES_MAX = 1000
 _UNLIMITED_INDEX = 1 << 40
-_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 class DumpError(Exception):
@@ -159,7 +159,9 @@ def _dump_log(dump: _Dump) -> None:
 
 def describe_batch(position: int, header: BatchHeader) -> str:
     """One line with everything a batch's header says."""
-    codec = _CODECS[header.codec] if header.codec < len(_CODECS) else f"unknown({header.codec})"
+    codec = (
+        CODEC_NAMES[header.codec] if header.codec < len(CODEC_NAMES) else f"unknown({header.codec})"
+    )
     words = [
         f"batch offset={header.base_offset}..{header.last_offset}",
         f"position={position} size={header.size} records={header.records_count} codec={codec}",

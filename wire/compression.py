@@ -30,6 +30,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from wire.errors import ErrorCode, KafkaError
+from wire.layout import CODEC_NAMES, XERIAL_MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,8 +50,7 @@ _PIECE_BYTES = 64 * 1024
 _PARTS_FREE = 128
 _PART_BYTES = 256
 """Input that pays for one more member, frame or block: honest ones have thousands of bytes."""
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER = _XERIAL_MAGIC + bytes((0, 0, 0, 1, 0, 0, 0, 1))
+_XERIAL_HEADER = XERIAL_MAGIC + bytes((0, 0, 0, 1, 0, 0, 0, 1))
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_SIZE = Struct(">i")
 _SNAPPY_RATIO_MAX = 64
@@ -215,7 +215,7 @@ def _snappy_chunks(data: memoryview, bounds: _Bounds) -> Iterator[bytes]:
 
 
 def _snappy_blocks(data: bytes) -> Iterator[bytes]:
-    if not data.startswith(_XERIAL_MAGIC):
+    if not data.startswith(XERIAL_MAGIC):
         yield data
         return
     pos = len(_XERIAL_HEADER)
@@ -340,11 +340,11 @@ def _check_zstd_frames(data: memoryview, bounds: _Bounds) -> None:
 
 
 CODECS: tuple[Codec, ...] = (
-    Codec(NONE, "none", b"", _store, _stored_chunks),
-    Codec(GZIP, "gzip", b"\x1f\x8b", _gzip_compress, _gzip_chunks),
-    Codec(SNAPPY, "snappy", b"", _snappy_compress, _snappy_chunks),
-    Codec(LZ4, "lz4", b"\x04\x22\x4d\x18", _lz4_compress, _lz4_chunks),
-    Codec(ZSTD, "zstd", b"\x28\xb5\x2f\xfd", _zstd_compress, _zstd_chunks),
+    Codec(NONE, CODEC_NAMES[NONE], b"", _store, _stored_chunks),
+    Codec(GZIP, CODEC_NAMES[GZIP], b"\x1f\x8b", _gzip_compress, _gzip_chunks),
+    Codec(SNAPPY, CODEC_NAMES[SNAPPY], b"", _snappy_compress, _snappy_chunks),
+    Codec(LZ4, CODEC_NAMES[LZ4], b"\x04\x22\x4d\x18", _lz4_compress, _lz4_chunks),
+    Codec(ZSTD, CODEC_NAMES[ZSTD], b"\x28\xb5\x2f\xfd", _zstd_compress, _zstd_chunks),
 )
 
 CODEC_IDS: dict[str, int] = {codec.name: codec.id for codec in CODECS} | {"uncompressed": NONE}

@@ -27,31 +27,32 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
+from wire import layout
 from wire.crc import crc32c
 from wire.errors import MalformedFrame
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-LOG_OVERHEAD = 12
-BATCH_OVERHEAD = 61
-MAGIC = 2
+LOG_OVERHEAD = layout.LOG_OVERHEAD
+BATCH_OVERHEAD = layout.BATCH_OVERHEAD
+MAGIC = layout.MAGIC
+CRC_START = layout.CRC_START
 SEQUENCE_MAX = 2**31 - 1
 
-CODEC_MASK = 0x07
+CODEC_MASK = layout.CODEC_MASK
+TIMESTAMP_TYPE_MASK = layout.TIMESTAMP_TYPE_MASK
+TRANSACTIONAL_MASK = layout.TRANSACTIONAL_MASK
+CONTROL_MASK = layout.CONTROL_MASK
+DELETE_HORIZON_MASK = layout.DELETE_HORIZON_MASK
 _CODEC_BYTE = 22
 """The lower byte of the attributes."""
-TIMESTAMP_TYPE_MASK = 0x08
-TRANSACTIONAL_MASK = 0x10
-CONTROL_MASK = 0x20
-DELETE_HORIZON_MASK = 0x40
 
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
-_HEADER = Struct(">qiibIhiqqqhii")
+_HEADER = Struct(layout.BATCH_HEADER)
 _PREFIX = Struct(">qii")  # base_offset, batch_length, leader_epoch: all that lies outside the CRC
 _LENGTH = Struct(">i")
-CRC_START = 21
 
 
 class BatchHeader(NamedTuple):

@@ -6,11 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from compat_tests.pipeline.conftest import Pipeline
-from compat_tests.pipeline.records import create, fill_plain, read_all
+from compat_tests.pipeline.records import (
+    create,
+    fill_mixed,
+    fill_plain,
+    fill_transactions,
+    read_all,
+)
 from testkit.brokers.nodes import RunningBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -65,3 +71,112 @@ def test_everything_comes_back_on_another_broker_by_one_command(
     assert read_all(target, "wide", 4) == read_all(source, "wide", 4)
     assert len(read_all(target, "big", 1)[0]) == 1
     assert "match the archive" in done.stdout
+
+
+def commit(bootstrap: str, group: str, topic: str, offsets: dict[int, int]) -> None:
+    places = [TopicPartition(topic, index, one, "noted") for index, one in offsets.items()]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    asked = [ConsumerGroupTopicPartitions(group, places)]
+    admin.alter_consumer_group_offsets(asked)[group].result(30)
+
+
+def committed(bootstrap: str, group: str) -> dict[tuple[str, int], tuple[int, str | None]]:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
+    places = found.result(30).topic_partitions
+    return {(one.topic, one.partition): (one.offset, one.metadata) for one in places}
+
+
+def rest(
+    bootstrap: str, topic: str, offsets: dict[int, int]
+) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
+    """Keys and values from these offsets on."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap, "group.id": "rest", "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )  # fmt: skip
+    consumer.assign([TopicPartition(topic, index, one) for index, one in offsets.items()])
+    found: dict[int, list[tuple[bytes | None, bytes | None]]] = {index: [] for index in offsets}
+    open_partitions = set(offsets)
+    while open_partitions:
+        message = consumer.poll(30)
+        assert message is not None, "no end of the topic within 30 s"
+        if message.error():
+            open_partitions.discard(message.partition())
+        else:
+            found[message.partition()].append((message.key(), message.value()))
+    consumer.close()
+    return found
+
+
+def places(found: dict[tuple[str, int], tuple[int, str | None]], topic: str) -> dict[int, int]:
+    return {index: offset for (name, index), (offset, _) in found.items() if name == topic}
+
+
+def test_groups_go_on_where_they_were(
+    fresh_broker: Callable[..., RunningBroker], pipeline: Pipeline, tmp_path: Path
+) -> None:
+    source = fresh_broker({"log.retention.ms": -1}).bootstrap_servers
+    target = fresh_broker({"log.retention.ms": -1}).bootstrap_servers
+    fill_mixed(source, "mixed", 40, codecs=("none",))
+    create(source, "gaps", 2)
+    fill_transactions(source, "gaps", count=6, records=10)  # markers and aborted ones have offsets
+    create(source, "cut", 1)
+    fill_plain(source, "cut", 20)
+    create(source, "none", 2)
+    begun = {"mixed": {0: 5, 1: 13, 2: 0}, "gaps": {0: 8, 1: 25}, "cut": {0: 3}, "none": {1: 0}}
+    for topic, offsets in begun.items():
+        commit(source, "reader", topic, offsets)
+    commit(source, "second", "mixed", {2: 7})
+    admin = AdminClient({"bootstrap.servers": source})
+    cut = [TopicPartition("cut", 0, 9)]
+    for future in admin.delete_records(cut).values():
+        future.result(30)
+    lake = tmp_path / "lake"
+    done = pipeline("archive", "--bootstrap", source, "--pattern", ".*", "--to", lake)
+    assert done.returncode == 0, done.stderr
+
+    create(target, "mixed", 3)
+    fill_plain(target, "mixed", 30, partitions=3)  # so that no offset is what it was
+    words = ("replay", "--from", lake, "--bootstrap", target, "--append")
+    would = pipeline(*words, "--keep-partitions", "--dry-run")
+    assert "set the committed offsets of 2 groups" in would.stdout, would.stderr
+    done = pipeline(*words, "--keep-partitions")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = committed(target, "reader")
+    for topic, offsets in begun.items():
+        now = places(found, topic)
+        assert now.keys() == offsets.keys()
+        assert rest(target, topic, now) == rest(source, topic, offsets)
+    assert found["mixed", 0][1] == "noted"
+    assert places(found, "mixed")[0] > 5
+    assert places(committed(target, "second"), "mixed").keys() == {2}
+
+    # The same command once more; a group that moved on; and one that reads at this moment.
+    commit(target, "second", "mixed", {2: 39})
+    reader = Consumer({"bootstrap.servers": target, "group.id": "reader"})
+    reader.subscribe(["none"])
+    reader.poll(5)
+    again = pipeline(*words, "--keep-partitions")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "1 groups have offsets of their own; --groups overwrite sets them" in again.stdout
+    assert committed(target, "reader") == found
+    commit_lines = [line for line in again.stdout.splitlines() if line.startswith("second")]
+    assert "has other offsets there: left alone" in commit_lines[0]
+    assert places(committed(target, "second"), "mixed") == {2: 39}
+    reader.close()
+
+    # Spread anew over another number of partitions: nothing that was not read is skipped.
+    create(target, "wide.mixed", 5)
+    spread = ("--topic-prefix", "wide.", "--groups", "overwrite")
+    done = pipeline("replay", "--from", lake, "--bootstrap", target, *spread)
+    assert done.returncode == 0, done.stdout + done.stderr
+    now = places(committed(target, "reader"), "wide.mixed")
+    assert now.keys() == set(range(5))
+    left = [one for rows in rest(target, "wide.mixed", now).values() for one in rows]
+    unread = [one for rows in rest(source, "mixed", begun["mixed"]).values() for one in rows]
+    assert not [one for one in unread if one not in left]
+    assert len(left) < 40, "what was read is not read again from the start"

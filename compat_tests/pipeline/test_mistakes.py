@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import barnabas
+from compat_tests.pipeline.records import create, fill_plain
 from pipeline.cli import run_command
 from pipeline.spark import session
 
@@ -68,6 +70,41 @@ def test_a_broker_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path
         address = f"127.0.0.1:{server.getsockname()[1]}"
     words = ("archive", "--bootstrap", address, "--topics", "a", "--to", tmp_path / "lake")
     assert f"no broker answers ({address}" in told(capsys, 1, *words)
+
+
+def test_a_topic_that_the_broker_has_not(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with barnabas.Broker() as broker:
+        bootstrap = broker.bootstrap_servers
+        create(bootstrap, "orders", 1)
+        archive = ("archive", "--bootstrap", bootstrap, "--to", tmp_path / "lake", "--topics")
+        said = f"no topic order on {bootstrap}; there are: orders"
+        assert said in told(capsys, 1, *archive, "order,orders")
+        assert said in told(capsys, 1, "profile", "--bootstrap", bootstrap, "--topic", "order")
+
+
+def test_segments_and_rescue_know_what_they_would_do_without_spark(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with barnabas.Broker() as broker:
+        create(broker.bootstrap_servers, "orders", 2)
+        fill_plain(broker.bootstrap_servers, "orders", 10, partitions=2)
+        create(broker.bootstrap_servers, "payments", 1)
+        data_dir, to = broker.data_dir, tmp_path / "lake"
+        assert "a broker runs on" in told(capsys, 1, "rescue", data_dir, "--to", to)
+        broker.kill()
+        (tmp_path / "full").mkdir()
+        (tmp_path / "full" / "a").touch()
+        assert "is not empty" in told(capsys, 1, "rescue", data_dir, "--to", tmp_path / "full")
+        segments = ("segments", data_dir, "--to", to, "--topic")
+        assert "is of one topic" in told(capsys, 2, *segments, "orders,payments", "--offsets", "1-")
+        assert "no topic 'order'" in told(capsys, 1, *segments, "order")
+        assert run_command([*map(str, segments), "orders,payments", "--log-end", "--dry-run"]) == 0
+        assert "would read 3 segments" in capsys.readouterr().out
+        assert run_command(["rescue", str(data_dir), "--to", str(to), "--dry-run"]) == 0
+        assert "would rescue 2 topics" in capsys.readouterr().out
+        assert not to.exists()
 
 
 def test_a_directory_that_cannot_be_written_or_is_of_another_kind(

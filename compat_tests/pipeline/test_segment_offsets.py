@@ -12,7 +12,7 @@ from pipeline.segments.segments import SegmentsOptions, parse_offsets, plan_segm
 
 def planned(log_dir: Path, offsets: str) -> list[int]:
     starts, ends = parse_offsets(offsets)
-    options = SegmentsOptions(str(log_dir), "orders", from_offsets=starts, to_offsets=ends)
+    options = SegmentsOptions(str(log_dir), ("orders",), from_offsets=starts, to_offsets=ends)
     return [one.partition for one in plan_segments(options)]
 
 

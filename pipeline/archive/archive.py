@@ -27,7 +27,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -41,10 +41,11 @@ from pipeline.archive.state import (
 )
 from pipeline.broker_facts import BrokerTopic
 from pipeline.errors import PipelineError
-from pipeline.preflight import check_made_as
-from pipeline.progress import human_bytes, rate, table
+from pipeline.preflight import check_made_as, no_topics, some
+from pipeline.progress import done_of, human_bytes, rate, table
+from pipeline.sink.registers import REPLAY_PREFIX
 from pipeline.spark.hadoop_files import HadoopFiles
-from pipeline.spark.kafka_admin import KafkaAdmin, some
+from pipeline.spark.kafka_admin import KafkaAdmin
 from pipeline.spark.session import Job, run_watched, signal_of
 
 if TYPE_CHECKING:
@@ -79,9 +80,11 @@ class ArchiveTotals:
     """With dry_run: what would be read."""
     rows: dict[str, int] = field(default_factory=dict)
     """By topic; those that were asked for and had nothing new are in it with 0."""
+    topics: Mapping[str, ArchivedTopic] = field(default_factory=dict)
+    """As the last batch leaves them."""
     batches: int = 0
-    lag: int = 0
-    """Offsets that the broker had at the last look and the archive has not."""
+    left: dict[str, int] = field(default_factory=dict)
+    """By topic: offsets that the broker had at the last look and the archive has not."""
     notes: list[str] = field(default_factory=list)
     started_at: float = field(default_factory=time.monotonic)
     stopped_by: int = 0
@@ -90,6 +93,10 @@ class ArchiveTotals:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.started_at
+
+    @property
+    def lag(self) -> int:
+        return sum(self.left.values())
 
     @property
     def all_rows(self) -> int:
@@ -131,7 +138,7 @@ def summary(job: Job, options: ArchiveOptions, totals: ArchiveTotals) -> str:
         return _dry_summary(options, totals)
     files = ArchiveLog(HadoopFiles(job.spark, options.to)).snapshot().files
     size = sum(file.size for file in files)
-    lines = [table(["topic", "archived"], sorted(totals.rows.items())), "", *totals.notes]
+    lines = [_table(totals), "", *totals.notes]
     lines += [
         f"archived {totals.all_rows:,} rows in {totals.batches} batches, {totals.seconds:.1f} s"
         f" ({rate(totals.all_rows, totals.seconds)}); lag {totals.lag:,}",
@@ -144,16 +151,28 @@ def summary(job: Job, options: ArchiveOptions, totals: ArchiveTotals) -> str:
     return "\n".join(lines)
 
 
+def _table(totals: ArchiveTotals) -> str:
+    """What became of each topic; partitions and groups are those that the archive has now."""
+    rows: list[list[object]] = []
+    for name, count in sorted(totals.rows.items()):
+        known = totals.topics.get(name)
+        facts = [len(known.offsets), len(known.groups)] if known else [None, None]
+        rows.append([name, facts[0], count, totals.left.get(name, 0), facts[1]])
+    return table(["topic", "partitions", "archived", "left", "groups"], rows)
+
+
 def _dry_summary(options: ArchiveOptions, totals: ArchiveTotals) -> str:
     rows = [[one.topic, one.partition, one.start, one.end] for one in totals.planned]
     offsets = sum(one.end - one.start for one in totals.planned)
+    groups = {group for topic in totals.topics.values() for group in topic.groups}
     return "\n".join(
         [
             table(["topic", "partition", "from offset", "to (exclusive)"], rows),
             "",
             *totals.notes,
             f"would read {offsets:,} offsets of {len(rows)} partitions, of {len(totals.rows)}"
-            f" topics, into {options.to}; nothing was written",
+            f" topics, into {options.to}, and keep the committed offsets of {len(groups)} groups;"
+            " nothing was written",
         ]
     )
 
@@ -184,12 +203,8 @@ class _Run:
         totals = self.totals
         if not totals.batches:
             return f"first batch ... {totals.seconds:.0f} s"
-        left = totals.lag * totals.seconds / max(totals.all_rows, 1)
-        return (
-            f"{totals.all_rows:,} of {totals.all_rows + totals.lag:,} records"
-            f"  {rate(totals.all_rows, totals.seconds)}  {left:.0f} s left"
-            f"  {len(totals.rows)} topics"
-        )
+        known = {name: rows + totals.left.get(name, 0) for name, rows in totals.rows.items()}
+        return done_of(totals.rows, known, totals.seconds)
 
     def _work(self) -> None:
         broker = self._survey(self._log.state(self._log.snapshot()))
@@ -220,7 +235,7 @@ class _Run:
                 self.totals.rows.setdefault(name, 0)
             elif name in state:
                 self.totals.note(f"topic {name} is not on the broker any more; its archive stays")
-        return self._admin.survey(asked)
+        return self._admin.survey(asked, without_groups=REPLAY_PREFIX)
 
     def _plan(self, broker: Mapping[str, BrokerTopic]) -> _Batch:
         snapshot = self._log.snapshot()
@@ -231,8 +246,9 @@ class _Run:
         limit = _ALL if self._options.dry_run else self._options.max_per_trigger
         ranges = next_ranges(topics, broker, limit)
         after = advanced(state, topics, ranges)
+        self.totals.topics = {name: after[name] for name in topics}
         generations = {name: topic.generation for name, topic in topics.items()}
-        self.totals.lag = sum(one.end - one.start for one in next_ranges(topics, broker, _ALL))
+        self.totals.left = _lengths(next_ranges(topics, broker, _ALL))
         return _Batch(snapshot.latest_batch + 1, ranges, after, generations, after != state)
 
     def _do(self, batch: _Batch, broker: Mapping[str, BrokerTopic]) -> None:
@@ -252,7 +268,8 @@ class _Run:
         for name, count in rows.items():
             self.totals.rows[name] = self.totals.rows.get(name, 0) + count
         self.totals.batches += bool(batch.ranges)
-        self.totals.lag -= sum(one.end - one.start for one in batch.ranges)
+        for name, length in _lengths(batch.ranges).items():
+            self.totals.left[name] -= length
 
     def _write(self, batch: _Batch, scratch: str) -> dict[str, int]:
         """Write the batch's data files; how many records each topic had."""
@@ -295,6 +312,14 @@ class _Run:
         return reader.load()
 
 
+def _lengths(ranges: Sequence[Range]) -> dict[str, int]:
+    """Offsets by topic."""
+    found: dict[str, int] = {}
+    for one in ranges:
+        found[one.topic] = found.get(one.topic, 0) + one.end - one.start
+    return found
+
+
 def _asked(
     options: ArchiveOptions, there: Sequence[str], state: Mapping[str, ArchivedTopic]
 ) -> list[str]:
@@ -303,9 +328,7 @@ def _asked(
     if options.pattern is None:
         missing = [name for name in options.topics if name not in known]
         if missing:
-            raise PipelineError(
-                f"no topic {', '.join(missing)} on {options.bootstrap}; there are: {some(there)}"
-            )
+            raise no_topics(options.bootstrap, missing, there)
         return list(dict.fromkeys(options.topics))
     asked = [name for name in known if re.fullmatch(options.pattern, name)]
     if not asked and options.every_ms is None:
@@ -328,7 +351,7 @@ def _capped(
             one._replace(end=max(one.earliest, min(one.end, before.end)))
             for one, before in zip(now.partitions, then.partitions, strict=False)
         )
-        capped[name] = BrokerTopic(now.id, bounds, now.configs)
+        capped[name] = replace(now, partitions=bounds)
     return capped
 
 

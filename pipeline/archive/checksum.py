@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _HEADERS = "transform(coalesce(headers, array()), h -> struct(h.key, h.value is null, h.value))"
-_RECORD_HASH = f"xxhash64(key is null, key, value is null, value, {_HEADERS})"
-TIMED_HASH = f"xxhash64({_RECORD_HASH}, unix_millis(timestamp))"
+RECORD_HASH = f"xxhash64(key is null, key, value is null, value, {_HEADERS})"
+TIMED_HASH = f"xxhash64({RECORD_HASH}, unix_millis(timestamp))"
 
 
 class ContentSum(NamedTuple):
@@ -36,7 +36,7 @@ def content_sums(frame: DataFrame, *groups: str) -> dict[tuple[Any, ...], Conten
     rows = (
         frame.selectExpr(
             *groups,
-            f"cast({_RECORD_HASH} as decimal(38, 0)) as content",
+            f"cast({RECORD_HASH} as decimal(38, 0)) as content",
             f"cast({TIMED_HASH} as decimal(38, 0)) as timed",
         )
         .groupBy(*groups)

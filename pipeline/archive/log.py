@@ -154,14 +154,16 @@ class ArchiveLog:
             " --to` wrote it, or its checkpoint is gone); archive into another directory"
         )
 
-    def commit(self, batch: int, added: list[dict[str, Any]], state: State) -> None:
+    def commit(self, batch: int, added: list[dict[str, Any]], state: State | None) -> None:
         """Make the files of a batch count, and the state with them, in one step.
 
         Raises PipelineError when another run has committed that batch.
         """
-        path = self.files.join(STATE, f"{batch}-{uuid4().hex[:12]}.json")
-        self.files.replace_text_in_new_folder(path, to_json(state))
-        entries = [*added, new_entry(self.files.info(path)) | {"isDir": True}]
+        entries = list(added)
+        if state is not None:
+            path = self.files.join(STATE, f"{batch}-{uuid4().hex[:12]}.json")
+            self.files.replace_text_in_new_folder(path, to_json(state))
+            entries.append(new_entry(self.files.info(path)) | {"isDir": True})
         name = str(batch)
         if (batch + 1) % _COMPACT_EVERY == 0:
             name += ".compact"

@@ -9,8 +9,8 @@ deleted; (topic, generation, partition, offset) is in an archive once. Partition
 to a topic begin at offset 0. What a topic held before it was archived for the first time and
 deleted is no loss; what was deleted between two runs is one, and is told with its offsets.
 
-What is kept of a topic besides, its id, partitions and dynamic configuration, is what a replay
-needs to make it again, with records or without.
+What is kept of a topic besides, its id, partitions, dynamic configuration and the committed offsets
+of groups in its last generation, is what a replay needs to make it again, with records or without.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from pipeline.broker_facts import Bounds, BrokerTopic
+from pipeline.broker_facts import Bounds, BrokerTopic, Committed, Groups
 from pipeline.errors import PipelineError
 
 _VERSION = 1
@@ -37,6 +37,7 @@ class ArchivedTopic:
     """By partition: the offset after the last one that was archived."""
     configs: Mapping[str, str] = field(default_factory=dict)
     """What was set on the topic, without what comes from the broker or is default."""
+    groups: Groups = field(default_factory=dict)
 
 
 State = Mapping[str, ArchivedTopic]
@@ -68,20 +69,21 @@ def position(state: State, broker: Mapping[str, BrokerTopic], *, skip_lost: bool
     for name, now in broker.items():
         known = state.get(name)
         if known is None:
-            topics[name] = ArchivedTopic(now.id, 0, _starts(now), now.configs)
+            topics[name] = _from_the_start(now, 0)
         elif known.id is not None and now.id is not None and known.id != now.id:
             notes.append(
                 f"topic {name} was deleted and created again (topic id {now.id}, was {known.id});"
                 f" its records are archived as generation {known.generation + 1}"
             )
-            topics[name] = ArchivedTopic(now.id, known.generation + 1, _starts(now), now.configs)
+            topics[name] = _from_the_start(now, known.generation + 1)
         else:
             topics[name] = _same_topic(name, known, now, skip_lost, notes)
     return Position(topics, notes)
 
 
-def _starts(now: BrokerTopic) -> tuple[int, ...]:
-    return tuple(bounds.earliest for bounds in now.partitions)
+def _from_the_start(now: BrokerTopic, generation: int) -> ArchivedTopic:
+    starts = tuple(bounds.earliest for bounds in now.partitions)
+    return ArchivedTopic(now.id, generation, starts, now.configs, now.groups)
 
 
 def _same_topic(
@@ -102,7 +104,7 @@ def _same_topic(
     # Offsets that are given out a second time must not meet those of the archive.
     generation = known.generation + 1 if shorter else known.generation
     kept = tuple(offsets) + known.offsets[len(offsets) :]
-    return ArchivedTopic(now.id or known.id, generation, kept, now.configs)
+    return ArchivedTopic(now.id or known.id, generation, kept, now.configs, now.groups)
 
 
 def _problem(partition: str, archived_to: int, bounds: Bounds) -> str | None:
@@ -154,6 +156,10 @@ def to_json(state: State) -> str:
             "generation": topic.generation,
             "offsets": list(topic.offsets),
             "configs": dict(sorted(topic.configs.items())),
+            "groups": {
+                group: {str(index): list(one) for index, one in sorted(offsets.items())}
+                for group, offsets in sorted(topic.groups.items())
+            },
         }
         for name, topic in sorted(state.items())
     }
@@ -168,7 +174,14 @@ def from_json(text: str, where: str) -> dict[str, ArchivedTopic]:
             raise PipelineError(f"{where} is of a later version of Barnabas; install that")
         return {
             name: ArchivedTopic(
-                topic["id"], int(topic["generation"]), tuple(topic["offsets"]), topic["configs"]
+                topic["id"],
+                int(topic["generation"]),
+                tuple(topic["offsets"]),
+                topic["configs"],
+                {
+                    group: {int(index): Committed(*one) for index, one in offsets.items()}
+                    for group, offsets in topic.get("groups", {}).items()
+                },
             )
             for name, topic in content["topics"].items()
         }

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import PipelineError
 from pipeline.progress import human_bytes, rate, table
-from pipeline.segments.segments import SegmentsOptions, read_frame
+from pipeline.segments.plan import Wanted
+from pipeline.segments.segments import read_frame
 from pipeline.spark.kafka_admin import KafkaAdmin
 from pipeline.spark.session import Job, run_watched, stages
 
@@ -114,7 +115,7 @@ def run_profile(job: Job, options: ProfileOptions) -> TopicProfile:
 
 def _frame(job: Job, options: ProfileOptions) -> DataFrame:
     if options.data_dir is not None:
-        return read_frame(job, SegmentsOptions(options.data_dir, options.topic))
+        return read_frame(job, options.data_dir.split(","), [Wanted(options.topic)])
     assert options.bootstrap is not None
     with KafkaAdmin(job.jvm, options.bootstrap, options.client_properties) as admin:
         admin.require([options.topic])

@@ -27,15 +27,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.archive.checksum import TIMED_HASH, ContentSum, content_sums
+from pipeline.archive.checksum import RECORD_HASH, TIMED_HASH, ContentSum, content_sums
 from pipeline.archive.log import open_archive, read_files
 from pipeline.archive.state import ArchivedTopic
+from pipeline.broker_facts import Committed
 from pipeline.errors import PipelineError
-from pipeline.progress import human_bytes, rate, table
+from pipeline.progress import done_of, human_bytes, rate, table
+from pipeline.replay import groups
 from pipeline.sink.clients import Settings, from_java, settings_of
 from pipeline.sink.pieces import Names
-from pipeline.sink.registers import ID_PREFIX, SinkError
-from pipeline.spark.kafka_admin import KafkaAdmin, Offsets
+from pipeline.sink.registers import REPLAY_PREFIX, SinkError
+from pipeline.spark.kafka_admin import KafkaAdmin, Offsets, Positions
 from pipeline.spark.session import Job, run_watched
 from pipeline.spark.shipping import ship
 
@@ -63,6 +65,8 @@ class ReplayOptions:
     append: bool = False
     id: str | None = None
     """Tells replays of the same apart; None is the archive's own."""
+    groups: str = "missing"
+    """Committed offsets of groups: `missing` where a group has none, `overwrite` all, `none`."""
     client: str = "auto"
     dry_run: bool = False
     client_properties: Mapping[str, str] = field(default_factory=dict)
@@ -89,6 +93,9 @@ class ReplayTotals:
     seconds: float = 0.0
     source: dict[tuple[Any, ...], ContentSum] = field(default_factory=dict)
     target: dict[tuple[Any, ...], ContentSum] = field(default_factory=dict)
+    archived_groups: int = 0
+    """That have committed offsets in the topics of the archive."""
+    groups: list[groups.Outcome] = field(default_factory=list)
 
     @property
     def matches(self) -> bool:
@@ -104,30 +111,43 @@ def run_replay(job: Job, options: ReplayOptions) -> ReplayTotals:
     """Restore and verify. Raises PipelineError."""
     _settings(options)  # what is wrong with them is told before any work
     archive = _open(job, options)
-    groups = ("topic", "partition") if options.keep_partitions else ("topic",)
+    columns = ("topic", "partition") if options.keep_partitions else ("topic",)
     totals = ReplayTotals()
     job.progress.show("reading the archive ...")
     totals.targets = _needed(archive, options)
+    if options.groups != "none":
+        known = (archive.topics[name] for name in archive.names if name in archive.topics)
+        totals.archived_groups = len({group for topic in known for group in topic.groups})
     with KafkaAdmin(job.jvm, options.bootstrap, options.client_properties) as admin:
         targets = _prepare_topics(admin, archive, totals, options)
-        totals.source = content_sums(archive.rows, *groups)
+        totals.source = content_sums(archive.rows, *columns)
         if options.dry_run:
             return totals
         names = _names(admin, archive, targets, options)
         before = _heads(admin, names, targets)
-        expected = sum(one.records for one in totals.source.values())
+        expected = _by_topic(totals.source)
         started = time.monotonic()
 
         def text(seconds: float) -> str:
-            sent = min(expected, _count(before, admin.latest(targets)))
-            return f"{sent:,} of {expected:,} rows  {rate(sent, seconds)}  {len(targets)} topics"
+            ends = admin.latest(targets)
+            sent = dict.fromkeys(expected, 0)
+            for topic, index in before:
+                if topic in sent:
+                    sent[topic] += ends[topic, index] - before[topic, index]
+            # Markers of transactions have offsets too.
+            done = {topic: min(count, expected[topic]) for topic, count in sent.items()}
+            return done_of(done, expected, seconds)
 
         stats = run_watched(job, lambda: _send(job, archive, targets, names, options), text)
         totals.seconds = time.monotonic() - started
         totals.rows, totals.bytes, totals.passed = stats
         after = _settled(admin, targets)
-    job.progress.show("verifying ...")
-    totals.target = content_sums(_read_back(job, options, before, after), *groups)
+        job.progress.show("verifying ...")
+        back = _read_back(job, options, before, after)
+        totals.target = content_sums(back, *columns)
+        if totals.matches and options.groups != "none":
+            job.progress.show("committed offsets of groups ...")
+            _restore_groups(admin, archive, back, after, totals, options)
     return totals
 
 
@@ -137,9 +157,7 @@ def summary(options: ReplayOptions, totals: ReplayTotals) -> str:
 
 
 def _dry_summary(totals: ReplayTotals) -> str:
-    records: dict[str, int] = {}
-    for key, one in totals.source.items():
-        records[key[0]] = records.get(key[0], 0) + one.records
+    records = _by_topic(totals.source)
     rows = [
         [
             name,
@@ -155,9 +173,18 @@ def _dry_summary(totals: ReplayTotals) -> str:
             table(["topic", "on the broker", "partitions", "records", "configs"], rows),
             "",
             f"would replay {sum(records.values()):,} rows into {len(rows)} topics and create"
-            f" {len(totals.created)} of them; nothing was written",
+            f" {len(totals.created)} of them, and set the committed offsets of"
+            f" {totals.archived_groups} groups; nothing was written",
         ]
     )
+
+
+def _by_topic(sums: Mapping[tuple[Any, ...], ContentSum]) -> dict[str, int]:
+    """Records of each topic."""
+    records: dict[str, int] = {}
+    for key, one in sums.items():
+        records[key[0]] = records.get(key[0], 0) + one.records
+    return records
 
 
 def _done_summary(totals: ReplayTotals) -> str:
@@ -182,6 +209,12 @@ def _done_summary(totals: ReplayTotals) -> str:
         lines.append("counts and checksums of keys, values and headers match the archive")
         times = "as archived" if totals.same_times else "the topic's own (LogAppendTime)"
         lines.append(f"timestamps: {times}")
+    if totals.groups:
+        rows = [[one.group, one.topic, one.partitions, one.lag, one.text] for one in totals.groups]
+        lines += ["", table(["group", "topic", "partitions", "lag", "committed offsets"], rows)]
+        left = sum(one.text == groups.KEPT for one in totals.groups)
+        if left:
+            lines.append(f"{left} groups have offsets of their own; --groups overwrite sets them")
     return "\n".join(lines)
 
 
@@ -279,7 +312,7 @@ def _prepare_topics(
             )
     full = {topic for (topic, _), offset in admin.latest(existing).items() if offset}
     begun = _names(admin, archive, {topic: existing[topic] for topic in full}, options)
-    full = {topic for topic in full if not admin.noted(_head(begun[topic]))}
+    full = {topic for topic in full if not _noted(admin, _head(begun[topic]))}
     if full and not options.append:
         raise PipelineError(
             f"there are records already in {', '.join(sorted(full))}, and no replay of this command"
@@ -308,7 +341,7 @@ def _names(
             options.id or archive.id, sources[topic], topic, options.since_ms, options.until_ms,
             options.keep_partitions,
         )  # fmt: skip
-        prefix = f"{ID_PREFIX}replay-{topic}-"
+        prefix = f"{REPLAY_PREFIX}{topic}-"
         found[topic] = Names(prefix + _digest(*said), prefix + _digest(*said, ids[topic]))
     return found
 
@@ -321,6 +354,10 @@ def _head(names: Names) -> str:
     return f"{names.group}-head"
 
 
+def _noted(admin: KafkaAdmin, group: str) -> Positions:
+    return admin.positions([group]).get(group, {})
+
+
 def _heads(admin: KafkaAdmin, names: Mapping[str, Names], targets: Mapping[str, int]) -> Offsets:
     """Ends of all partitions before this replay sent anything: found, or written now.
 
@@ -330,19 +367,24 @@ def _heads(admin: KafkaAdmin, names: Mapping[str, Names], targets: Mapping[str, 
     now = int(time.time() * 1000)
     for topic, count in targets.items():
         group = _head(names[topic])
-        found = admin.noted(group)
+        found = _noted(admin, group)
         if not found:
-            ends = {(topic, index): before[topic, index] for index in range(count)}
-            admin.note(group, ends, str(now))
+            admin.commit(
+                group,
+                {
+                    (topic, index): Committed(before[topic, index], str(now))
+                    for index in range(count)
+                },
+            )
             continue
-        begun = min(int(note) for _, note in found.values())
+        begun = min(int(one.metadata) for one in found.values())
         if now - begun > admin.offsets_retention_ms() - _HEAD_MARGIN_MS:
             raise PipelineError(
                 f"the replay into {topic} was begun so long ago that its marks may have expired"
                 " (offsets.retention.minutes of the broker); delete the topic and replay again"
             )
         for index in range(count):
-            before[topic, index] = found.get((topic, index), (0, ""))[0]
+            before[topic, index] = found.get((topic, index), Committed(0, "")).offset
     return before
 
 
@@ -363,15 +405,11 @@ def _send(
     tasks = max(1, min(sum(targets.values()), job.parallelism()))
     per_task = options.rate / tasks if options.rate is not None else None
     target = task.Target(_settings(options), names, per_task)
-    if options.keep_partitions:
-        partition = "partition"
-    else:
-        counts = ", ".join(f"'{topic}', {count}" for topic, count in targets.items())
-        partition = f"if(key is null, partition % element_at(map({counts}), topic), null)"
     stats = (
         archive.rows.selectExpr(
             "topic", "partition as source", "generation", "offset", f"{TIMED_HASH} as hash",
-            f"{partition} as partition", "key", "value", "headers", "timestamp",
+            f"{_target_partition(targets, options)} as partition", "key", "value", "headers",
+            "timestamp",
         )
         .repartition(tasks, "topic", "source")
         .sortWithinPartitions("topic", "source", "generation", "offset")
@@ -385,8 +423,49 @@ def _send(
     )
 
 
-def _count(before: Offsets, now: Offsets) -> int:
-    return sum(now.values()) - sum(before.values())
+def _restore_groups(
+    admin: KafkaAdmin,
+    archive: _Archive,
+    back: DataFrame,
+    ends: Offsets,
+    totals: ReplayTotals,
+    options: ReplayOptions,
+) -> None:
+    """Let groups go on in the targets where they were in the archived topics."""
+    keeps = options.keep_partitions
+    read = groups.stops(archive.topics, archive.names, keeps_partitions=keeps)
+    read = [stop for stop in read if stop.topic in totals.targets]
+    if not read:
+        return
+    found_in = "topic in ({})".format(
+        ", ".join(f"'{name}'" for name in {one.topic for one in read})
+    )
+    hashed = TIMED_HASH if totals.same_times else RECORD_HASH
+    counts = {topic: sum(name == topic for name, _ in ends) for topic in totals.targets}
+    sent = archive.rows.where(found_in).selectExpr(
+        "topic", "partition as source", "generation", "offset", f"{hashed} as hash",
+        f"{_target_partition(counts, options)} as partition",
+    )  # fmt: skip
+    found = back.where(found_in).selectExpr("topic", "partition", "offset", f"{hashed} as hash")
+    first = groups.translate(sent, found, read)
+    plan = groups.wanted(read, first, ends, keeps_partitions=keeps)
+    notes = {
+        (group, archive.names[name], index): one.metadata
+        for name, topic in archive.topics.items()
+        if keeps and name in archive.names
+        for group, offsets in topic.groups.items()
+        for index, one in offsets.items()
+    }
+    overwrites = options.groups == "overwrite"
+    totals.groups = groups.restore(admin, plan, notes, ends, overwrites=overwrites)
+
+
+def _target_partition(counts: Mapping[str, int], options: ReplayOptions) -> str:
+    """The partition of the target that a row goes to, as SQL; null: where the client puts it."""
+    if options.keep_partitions:
+        return "partition"
+    pairs = ", ".join(f"'{topic}', {count}" for topic, count in counts.items())
+    return f"if(key is null, partition % element_at(map({pairs}), topic), null)"
 
 
 def _settled(admin: KafkaAdmin, targets: Mapping[str, int]) -> Offsets:

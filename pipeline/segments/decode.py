@@ -24,15 +24,26 @@ import numpy as np
 import pyarrow as pa
 
 from .crc import checksum_function
-from .plan import HEADER, HEADER_BYTES, SegmentPart
+from .layout import (
+    BEFORE_LENGTH,
+    CODEC,
+    CODEC_NAMES,
+    CONTROL,
+    CRC_START,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    TIMESTAMP_TYPE,
+    TRANSACTIONAL,
+    XERIAL_HEADER_BYTES,
+    XERIAL_MAGIC,
+)
+from .plan import SegmentPart
 
 _READ_BYTES = 8 * 1024 * 1024
 _GROUP_BYTES = 4 * 1024 * 1024
 _GROUP_RECORDS = 50_000
 _PADDING = bytes(16)
-_CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
-_XERIAL = b"\x82SNAPPY\x00"
-_TIMESTAMP_TYPE, _TRANSACTIONAL, _CONTROL = 0x08, 0x10, 0x20
 _HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -77,20 +88,20 @@ def _wanted_batches(part: SegmentPart) -> Iterator[Batch]:
         aborted.setdefault(producer, []).append((first, last))
     for head, data in _batches(part):
         base, _, _, _, crc, attributes, delta, first_time, last_time, producer, _, _, count = head
-        if base + delta < part.from_offset or not count or attributes & _CONTROL:
+        if base + delta < part.from_offset or not count or attributes & CONTROL:
             continue
         if part.since_ms is not None and last_time < part.since_ms:
             continue
-        if attributes & _TRANSACTIONAL and any(
+        if attributes & TRANSACTIONAL and any(
             first <= base <= last for first, last in aborted.get(producer, ())
         ):
             continue
-        if crc32c(data[21:]) != crc:
+        if crc32c(data[CRC_START:]) != crc:
             raise SegmentError(
                 f"{part.path}: the batch at offset {base} has a wrong checksum; the file is damaged"
             )
-        append_time = last_time if attributes & _TIMESTAMP_TYPE else None
-        body = _decompress(part, base, attributes & 7, data[HEADER_BYTES:])
+        append_time = last_time if attributes & TIMESTAMP_TYPE else None
+        body = _decompress(part, base, attributes & CODEC, data[HEADER_BYTES:])
         yield Batch(base, first_time, append_time, count, body)
 
 
@@ -108,9 +119,9 @@ def _batches(part: SegmentPart) -> Iterator[tuple[tuple[int, ...], memoryview]]:
             base, length, magic = head[0], head[1], head[3]
             if base >= part.to_offset or length == 0:  # zeros: a preallocated file's free space
                 return
-            if magic != 2 or length < HEADER_BYTES - 12:
+            if magic != MAGIC or length < HEADER_BYTES - BEFORE_LENGTH:
                 raise SegmentError(_not_a_batch(part, position, magic))
-            size = 12 + length
+            size = BEFORE_LENGTH + length
             if len(buffer) - at < size:
                 buffer, at = os.pread(fd, max(_READ_BYTES, size), position), 0
                 if len(buffer) < size:
@@ -118,6 +129,8 @@ def _batches(part: SegmentPart) -> Iterator[tuple[tuple[int, ...], memoryview]]:
                         return  # being written, or cut off by a crash: never acknowledged
                     raise SegmentError(f"{part.path} ends within the batch at offset {base}")
             yield head, memoryview(buffer)[at : at + size]
+            if base + head[6] + 1 >= part.to_offset:
+                return  # what follows may be the remains of a crash
             position += size
             at += size
     finally:
@@ -155,22 +168,21 @@ def _decompress(part: SegmentPart, offset: int, codec: int, data: memoryview) ->
     try:
         if codec == 2:
             return _unsnappy(bytes(data))
-        with pa.CompressedInputStream(pa.BufferReader(data), _CODECS[codec]) as stream:
+        with pa.CompressedInputStream(pa.BufferReader(data), CODEC_NAMES[codec]) as stream:
             unpacked: bytes = stream.read()
             return unpacked
     except (KeyError, OSError, ValueError, IndexError) as error:
         raise SegmentError(
-            f"{part.path}: cannot decompress the batch at offset {offset}"
-            f" ({_CODECS.get(codec, codec)}): {error}"
+            f"{part.path}: cannot decompress the batch at offset {offset} (codec {codec}): {error}"
         ) from None
 
 
 def _unsnappy(data: bytes) -> bytes:
     """Java's framing (xerial): blocks of int32 length and raw snappy; or one raw block."""
-    if not data.startswith(_XERIAL):
+    if not data.startswith(XERIAL_MAGIC):
         return _unsnappy_block(data)
     parts: list[bytes] = []
-    at = 16
+    at = XERIAL_HEADER_BYTES
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big")
         parts.append(_unsnappy_block(data[at + 4 : at + 4 + size]))

@@ -1,7 +1,8 @@
 """Which bytes of a broker's log directory to read: one part per segment, narrowed by its indexes.
 
 Runs in Spark's planning process, next to the driver, and travels there by value: it imports
-nothing of ours, therefore it reads Kafka's small files itself instead of through `storage`.
+nothing of ours but numbers, therefore it reads Kafka's small files itself instead of through
+`storage`.
 
 What is readable. Up to the high watermark that the broker last wrote down
 (`replication-offset-checkpoint`, every 5 s and at a clean stop), or to the end of the log when
@@ -29,15 +30,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-HEADER_BYTES = 61
-# Formats, not Struct objects: those cannot be pickled, and `struct` keeps compiled ones anyway.
-HEADER = ">qiibIhiqqqhii"
-_TXN = ">hqqqq"
-_SNAPSHOT_HEAD = ">hIi"
-_SNAPSHOT_ENTRY = ">qhiqiqiq"
+from .layout import (
+    ABORTED_TXN,
+    BEFORE_LENGTH,
+    CONTROL,
+    HEADER,
+    HEADER_BYTES,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    MAGIC,
+    SNAPSHOT_ENTRY,
+    SNAPSHOT_HEAD,
+    TRANSACTIONAL,
+)
+
 _MAX_OFFSET = 2**63 - 1
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
 
 
 class PlanError(Exception):
@@ -90,42 +97,47 @@ class PartitionPlan(NamedTuple):
     """Whether the broker has written down a high watermark for it."""
 
 
-def plan(paths: list[str], wanted: Wanted) -> list[PartitionPlan]:
-    """The plan of each partition of a topic. Raises PlanError."""
-    plans: list[PartitionPlan] = []
-    topics: set[str] = set()
-    there: set[int] = set()
+class _Place(NamedTuple):
+    """Where a partition lies, and what its directory's checkpoints say of it."""
+
+    folder: str
+    high_watermark: int | None
+    log_start: int
+
+
+def plan(paths: list[str], *wanted: Wanted) -> list[PartitionPlan]:
+    """The plan of each partition of the wanted topics, in their order. Raises PlanError."""
+    places: dict[str, dict[int, _Place]] = {}
     for path in paths:
         check_log_dir(path)
-        high_watermarks = _checkpoint(os.path.join(path, "replication-offset-checkpoint"))
-        log_starts = _checkpoint(os.path.join(path, "log-start-offset-checkpoint"))
+        high_watermarks = _checkpoint(os.path.join(path, HIGH_WATERMARKS))
+        log_starts = _checkpoint(os.path.join(path, LOG_STARTS))
         for topic, partition, folder in partitions_in(path):
-            topics.add(topic)
-            if topic != wanted.topic:
-                continue
-            there.add(partition)
-            if wanted.partitions is not None and partition not in wanted.partitions:
-                continue
             key = (topic, partition)
-            plans.append(
-                _plan_partition(
-                    folder, key, high_watermarks.get(key), log_starts.get(key, 0), wanted
-                )
-            )
-    if wanted.topic not in topics:
-        known = ", ".join(sorted(name for name in topics if not name.startswith("__"))[:8])
+            place = _Place(folder, high_watermarks.get(key), log_starts.get(key, 0))
+            places.setdefault(topic, {})[partition] = place
+    plans: list[PartitionPlan] = []
+    for one in wanted:
+        _require(one, places, paths)
+        plans += [
+            _plan_partition(place, partition, one)
+            for partition, place in sorted(places[one.topic].items())
+            if one.partitions is None or partition in one.partitions
+        ]
+    return plans
+
+
+def _require(wanted: Wanted, places: dict[str, dict[int, _Place]], paths: list[str]) -> None:
+    """Raise PlanError for a topic or a partition that was named and is not in the directories."""
+    if wanted.topic not in places:
+        known = ", ".join(sorted(name for name in places if not name.startswith("__"))[:8])
         raise PlanError(
             f"no topic {wanted.topic!r} in {','.join(paths)}; there are: {known or 'none at all'}"
         )
-    _require_partitions(wanted, there, paths)
-    return sorted(plans, key=lambda one: one.partition)
-
-
-def _require_partitions(wanted: Wanted, there: set[int], paths: list[str]) -> None:
-    """Raise PlanError for a partition that was named and is not in the directories."""
+    there = places[wanted.topic]
     named = {*(wanted.partitions or ()), *wanted.from_offsets, *wanted.to_offsets} - {-1}
-    if named - there:
-        missing = ", ".join(str(one) for one in sorted(named - there))
+    if named - there.keys():
+        missing = ", ".join(str(one) for one in sorted(named - there.keys()))
         raise PlanError(
             f"topic {wanted.topic!r} has no partition {missing} in {','.join(paths)}; there are:"
             f" {', '.join(str(one) for one in sorted(there))}"
@@ -160,11 +172,9 @@ def partitions_in(path: str) -> list[tuple[str, int, str]]:
     return found
 
 
-def _plan_partition(
-    folder: str, key: tuple[str, int], high_watermark: int | None, log_start: int, wanted: Wanted
-) -> PartitionPlan:
-    topic, partition = key
-    bases = _segments(folder)
+def _plan_partition(place: _Place, partition: int, wanted: Wanted) -> PartitionPlan:
+    folder, high_watermark, log_start = place
+    bases = segments_in(folder)
     log_start = max(log_start, bases[0]) if bases else log_start
     end = high_watermark
     if wanted.log_end:
@@ -186,7 +196,7 @@ def _plan_partition(
         part = _part(folder, base, (start, stop), is_last, aborted, wanted, partition)
         if part is not None:
             parts.append(part)
-    return PartitionPlan(topic, partition, log_start, end, parts, high_watermark is not None)
+    return PartitionPlan(wanted.topic, partition, log_start, end, parts, high_watermark is not None)
 
 
 def _part(
@@ -205,7 +215,7 @@ def _part(
         if young is None or young >= stop:
             return None
         start = max(start, young)
-    position = _position(name, base, start)
+    position = position_of(name, base, start)
     size = os.stat(name + ".log").st_size
     overlapping = tuple(txn for txn in aborted if txn[2] >= start and txn[1] < stop)
     return SegmentPart(
@@ -214,7 +224,7 @@ def _part(
     )  # fmt: skip
 
 
-def _segments(folder: str) -> list[int]:
+def segments_in(folder: str) -> list[int]:
     """Base offsets, ascending. Raises PlanError when a compaction was cut off by a crash."""
     for _ in range(20):
         names = os.listdir(folder)
@@ -226,7 +236,7 @@ def _segments(folder: str) -> list[int]:
     )
 
 
-def _position(name: str, base: int, offset: int) -> int:
+def position_of(name: str, base: int, offset: int) -> int:
     """Where to begin reading for an offset: a hint, right or too early."""
     entries = _entries(name + ".index", np.dtype([("offset", ">i4"), ("position", ">i4")]))
     # Entries name the last offset of a batch: the one below the wanted offset is safe.
@@ -282,8 +292,8 @@ def _aborted(folder: str, bases: list[int]) -> list[tuple[int, int, int]]:
                 data = file.read()
         except FileNotFoundError:
             continue
-        whole = data[: len(data) - len(data) % struct.calcsize(_TXN)]
-        found += [row[1:4] for row in struct.iter_unpack(_TXN, whole)]
+        whole = data[: len(data) - len(data) % struct.calcsize(ABORTED_TXN)]
+        found += [row[1:4] for row in struct.iter_unpack(ABORTED_TXN, whole)]
     return found
 
 
@@ -296,7 +306,7 @@ def _first_open_transaction(folder: str, bases: list[int], end: int) -> int:
             continue
         name = os.path.join(folder, f"{base:020d}")
         _follow_transactions(
-            name, _position(name, base, max(scan_from, base)), scan_from, end, still_open
+            name, position_of(name, base, max(scan_from, base)), scan_from, end, still_open
         )
     return min(still_open.values(), default=end)
 
@@ -310,10 +320,10 @@ def _snapshot(folder: str, bases: list[int], end: int) -> tuple[int, dict[int, i
         try:
             with open(os.path.join(folder, f"{offset:020d}.snapshot"), "rb") as file:
                 data = file.read()
-            version, _, count = struct.unpack_from(_SNAPSHOT_HEAD, data)
-            entries = data[struct.calcsize(_SNAPSHOT_HEAD) :]
-            if version == 1 and len(entries) == count * struct.calcsize(_SNAPSHOT_ENTRY):
-                rows = struct.iter_unpack(_SNAPSHOT_ENTRY, entries)
+            version, _, count = struct.unpack_from(SNAPSHOT_HEAD, data)
+            entries = data[struct.calcsize(SNAPSHOT_HEAD) :]
+            if version == 1 and len(entries) == count * struct.calcsize(SNAPSHOT_ENTRY):
+                rows = struct.iter_unpack(SNAPSHOT_ENTRY, entries)
                 return offset, {row[0]: row[7] for row in rows if row[7] >= 0}
         except (OSError, struct.error):
             continue
@@ -330,13 +340,13 @@ def _follow_transactions(
             base, length, _, magic, _, attributes, delta, _, _, producer, *_ = struct.unpack(
                 HEADER, head
             )
-            if magic != 2 or length < HEADER_BYTES - 12 or base >= end:
+            if magic != MAGIC or length < HEADER_BYTES - BEFORE_LENGTH or base >= end:
                 return
-            if attributes & _TRANSACTIONAL and base + delta >= scan_from:
-                if attributes & _CONTROL:
+            if attributes & TRANSACTIONAL and base + delta >= scan_from:
+                if attributes & CONTROL:
                     still_open.pop(producer, None)
                 else:
                     still_open.setdefault(producer, base)
-            position += 12 + length
+            position += BEFORE_LENGTH + length
     finally:
         os.close(fd)

@@ -11,18 +11,15 @@ import json
 import os
 import re
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pipeline.archive.archive import archive_columns
-from pipeline.archive.log import (
-    METADATA,
-    OWN,
-    ArchiveLog,
-    Description,
-    land,
-)
+from pipeline.archive.log import OWN, ArchiveLog, Description, LoggedFile, land
+from pipeline.archive.state import State
 from pipeline.errors import PipelineError
+from pipeline.preflight import UNFINISHED, not_empty
 from pipeline.progress import human_bytes, rate, table
 from pipeline.segments.plan import PartitionPlan, PlanError, Wanted, plan
 from pipeline.spark.hadoop_files import HadoopFiles
@@ -32,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SAMPLE_ROWS = 10
-_UNFINISHED = "unfinished"
 _OFFSETS = re.compile(r"(?:(\d+):)?(\d*)-(\d*)")
 
 
@@ -41,12 +37,31 @@ class SegmentsOptions:
     """What the flags say. Offsets by partition, -1 for all; ends exclusive."""
 
     data_dir: str
-    topic: str
+    topics: tuple[str, ...]
     to: str | None = None
     from_offsets: dict[int, int] | None = None
     to_offsets: dict[int, int] | None = None
     since_ms: int | None = None
     log_end: bool = False
+    dry_run: bool = False
+
+    @property
+    def paths(self) -> list[str]:
+        return self.data_dir.split(",")
+
+    @property
+    def wanted(self) -> list[Wanted]:
+        return [
+            Wanted(
+                topic,
+                partitions=self.partitions,
+                from_offsets=self.from_offsets or {},
+                to_offsets=self.to_offsets or {},
+                since_ms=self.since_ms,
+                log_end=self.log_end,
+            )
+            for topic in self.topics
+        ]
 
     @property
     def partitions(self) -> frozenset[int] | None:
@@ -60,9 +75,9 @@ class SegmentsTotals:
     """What one run found and did."""
 
     plans: list[PartitionPlan]
-    rows: int
-    seconds: float
-    sample: list[Any]
+    rows: int = 0
+    seconds: float = 0.0
+    sample: list[Any] = field(default_factory=list)
     files: int = 0
     bytes: int = 0
 
@@ -89,82 +104,57 @@ def parse_offsets(text: str) -> tuple[dict[int, int], dict[int, int]]:
 
 def plan_segments(options: SegmentsOptions) -> list[PartitionPlan]:
     """What would be read. Raises PipelineError; needs no Spark."""
-    wanted = Wanted(
-        options.topic,
-        partitions=options.partitions,
-        from_offsets=options.from_offsets or {},
-        to_offsets=options.to_offsets or {},
-        since_ms=options.since_ms,
-        log_end=options.log_end,
-    )
+    if len(options.topics) > 1 and (options.from_offsets or options.to_offsets):
+        raise PipelineError("--offsets is of one topic; give one --topic", 2)
     try:
-        return plan(options.data_dir.split(","), wanted)
+        return plan(options.paths, *options.wanted)
     except PlanError as error:
         raise PipelineError(str(error)) from None
 
 
-def read_frame(job: Job, options: SegmentsOptions) -> DataFrame:
-    """The rows as a DataFrame in Kafka's columns with headers."""
+def read_frame(job: Job, paths: Sequence[str], wanted: Sequence[Wanted]) -> DataFrame:
+    """The rows as a DataFrame in Kafka's columns with headers. What is wanted of the topics may
+    differ in their offsets only."""
     from pipeline import data_source  # PySpark only when a command runs
 
     data_source.register(job.spark)
+    first = wanted[0]
     reader = (
         job.spark.read.format("barnabas")
-        .option("topic", options.topic)
+        .option("topic", ",".join(one.topic for one in wanted))
         .option("includeHeaders", "true")
-        .option("readTo", "logEnd" if options.log_end else "highWatermark")
+        .option("readTo", "logEnd" if first.log_end else "highWatermark")
+        .option("startingOffsets", json.dumps({one.topic: one.from_offsets for one in wanted}))
+        .option("endingOffsets", json.dumps({one.topic: one.to_offsets for one in wanted}))
     )
-    if options.partitions is not None:
-        reader = reader.option("partitions", ",".join(str(one) for one in options.partitions))
-    plans = plan_segments(options)
-    for name, offsets in (
-        ("startingOffsets", options.from_offsets),
-        ("endingOffsets", options.to_offsets),
-    ):
-        if offsets:
-            # The data source wants partitions by number: -1 (all) is spelled out.
-            full = {str(one.partition): offsets[-1] for one in plans if -1 in offsets}
-            full |= {str(index): offset for index, offset in offsets.items() if index >= 0}
-            reader = reader.option(name, json.dumps({options.topic: full}))
-    if options.since_ms is not None:
-        reader = reader.option("since", str(options.since_ms))
+    if first.partitions is not None:
+        reader = reader.option("partitions", ",".join(str(one) for one in first.partitions))
+    if first.since_ms is not None:
+        reader = reader.option("since", str(first.since_ms))
     # Spark's Python workers run where its JVM does, which need not be here.
-    return reader.load(",".join(os.path.abspath(path) for path in options.data_dir.split(",")))
+    return reader.load(",".join(os.path.abspath(path) for path in paths))
 
 
 def run_segments(job: Job, options: SegmentsOptions) -> SegmentsTotals:
     """Read, and write when asked. Raises PipelineError."""
     plans = plan_segments(options)
-    frame = read_frame(job, options)
+    frame = read_frame(job, options.paths, options.wanted)
     started = time.monotonic()
-    totals = SegmentsTotals(plans, 0, 0.0, [])
+    totals = SegmentsTotals(plans)
     if options.to is None:
         totals.rows = run_watched(job, frame.count, stages(job))
         totals.seconds = time.monotonic() - started
         totals.sample = frame.limit(_SAMPLE_ROWS).collect()
     else:
-        run_watched(job, lambda: _write_archive(job, frame, options.to or "", totals), stages(job))
+        run_watched(job, lambda: _write(job, frame, options.to or "", totals), stages(job))
         totals.seconds = time.monotonic() - started
     return totals
 
 
 def summary(options: SegmentsOptions, totals: SegmentsTotals) -> str:
-    rows = [
-        [
-            one.partition,
-            one.log_start,
-            None if one.readable_to >= 2**62 else one.readable_to,
-            len(one.parts),
-            sum(part.size for part in one.parts),
-        ]
-        for one in totals.plans
-    ]
-    lines = [
-        table(["partition", "log start", "readable to", "segments", "bytes"], rows),
-        "",
-        f"read {totals.rows:,} rows of {options.topic} in {totals.seconds:.1f} s"
-        f" ({rate(totals.rows, totals.seconds)})",
-    ]
+    lines = [plan_table(totals.plans), "", _read_line(options, totals)]
+    if options.dry_run:
+        return "\n".join(lines + _unread(options, totals.plans))
     if options.to is not None:
         lines.append(f"{options.to} holds {totals.files} files, {human_bytes(totals.bytes)}")
     elif totals.sample:
@@ -179,12 +169,47 @@ def summary(options: SegmentsOptions, totals: SegmentsTotals) -> str:
             for row in totals.sample
         ]
         lines += ["", table(["partition", "offset", "timestamp", "key", "value"], shown)]
-    if not options.log_end and any(not one.has_checkpoint for one in totals.plans):
-        lines.append(
-            "some partitions have no high watermark on disk yet (a broker writes it every 5 s, and"
-            " when it stops): nothing of them was read; --log-end reads to the end of the log"
+    return "\n".join(lines + _unread(options, totals.plans))
+
+
+def plan_table(plans: Sequence[PartitionPlan]) -> str:
+    rows = [
+        [
+            one.topic,
+            one.partition,
+            one.log_start,
+            None if one.readable_to >= 2**62 else one.readable_to,
+            len(one.parts),
+            sum(part.size for part in one.parts),
+        ]
+        for one in plans
+    ]
+    return table(["topic", "partition", "log start", "readable to", "segments", "bytes"], rows)
+
+
+def _read_line(options: SegmentsOptions, totals: SegmentsTotals) -> str:
+    names = ", ".join(options.topics)
+    if not options.dry_run:
+        return (
+            f"read {totals.rows:,} rows of {names} in {totals.seconds:.1f} s"
+            f" ({rate(totals.rows, totals.seconds)})"
         )
-    return "\n".join(lines)
+    parts = [part for one in totals.plans for part in one.parts]
+    size = human_bytes(sum(part.size for part in parts))
+    to = f" into {options.to}" if options.to else ""
+    return (
+        f"would read {len(parts)} segments, {size}, of {len(totals.plans)} partitions of"
+        f" {names}{to}; nothing was written"
+    )
+
+
+def _unread(options: SegmentsOptions, plans: Sequence[PartitionPlan]) -> list[str]:
+    if options.log_end or all(one.has_checkpoint for one in plans):
+        return []
+    return [
+        "some partitions have no high watermark on disk yet (a broker writes it every 5 s, and"
+        " when it stops): nothing of them was read; --log-end reads to the end of the log"
+    ]
 
 
 def _show(data: bytes | None, limit: int = 40) -> str:
@@ -199,26 +224,35 @@ def _show(data: bytes | None, limit: int = 40) -> str:
 def _make_room(files: HadoopFiles, log: ArchiveLog) -> None:
     """Remove what a run left that was killed, or had no room; raise PipelineError for all else."""
     names = files.names(files.root)
-    if names and (log.exists() or not files.exists(files.join(OWN, _UNFINISHED))):
-        raise PipelineError(f"{files.root} is not empty; choose an empty directory")
+    if names and (log.exists() or not files.exists(files.join(UNFINISHED))):
+        raise not_empty(files.root)
     for name in sorted(names, key=lambda name: name == OWN):  # the note of it goes last
         files.delete(files.join(name), recursive=True)
 
 
-def _write_archive(job: Job, frame: DataFrame, to: str, totals: SegmentsTotals) -> None:
-    """One batch: data files first, then the log that makes them count, in one step."""
+def write_archive(
+    job: Job, frame: DataFrame | None, to: str, state: State | None
+) -> list[LoggedFile]:
+    """One batch: data files first, then the log that makes them count, in one step. Without a
+    `state`, `archive` cannot go on with it."""
     files = HadoopFiles(job.spark, to)
     log = ArchiveLog(files)
     _make_room(files, log)
-    unfinished = files.join(OWN, _UNFINISHED)
+    unfinished = files.join(UNFINISHED)
     files.replace_text_in_new_folder(unfinished, "")
     log.describe(Description("parquet", "day"))
-    scratch = files.join(OWN, "segments")
-    columns = archive_columns(frame.selectExpr("*", "0 as generation"), "day")
-    columns.write.partitionBy("topic", "day").parquet(scratch)
-    landed = land(files, scratch)
-    totals.files, totals.bytes = len(landed), sum(file.size for file in landed)
-    text = "\n".join(["v1", *(json.dumps(file.entry, separators=(",", ":")) for file in landed)])
-    files.replace_text_in_new_folder(files.join(METADATA, "0"), text)
+    landed: list[LoggedFile] = []
+    if frame is not None:
+        scratch = files.join(OWN, "segments")
+        columns = archive_columns(frame.selectExpr("*", "0 as generation"), "day")
+        columns.write.partitionBy("topic", "day").parquet(scratch)
+        landed = land(files, scratch)
+    log.commit(0, [file.entry for file in landed], state)
     files.delete(unfinished)
-    totals.rows = job.spark.read.parquet(files.root).count()
+    return landed
+
+
+def _write(job: Job, frame: DataFrame, to: str, totals: SegmentsTotals) -> None:
+    landed = write_archive(job, frame, to, None)
+    totals.files, totals.bytes = len(landed), sum(file.size for file in landed)
+    totals.rows = job.spark.read.parquet(HadoopFiles(job.spark, to).root).count()

@@ -10,7 +10,7 @@ visible to the driver and to all executors (a local Spark, or a shared disk).
 | option | meaning | default |
 |---|---|---|
 | path | log directory; several with commas | needed |
-| topic | one topic | needed |
+| topic | one topic; several with commas | needed |
 | partitions | `0,2` | all |
 | startingOffsets, endingOffsets | JSON as for kafka, `{"orders": {"0": 5}}`; ends exclusive | all |
 | since, until | record timestamps, ms since 1970; until exclusive | all |
@@ -65,12 +65,12 @@ class SegmentReader(DataSourceReader):
     def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802 - PySpark's name
         """Narrow the plan by what the filters allow; all are left for Spark to apply as well."""
         for one in filters:
-            self._wanted = narrow(self._wanted, one)
+            self._wanted = [narrow(wanted, one) for wanted in self._wanted]
             yield one
 
     def partitions(self) -> list[InputPartition]:
         spare_worker()
-        plans = plan(self._paths, self._wanted)
+        plans = plan(self._paths, *self._wanted)
         parts = [part for one in plans for part in one.parts]
         # The largest first: the last task to end decides how long it takes.
         return [SegmentInput(part) for part in sorted(parts, key=lambda part: -part.size)]
@@ -108,8 +108,8 @@ def spare_worker() -> None:
     zipimport.zipimporter.invalidate_caches = invalidate_caches  # type: ignore[method-assign]
 
 
-def parse_options(options: dict[str, str]) -> tuple[list[str], Wanted]:
-    """Log directories and what to read. Raises PlanError that names the option."""
+def parse_options(options: dict[str, str]) -> tuple[list[str], list[Wanted]]:
+    """Log directories and what to read of each topic. Raises PlanError that names the option."""
     for key in options:
         if key not in _OPTIONS:
             raise PlanError(
@@ -118,19 +118,22 @@ def parse_options(options: dict[str, str]) -> tuple[list[str], Wanted]:
     for key in ("path", "topic"):
         if not options.get(key):
             raise PlanError(f"format barnabas needs the option {key!r}")
-    topic = options["topic"]
     partitions = options.get("partitions")
     isolation = _one_of(options, "isolationlevel", ("read_committed", "read_uncommitted"))
-    wanted = Wanted(
-        topic,
-        None if partitions is None else frozenset(int(one) for one in partitions.split(",")),
-        _offsets(options, "startingoffsets", topic),
-        _offsets(options, "endingoffsets", topic),
-        int(options["since"]) if "since" in options else None,
-        int(options["until"]) if "until" in options else None,
-        isolation == "read_committed",
-        _one_of(options, "readto", ("highwatermark", "logend")) == "logend",
-    )
+    log_end = _one_of(options, "readto", ("highwatermark", "logend")) == "logend"
+    wanted = [
+        Wanted(
+            topic.strip(),
+            None if partitions is None else frozenset(int(one) for one in partitions.split(",")),
+            _offsets(options, "startingoffsets", topic.strip()),
+            _offsets(options, "endingoffsets", topic.strip()),
+            int(options["since"]) if "since" in options else None,
+            int(options["until"]) if "until" in options else None,
+            isolation == "read_committed",
+            log_end,
+        )
+        for topic in options["topic"].split(",")
+    ]
     return [path.strip() for path in options["path"].split(",")], wanted
 
 

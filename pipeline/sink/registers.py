@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 ID_PREFIX = "barnabas-"
 """Of every transactional id and every group of ours: what an ACL may name."""
+REPLAY_PREFIX = f"{ID_PREFIX}replay-"
 
 
 class SinkError(Exception):

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pipeline.broker_facts import Bounds, BrokerTopic
+from pipeline.broker_facts import Bounds, BrokerTopic, Committed, Groups
 from pipeline.errors import PipelineError
+from pipeline.preflight import no_topics
 
 _CALL_TIMEOUT_MS = 15_000
 _CONNECT_TIMEOUT_S = 5.0
@@ -24,6 +25,8 @@ _OFFSETS_RETENTION_MS = 7 * 24 * 3_600_000
 _OWN_CONFIG = "DYNAMIC_TOPIC_CONFIG"
 
 Offsets = dict[tuple[str, int], int]
+Positions = Mapping[tuple[str, int], Committed]
+"""Of one group, by topic and partition."""
 
 
 def _id_of(description: Any) -> str | None:
@@ -71,14 +74,12 @@ class KafkaAdmin:
         counts = self.partition_counts(topics)
         missing = [topic for topic in topics if topic not in counts]
         if missing:
-            raise PipelineError(
-                f"no topic {', '.join(missing)} on {self._bootstrap}; there are:"
-                f" {some(self.topics())}"
-            )
+            raise no_topics(self._bootstrap, missing, self.topics())
         return counts
 
-    def survey(self, topics: Sequence[str]) -> dict[str, BrokerTopic]:
-        """What the broker has of these topics; the ones that do not exist are left out."""
+    def survey(self, topics: Sequence[str], *, without_groups: str) -> dict[str, BrokerTopic]:
+        """What the broker has of these topics; the ones that do not exist are left out, and so are
+        groups whose names begin with `without_groups`."""
         existing = set(self.topics()) & set(topics)
         if not existing:
             return {}
@@ -86,6 +87,7 @@ class KafkaAdmin:
         counts = {str(name): int(found[name].partitions().size()) for name in found}
         earliest, committed = self.earliest(counts), self.committed(counts)
         configs = self.configs(sorted(counts))
+        groups = self._groups_by_topic(counts, without_groups)
         return {
             name: BrokerTopic(
                 _id_of(found[name]),
@@ -93,6 +95,7 @@ class KafkaAdmin:
                     Bounds(earliest[name, index], committed[name, index]) for index in range(count)
                 ),
                 configs[name],
+                groups.get(name, {}),
             )
             for name, count in counts.items()
         }
@@ -112,28 +115,54 @@ class KafkaAdmin:
                 time.sleep(0.2)
         return {str(name): _id_of(found[name]) for name in found}
 
-    def noted(self, group: str) -> dict[tuple[str, int], tuple[int, str]]:
-        """Committed offsets of a group and their metadata; {} when there are none."""
-        listed = self._admin.listConsumerGroupOffsets(group)
-        found = self._get(listed.partitionsToOffsetAndMetadata())
+    def group_states(self) -> dict[str, str]:
+        """State of each group that may have committed offsets: `Stable`, `Empty`, ..."""
+        listed = self._get(self._admin.listConsumerGroups().valid())
         return {
-            (str(key.topic()), int(key.partition())): (
-                int(found[key].offset()),
-                str(found[key].metadata()),
-            )
-            for key in found
-            if found[key] is not None
+            str(one.groupId()): str(one.state().get()) if one.state().isPresent() else ""
+            for one in self._jvm.java.util.ArrayList(listed)
         }
 
-    def note(self, group: str, offsets: Offsets, metadata: str) -> None:
-        """Commit offsets of a group that has no members, all with this metadata."""
+    def positions(self, groups: Sequence[str]) -> dict[str, Positions]:
+        """Committed offsets of each group; groups that this user may not see are left out."""
+        everything = self._jvm.org.apache.kafka.clients.admin.ListConsumerGroupOffsetsSpec
+        asked = self._map({group: everything() for group in groups})
+        listed = self._admin.listConsumerGroupOffsets(asked)
+        positions: dict[str, Positions] = {}
+        for group in groups:
+            try:
+                found = self._get(listed.partitionsToOffsetAndMetadata(group))
+            except Exception as error:
+                if "AuthorizationException" not in str(error):
+                    raise
+                continue
+            positions[group] = {
+                (str(key.topic()), int(key.partition())): Committed(
+                    int(found[key].offset()), str(found[key].metadata())
+                )
+                for key in found
+                if found[key] is not None
+            }
+        return positions
+
+    def commit(self, group: str, positions: Positions) -> None:
+        """Commit offsets of a group that has no members."""
         jvm = self._jvm
         new_partition = jvm.org.apache.kafka.common.TopicPartition
         new_offset = jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata
         wanted = jvm.java.util.HashMap()
-        for (topic, index), offset in offsets.items():
+        for (topic, index), (offset, metadata) in positions.items():
             wanted.put(new_partition(topic, index), new_offset(offset, metadata))
         self._get(self._admin.alterConsumerGroupOffsets(group, wanted).all())
+
+    def _groups_by_topic(self, topics: Mapping[str, int], without: str) -> dict[str, Groups]:
+        names = sorted(name for name in self.group_states() if not name.startswith(without))
+        found: dict[str, dict[str, dict[int, Committed]]] = {}
+        for group, positions in self.positions(names).items():
+            for (topic, index), one in positions.items():
+                if topic in topics:
+                    found.setdefault(topic, {}).setdefault(group, {})[index] = one
+        return dict(found)
 
     def offsets_retention_ms(self) -> int:
         """How long committed offsets live after their group was used last; Kafka's default where
@@ -207,7 +236,7 @@ class KafkaAdmin:
             made.add(value)
         return made
 
-    def _map(self, values: Mapping[str, str]) -> Any:
+    def _map(self, values: Mapping[str, Any]) -> Any:
         made = self._jvm.java.util.HashMap()
         for key, value in values.items():
             made.put(key, value)
@@ -244,11 +273,3 @@ def check_reachable(bootstrap: str) -> None:
         f"no broker answers ({'; '.join(problems)}); start one (`barnabas start`), or check"
         " --bootstrap"
     )
-
-
-def some(names: Sequence[str], limit: int = 8) -> str:
-    """The first few names, and how many more there are."""
-    if not names:
-        return "none at all"
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more

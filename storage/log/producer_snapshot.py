@@ -24,6 +24,7 @@ from struct import error as struct_error
 from typing import NamedTuple
 
 from storage import files
+from storage.layout import PRODUCER_SNAPSHOT_ENTRY, PRODUCER_SNAPSHOT_HEAD
 from wire.crc import crc32c
 from wire.record_batch import SEQUENCE_MAX, BatchHeader
 
@@ -32,8 +33,8 @@ SNAPSHOT_SUFFIX = ".snapshot"
 
 NONE = -1
 _SNAPSHOT_VERSION = 1
-_SNAPSHOT_HEAD = Struct(">hIi")
-_SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
+_SNAPSHOT_HEAD = Struct(PRODUCER_SNAPSHOT_HEAD)
+_SNAPSHOT_ENTRY = Struct(PRODUCER_SNAPSHOT_ENTRY)
 _CRC_END = 6
 
 

@@ -23,10 +23,11 @@ from threading import Lock
 from typing import NamedTuple
 
 from storage import files
+from storage.layout import ABORTED_TXN
 from storage.open_files import FileHandle
 from storage.segments.index import CorruptIndexError
 
-_ABORTED_TXN = Struct(">hqqqq")
+_ABORTED_TXN = Struct(ABORTED_TXN)
 
 
 class AbortedTxn(NamedTuple):

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from pipeline import progress
-from pipeline.progress import Progress, human_bytes, rate, table
+from pipeline.progress import Progress, done_of, human_bytes, rate, table
 
 
 class Terminal(io.StringIO):
@@ -66,3 +66,16 @@ def test_bytes_as_people_read_them(count: int, text: str) -> None:
 def test_a_rate_of_no_time_is_none() -> None:
     assert rate(24690, 2.0) == "12,345 rows/s"
     assert rate(1, 0.0) == "- rows/s"
+
+
+def test_progress_has_records_rate_time_left_and_the_topics_with_the_most_left() -> None:
+    known = {"a": 1000, "b": 3000, "c": 50, "d": 200, "e": 700, "empty": 0}
+    done = {"a": 100, "b": 1200, "c": 50, "d": 0}
+    assert done_of(done, known, 2.0) == (
+        "1,350 of 4,950 records  675 rows/s  5 s left  b 40 %, a 10 %, e 0 % and 1 more topics"
+    )
+
+
+def test_nothing_is_divided_by_before_the_first_record() -> None:
+    assert done_of({}, {"a": 7}, 0.0) == "0 of 7 records  - rows/s  a 0 %"
+    assert done_of({}, {}, 1.0).startswith("0 of 0 records")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from pipeline.archive.state import (
@@ -14,7 +17,7 @@ from pipeline.archive.state import (
     position,
     to_json,
 )
-from pipeline.broker_facts import Bounds, BrokerTopic
+from pipeline.broker_facts import Bounds, BrokerTopic, Committed
 from pipeline.errors import PipelineError
 
 
@@ -39,6 +42,18 @@ def test_topics_that_were_not_asked_for_keep_their_place() -> None:
     assert after["fresh"].offsets == (9,)
     assert after["other"] == STATE["other"]
     assert from_json(to_json(after), "a file") == after
+
+
+def test_committed_offsets_of_groups_are_those_of_the_last_generation() -> None:
+    groups = {"g": {1: Committed(3, "note")}}
+    again = replace(on_broker((0, 4), (0, 4), topic_id="Z"), groups=groups)
+    topics, _ = position(STATE, {"orders": again}, skip_lost=False)
+    assert topics["orders"].groups == groups
+    assert from_json(to_json(topics), "a file") == topics
+    content = json.loads(to_json(topics))
+    del content["topics"]["orders"]["groups"]
+    before = from_json(json.dumps(content), "of before there were groups")
+    assert before["orders"].groups == {}
 
 
 @pytest.mark.parametrize("length", [4, 400])

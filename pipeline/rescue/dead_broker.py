@@ -1,0 +1,383 @@
+"""What a broker that does not run any more had, from the files of its log directories.
+
+Topics with their ids, partitions and configs from the cluster's metadata (the newest snapshot of
+`__cluster_metadata`, and the log behind it), committed offsets from `__consumer_offsets`, and where
+each log ends. Nothing is written. The directories' locks are held, shared, meanwhile: neither
+Barnabas nor Apache Kafka starts on them until all is read, and one that runs is noticed.
+
+A crash may leave the last batches of a log half written; a broker would cut them off when it
+starts, and so they are not read: a log ends where a batch is not whole, or its checksum is wrong.
+Below the high watermark that the broker last wrote down that cannot be, and is not looked for here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.broker_facts import Committed
+from pipeline.errors import PipelineError, from_os
+from pipeline.segments.plan import (
+    PlanError,
+    check_log_dir,
+    partitions_in,
+    position_of,
+    segments_in,
+)
+from storage.checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOCK,
+    PARTITION_METADATA,
+    CorruptCheckpoint,
+    MetaProperties,
+    OffsetCheckpoint,
+    read_meta_properties,
+    read_partition_metadata,
+)
+from wire.errors import KafkaError, MalformedFrame
+from wire.messages import metadata_records as m
+from wire.messages.groups_records import OffsetCommitKey, OffsetCommitValue
+from wire.primitives import METADATA_TOPIC, ZERO_UUID, TopicPartition, read_uvarint, uuid_to_text
+from wire.record_batch import BatchHeader, check_crc, iterate_headers
+from wire.records import ControlRecordType, Record, parse_end_txn_marker, read_records
+
+_GROUPS_TOPIC = "__consumer_offsets"
+_INTERNAL = re.compile(r"__(consumer_offsets|transaction_state|share_group_state|cluster_metadata)")
+_SNAPSHOT = re.compile(r"(\d{20})-\d{10}\.checkpoint")
+_TOPIC_RESOURCE = 2
+_OFFSET_COMMITS = (0, 1)
+_NEEDED = {
+    int(kind.type_id or 0): kind
+    for kind in (
+        m.TopicRecord, m.PartitionRecord, m.ConfigRecord, m.RemoveTopicRecord,
+        m.BeginTransactionRecord, m.EndTransactionRecord, m.AbortTransactionRecord,
+    )
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class DeadTopic:
+    """One topic. `ends` has the partitions that lie on this broker, and where their logs end."""
+
+    id: str | None
+    partitions: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+    bytes: int = 0
+    groups: dict[str, dict[int, Committed]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class DeadBroker:
+    """All there is to rescue, by topic, and what a person should know of it."""
+
+    owner: str
+    topics: dict[str, DeadTopic]
+    notes: list[str]
+
+    @property
+    def groups(self) -> set[str]:
+        return {group for topic in self.topics.values() for group in topic.groups}
+
+
+def look(paths: Sequence[str]) -> DeadBroker:
+    """What the broker had. Raises PipelineError for directories that are not those of one broker;
+    the caller holds their locks (`held`)."""
+    owner = _owner(paths)
+    tables = _tables(paths)
+    notes: list[str] = []
+    topics = tables.topics()
+    if not topics:
+        notes.append(
+            "no metadata of the cluster is in these directories: topics are as their directories"
+            " say, without configs, empty partitions at the end may be missing"
+        )
+    strangers: list[str] = []
+    folders = _folders(paths)
+    high_watermarks = _high_watermarks(paths)
+    for (name, index), folder in folders.items():
+        if _INTERNAL.fullmatch(name):
+            continue
+        topic_id = _noted_id(folder)
+        known = topics.get(name)
+        if known is None and topic_id not in tables.deleted:
+            strangers.append(name)
+            known = topics[name] = DeadTopic(topic_id, 0)
+        if known is None or (topic_id is not None and topic_id != known.id):
+            notes.append(f"{folder} was left out: its topic was deleted")
+            if known is not None:
+                known.ends[index] = 0
+            continue
+        known.partitions = max(known.partitions, index + 1)
+        _measure(known, index, folder, high_watermarks.get(TopicPartition(name, index), 0))
+    if strangers and len(strangers) < len(topics):
+        notes.append(f"the cluster's metadata does not know {', '.join(strangers)}: no configs")
+    for name, topic in topics.items():
+        elsewhere = topic.partitions - len(topic.ends)
+        if elsewhere:
+            notes.append(f"{elsewhere} of the {topic.partitions} partitions of {name} are not here")
+    _add_groups(topics, [folder for key, folder in folders.items() if key.topic == _GROUPS_TOPIC])
+    return DeadBroker(owner, topics, notes)
+
+
+@contextmanager
+def held(paths: Sequence[str]) -> Iterator[None]:
+    """The directories' locks, shared. Raises PipelineError while a broker has one."""
+    with ExitStack() as stack:
+        for path in paths:
+            try:
+                check_log_dir(path)
+                fd = os.open(os.path.join(path, LOCK), os.O_RDONLY)
+            except PlanError as error:
+                raise PipelineError(str(error)) from None
+            except FileNotFoundError:
+                continue  # a copy of a directory: no broker was ever on it
+            except OSError as error:
+                raise from_os(error) from None
+            stack.callback(os.close, fd)
+            try:
+                # As brokers lock it: Barnabas in both ways, Java in the second.
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                raise PipelineError(
+                    f"a broker runs on {path}; `barnabas pipeline archive` takes topics from a"
+                    " broker that runs; or stop it first"
+                ) from None
+        yield
+
+
+def _owner(paths: Sequence[str]) -> str:
+    owners: dict[tuple[str, int], str] = {}
+    for path in paths:
+        try:
+            found: MetaProperties | None = read_meta_properties(Path(path, "meta.properties"))
+        except CorruptCheckpoint as error:
+            raise PipelineError(str(error)) from None
+        if found is not None:
+            owners[found.cluster_id, found.node_id] = path
+    if len(owners) > 1:
+        raise PipelineError(f"{' and '.join(owners.values())} are not of one broker; rescue each")
+    return "".join(f"node {node} of cluster {cluster}" for cluster, node in owners) or "a broker"
+
+
+def _folders(paths: Sequence[str]) -> dict[TopicPartition, str]:
+    return {
+        TopicPartition(topic, index): folder
+        for path in paths
+        for topic, index, folder in partitions_in(path)
+    }
+
+
+def _high_watermarks(paths: Sequence[str]) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for path in paths:
+        with suppress(CorruptCheckpoint):  # then logs are looked through from the beginning
+            found |= OffsetCheckpoint(Path(path, HIGH_WATERMARK_CHECKPOINT)).read()
+    return found
+
+
+def _noted_id(folder: str) -> str | None:
+    try:
+        found = read_partition_metadata(Path(folder, PARTITION_METADATA))
+    except CorruptCheckpoint:
+        return None
+    return None if found is None else uuid_to_text(found)
+
+
+# ---- batches
+
+
+def _batches(path: str, start: int = 0) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Whole batches of a file from a position on, up to the first that is not right."""
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size <= start:
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            view = memoryview(data)
+            try:
+                for position, header in iterate_headers(view, start):
+                    if not check_crc(view, position, header):
+                        return
+                    yield header, bytes(view[position : position + header.size])
+            except MalformedFrame:
+                return  # zeros of a preallocated file, or what a crash left
+            finally:
+                view.release()
+
+
+def _log_batches(folder: str, start: int = 0) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Batches of a log that end behind an offset."""
+    for base in segments_in(folder):
+        for header, data in _batches(os.path.join(folder, f"{base:020d}.log")):
+            if header.next_offset > start:
+                yield header, data
+
+
+def _measure(topic: DeadTopic, index: int, folder: str, high_watermark: int) -> None:
+    """Where a partition's log ends, and its bytes."""
+    bases = segments_in(folder)
+    topic.ends[index] = end = bases[-1] if bases else 0
+    for base in bases:
+        topic.bytes += os.stat(os.path.join(folder, f"{base:020d}.log")).st_size
+    if bases:
+        name = os.path.join(folder, f"{end:020d}")
+        start = position_of(name, end, max(end, high_watermark))
+        # An index that a crash left may lead nowhere: then from the beginning.
+        topic.ends[index] = _end(f"{name}.log", start) or _end(f"{name}.log", 0) or end
+
+
+def _end(path: str, start: int) -> int | None:
+    """The offset behind the last whole batch; None where there is none."""
+    end = None
+    for header, _ in _batches(path, start):
+        end = header.next_offset
+    return end
+
+
+# ---- the cluster's metadata
+
+
+def _tables(paths: Sequence[str]) -> _Tables:
+    """Topics of the cluster; none without its metadata."""
+    tables = _Tables()
+    for key, folder in _folders(paths).items():
+        if key.topic == METADATA_TOPIC:
+            for record in _settled(_metadata_records(folder)):
+                tables.apply(record)
+    return tables
+
+
+def _metadata_records(folder: str) -> Iterator[Any]:
+    snapshots = [found for name in os.listdir(folder) if (found := _SNAPSHOT.fullmatch(name))]
+    end = 0
+    if snapshots:
+        newest = max(snapshots, key=lambda found: found[0])
+        end = int(newest[1])
+        for header, data in _batches(os.path.join(folder, newest[0])):
+            yield from _decoded(header, data, 0)
+    for header, data in _log_batches(folder, end):
+        yield from _decoded(header, data, end)
+
+
+def _decoded(header: BatchHeader, data: bytes, start: int) -> Iterator[Any]:
+    """The records of a batch that we need, from an offset on (Kafka: MetadataRecordSerde)."""
+    if header.is_control:
+        return
+    for record in read_records(data):
+        if record.offset < start or record.value is None:
+            continue
+        _, at = read_uvarint(record.value, 0)
+        kind, at = read_uvarint(record.value, at)
+        version, at = read_uvarint(record.value, at)
+        if kind in _NEEDED:
+            yield _NEEDED[kind].decode(record.value, version, at)
+
+
+def _settled(records: Iterator[Any]) -> Iterator[Any]:
+    """Without those of metadata transactions that did not end (KIP-868)."""
+    pending: list[Any] | None = None
+    for record in records:
+        if isinstance(record, m.BeginTransactionRecord):
+            pending = []
+        elif isinstance(record, m.EndTransactionRecord | m.AbortTransactionRecord):
+            if isinstance(record, m.EndTransactionRecord):
+                yield from pending or ()
+            pending = None
+        elif pending is not None:
+            pending.append(record)
+        else:
+            yield record
+
+
+class _Tables:
+    """Topics as the records leave them."""
+
+    def __init__(self) -> None:
+        self._names: dict[bytes, str] = {}
+        self._counts: dict[bytes, int] = {}
+        self._configs: dict[str, dict[str, str]] = {}
+        self.deleted: set[str | None] = set()
+        """Ids of topics."""
+
+    def apply(self, record: Any) -> None:
+        if isinstance(record, m.TopicRecord):
+            self._names[record.topic_id] = record.name
+        elif isinstance(record, m.PartitionRecord):
+            count = self._counts.get(record.topic_id, 0)
+            self._counts[record.topic_id] = max(count, record.partition_id + 1)
+        elif isinstance(record, m.RemoveTopicRecord):
+            self._configs.pop(self._names.pop(record.topic_id, ""), None)
+            self.deleted.add(uuid_to_text(record.topic_id))
+        elif isinstance(record, m.ConfigRecord) and record.resource_type == _TOPIC_RESOURCE:
+            configs = self._configs.setdefault(record.resource_name, {})
+            configs.pop(record.name, None)
+            if record.value is not None:
+                configs[record.name] = record.value
+
+    def topics(self) -> dict[str, DeadTopic]:
+        return {
+            name: DeadTopic(
+                uuid_to_text(topic_id), self._counts.get(topic_id, 0), self._configs.get(name, {})
+            )
+            for topic_id, name in sorted(self._names.items(), key=lambda item: item[1])
+            if not _INTERNAL.fullmatch(name)
+        }
+
+
+# ---- committed offsets
+
+
+def _add_groups(topics: Mapping[str, DeadTopic], folders: Sequence[str]) -> None:
+    for folder in folders:
+        for (group, name, index), value in _commits(folder).items():
+            topic = topics.get(name)
+            if topic is None or (
+                value.topic_id != ZERO_UUID and uuid_to_text(value.topic_id) != topic.id
+            ):
+                continue
+            topic.groups.setdefault(group, {})[index] = Committed(value.offset, value.metadata)
+
+
+def _commits(folder: str) -> dict[tuple[str, str, int], OffsetCommitValue]:
+    """The last committed offset of each (group, topic, partition) in a partition of
+    `__consumer_offsets`; those of transactions count when they are committed."""
+    found: dict[tuple[str, str, int], OffsetCommitValue] = {}
+    pending: dict[int, list[Record]] = {}
+    for header, data in _log_batches(folder):
+        records = list(read_records(data))
+        if header.is_control:
+            decided = pending.pop(header.producer_id, [])
+            if parse_end_txn_marker(records[0]).type is ControlRecordType.COMMIT:
+                _apply_commits(found, decided)
+        elif header.is_transactional:
+            pending.setdefault(header.producer_id, []).extend(records)
+        else:
+            _apply_commits(found, records)
+    return found
+
+
+def _apply_commits(
+    found: dict[tuple[str, str, int], OffsetCommitValue], records: Sequence[Record]
+) -> None:
+    for record in records:
+        key, value = record.key or b"", record.value
+        if int.from_bytes(key[:2], "big", signed=True) not in _OFFSET_COMMITS or len(key) < 2:
+            continue  # a group's members
+        try:
+            place = OffsetCommitKey.decode(key, 0, 2)
+            where = (place.group, place.topic, place.partition)
+            if value is None:
+                found.pop(where, None)
+            else:
+                version = int.from_bytes(value[:2], "big")
+                found[where] = OffsetCommitValue.decode(value, version, 2)
+        except (MalformedFrame, KafkaError, KeyError, ValueError) as error:
+            raise PipelineError(f"a committed offset cannot be read: {error}") from None

@@ -1,0 +1,45 @@
+"""Committed offsets on replay: how far a group had read, where it goes on, what is left alone."""
+
+from __future__ import annotations
+
+from pipeline.archive.state import ArchivedTopic
+from pipeline.broker_facts import Committed
+from pipeline.replay.groups import ACTIVE, KEPT, SET, Stop, judge, stops, wanted
+
+TOPIC = ArchivedTopic("A", 1, (9, 9, 9), {}, {"g": {0: Committed(4, "n"), 2: Committed(9, "")}})
+
+
+def test_where_a_group_stopped_is_a_place_of_the_last_generation() -> None:
+    assert stops({"t": TOPIC}, {"t": "new.t"}, keeps_partitions=True) == [
+        Stop("new.t", "g", 0, 1, 4),
+        Stop("new.t", "g", 2, 1, 9),
+    ]
+
+
+def test_a_partition_without_a_committed_offset_is_not_read_when_partitions_are_mixed() -> None:
+    assert stops({"t": TOPIC}, {"t": "t"}, keeps_partitions=False)[1] == Stop("t", "g", 1, -1, 0)
+
+
+def test_topics_that_are_not_replayed_have_no_stops() -> None:
+    assert stops({"t": TOPIC, "u": TOPIC}, {"u": "u"}, keeps_partitions=True)[0].topic == "u"
+
+
+def test_a_group_goes_on_at_what_it_has_not_read_or_at_the_end() -> None:
+    read = [Stop("t", "g", 0, 0, 4), Stop("t", "g", 1, 0, 4)]
+    ends = {("t", 0): 20, ("t", 1): 30, ("t", 2): 40, ("u", 0): 1}
+    first = {("t", "g", 1): 7}
+    assert wanted(read, first, ends, keeps_partitions=True) == {("g", "t"): {0: 20, 1: 7}}
+    spread = wanted(read, first, ends, keeps_partitions=False)
+    assert spread == {("g", "t"): {0: 20, 1: 7, 2: 40}}
+
+
+def test_what_a_group_has_is_not_overwritten_silently() -> None:
+    places = {0: 5, 1: 6}
+    same = {0: Committed(5, ""), 1: Committed(6, "x")}
+    other = {0: Committed(9, "")}
+    assert judge(places, {}, "", overwrites=False) == SET
+    assert judge(places, {}, "Empty", overwrites=False) == SET
+    assert judge(places, {}, "Stable", overwrites=True) == ACTIVE
+    assert judge(places, same, "Stable", overwrites=False) == SET
+    assert judge(places, other, "Empty", overwrites=False) == KEPT
+    assert judge(places, other, "Empty", overwrites=True) == SET

@@ -1,0 +1,220 @@
+"""What a dead broker had: topics, configs, ends of logs and committed offsets, from its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import PipelineError
+from pipeline.rescue.dead_broker import DeadBroker, held, look
+from storage.checkpoint import (
+    DirectoryLock,
+    MetaProperties,
+    write_meta_properties,
+    write_partition_metadata,
+)
+from wire.messages import groups_records as g
+from wire.messages import metadata_records as m
+from wire.primitives import uuid_to_text, uvarint
+from wire.records import (
+    ControlRecordType,
+    EndTxnMarker,
+    Record,
+    build_batch,
+    build_control_batch,
+    end_txn_marker_batch,
+)
+
+ORDERS, AGAIN, OTHER = (bytes([number]) * 16 for number in (1, 2, 3))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    write_meta_properties(tmp_path / "meta.properties", MetaProperties("the-cluster", 4, None))
+    return tmp_path
+
+
+def write(node: Path, name: str, *batches: bytes, file: str = f"{0:020d}.log") -> Path:
+    (node / name).mkdir(exist_ok=True)
+    (node / name / file).write_bytes(b"".join(batches))
+    return node / name / file
+
+
+def metadata(*records: Any, base: int = 0) -> bytes:
+    values = [
+        uvarint(1) + uvarint(one.type_id) + uvarint(0) + one.encode_bytes(0) for one in records
+    ]
+    return build_batch([Record(-1, 5, None, value) for value in values], base_offset=base)
+
+
+def topic(name: str, topic_id: bytes, partitions: int) -> list[Any]:
+    parts = [
+        m.PartitionRecord(
+            partition_id=index, topic_id=topic_id, replicas=[4], isr=[4], removing_replicas=[],
+            adding_replicas=[], leader=4, leader_epoch=0, partition_epoch=0,
+        )
+        for index in range(partitions)
+    ]  # fmt: skip
+    return [m.TopicRecord(name=name, topic_id=topic_id), *parts]
+
+
+def config(name: str, key: str, value: str | None, kind: int = 2) -> Any:
+    return m.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
+
+
+def rows(*values: bytes, base: int = 0) -> bytes:
+    return build_batch([Record(-1, 7, None, value) for value in values], base_offset=base)
+
+
+def seen(node: Path) -> DeadBroker:
+    with held([str(node)]):
+        return look([str(node)])
+
+
+def test_topics_are_what_the_snapshot_says_and_the_log_behind_it(node: Path) -> None:
+    snapshot = [
+        build_control_batch([(ControlRecordType.SNAPSHOT_HEADER, b"")], timestamp=1),
+        metadata(*topic("orders", ORDERS, 2), config("orders", "retention.ms", "1"), base=1),
+        metadata(config("orders", "max.message.bytes", "9"), config("4", "x", "y", 4), base=5),
+    ]
+    write(node, "__cluster_metadata-0", *snapshot, file=f"{20:020d}-{3:010d}.checkpoint")
+    log = [
+        metadata(*topic("old", OTHER, 1), base=10),  # the snapshot has it, or not
+        metadata(config("orders", "retention.ms", None), *topic("empty", OTHER, 3), base=20),
+        metadata(*topic("gone", AGAIN, 1), m.RemoveTopicRecord(topic_id=AGAIN), base=26),
+    ]
+    write(node, "__cluster_metadata-0", *log)
+    write(node, "orders-1", rows(b"a", b"b"))
+    found = seen(node)
+    assert found.owner == "node 4 of cluster the-cluster"
+    assert list(found.topics) == ["empty", "orders"]
+    orders = found.topics["orders"]
+    assert (orders.id, orders.partitions) == (uuid_to_text(ORDERS), 2)
+    assert orders.configs == {"max.message.bytes": "9"}
+    assert orders.ends == {1: 2}
+    assert found.topics["empty"].partitions == 3
+    assert found.notes == [
+        "3 of the 3 partitions of empty are not here",
+        "1 of the 2 partitions of orders are not here",
+    ]
+
+
+def test_metadata_transactions_count_when_they_have_ended(node: Path) -> None:
+    begin, end = m.BeginTransactionRecord(), m.EndTransactionRecord()
+    records = [
+        begin, *topic("whole", ORDERS, 1), end,
+        begin, *topic("void", AGAIN, 1), m.AbortTransactionRecord(),
+        begin, *topic("half", OTHER, 1),
+    ]  # fmt: skip
+    write(node, "__cluster_metadata-0", metadata(*records))
+    assert list(seen(node).topics) == ["whole"]
+
+
+def test_directories_of_deleted_topics_are_left_out(node: Path) -> None:
+    gone = [*topic("gone", OTHER, 1), m.RemoveTopicRecord(topic_id=OTHER)]
+    write(node, "__cluster_metadata-0", metadata(*topic("orders", AGAIN, 1), *gone))
+    ids = {"orders-0": ORDERS, "gone-0": OTHER, "never-told-0": bytes([4]) * 16}
+    for name, topic_id in ids.items():
+        write(node, name, rows(b"old"))
+        write_partition_metadata(node / name / "partition.metadata", topic_id)
+    found = seen(node)
+    assert found.topics["orders"].ends == {0: 0}
+    assert list(found.topics) == ["orders", "never-told"]
+    assert sum("was left out: its topic was deleted" in note for note in found.notes) == 2
+    assert "the cluster's metadata does not know never-told: no configs" in found.notes
+
+
+@pytest.mark.parametrize("rest", [b"", bytes(200), b"\x07" * 70, rows(b"c", b"d", base=2)[:-1]])
+def test_a_log_ends_where_a_batch_is_not_whole(node: Path, rest: bytes) -> None:
+    write(node, "orders-0", rows(b"a", b"b"), rest)
+    assert seen(node).topics["orders"].ends == {0: 2}
+
+
+def test_a_log_ends_where_a_checksum_is_wrong(node: Path) -> None:
+    bad = bytearray(rows(b"c", base=2))
+    bad[-3] ^= 1
+    write(node, "orders-0", rows(b"a", b"b"), bytes(bad), rows(b"d", base=3))
+    assert seen(node).topics["orders"].ends == {0: 2}
+
+
+def test_an_index_that_leads_nowhere_is_not_believed(node: Path) -> None:
+    write(node, "orders-0", rows(b"a"), rows(b"b", base=1), rows(b"c", base=2))
+    write(node, "orders-0", b"\0\0\0\0\0\0\0\x05", b"\0\0\0\1\0\0\0\x09", file=f"{0:020d}.index")
+    (node / "replication-offset-checkpoint").write_text("0\n1\norders 0 3\n")
+    assert seen(node).topics["orders"].ends == {0: 3}
+
+
+def test_without_metadata_the_directories_tell(node: Path) -> None:
+    write(node, "orders-3", rows(b"a"))
+    found = seen(node)
+    assert found.topics["orders"].partitions == 4
+    assert "no metadata of the cluster" in found.notes[0]
+
+
+def commit(
+    group: str, partition: int, offset: int | None, *, kind: int = 1, **value: Any
+) -> Record:
+    key = g.OffsetCommitKey(group=group, topic="orders", partition=partition)
+    body = None
+    if offset is not None:
+        said = g.OffsetCommitValue(offset=offset, metadata="m", commit_timestamp=1, **value)
+        body = b"\0\x04" + said.encode_bytes(4)
+    return Record(-1, 5, kind.to_bytes(2, "big") + key.encode_bytes(0), body)
+
+
+def transactional(producer: int, base: int, *records: Record) -> bytes:
+    return build_batch(
+        list(records), base_offset=base, producer_id=producer, producer_epoch=0, base_sequence=0,
+        is_transactional=True,
+    )  # fmt: skip
+
+
+def marker(producer: int, base: int, kind: ControlRecordType) -> bytes:
+    said = EndTxnMarker(kind, 0)
+    return end_txn_marker_batch(
+        said, producer_id=producer, producer_epoch=0, timestamp=5, base_offset=base
+    )
+
+
+def test_committed_offsets_are_the_last_ones_that_count(node: Path) -> None:
+    write(node, "__cluster_metadata-0", metadata(*topic("orders", ORDERS, 2)))
+    member = Record(-1, 5, b"\0\x02" + g.GroupMetadataKey(group="a").encode_bytes(0), b"\0\3x")
+    log = [
+        build_batch([commit("a", 0, 1), commit("a", 1, 2), member, commit("b", 0, 3)]),
+        build_batch([commit("a", 0, 9, kind=0), commit("b", 0, None)], base_offset=4),
+        build_batch([commit("c", 0, 4, topic_id=OTHER)], base_offset=6),
+        transactional(1, 7, commit("a", 1, 20)),
+        transactional(2, 8, commit("a", 0, 30)),
+        marker(1, 9, ControlRecordType.COMMIT),
+        marker(2, 10, ControlRecordType.ABORT),
+        transactional(1, 11, commit("a", 1, 40)),
+    ]
+    write(node, "__consumer_offsets-7", *log)
+    found = seen(node)
+    assert found.groups == {"a"}
+    groups = found.topics["orders"].groups
+    assert {index: one.offset for index, one in groups["a"].items()} == {0: 9, 1: 20}
+    assert list(found.topics) == ["orders"]
+
+
+def test_a_broker_that_runs_is_noticed_and_none_starts_meanwhile(node: Path) -> None:
+    write(node, "orders-0", rows(b"a"))
+    broker = DirectoryLock(node)
+    assert broker.try_acquire()
+    with pytest.raises(PipelineError, match="a broker runs on"), held([str(node)]):
+        pass
+    broker.release()
+    with held([str(node)]), held([str(node)]):
+        assert not DirectoryLock(node).try_acquire()
+    assert broker.try_acquire()
+    broker.release()
+
+
+def test_directories_of_two_brokers_are_refused(node: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    write_meta_properties(other / "meta.properties", MetaProperties("the-cluster", 5, None))
+    with pytest.raises(PipelineError, match="are not of one broker"):
+        look([str(node), str(other)])
