@@ -393,7 +393,7 @@ def _segments(arguments: argparse.Namespace) -> int:
 
 
 def _profile(arguments: argparse.Namespace) -> int:
-    from pipeline.profile import page, topic_profile
+    from pipeline.profile import page, text, topic_profile
     from pipeline.segments import segments
 
     if (arguments.bootstrap is None) == (arguments.data_dir is None):
@@ -408,7 +408,7 @@ def _profile(arguments: argparse.Namespace) -> int:
 
     def run(job: Job) -> int:
         found = topic_profile.run_profile(job, options)
-        _say(job, topic_profile.summary(found))
+        _say(job, text.summary(found))
         if options.html is not None:
             with open(options.html, "w", encoding="utf-8") as file:
                 file.write(page.page(found))

@@ -1,1 +1,1 @@
-"""What is in a topic: measured by Spark (topic_profile), shown as a page (page)."""
+"""What is in a topic: measured by Spark (topic_profile), judged (odd), shown (text, page)."""

@@ -1,9 +1,10 @@
 """`barnabas pipeline profile`: what is in a topic, from a broker or straight from its directory.
 
-One read of the topic into Spark's cache (only what is counted: partition, offset, timestamp, key
-and sizes), then a few aggregations. Cardinality and percentiles are Spark's approximations (5 %
-and
-0.01 of the rank); everything else is exact. The page: `page`.
+One read of the topic into Spark's cache (only what is counted: partition, offset, timestamp, key,
+sizes and what kind of value it is), then a few aggregations. Cardinality and percentiles are
+Spark's approximations (5 % and 0.01 of the rank); everything else is exact. Codecs are counted from
+the headers of batches, so only for a directory. What is odd in it: `odd`; for people: `text` and
+`page`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.errors import PipelineError
-from pipeline.progress import human_bytes, rate, table
-from pipeline.segments.plan import Wanted
+from pipeline.profile.codecs import CodecUse, codecs_in
+from pipeline.segments.plan import Wanted, plan
 from pipeline.segments.segments import read_frame
 from pipeline.spark.kafka_admin import KafkaAdmin
 from pipeline.spark.session import Job, run_watched, stages
@@ -26,6 +27,23 @@ if TYPE_CHECKING:
 _TOP = 20
 _PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
 PERCENTILE_NAMES = ("min", "p50", "p90", "p99", "p99.9", "max")
+_SPANS_MAX = 120
+_S, _MIN, _H, _DAY = 1000, 60_000, 3_600_000, 86_400_000
+_SPANS_MS = (
+    _S, 5 * _S, 15 * _S, _MIN, 5 * _MIN, 15 * _MIN, _H, 3 * _H, 6 * _H, _DAY, 7 * _DAY, 28 * _DAY,
+)  # fmt: skip
+_CLASSES_MAX = 16
+LATE_MS = 60_000
+"""A record is late that is older than one before it in its partition by more than this."""
+_FORMATS = r"""case when value is null then 'null' when length(value) = 0 then 'empty'
+ when length(value) > 5 and substring(value, 1, 1) = X'00' then 'schema registry'
+ when not is_valid_utf8(cast(value as string)) then 'binary'
+ when rlike(cast(value as string), '^\\s*[{\\[]')
+  and try_parse_json(cast(value as string)) is not null then 'JSON'
+ when rlike(cast(value as string), '^-?[0-9]+(\\.[0-9]+)?$') then 'number'
+ when rlike(cast(value as string), '[\\x00-\\x08\\x0E-\\x1F]') then 'binary'
+ else 'text' end"""
+"""What a value looks like; `schema registry`: a zero byte and a schema's number before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +73,47 @@ class PartitionProfile:
     keys: int
     first_ms: int
     last_ms: int
+    late: int = 0
+    latest_ms: int = 0
+    """How much the latest of them is late."""
 
     @property
     def seconds(self) -> float:
         return (self.last_ms - self.first_ms) / 1000
+
+
+class Span(NamedTuple):
+    """Records of a partition in one span of time that begins at `start` (ms since 1970)."""
+
+    partition: int
+    start: int
+    records: int
+    bytes: int
+
+
+class SizeClass(NamedTuple):
+    """Records of `low` to `high` bytes of key and value, both inclusive."""
+
+    low: int
+    high: int
+    records: int
+
+
+class TopKey(NamedTuple):
+    """A frequent key; `partition` is None when it is in several."""
+
+    key: bytes | None
+    records: int
+    bytes: int
+    partition: int | None
+
+
+class Format(NamedTuple):
+    """Values that look alike."""
+
+    name: str
+    records: int
+    bytes: int
 
 
 @dataclass(slots=True)
@@ -68,19 +123,23 @@ class TopicProfile:
     topic: str
     source: str
     partitions: list[PartitionProfile]
-    hours: list[tuple[int, int, int, int]]
-    """(partition, hour in ms since 1970, records, bytes), ascending by hour."""
+    span_ms: int
+    spans: list[Span]
+    """Of `span_ms` each, ascending by time."""
     keys: int
     percentiles: list[int]
-    sizes: list[tuple[int, int]]
-    """(size class, records): class n holds records of 2^(n-1) to 2^n - 1 bytes; 0 the empty
-    ones."""
-    top_keys: list[tuple[bytes | None, int, int]]
-    """(key, records, bytes), the most frequent first."""
+    sizes: list[SizeClass]
+    top_keys: list[TopKey]
+    """The most frequent first."""
+    formats: list[Format]
+    """Of values, the most frequent first."""
     gaps: list[tuple[int, int, int]]
     """(partition, first missing offset, how many), the largest first."""
     gap_count: int
+    codecs: list[CodecUse] = field(default_factory=list)
+    """The most used first; none where batches are not seen (from a broker)."""
     seconds: float = 0.0
+    measured_ms: int = 0
 
     @property
     def records(self) -> int:
@@ -102,6 +161,7 @@ def run_profile(job: Job, options: ProfileOptions) -> TopicProfile:
         "coalesce(length(key), 0) as key_size",
         "coalesce(length(value), 0) as value_size",
         "value is null as is_tombstone",
+        f"{_FORMATS} as format",
     )
 
     frame = frame.persist()
@@ -110,6 +170,7 @@ def run_profile(job: Job, options: ProfileOptions) -> TopicProfile:
     finally:
         frame.unpersist()
     profile.seconds = time.monotonic() - started
+    profile.measured_ms = int(time.time() * 1000)
     return profile
 
 
@@ -140,20 +201,32 @@ def _measure(frame: DataFrame, options: ProfileOptions) -> TopicProfile:
     totals = frame.selectExpr(
         "approx_count_distinct(key) as keys",
         f"percentile_approx(key_size + value_size, array{_PERCENTILES}) as sizes",
+        "min(key_size + value_size) as low",
+        "max(key_size + value_size) as high",
     ).first()
     assert totals is not None
     gaps, gap_count = _gaps(frame) if any(one.missing for one in partitions) else ([], 0)
+    span_ms = span_for(
+        min(one.first_ms for one in partitions), max(one.last_ms for one in partitions)
+    )
+    codecs: list[CodecUse] = []
+    if options.data_dir is not None:
+        plans = plan(options.data_dir.split(","), Wanted(options.topic))
+        codecs = codecs_in(part for one in plans for part in one.parts)
     return TopicProfile(
         options.topic,
         options.data_dir or options.bootstrap or "",
         partitions,
-        _hours(frame),
+        span_ms,
+        _spans(frame, span_ms),
         int(totals["keys"]),
         [int(size) for size in totals["sizes"]],
-        _size_classes(frame),
+        _sizes(frame, int(totals["low"]), int(totals["high"])),
         _top_keys(frame),
+        _formats(frame),
         gaps,
         gap_count,
+        codecs,
     )
 
 
@@ -163,40 +236,84 @@ def _partitions(frame: DataFrame) -> list[PartitionProfile]:
         "select partition, count(*) as n, min(offset) as low, max(offset) as high,"
         " sum(key_size) as kb, sum(value_size) as vb, count_if(key is null) as nk,"
         " count_if(is_tombstone) as nv, approx_count_distinct(key) as k, min(ms) as t0,"
-        " max(ms) as t1 from profiled group by partition order by partition"
+        f" max(ms) as t1, count_if(newest - ms > {LATE_MS}) as late,"
+        " coalesce(max(newest - ms), 0) as worst"
+        " from (select *, max(ms) over (partition by partition order by offset rows between"
+        " unbounded preceding and 1 preceding) as newest from profiled)"
+        " group by partition order by partition"
     ).collect()
     return [
         PartitionProfile(
             row["partition"], row["n"], row["low"], row["high"],
             row["high"] - row["low"] + 1 - row["n"], row["kb"], row["vb"], row["nk"], row["nv"],
-            row["k"], row["t0"], row["t1"],
+            row["k"], row["t0"], row["t1"], row["late"], max(0, row["worst"]),
         )
         for row in rows
     ]  # fmt: skip
 
 
-def _hours(frame: DataFrame) -> list[tuple[int, int, int, int]]:
+def span_for(first_ms: int, last_ms: int) -> int:
+    """Ms of a span, so that the time between is at most 120 of them: seconds to weeks."""
+    for span in _SPANS_MS:
+        if (last_ms - first_ms) // span < _SPANS_MAX - 1:
+            return span
+    years = (last_ms - first_ms) // (_SPANS_MAX - 1) // (365 * _DAY) + 1
+    return years * 365 * _DAY
+
+
+def _spans(frame: DataFrame, span_ms: int) -> list[Span]:
     rows = frame.sparkSession.sql(
-        "select partition, floor(ms / 3600000) * 3600000 as hour, count(*) as n,"
-        " sum(key_size + value_size) as b from profiled group by 1, 2 order by hour, partition"
+        f"select partition, floor(ms / {span_ms}) * {span_ms} as start, count(*) as n,"
+        " sum(key_size + value_size) as b from profiled group by 1, 2 order by start, partition"
     ).collect()
-    return [(row["partition"], int(row["hour"]), row["n"], row["b"]) for row in rows]
+    return [Span(row["partition"], int(row["start"]), row["n"], row["b"]) for row in rows]
 
 
-def _size_classes(frame: DataFrame) -> list[tuple[int, int]]:
+def size_classes(low: int, high: int) -> list[tuple[int, int]]:
+    """Bounds (both inclusive) of at most 16 classes of sizes from `low` to `high` bytes: equal
+    round steps where all are of one magnitude, else doubling, or more."""
+    if high < 4 * max(low, 16):
+        steps = (digit * 10**power for power in range(10) for digit in (1, 2, 5))
+        step = next(one for one in steps if high // one - low // one < _CLASSES_MAX)
+        return [(at, at + step - 1) for at in range(low // step * step, high + 1, step)]
+    first, last = low.bit_length(), high.bit_length()
+    bits = -(-(last - first + 1) // _CLASSES_MAX)
+    return [
+        (1 << (at - 1) if at else 0, (1 << (at + bits - 1)) - 1)
+        for at in range(first, last + 1, bits)
+    ]
+
+
+def _sizes(frame: DataFrame, low: int, high: int) -> list[SizeClass]:
+    classes = size_classes(low, high)
+    tops = ", ".join(f"{top}L" for _, top in classes)
     rows = frame.sparkSession.sql(
-        "select if(size = 0, 0, cast(floor(log2(size)) as int) + 1) as class, count(*) as n from"
-        " (select key_size + value_size as size from profiled) group by 1 order by 1"
+        f"select array_min(filter(array({tops}), top -> top >= key_size + value_size)) as top,"
+        " count(*) as n from profiled group by 1"
     ).collect()
-    return [(row["class"], row["n"]) for row in rows]
+    counts = {int(row["top"]): int(row["n"]) for row in rows}
+    return [SizeClass(bottom, top, counts.get(top, 0)) for bottom, top in classes]
 
 
-def _top_keys(frame: DataFrame) -> list[tuple[bytes | None, int, int]]:
+def _formats(frame: DataFrame) -> list[Format]:
     rows = frame.sparkSession.sql(
-        "select key, count(*) as n, sum(key_size + value_size) as b from profiled group by key"
-        f" order by n desc, key limit {_TOP}"
+        "select format, count(*) as n, sum(value_size) as b from profiled group by 1"
+        " order by n desc, format"
     ).collect()
-    return [(None if row["key"] is None else bytes(row["key"]), row["n"], row["b"]) for row in rows]
+    return [Format(row["format"], row["n"], row["b"]) for row in rows]
+
+
+def _top_keys(frame: DataFrame) -> list[TopKey]:
+    rows = frame.sparkSession.sql(
+        "select key, count(*) as n, sum(key_size + value_size) as b, min(partition) as p0,"
+        f" max(partition) as p1 from profiled group by key order by n desc, key limit {_TOP}"
+    ).collect()
+    return [_top_key(row) for row in rows]
+
+
+def _top_key(row: Any) -> TopKey:
+    key = None if row["key"] is None else bytes(row["key"])
+    return TopKey(key, row["n"], row["b"], row["p0"] if row["p0"] == row["p1"] else None)
 
 
 def _gaps(frame: DataFrame) -> tuple[list[tuple[int, int, int]], int]:
@@ -210,40 +327,21 @@ def _gaps(frame: DataFrame) -> tuple[list[tuple[int, int, int]], int]:
     return [(row["partition"], row["first"], row["n"]) for row in largest.collect()], jumps.count()
 
 
-def summary(profile: TopicProfile) -> str:
-    """The terminal's view."""
-    rows = [
-        [
-            one.partition, one.records, one.first_offset, one.last_offset, one.missing,
-            human_bytes(one.key_bytes + one.value_bytes), one.keys, one.null_keys, one.null_values,
-            utc(one.first_ms), utc(one.last_ms), per_second(one),
-        ]
-        for one in profile.partitions
-    ]  # fmt: skip
-    sizes = zip(PERCENTILE_NAMES, profile.percentiles, strict=True)
-    keys = [[show_key(key), count, human_bytes(size)] for key, count, size in profile.top_keys[:10]]
-    lines = [
-        f"topic {profile.topic} ({profile.source})",
-        "",
-        table(
-            ["partition", "records", "first", "last", "missing", "bytes", "keys", "null keys",
-             "tombstones", "from (UTC)", "to (UTC)", "records/s"],
-            rows,
-        ),
-        "",
-        f"{profile.records:,} records, {human_bytes(profile.bytes)} of keys and values,"
-        f" about {profile.keys:,} keys",
-        "record size  " + "  ".join(f"{name} {human_bytes(size)}" for name, size in sizes),
-        f"busiest hour  {_busiest(profile)}",
-        f"gaps         {profile.gap_count:,}"
-        + (f", the largest {_gap(profile.gaps[0])}" if profile.gaps else ""),
-        "",
-        table(["top keys", "records", "bytes"], keys),
-        "",
-        f"profiled {profile.records:,} rows in {profile.seconds:.1f} s"
-        f" ({rate(profile.records, profile.seconds)})",
-    ]  # fmt: skip
-    return "\n".join(lines)
+def percent(part: int, whole: int) -> str:
+    """`98.2 %`; what is not all, or not nothing, never looks so."""
+    value = 100 * part / max(whole, 1)
+    if 0 < value < 0.1:
+        return "< 0.1 %"
+    return "> 99.9 %" if 99.9 < value < 100 else f"{value:.3g} %"
+
+
+def span_name(span_ms: int) -> str:
+    """`15 minutes`, `one hour`."""
+    for size, name in ((_DAY, "day"), (_H, "hour"), (_MIN, "minute"), (_S, "second")):
+        if span_ms >= size:
+            count = span_ms // size
+            return f"one {name}" if count == 1 else f"{count} {name}s"
+    raise AssertionError("a span is a second at least")
 
 
 def per_second(one: PartitionProfile) -> str:
@@ -254,17 +352,12 @@ def per_second(one: PartitionProfile) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _gap(gap: tuple[int, int, int]) -> str:
-    partition, first, count = gap
-    return f"{count:,} offsets from {first:,} in partition {partition}"
-
-
-def _busiest(profile: TopicProfile) -> str:
-    hours: dict[int, int] = {}
-    for _, hour, count, _ in profile.hours:
-        hours[hour] = hours.get(hour, 0) + count
-    hour = max(hours, key=lambda one: hours[one])
-    return f"{utc(hour)[:16]}, {hours[hour]:,} records ({hours[hour] / 3600:,.2f}/s)"
+def totals_by_span(profile: TopicProfile) -> dict[int, int]:
+    """Records by the start of their span."""
+    spans: dict[int, int] = {}
+    for one in profile.spans:
+        spans[one.start] = spans.get(one.start, 0) + one.records
+    return spans
 
 
 def utc(ms: int) -> str:

@@ -19,8 +19,6 @@ from hypothesis import strategies as st
 
 from pipeline.cli import _duration_ms, _time_ms
 from pipeline.errors import PipelineError, explain
-from pipeline.profile.page import buckets, page
-from pipeline.profile.topic_profile import PartitionProfile, TopicProfile
 from pipeline.progress import table
 from pipeline.replay.replay import target_names
 from pipeline.replay.task import COLUMNS, chunks_of
@@ -350,21 +348,6 @@ def test_paths_of_sparks_log_are_urls() -> None:
     assert from_log("file:///lake/topic=a%20b/x.parquet") == "file:/lake/topic=a b/x.parquet"
     assert from_log("hdfs://host:8020/lake/x") == "hdfs://host:8020/lake/x"
     assert local_path("file:/a/b") == local_path("file:///a/b") == "/a/b"
-
-
-def test_the_page_escapes_keys_and_needs_few_bars_for_long_times() -> None:
-    one = PartitionProfile(0, 3, 0, 4, 2, 3, 30, 0, 0, 3, 0, 3_600_000_000)
-    profile = TopicProfile(
-        "t", "here", [one], [(0, 0, 1, 11), (0, 3_600_000_000, 2, 22)], 3, [1, 2, 3, 4, 5, 6],
-        [(4, 3)], [(b"<script>", 2, 22), (None, 1, 11)], [(0, 1, 2)], 1,
-    )  # fmt: skip
-    spans, hours = buckets(profile)
-    assert len(spans) <= 120
-    assert hours == 9
-    assert sum(count for _, count in spans) == 3
-    html = page(profile)
-    assert "<script>" not in html
-    assert "&lt;script&gt;" in html
 
 
 def test_a_table_lines_up() -> None:

@@ -1,0 +1,155 @@
+"""A profile without Spark: spans and classes, what is odd, the page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.profile.codecs import CodecUse, codecs_in
+from pipeline.profile.odd import odd
+from pipeline.profile.page import buckets, page
+from pipeline.profile.topic_profile import (
+    Format,
+    PartitionProfile,
+    SizeClass,
+    Span,
+    TopicProfile,
+    TopKey,
+    percent,
+    size_classes,
+    span_for,
+    span_name,
+)
+from pipeline.segments.plan import Wanted, plan
+from wire.compression import LZ4
+from wire.records import Record, build_batch
+
+NOW = 1_767_225_600_000
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
+
+
+def partition(number: int, records: int = 500, **other: int) -> PartitionProfile:
+    one = PartitionProfile(
+        number, records, 0, records - 1, 0, 3 * records, 30 * records, 0, 0, 3, NOW - HOUR, NOW
+    )
+    return replace(one, **other)
+
+
+def profile(*partitions: PartitionProfile) -> TopicProfile:
+    return TopicProfile(
+        "t", "here", list(partitions), MINUTE, [Span(0, NOW, 2, 22)], 3, [1, 2, 3, 4, 5, 6],
+        [SizeClass(8, 15, 3)], [TopKey(b"a", 90, 9, None)], [Format("JSON", 900, 9)], [], 0,
+        measured_ms=NOW,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("length", "span", "name"),
+    [
+        (0, 1000, "one second"),
+        (30_000, 1000, "one second"),
+        (90 * MINUTE, MINUTE, "one minute"),
+        (DAY, 15 * MINUTE, "15 minutes"),
+        (29 * DAY, 6 * HOUR, "6 hours"),
+        (9000 * DAY, 365 * DAY, "365 days"),
+        (55 * 365 * DAY, 365 * DAY, "365 days"),
+    ],
+)
+def test_spans_of_time_are_short_where_there_is_little_of_it(
+    length: int, span: int, name: str
+) -> None:
+    assert span_for(NOW, NOW + length) == span
+    assert span_name(span) == name
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 0), (5, 5), (100, 130), (1000, 3999), (0, 9), (1, 10**7), (0, 2**31)]
+)
+def test_size_classes_have_no_holes_and_hold_all(low: int, high: int) -> None:
+    classes = size_classes(low, high)
+    assert len(classes) <= 16
+    assert classes[0][0] <= low
+    assert classes[-1][1] >= high
+    assert [top + 1 for _, top in classes[:-1]] == [bottom for bottom, _ in classes[1:]]
+
+
+def test_sizes_of_one_magnitude_are_told_apart() -> None:
+    assert size_classes(100, 130)[:2] == [(100, 101), (102, 103)]
+    assert size_classes(1000, 3999)[0] == (1000, 1199)
+    assert size_classes(0, 2000)[:4] == [(0, 0), (1, 1), (2, 3), (4, 7)]
+
+
+def test_nothing_is_odd_in_an_even_topic() -> None:
+    assert odd(profile(partition(0), partition(1, 600))) == []
+    assert "Nothing odd" in page(profile(partition(0)))
+
+
+def test_skew_is_told_with_its_key() -> None:
+    one = profile(partition(0, 100), partition(1, 100), partition(2, 800))
+    assert odd(one) == ["partition 2 has 80 % of the records (2.4 times an even share)"]
+    one.top_keys = [TopKey(None, 700, 9, 2), TopKey(b"whale", 600, 9, 2)]
+    assert odd(one)[0].endswith("; 75 % of them have the key whale")
+    even = profile(partition(0), partition(1))
+    even.top_keys = [TopKey(b"whale", 400, 9, None)]
+    assert odd(even) == ["the key whale has 40 % of the records"]
+    few = profile(partition(0, 5), partition(1, 50))
+    assert odd(few) == [], "too few to say anything"
+
+
+def test_times_that_are_late_of_long_ago_or_of_the_future_are_told() -> None:
+    late = partition(1, late=7, latest_ms=3 * HOUR)
+    assert odd(profile(partition(0), late)) == [
+        "7 records (0.7 %) are older than one before them by more than 60 s; at most 3 hours, in"
+        " partition 1"
+    ]
+    (said,) = odd(profile(partition(0, first_ms=0)))
+    assert said == "there are times before 1990 (1970-01-01 00:00:00, partition 0)"
+    assert "times in the future" in odd(profile(partition(0, last_ms=NOW + DAY)))[0]
+
+
+def test_gaps_and_what_is_rare_are_told() -> None:
+    one = profile(partition(0, missing=50, null_keys=3))
+    one.gaps, one.gap_count = [(0, 17, 30)], 4
+    one.top_keys = []
+    one.codecs = [CodecUse("zstd", 9, 490, 1), CodecUse("none", 1, 10, 1)]
+    one.formats = [Format("null", 900, 0), Format("JSON", 300, 9), Format("binary", 2, 9)]
+    assert odd(one) == [
+        "50 offsets (9.09 %) have no record, in 4 gaps; the largest are the 30 from 17 on in"
+        " partition 0",
+        "10 records (2 %) are of codec none, the others mostly zstd",
+        "2 values (0.662 %) look like binary, the others mostly like JSON",
+        "3 records (0.6 %) have no key",
+    ]
+
+
+def test_a_share_is_never_all_or_nothing_when_it_is_not() -> None:
+    assert [percent(part, 10_000) for part in (0, 1, 5000, 9999, 10_000)] == [
+        "0 %", "< 0.1 %", "50 %", "> 99.9 %", "100 %",
+    ]  # fmt: skip
+
+
+def test_the_page_escapes_keys_and_shows_spans_without_records() -> None:
+    one = profile(partition(0))
+    one.top_keys = [TopKey(b"<script>", 2, 22, 0), TopKey(None, 1, 11, 0)]
+    one.spans = [Span(0, NOW, 1, 1), Span(0, NOW + 5 * MINUTE, 2, 2), Span(1, NOW, 2, 2)]
+    assert buckets(one) == [(NOW + index * MINUTE, n) for index, n in enumerate([3, 0, 0, 0, 0, 2])]
+    html = page(one)
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_codecs_are_counted_from_the_headers_of_batches(tmp_path: Path) -> None:
+    rows = [Record(-1, 5, None, b"x" * 100) for _ in range(3)]
+    batches = [
+        build_batch(rows, base_offset=0, codec=LZ4),
+        build_batch(rows, base_offset=3, codec=LZ4),
+        build_batch(rows[:1], base_offset=6),
+        build_batch(rows[:1], base_offset=7),
+    ]
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"".join(batches) + bytes(99))
+    (tmp_path / "replication-offset-checkpoint").write_text("0\n1\nt 0 7\n")
+    (one,) = plan([str(tmp_path)], Wanted("t"))
+    assert [use[:3] for use in codecs_in(one.parts)] == [("lz4", 2, 6), ("none", 1, 1)]
