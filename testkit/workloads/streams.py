@@ -25,7 +25,7 @@ _JVM_OPTIONS = (
     "-Xmx192M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )  # fmt: skip
-_PROGRAM = Path(jars.__file__).with_name("CountWords.java")
+_PROGRAM = Path(__file__).with_name("CountWords.java")
 
 
 class CountingWords:
