@@ -58,7 +58,7 @@ def test_without_the_connector_it_says_how_to_reach_one(
         "</resolvers></ivysettings>"
     )
     done = command(
-        "archive", "--bootstrap", bootstrap, "--topics", "any", "--to", tmp_path / "lake",
+        "archive", "--bootstrap", bootstrap, "--pattern", ".*", "--to", tmp_path / "lake",
         "--conf", f"spark.jars.ivySettings={settings}", "--conf", f"spark.jars.ivy={tmp_path}/ivy",
     )  # fmt: skip
     assert "could not fetch its Kafka connector" in complaint(done)
