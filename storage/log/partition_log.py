@@ -262,20 +262,17 @@ class PartitionLog(LogReader):
     def find_duplicate(
         self, records: files.Buffer, leader_epoch: int, wall_ms: int, source: AppendSource
     ) -> LogAppendInfo | None:
-        """What `append_as_leader` answers to a client's batch that is here already; None if it is
-        not. Raises KafkaError for a batch that no log takes. Writes nothing."""
+        """What `append_as_leader` answers to a batch that is here already. Raises as it does."""
         header = prepare_batch(records, self.config, wall_ms, source)[0]
         with self.lock:
             original = self.producer_state.find_duplicate(header)
             return None if original is None else self._of_duplicate(original, leader_epoch)
 
     def _of_duplicate(self, original: BatchMetadata, leader_epoch: int) -> LogAppendInfo:
-        unsynced = self.view.end_offset - self.flushed_offset
+        is_unsynced = original.last_offset >= self.flushed_offset
+        must_flush = self.view.end_offset - self.flushed_offset >= self.config.flush_messages
         return LogAppendInfo.of_duplicate(
-            original,
-            self.log_start_offset,
-            leader_epoch,
-            original.last_offset >= self.flushed_offset and unsynced >= self.config.flush_messages,
+            original, self.log_start_offset, leader_epoch, is_unsynced and must_flush
         )
 
     def segment_for(
