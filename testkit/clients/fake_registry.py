@@ -29,7 +29,8 @@ class FakeRegistry:
 
     def register(self, subject: str, given: dict[str, Any]) -> int:
         """The id of a schema; the same schema has the same id everywhere."""
-        kept = {key: given[key] for key in ("schema", "schemaType", "references") if key in given}
+        keys = ("schema", "schemaType", "references")
+        kept: dict[str, Any] = {key: given[key] for key in keys if key in given}
         known = (number for number, one in self.schemas.items() if one == kept)
         number = next(known, len(self.schemas) + 1)
         self.schemas[number] = kept
