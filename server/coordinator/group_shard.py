@@ -87,9 +87,11 @@ class GroupShard(Machine[CoordinatorRecord]):
             self.offsets.replay(key, value)
             if value is not None:
                 self._note_group(key.group)
-        else:
+        elif isinstance(key, GroupMetadataKey):
             assert value is None or isinstance(value, GroupMetadataValue)
             self.classic.replay(key, value)
+        else:
+            self.consumer.replay(key, value)
 
     def replay_pending(self, record: CoordinatorRecord, producer_id: int) -> None:
         """Keep an offset until the producer's transaction ends."""
