@@ -21,12 +21,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from server.coordinator.consumer.member import ConsumerMember, Partitions
+from server.coordinator.consumer.member import ConsumerMember, MemberState, Partitions
+from server.coordinator.group import (
+    CONSUMER_PROTOCOL_TYPE,
+    Committer,
+    Expiry,
+    PartitionCheck,
+)
 from wire.errors import ErrorCode, KafkaError
 
 FIRST_EPOCH = 1
 """Of a group that nobody has joined yet (CG-3)."""
 NOTHING: Partitions = {}
+_MEMBER_EPOCH_VERSION = 9
+"""From here on OffsetCommit knows of member epochs."""
 
 
 class ResolvedRegex(NamedTuple):
@@ -66,8 +74,10 @@ class ConsumerGroup:
         "_holders",
         "_names",
         "_regexes",
+        "classic_count",
         "epoch",
         "group_id",
+        "has_old_topics",
         "members",
         "metadata_hash",
         "regexes",
@@ -91,6 +101,10 @@ class ConsumerGroup:
         self.static_members: dict[str, str] = {}
         """Instance id to member id."""
         self.regexes: dict[str, ResolvedRegex] = {}
+        self.classic_count = 0
+        """How many members speak the classic protocol."""
+        self.has_old_topics = False
+        """The log has a record of topics that Apache Kafka before 4.1 wrote."""
         self._holders: dict[bytes, dict[int, str]] = {}
         self._names: Counter[str] = Counter()
         self._regexes: Counter[str] = Counter()
@@ -109,6 +123,89 @@ class ConsumerGroup:
         )
         return "Stable" if settled else "Reconciling"
 
+    # -- as any group (server.coordinator.group) -----------------------------------------------
+
+    @property
+    def listed_protocol_type(self) -> str:
+        """See Group."""
+        return CONSUMER_PROTOCOL_TYPE
+
+    @property
+    def is_empty(self) -> bool:
+        """See Group."""
+        return not self.members
+
+    @property
+    def is_unused(self) -> bool:
+        """See Group."""
+        return not self.members
+
+    def check_commit(self, committer: Committer) -> PartitionCheck | None:
+        """A member of an earlier epoch may commit what it has had since then or longer: the commit
+        left the client before a rebalance that left these partitions alone (CG-50, CG-51).
+
+        KafkaError STALE_MEMBER_EPOCH, ILLEGAL_GENERATION for members of the classic protocol,
+        UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION.
+        """
+        if committer.epoch < 0 and not self.members:
+            return None
+        if committer.is_transactional and committer.is_nobody:
+            return None
+        member = self.member(committer.member_id)
+        is_old_api = committer.api_version < _MEMBER_EPOCH_VERSION
+        if is_old_api and not committer.is_transactional and member.classic is None:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                "OffsetCommit version 9 or above must be used by members using the consumer group "
+                "protocol",
+            )
+        if committer.epoch == member.epoch:
+            return None
+        code = member.stale_code(is_transactional=committer.is_transactional)
+        if committer.epoch > member.epoch:
+            raise KafkaError(code, f"{committer.epoch} is newer than the member's {member.epoch}.")
+
+        def check(topic_id: bytes, partition: int) -> None:
+            since = member.epoch_of(topic_id, partition)
+            if since is None or committer.epoch < since:
+                raise KafkaError(code, f"Partition {partition} is not the member's in this epoch.")
+
+        return check
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> None:
+        """KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION (CG-53)."""
+        if member_id is None and epoch < 0:
+            return
+        member = self.member(member_id or "")
+        if epoch != member.epoch:
+            code = member.stale_code(is_transactional=False)
+            raise KafkaError(code, f"{epoch} is not the member's {member.epoch}.")
+
+    def check_offset_delete(self) -> None:
+        """Any offset may be deleted, topic by topic."""
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """See Group."""
+        return topic in self._names or any(
+            topic in self.regexes[regex].topics for regex in self._regexes if regex in self.regexes
+        )
+
+    def expiry(self) -> Expiry | None:
+        """After the commit, whatever the state (CG-56)."""
+        return Expiry(None)
+
+    def digest(self) -> tuple[object, ...] | None:
+        """See Group."""
+        return (
+            self.group_id,
+            (self.epoch, self.metadata_hash, self.target_epoch, self.target_ms),
+            sorted(self.target.items()),
+            sorted(self.regexes.items()),
+            [repr(member) for _, member in sorted(self.members.items())],
+        )
+
+    # -- who is in it --------------------------------------------------------------------------
+
     def member(self, member_id: str) -> ConsumerMember:
         """KafkaError UNKNOWN_MEMBER_ID."""
         member = self.members.get(member_id)
@@ -123,6 +220,35 @@ class ConsumerGroup:
         """Who has this instance id."""
         member_id = self.static_members.get(instance_id)
         return None if member_id is None else self.members[member_id]
+
+    @property
+    def has_regexes(self) -> bool:
+        """Whether anybody subscribes by a regular expression."""
+        return bool(self._regexes)
+
+    def regex_count(self, regex: str) -> int:
+        """How many members subscribe by it."""
+        return self._regexes[regex]
+
+    def is_waiting(self, member: ConsumerMember) -> bool:
+        """Whether something that the target gives the member is in other hands."""
+        return member.state is MemberState.UNRELEASED_PARTITIONS and any(
+            partition not in member.assigned.get(topic_id, ()) and self.is_held(topic_id, partition)
+            for topic_id, partitions in self.target.get(member.member_id, NOTHING).items()
+            for partition in partitions
+        )
+
+    def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Whether a member of the classic protocol with these could join those that are here."""
+        if protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return False
+        spoken = Counter(
+            name
+            for member in self.members.values()
+            if member.classic is not None
+            for name in {name for name, _ in member.classic.protocols}
+        )
+        return any(spoken[name] == self.classic_count for name in names)
 
     def is_held(self, topic_id: bytes, partition: int) -> bool:
         """Whether somebody has the partition, or is giving it back."""
@@ -159,6 +285,7 @@ class ConsumerGroup:
         if before is not None:
             self._forget(before)
         self.members[member.member_id] = member
+        self.classic_count += member.classic is not None
         _count(self._names, self._regexes, member, 1)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
@@ -174,6 +301,7 @@ class ConsumerGroup:
             self._forget(member)
 
     def _forget(self, member: ConsumerMember) -> None:
+        self.classic_count -= member.classic is not None
         _count(self._names, self._regexes, member, -1)
         if self.static_members.get(member.instance_id or "") == member.member_id:
             del self.static_members[member.instance_id or ""]

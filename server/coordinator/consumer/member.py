@@ -11,6 +11,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from wire.errors import ErrorCode
 
 Partitions = Mapping[bytes, frozenset[int]]
 """Topic id to partitions; no topic without one."""
@@ -46,6 +49,14 @@ class MemberState(enum.IntEnum):
 _KNOWN = frozenset(MemberState)
 
 
+class ClassicPart(NamedTuple):
+    """What a member that speaks the classic protocol said when it joined."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """(name, metadata) in its order of preference; all metadata say the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerMember:
     """See the module. `subscribed_regex` is "" for none; `server_assignor` None: no preference."""
@@ -65,6 +76,8 @@ class ConsumerMember:
     assigned: Held = field(default_factory=dict)
     revoking: Held = field(default_factory=dict)
     """What it must give back before its epoch moves on."""
+    classic: ClassicPart | None = None
+    """None: it speaks the protocol of KIP-848."""
 
     def moved(
         self, epoch: int, state: MemberState, assigned: Held, revoking: Held
@@ -83,6 +96,12 @@ class ConsumerMember:
     def is_reconciled_to(self, target_epoch: int) -> bool:
         """Whether it has all that the target of this epoch gives it."""
         return self.state is MemberState.STABLE and self.epoch == target_epoch
+
+    def stale_code(self, *, is_transactional: bool) -> ErrorCode:
+        """What is told of a wrong epoch."""
+        if is_transactional or self.classic is not None:
+            return ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.STALE_MEMBER_EPOCH
 
     def epoch_of(self, topic_id: bytes, partition: int) -> int | None:
         """Since when it has the partition, or is giving it back; None if neither (CG-50)."""

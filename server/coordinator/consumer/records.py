@@ -2,6 +2,7 @@
 
 type  what                            tombstone: the member or group is no more
 3     the group's epoch               last of all of a group's
+4     topics as Apache Kafka before 4.1 kept them; only ever deleted
 5     a member: what it asked for     last of a member's
 6     epoch and time of the target
 7     a member's target
@@ -13,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
-from server.coordinator.consumer.group import ConsumerGroup
+from server.coordinator.consumer.group import ConsumerGroup, ResolvedRegex
 from server.coordinator.consumer.member import (
+    ClassicPart,
     ConsumerMember,
     Held,
     MemberState,
@@ -29,12 +32,15 @@ from wire.messages.groups_records import (
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
     ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
+from wire.schema import Record
 
 _UNKNOWN_EPOCH = 0
 """Of a partition whose record was written before there were epochs of partitions."""
@@ -64,8 +70,22 @@ def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
             subscribed_topic_regex=member.subscribed_regex,
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             server_assignor=member.server_assignor,
-            classic_member_metadata=None,
+            classic_member_metadata=_classic_metadata(member.classic),
         ),
+    )
+
+
+def _classic_metadata(
+    classic: ClassicPart | None,
+) -> ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None:
+    if classic is None:
+        return None
+    make = ConsumerGroupMemberMetadataValue.ClassicMemberMetadata
+    return make(
+        session_timeout_ms=classic.session_timeout_ms,
+        supported_protocols=[
+            make.Protocol(name=name, metadata=metadata) for name, metadata in classic.protocols
+        ],
     )
 
 
@@ -107,6 +127,18 @@ def current_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
     )
 
 
+def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> CoordinatorRecord:
+    """Topics that the expression names."""
+    return CoordinatorRecord(
+        ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex),
+        ConsumerGroupRegularExpressionValue(
+            topics=sorted(resolved.topics),
+            version=resolved.metadata_version,
+            timestamp=resolved.resolved_ms,
+        ),
+    )
+
+
 def regex_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
     """Nobody subscribes by it any more."""
     key = ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
@@ -124,15 +156,39 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
 
 
 def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
-    """All of a group is no more, members first."""
-    records: list[CoordinatorRecord] = []
-    for member_id in group.members:
-        records += member_tombstones(group.group_id, member_id)
-    key = ConsumerGroupTargetAssignmentMetadataKey(group_id=group.group_id)
-    records.append(CoordinatorRecord(key, None))
-    records += [regex_tombstone(group.group_id, regex) for regex in group.regexes]
-    records.append(CoordinatorRecord(ConsumerGroupMetadataKey(group_id=group.group_id), None))
-    return records
+    """All of a group is no more; in this order, for a member goes last after what it had."""
+    own: dict[str, Any] = {"group_id": group.group_id}
+    members = [{**own, "member_id": member_id} for member_id in group.members]
+    keys: list[Record] = [
+        *(ConsumerGroupCurrentMemberAssignmentKey(**member) for member in members),
+        *(ConsumerGroupTargetAssignmentMemberKey(**member) for member in members),
+        ConsumerGroupTargetAssignmentMetadataKey(**own),
+        *(ConsumerGroupMemberMetadataKey(**member) for member in members),
+        *(
+            ConsumerGroupRegularExpressionKey(**own, regular_expression=regex)
+            for regex in group.regexes
+        ),
+        ConsumerGroupPartitionMetadataKey(**own),
+        ConsumerGroupMetadataKey(**own),
+    ]
+    return [CoordinatorRecord(key, None) for key in keys]
+
+
+def group_records(group: ConsumerGroup) -> list[CoordinatorRecord]:
+    """All of a group that was made of a classic one."""
+    group_id, members = group.group_id, group.members.values()
+    return [
+        *(member_record(group_id, member) for member in members),
+        epoch_record(group_id, group.epoch, group.metadata_hash),
+        *(target_record(group_id, id_, target) for id_, target in group.target.items()),
+        target_epoch_record(group_id, group.target_epoch, group.target_ms),
+        *(current_record(group_id, member) for member in members),
+    ]
+
+
+def topics_tombstone(group_id: str) -> CoordinatorRecord:
+    """What Apache Kafka before 4.1 kept of topics is not used any more."""
+    return CoordinatorRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
 
 
 def _topics(held: Held) -> list[ConsumerGroupCurrentMemberAssignmentValue.Topic]:
@@ -163,7 +219,17 @@ def with_subscription(
         subscribed_names=frozenset(value.subscribed_topic_names),
         subscribed_regex=value.subscribed_topic_regex or "",
         server_assignor=value.server_assignor,
+        classic=_classic_part(value.classic_member_metadata),
     )
+
+
+def _classic_part(
+    told: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None,
+) -> ClassicPart | None:
+    if told is None:
+        return None
+    protocols = tuple((p.name, bytes(p.metadata)) for p in told.supported_protocols)
+    return ClassicPart(told.session_timeout_ms, protocols)
 
 
 def with_assignment(

@@ -3,6 +3,8 @@
 A group must notice that a topic it subscribes to was made, deleted or has grown. It keeps a hash of
 what it knew when its epoch was last bumped; another hash bumps it again (CG-7, CG-8). The hash is
 in the log: it must be the same on every node, of whatever kind.
+
+xxhash is imported with the first hash: a broker without such groups starts without it.
 """
 
 from __future__ import annotations
@@ -11,8 +13,6 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import xxhash
-
 if TYPE_CHECKING:
     from replication.metadata.image import MetadataImage, TopicImage
 
@@ -20,6 +20,7 @@ _MAGIC = b"\0"
 _TOPIC_ID = struct.Struct("<qq")
 _LONG = struct.Struct("<q")
 _INT = struct.Struct("<i")
+_CACHE_MAX = 10_000
 
 
 def ids_of(names: Iterable[str], image: MetadataImage) -> frozenset[bytes]:
@@ -33,13 +34,29 @@ def counts_of(topic_ids: Iterable[bytes], image: MetadataImage) -> dict[bytes, i
     return {topic_id: len(image.topics_by_id[topic_id].partitions) for topic_id in topic_ids}
 
 
-def metadata_hash(names: Iterable[str], image: MetadataImage) -> int:
-    """The hash of all these topics as a signed number; unknown ones are left out, 0 if none is
-    known (Utils.computeGroupHash)."""
-    known = [image.topics_by_name[name] for name in sorted(names) if name in image.topics_by_name]
-    if not known:
-        return 0
-    return _xxh3(_LONG.pack(topic_hash(topic, image)) for topic in known)
+class TopicHashes:
+    """Hashes of topics, kept as long as the topic is what it was. Racks that change alone change
+    no hash, as in Kafka."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[TopicImage, int]] = {}
+
+    def __call__(self, names: Iterable[str], image: MetadataImage) -> int:
+        """The hash of all these topics as a signed number; unknown ones are left out, 0 if none is
+        known (Utils.computeGroupHash)."""
+        topics = image.topics_by_name
+        known = [topics[name] for name in sorted(names) if name in topics]
+        return _xxh3(_LONG.pack(self._of(topic, image)) for topic in known) if known else 0
+
+    def _of(self, topic: TopicImage, image: MetadataImage) -> int:
+        before = self._known.get(topic.name)
+        if before is not None and before[0] is topic:
+            return before[1]
+        if len(self._known) >= _CACHE_MAX:
+            self._known.clear()
+        found = topic_hash(topic, image)
+        self._known[topic.name] = topic, found
+        return found
 
 
 def topic_hash(topic: TopicImage, image: MetadataImage) -> int:
@@ -62,5 +79,7 @@ def _text(text: str) -> bytes:
 
 
 def _xxh3(parts: Iterable[bytes]) -> int:
+    import xxhash
+
     digest = xxhash.xxh3_64_intdigest(b"".join(parts))
     return digest - (1 << 64) if digest >> 63 else digest

@@ -2,7 +2,8 @@
 
 An assignor is a function from a `GroupSpec` to the target of each member. `uniform` balances and
 moves little; `range` gives each member neighbouring partitions, the same of every topic. Both give
-what Apache Kafka's give for the same input, move for move (compat_tests/java/test_assignors.py).
+what Apache Kafka's give for the same input, move for move
+(tests/server/coordinator/consumer/test_assignors.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import random
 import subprocess
 from collections import Counter
@@ -15,13 +14,10 @@ from server.coordinator.consumer.assignors import ASSIGNORS, GroupSpec, MemberSp
 from server.coordinator.consumer.member import Partitions
 from testkit import jars
 from testkit.require import require_command
+from wire.primitives import uuid_to_text
 
 INPUTS = 10_000
 SEED = 17
-
-
-def text_of(topic_id: bytes) -> str:
-    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
 def a_group(rng: random.Random) -> GroupSpec:
@@ -142,10 +138,10 @@ def test_they_are_those_of_apache_kafka() -> None:
 
 
 def _question(name: str, spec: GroupSpec) -> str:
-    counts = ",".join(f"{text_of(t)}={count}" for t, count in spec.counts.items())
+    counts = ",".join(f"{uuid_to_text(t)}={count}" for t, count in spec.counts.items())
     kind = "homogeneous" if spec.is_homogeneous else "heterogeneous"
     members = [
-        f"{member_id}={member.instance_id or ''}={','.join(map(text_of, member.topics))}="
+        f"{member_id}={member.instance_id or ''}={','.join(map(uuid_to_text, member.topics))}="
         + _topics(member.target)
         for member_id, member in spec.members.items()
     ]
@@ -153,7 +149,9 @@ def _question(name: str, spec: GroupSpec) -> str:
 
 
 def _topics(topics: Partitions) -> str:
-    return ",".join(f"{text_of(t)}:{'.'.join(map(str, sorted(of)))}" for t, of in topics.items())
+    return ",".join(
+        f"{uuid_to_text(t)}:{'.'.join(map(str, sorted(of)))}" for t, of in topics.items()
+    )
 
 
 def _answer(target: dict[str, Partitions]) -> str:
@@ -161,7 +159,8 @@ def _answer(target: dict[str, Partitions]) -> str:
         f"{member_id}="
         + ",".join(
             sorted(
-                f"{text_of(t)}:" + "".join(f"{p}." for p in sorted(of)) for t, of in topics.items()
+                f"{uuid_to_text(t)}:" + "".join(f"{p}." for p in sorted(of))
+                for t, of in topics.items()
             )
         )
         for member_id, topics in sorted(target.items())

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from server.coordinator.consumer.protocol import ConsumerConfig, ConsumerGroups
-from server.coordinator.deadlines import Deadlines, Moment
+from server.coordinator.consumer.protocol import Outside
+from server.coordinator.deadlines import Moment
+from server.coordinator.group_config import ConsumerConfig, GroupConfig
 from server.coordinator.group_messages import Client
+from server.coordinator.group_shard import GroupShard
+from server.coordinator.records import CoordinatorRecord
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import ConsumerGroupHeartbeatRequest
 
@@ -33,12 +36,17 @@ class Shard:
         self.image = SimpleNamespace(
             topics_by_name={"cg": topic}, topics_by_id={TOPIC_ID: topic}, brokers={}
         )
-        self.groups: dict[str, Any] = {}
-        self.deadlines = Deadlines()
-        self.consumer = ConsumerGroups(
-            self.groups, ConsumerConfig(), self.deadlines, self.moment,
-            lambda: self.image, lambda: "made",
-        )  # fmt: skip
+        outside = Outside(
+            lambda: self.image,
+            lambda _: ConsumerConfig(),
+            lambda: -1,
+            lambda *_: None,
+            lambda: "made",
+        )
+        self.shard = GroupShard(GroupConfig(), self.moment, outside)
+        self.deadlines = self.shard.deadlines
+        self.consumer = self.shard.consumer
+        self.groups: dict[str, Any] = self.consumer.groups
         self.wrote: list[str] = []
 
     def heartbeat(self, member: str, epoch: int, **fields: Any) -> tuple[int, list[int] | None]:
@@ -69,7 +77,7 @@ class Shard:
         for key, value in decision.records:
             kind = SHORT[type(key).__name__] + getattr(key, "member_id", "")
             self.wrote.append(kind if value is not None else f"-{kind}")
-            self.consumer.replay(key, value)
+            self.shard.replay(CoordinatorRecord(key, value))
 
     def join(self, member: str, **fields: Any) -> tuple[int, list[int] | None]:
         given = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["cg"], "owned": []}
