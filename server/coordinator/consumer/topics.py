@@ -81,5 +81,5 @@ def _text(text: str) -> bytes:
 def _xxh3(parts: Iterable[bytes]) -> int:
     import xxhash
 
-    digest = xxhash.xxh3_64_intdigest(b"".join(parts))
+    digest: int = xxhash.xxh3_64_intdigest(b"".join(parts))
     return digest - (1 << 64) if digest >> 63 else digest
