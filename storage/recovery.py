@@ -30,6 +30,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -84,16 +85,20 @@ class ValidBatches:
     """Iterates (position, header) over the valid prefix of a segment's file, reading it all.
 
     Valid (S-1): the header is one, the batch lies within the file, offsets ascend from the
-    segment's base and fit its indexes, leader epochs do not go back (below `epoch`), the CRC-32C is
-    right. `end` is where the valid prefix ends, `problem` why it ends there, None at the end of the
+    segment's base and fit its indexes, leader epochs do not go back (below `epoch`, nor below what
+    of `known` had begun at the batch's offset), the CRC-32C is right. `end` is where the valid prefix ends, `problem` why it ends there, None at the end of the
     file. Reads 4 MiB at a time, whatever a broken length field claims.
 
-    Epochs: the pages of a log that was cut and written anew, and then lost its power, may hold new
-    batches and behind them whole ones of before, whose offsets fit.
+    Epochs: the pages of a log that was cut and written anew, and then lost its power, may hold
+    whole batches of before, whose offsets fit. What was written anew had its epochs on disk before
+    anybody was told of it.
     """
 
-    def __init__(self, segment: LogSegment, epoch: int = -1) -> None:
+    def __init__(
+        self, segment: LogSegment, epoch: int = -1, known: Sequence[EpochEntry] = ()
+    ) -> None:
         self._epoch = epoch
+        self._begins = deque(known)
         self._segment = segment
         self._handle = segment.handle()
         self._chunk = memoryview(b"")
@@ -127,8 +132,10 @@ class ValidBatches:
             return f"batch of {header.size} bytes ends beyond the file"
         if header.last_offset_delta < 0 or header.base_offset < self._next_offset:
             return f"offset {header.base_offset} does not follow {self._next_offset - 1}"
+        while self._begins and self._begins[0].start_offset <= header.base_offset:
+            self._epoch = max(self._epoch, self._begins.popleft().epoch)
         if header.leader_epoch < self._epoch:
-            return f"leader epoch {header.leader_epoch} follows {self._epoch}"
+            return f"leader epoch {header.leader_epoch} where {self._epoch} had begun"
         if header.last_offset - self._segment.base_offset > RELATIVE_OFFSET_MAX:
             return f"offset {header.last_offset} does not fit the segment"
         crc = 0
@@ -157,6 +164,7 @@ def recover_segment(
     producer_state: ProducerStateManager | None = None,
     epochs: list[EpochEntry] | None = None,
     wall_ms: int = 0,
+    known_epochs: Sequence[EpochEntry] = (),
 ) -> int:
     """Check a segment in full, rebuild its indexes, cut it to its valid prefix.
 
@@ -166,7 +174,7 @@ def recover_segment(
     segment.reset_indexes()
     if producer_state is not None:
         segment.txn_index.truncate()
-    batches = ValidBatches(segment, epochs[-1].epoch if epochs else -1)
+    batches = ValidBatches(segment, epochs[-1].epoch if epochs else -1, known_epochs)
     for position, header in batches:
         segment.note_batch(position, header)
         if epochs is not None:
@@ -419,7 +427,9 @@ class _Recovery:
                     total >> 20,
                 )
             done += segment.size
-            removed = recover_segment(segment, producer_state, found, self._wall_ms)
+            removed = recover_segment(
+                segment, producer_state, found, self._wall_ms, epochs.entries
+            )
             self._rebuilt.append(segment)
             if segment in self._without_aborted:
                 self._without_aborted.remove(segment)
@@ -429,9 +439,6 @@ class _Recovery:
                 self._drop(unflushed[number:], "what lay before them is lost")
                 break
         epochs.truncate_from_end(unflushed[0].base_offset + 1)
-        if found and found[0].epoch < epochs.latest_epoch:
-            # Pages of before a truncation: what was written anew from here on is gone.
-            epochs.truncate_from_end(unflushed[0].base_offset)
         for entry in found:
             if entry.epoch > epochs.latest_epoch:
                 epochs.assign(*entry)

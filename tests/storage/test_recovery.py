@@ -248,21 +248,23 @@ def test_pages_of_before_a_truncation_do_not_come_back_behind_what_was_written_a
     assert 0 < recovered.log_end_offset < 24
 
 
-def test_what_comes_back_of_before_a_truncation_has_the_epoch_it_was_written_in(
-    tmp_path: Path,
-) -> None:
-    """Found by simulation: a power failure kept a segment's old first page, and none that was
-    written anew. Under the newer epoch the leader would take its records for its own."""
+@pytest.mark.parametrize("kept", [0, 1])
+def test_what_comes_back_of_before_a_truncation_is_cut_off_again(tmp_path: Path, kept: int) -> None:
+    """Found by simulation: a power failure kept a segment's old pages, and none that was written
+    anew. A follower with the high watermark of what it had lost served them to consumers; under
+    the newer epoch the leader would take them for its own."""
     log = make_log(tmp_path)
-    append(log, "old", epoch=1)
+    for number in range(3):
+        append(log, f"old {number}", epoch=1)
     before = log.active_segment.path.read_bytes()
-    log.truncate_to(0)
-    append(log, "new", epoch=2)
+    log.truncate_to(kept)
+    # A follower is told of the epoch by the batch.
+    log.append_as_follower(batch("new", base_offset=kept, leader_epoch=2), 2)
     log.active_segment.path.write_bytes(before)
     recovered = make_log(tmp_path)
-    assert values(read_from(recovered)) == [b"old"]
-    assert recovered.end_offset_for_epoch(2) == (-1, -1)
-    assert recovered.latest_epoch == 1
+    assert values(read_from(recovered)) == [b"old 0"][:kept]
+    assert recovered.log_end_offset == kept
+    assert recovered.latest_epoch == (1 if kept else -1)
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
@@ -656,7 +658,7 @@ def test_a_compaction_that_reached_its_swap_is_finished(tmp_path: Path) -> None:
     directory = tmp_path / "orders-0"
     bases = [segment.base_offset for segment in log.segments]
     # The first two segments became one, which was renamed to .swap; the old ones are still there.
-    compacted = batch("kept", base_offset=bases[2] - 1)
+    compacted = batch("kept", base_offset=bases[2] - 1, leader_epoch=(bases[2] - 1) // 4)
     (directory / "00000000000000000000.log.swap").write_bytes(compacted)
     recovered = make_log(tmp_path, config)
     assert [s.base_offset for s in recovered.segments] == [0, *bases[2:]]
