@@ -86,8 +86,9 @@ class ValidBatches:
 
     Valid (S-1): the header is one, the batch lies within the file, offsets ascend from the
     segment's base and fit its indexes, leader epochs do not go back (below `epoch`, nor below what
-    of `known` had begun at the batch's offset), the CRC-32C is right. `end` is where the valid prefix ends, `problem` why it ends there, None at the end of the
-    file. Reads 4 MiB at a time, whatever a broken length field claims.
+    of `known` had begun at the batch's offset), the CRC-32C is right. `end` is where the valid
+    prefix ends, `problem` why it ends there, None at the end of the file. Reads 4 MiB at a time,
+    whatever a broken length field claims.
 
     Epochs: the pages of a log that was cut and written anew, and then lost its power, may hold
     whole batches of before, whose offsets fit. What was written anew had its epochs on disk before
@@ -427,9 +428,7 @@ class _Recovery:
                     total >> 20,
                 )
             done += segment.size
-            removed = recover_segment(
-                segment, producer_state, found, self._wall_ms, epochs.entries
-            )
+            removed = recover_segment(segment, producer_state, found, self._wall_ms, epochs.entries)
             self._rebuilt.append(segment)
             if segment in self._without_aborted:
                 self._without_aborted.remove(segment)

@@ -14,15 +14,19 @@ keeps it from beginning, is not.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from storage import files
 from storage.segments.segment import LogSegment
+from wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from storage.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
 
 
 class LogSync:
@@ -89,6 +93,14 @@ class LogSync:
                 # What was cut off and written again meanwhile is not what was synced.
                 if truncations == log.truncations and end_offset > log.flushed_offset:
                     log.flushed_offset = end_offset
+
+
+def flush_unasked(log: PartitionLog) -> None:
+    """A flush that nobody waits for: one line if it fails, a later one does its work."""
+    try:
+        log.flush()
+    except KafkaError as error:
+        logger.warning("background flush failed partition=%s error=%s", log.topic_partition, error)
 
 
 def _is_gone(log: PartitionLog) -> bool:

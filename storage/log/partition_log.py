@@ -54,7 +54,7 @@ from storage.log.append_source import (
 from storage.log.follower_append import write_given
 from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.log_reader import LogReader
-from storage.log.log_sync import LogSync
+from storage.log.log_sync import LogSync, flush_unasked
 from storage.log.producer_replay import note_batch, read_marker
 from storage.log.producer_snapshot import BatchMetadata
 from storage.log.producer_state import ProducerStateEntry, ProducerStateManager
@@ -378,7 +378,7 @@ class PartitionLog(LogReader):
         self.sync.note_directory_changed()
         self.publish_end(self.view.end_offset, segment)
         if self.environment.scheduler is not None:
-            self.environment.scheduler.schedule_once("flush-log", 0, self.flush)
+            self.environment.scheduler.schedule_once("flush-log", 0, lambda: flush_unasked(self))
         return segment
 
     # -- durability ------------------------------------------------------------------------------

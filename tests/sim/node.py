@@ -200,6 +200,7 @@ class SimNode:
         def is_gone() -> bool:
             return not self.is_up or self.incarnation != incarnation
 
+        self.cluster.check.check()  # what was done before, others may see from now on
         self.world.stand_still(is_gone, self.world.between(5, limit_ms))
         if is_gone():
             raise Gone
@@ -563,6 +564,9 @@ class SimNode:
         if power or self.node_id in disks.failed:
             self.lost_power_in = self.incarnation_id
             disks.failed.discard(self.node_id)
+            if not self.options.flushes:  # nobody else may end uncleanly while this one is missed
+                for other in self.cluster.nodes:
+                    disks.spare(other)
             for directory in self.directories:
                 disks.strike(directory)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -164,6 +165,23 @@ def test_a_rolled_segment_is_flushed_in_the_background(tmp_path: Path) -> None:
     assert log.flushed_offset == 0
     assert scheduler.run("flush-log") == 1
     assert log.flushed_offset == 1
+
+
+def test_a_background_flush_of_a_directory_that_has_failed_is_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = ManualScheduler()
+    env = environment(tmp_path, scheduler=scheduler)
+    log = make_log(tmp_path, env=env)
+    append(log, "a")
+    log.roll()
+    env.storage_error(OSError(errno.EIO, "gone"), "test")
+    caplog.clear()
+    assert scheduler.run("flush-log") == 1
+    (told,) = caplog.records
+    assert told.levelname == "WARNING"
+    assert not told.exc_info
+    assert str(log.topic_partition) in told.getMessage()
 
 
 def test_a_preallocated_segment_is_trimmed_when_it_is_done(tmp_path: Path) -> None:
