@@ -96,9 +96,7 @@ def end_offsets(bootstrap: str, topic: str, partitions: Iterable[int]) -> dict[i
     def end_offset(index: int) -> int:
         while True:
             try:
-                place = TopicPartition(topic, index)
-                end: int = consumer.get_watermark_offsets(place, timeout=30)[1]
-                return end
+                return consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=30)[1]
             except KafkaException:
                 if time.monotonic() > deadline:
                     raise

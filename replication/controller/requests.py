@@ -116,6 +116,21 @@ def _update_features(
     )
 
 
+# --- access rules -------------------------------------------------------------------------------
+
+
+def _create_acls(state: ActiveState, request: Any, _: ControllerContext) -> ControllerResult:
+    from replication.controller import acls
+
+    return acls.create_acls(state.image, request, state.new_id)
+
+
+def _delete_acls(state: ActiveState, request: Any, _: ControllerContext) -> ControllerResult:
+    from replication.controller import acls
+
+    return acls.delete_acls(state.image, request)
+
+
 # --- partitions ---------------------------------------------------------------------------------
 
 
@@ -209,8 +224,10 @@ _DECISIONS: dict[str, Decision] = {
     "BrokerHeartbeatRequest": _broker_heartbeat,
     "BrokerRegistrationRequest": _register_broker,
     "ControllerRegistrationRequest": _register_controller,
+    "CreateAclsRequest": _create_acls,
     "CreatePartitionsRequest": _create_partitions,
     "CreateTopicsRequest": _create_topics,
+    "DeleteAclsRequest": _delete_acls,
     "DeleteTopicsRequest": _delete_topics,
     "ElectLeadersRequest": _elect_leaders,
     "IncrementalAlterConfigsRequest": _incremental_alter_configs,

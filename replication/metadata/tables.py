@@ -50,8 +50,8 @@ class MetadataImage:
     """The cluster's metadata after the record at `offset`. Immutable: replace, never change.
 
     `offset`, `epoch`, `timestamp` (wall ms) name the last record seen; -1 before the first.
-    `configs` is keyed (resource type, resource name). The last four tables hold, by key, records
-    that this broker keeps but does not act on yet.
+    `configs` is keyed (resource type, resource name). The last four tables hold, by key, the
+    records themselves; on quotas, SCRAM credentials and tokens this broker does not act yet.
     """
 
     offset: int = -1

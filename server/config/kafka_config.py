@@ -58,6 +58,9 @@ DEFAULTS: Mapping[str, str] = {
     "socket.listen.backlog.size": "512",
 }
 
+# Not Kafka's own, but of the class that authorizer.class.name names; only a node's file has them.
+PLUGIN_KEYS = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
+
 _INT_BITS = {"SHORT": 16, "INT": 32, "LONG": 64}
 _MINUTES_MS = 60_000
 _HOURS_MS = 3_600_000
@@ -306,6 +309,8 @@ class KafkaConfig:
             given.setdefault("node.id", given["broker.id"])
         known = catalogue().broker
         for name in given:
+            if name in PLUGIN_KEYS:
+                continue
             if name not in known and without_listener_prefix(name) not in known:
                 raise ConfigError(name, given[name], nearest(name, known))
         self._defaults = DEFAULTS if "process.roles" in given else {**DEFAULTS, **PROFILE}

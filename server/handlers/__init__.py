@@ -19,8 +19,8 @@ it says no to all else before it has done anything, and the handler is asked.
 Areas are imported at first use: a broker that nobody asks for its log directories never loads that
 code, and starts sooner.
 
-Gaps: the rest of Kafka's keys (ACLs, quotas, SCRAM, delegation tokens, share and
-streams groups) is neither served nor advertised; see docs/GAPS.md.
+Gaps: the rest of Kafka's keys (quotas, SCRAM, delegation tokens, KIP-848, share
+and streams groups) is neither served nor advertised; see docs/GAPS.md.
 """
 
 from __future__ import annotations
@@ -58,6 +58,9 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (26, "EndTxn", "transactions", 0, 5, _SMALL, "b", "WRITE TRANSACTIONAL_ID"),
     (27, "WriteTxnMarkers", "transaction_markers", 1, 2, _SMALL, "b", "CLUSTER_ACTION CLUSTER"),
     (28, "TxnOffsetCommit", "group_offsets", 0, 5, _SMALL, "b", "WRITE TRANSACTIONAL_ID"),
+    (29, "DescribeAcls", "acls", 1, 3, _BLOCKS, "bc", "DESCRIBE CLUSTER"),
+    (30, "CreateAcls", "acls", 1, 3, _BLOCKS, "bcf", "ALTER CLUSTER"),
+    (31, "DeleteAcls", "acls", 1, 3, _BLOCKS, "bcf", "ALTER CLUSTER"),
     (32, "DescribeConfigs", "admin", 1, 4, _BLOCKS, "bc", "DESCRIBE_CONFIGS CLUSTER"),
     (33, "AlterConfigs", "admin", 0, 2, _BLOCKS, "bcf", "ALTER_CONFIGS CLUSTER"),
     (34, "AlterReplicaLogDirs", "admin", 1, 2, _BLOCKS, "b", "ALTER CLUSTER"),
@@ -85,8 +88,6 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (65, "DescribeTransactions", "transactions", 0, 0, _BLOCKS, "b", "DESCRIBE TRANSACTIONAL_ID"),
     (66, "ListTransactions", "transactions", 0, 2, _BLOCKS, "b", "DESCRIBE TRANSACTIONAL_ID"),
     (67, "AllocateProducerIds", "controller", 0, 0, _SMALL, "cf", "CLUSTER_ACTION CLUSTER"),
-    (68, "ConsumerGroupHeartbeat", "consumer_groups", 0, 1, _SMALL, "b", "READ GROUP"),
-    (69, "ConsumerGroupDescribe", "consumer_groups", 0, 1, _BLOCKS, "b", "DESCRIBE GROUP"),
     (70, "ControllerRegistration", "controller", 0, 0, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (73, "AssignReplicasToDirs", "controller", 0, 0, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (74, "ListConfigResources", "admin", 0, 1, _BLOCKS, "b", "DESCRIBE_CONFIGS CLUSTER"),

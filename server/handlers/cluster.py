@@ -4,8 +4,8 @@ ApiVersions and DescribeCluster are served on controller listeners too, where th
 controllers (KIP-919).
 
 All of them read the metadata image, which never changes while it is read; only Metadata may ask the
-controller for something, a topic to be created. There is no authorizer yet: everything may be seen,
-and the authorized operations of a resource are all there are.
+controller for something, a topic to be created. What may not be seen, and the authorized operations
+of a resource, are for `server.handlers.access`; without it they are all there are.
 """
 
 from __future__ import annotations

@@ -5,10 +5,12 @@ replica manager's. A request that must wait (acks=all, fetch.min.bytes) is parke
 is written by whoever completes it, through the callback that is given with it, which must keep
 nothing of the request alive but names and numbers.
 
-There is no authorizer yet. Who names a replica id must be a registered broker other than this one:
-a client that poses as a follower would move the high watermark (Z-4). Where that is not enough,
-followers fetch with their broker's epoch, which a client cannot know by chance, and brokers may
-have a listener of their own.
+What their senders may do is asked before (server.handlers.access), but for two things that only
+the handler knows: the topics of Produce's ordinary form, and those of a fetch session. Without an
+authorizer, too, who names a replica id must be a registered broker other than this one: a client
+that poses as a follower would move the high watermark (Z-4). Where that is not enough, followers
+fetch with their broker's epoch, which a client cannot know by chance, and brokers may have a
+listener of their own.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ from replication.partition.requests import (
 )
 from replication.replicas.replica_manager import FROM_CLIENT, AppendSource
 from replication.replicas.transaction_verification import TransactionOperation
+from server.network.api import Operation, Resource
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.data import (
+    REPLICA_STATE_FETCH_VERSION,
     TOPIC_ID_VERSION,
     FetchRequest,
     FetchResponse,
@@ -48,7 +52,6 @@ if TYPE_CHECKING:
 ADMIN_CLIENT_ID = "__admin_client"
 """The one client id that may write internal topics (Kafka's AdminUtils)."""
 _FOLLOWER_READ_FETCH_VERSION = 11
-_REPLICA_STATE_FETCH_VERSION = 15
 _LEADER_HINT_PRODUCE_VERSION = 10
 _LEADER_HINT_FETCH_VERSION = 16
 _STORAGE_ERROR_FETCH_VERSION = 6
@@ -91,7 +94,7 @@ def produce(ctx: DataContext, request: ProduceRequest) -> None:
     Gaps:      -
     Budget:    one partition, besides `append_records`: 8 µs.
     """
-    is_transactional = False
+    transactional = False
     topics: list[_ProducedTopic] = []
     entries: list[tuple[tuple[str, int], Any]] = []
     uses_topic_ids = ctx.api_version >= TOPIC_ID_VERSION
@@ -108,10 +111,7 @@ def produce(ctx: DataContext, request: ProduceRequest) -> None:
             if refusal is not None or not records:
                 refused[len(indexes)] = _refused_append(name, p.index, refusal or _NO_RECORDS)
             else:
-                if len(records) > _ATTRIBUTES_LOW_BYTE and (
-                    records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL
-                ):
-                    is_transactional = True
+                transactional |= is_transactional(records)
                 entries.append(((name, p.index), records))
             indexes.append(p.index)
     on_complete = partial(_answer_produce, ctx, topics, request.acks)
@@ -125,10 +125,17 @@ def produce(ctx: DataContext, request: ProduceRequest) -> None:
         on_complete,
         source=_source(ctx.api_version, _opens_compressed(ctx)),
     )
-    if is_transactional:
+    if transactional:
         ctx.park(_append_verified(ctx, append, request.transactional_id))
     else:
         ctx.park(ctx.broker.replica_manager.append_records(append))
+
+
+def is_transactional(records: Any) -> bool:
+    """Does a partition's batch say that it is part of a transaction."""
+    return len(records) > _ATTRIBUTES_LOW_BYTE and bool(
+        records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL
+    )
 
 
 def _append_verified(ctx: DataContext, append: AppendRequest, transactional_id: str | None) -> Any:
@@ -142,18 +149,20 @@ def _append_verified(ctx: DataContext, append: AppendRequest, transactional_id: 
     )
 
 
-def produce_ordinary(ctx: DataContext, frame: bytes, pos: int) -> bool:
+def produce_ordinary(
+    ctx: DataContext, frame: bytes, pos: int, sees: Callable[..., bool] | None = None
+) -> bool:
     """`produce` of what clients send: batches that no rule opens, for topics of theirs.
 
     False, with nothing done, for anything else. What is different is only how the request is read
-    and how a success is answered: see `wire.plain_produce`.
+    and how a success is answered: see `wire.plain_produce`. `sees`: what an authorizer says.
     Budget: 4 µs for one batch, besides `append_records`.
     """
     version = ctx.api_version
     plain = read_plain_produce(frame, pos, version) if version >= PLAIN_VERSION_MIN else None
     if plain is None:
         return False
-    is_transactional = 0
+    transactional = 0
     batches = iter(plain.records)
     entries: list[tuple[tuple[str, int], memoryview]] = []
     for topic, indexes in plain.topics:
@@ -164,9 +173,13 @@ def produce_ordinary(ctx: DataContext, frame: bytes, pos: int) -> bool:
             records = next(batches)
             if len(records) <= _ATTRIBUTES_LOW_BYTE:
                 return False
-            is_transactional |= records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL
+            transactional |= records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL
             entries.append(((name, index), records))
-    if is_transactional and plain.transactional_id is None:
+    if transactional and plain.transactional_id is None:
+        return False
+    if sees is not None and not _may_produce(
+        sees, entries, plain.transactional_id if transactional else None
+    ):
         return False
     opens_compressed = _opens_compressed(ctx)
     if ctx.broker.replica_manager.must_open_records(entries, opens_compressed):
@@ -178,11 +191,23 @@ def produce_ordinary(ctx: DataContext, frame: bytes, pos: int) -> bool:
         partial(_answer_ordinary, ctx, plain.topics, plain.acks),
         source=_source(version, opens_compressed),
     )
-    if is_transactional:
+    if transactional:
         ctx.park(_append_verified(ctx, append, plain.transactional_id))
     else:
         ctx.park(ctx.broker.replica_manager.append_records(append))
     return True
+
+
+def _may_produce(
+    sees: Callable[..., bool],
+    entries: Iterable[tuple[tuple[str, int], Any]],
+    transactional_id: str | None,
+) -> bool:
+    if transactional_id is not None and not sees(
+        Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id
+    ):
+        return False
+    return all(sees(Operation.WRITE, Resource.TOPIC, name) for (name, _), _ in entries)
 
 
 @lru_cache(maxsize=1_024)
@@ -367,25 +392,24 @@ def _endpoints(
 # ---- Fetch
 
 
-def fetch(ctx: DataContext, request: FetchRequest) -> FetchResponse | None:
+def fetch(
+    ctx: DataContext, request: FetchRequest, may_read: Callable[[str], bool] | None = None
+) -> FetchResponse | None:
     """Read record batches; wait for min_bytes, at most max_wait_ms.
 
     Behaviour: batches are sent whole and as they are stored, at least one if there is any (KIP-74).
                Sessions are complete (KIP-227, server.handlers.fetch_session). Followers fetch up
                to the log's end, and what they ask for says what they have. Topics and partitions
-               that do not exist are told with the rest and hurry nothing.
+               that do not exist are told with the rest and hurry nothing; so are topics that
+               `may_read`, an authorizer's word on each of a session at each fetch, refuses.
     Versions:  5 log start offset. 7 sessions. 9 leader epoch. 11 rack: consumers may read
                from followers (KIP-392). 12 diverging epoch. 13 topic ids. 15 broker epoch of a
                follower (KIP-903). 16 names the new leader (KIP-951).
     Gaps:      no quotas of clients.
     Budget:    one partition in a session, besides `ReplicaManager.fetch`: 10 µs.
     """
-    version = ctx.api_version
-    replica_id, replica_epoch = request.replica_id, -1
-    if version >= _REPLICA_STATE_FETCH_VERSION and request.replica_state is not None:
-        replica_id = request.replica_state.replica_id
-        replica_epoch = request.replica_state.replica_epoch
-    broker = ctx.broker
+    version, broker = ctx.api_version, ctx.broker
+    replica_id, replica_epoch = replica_of(request, version)
     follow = None
     if replica_id >= 0:
         check_replica(ctx, replica_id)
@@ -399,6 +423,8 @@ def fetch(ctx: DataContext, request: FetchRequest) -> FetchResponse | None:
     except KafkaError as error:
         return FetchResponse(error_code=error.code, responses=[])
     if context.follower is not None:
+        if follow is None:  # a replica's session is for replicas
+            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
         on_followed = partial(_answer_follower, ctx, context)
         ctx.park(
             broker.replica_manager.follow(
@@ -406,6 +432,12 @@ def fetch(ctx: DataContext, request: FetchRequest) -> FetchResponse | None:
             )
         )
         return None
+    partitions, on_complete = context.requests, partial(_answer_fetch, ctx, context)
+    if may_read is not None:
+        partitions, on_complete = _readable(partitions, on_complete, may_read)
+        if context.requests and not partitions:
+            on_complete([])
+            return None
     ctx.park(
         broker.replica_manager.fetch(
             replica_id,
@@ -413,13 +445,39 @@ def fetch(ctx: DataContext, request: FetchRequest) -> FetchResponse | None:
             request.min_bytes,
             request.max_bytes,
             request.isolation_level,
-            context.requests,
-            partial(_answer_fetch, ctx, context),
+            partitions,
+            on_complete,
             rack=request.rack_id if version >= _FOLLOWER_READ_FETCH_VERSION else None,
             replica_epoch=replica_epoch,
         )
     )
     return None
+
+
+def replica_of(request: FetchRequest, version: int) -> tuple[int, int]:
+    """Which replica asks, and its broker's epoch (-1: not told); negative ids are consumers."""
+    if version >= REPLICA_STATE_FETCH_VERSION and request.replica_state is not None:
+        return request.replica_state.replica_id, request.replica_state.replica_epoch
+    return request.replica_id, -1
+
+
+def _readable(
+    partitions: list[FetchPartition], on_complete: Any, may_read: Callable[[str], bool]
+) -> tuple[list[FetchPartition], Any]:
+    """The partitions that may be read, and how to answer those, and the others, in their places."""
+    names = {one.topic for one in partitions}
+    denied = {name for name in names if name and not may_read(name)}
+    if not denied:
+        return partitions, on_complete
+    code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    def complete(results: list[FetchResult]) -> None:
+        rest = iter(results)
+        on_complete(
+            [FetchResult(code) if one.topic in denied else next(rest) for one in partitions]
+        )
+
+    return [one for one in partitions if one.topic not in denied], complete
 
 
 def check_replica(ctx: DataContext, replica_id: int) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from replication.controller.controller import Controller
     from replication.metadata.image import MetadataImage
     from replication.metadata.registrations import BrokerRegistration
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
     from server.coordinator.runtime import Clock
     from server.coordinator.transactions.coordinator import TransactionCoordinator
     from server.handlers.fetch_session import FetchSessionCache
+    from server.network.api import Api
     from server.network.request_channel import RequestContext
     from server.peers.controller_channel import ControllerChannel
+    from server.security.authorizer import Authorizer
 
 
 class AnyNode(Protocol):
@@ -38,6 +42,11 @@ class AnyNode(Protocol):
     def config(self) -> KafkaConfig: ...
     @property
     def controller(self) -> ControllerChannel | Controller: ...
+    @property
+    def authorizer(self) -> Authorizer | None: ...
+    @property
+    def apis(self) -> Mapping[int, Api]:
+        """What its listeners serve, with the authorizer before it."""
 
 
 class QuorumNode(AnyNode, Protocol):

@@ -8,10 +8,10 @@ client but ask elsewhere for.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from server.network.error_responses import error_response
+from server.network.inner_context import InnerContext
 from server.network.request_channel import RequestContext, elements_max
 from server.peers.envelope import read_address, read_principal
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
@@ -19,13 +19,9 @@ from wire.frame import RequestHeader, encode_response, response_header_version
 from wire.messages.envelope import EnvelopeResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from server.network.api import Api
     from wire.messages.envelope import EnvelopeRequest
     from wire.schema import Request, Response
-
-logger = logging.getLogger(__name__)
 
 
 def envelope(ctx: RequestContext[Any], request: EnvelopeRequest) -> EnvelopeResponse | None:
@@ -34,36 +30,25 @@ def envelope(ctx: RequestContext[Any], request: EnvelopeRequest) -> EnvelopeResp
     Behaviour: PRINCIPAL_DESERIALIZATION_FAILURE, INVALID_REQUEST (address, or an API that no broker
                passes on), UNSUPPORTED_VERSION (what is inside cannot be read), NOT_CONTROLLER.
     Versions:  all alike.
-    Gaps:      without authorizer, who may send envelopes is not checked.
+    Gaps:      -
     """
     try:
         inner, message = _open(ctx, request)
     except KafkaError as error:
         return EnvelopeResponse(error_code=error.code)
     assert inner.api.handle is not None
-    try:
-        response = inner.api.handle(inner, message)
-    except KafkaError as error:
-        inner.respond_error(message, error.code, error.detail)
-    except Exception:
-        logger.exception("request failed %r", inner)
-        inner.respond_error(message, ErrorCode.UNKNOWN_SERVER_ERROR)
-    else:
-        if response is not None:
-            inner.respond(response)
+    inner.run(inner.api.handle, message)
     return None
 
 
 def _open(ctx: RequestContext[Any], request: EnvelopeRequest) -> tuple[EnvelopedContext, Request]:
     """The request inside and its context. Raises KafkaError with the envelope's error."""
-    from server.handlers import CONTROLLER_APIS
-
     principal = read_principal(request.request_principal)
     host = read_address(request.client_host_address)
     frame = bytes(request.request_data)
     try:
         header = RequestHeader.decode(frame)
-        api = CONTROLLER_APIS.get(header.api_key)
+        api = ctx.broker.apis.get(header.api_key)
         if api is None or not api.is_forwardable:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"API {header.api_key} is not passed on")
         if not api.min_version <= header.api_version <= api.max_version:
@@ -78,10 +63,10 @@ def _open(ctx: RequestContext[Any], request: EnvelopeRequest) -> tuple[Enveloped
     return EnvelopedContext(ctx, api, header, principal, host), message
 
 
-class EnvelopedContext(RequestContext[Any]):
+class EnvelopedContext(InnerContext):
     """A request inside an envelope: who asks is the client, the way back is the envelope's."""
 
-    __slots__ = ("_outer", "_peer_host", "_principal")
+    __slots__ = ("_peer_host", "_principal")
 
     def __init__(
         self,
@@ -92,14 +77,8 @@ class EnvelopedContext(RequestContext[Any]):
         peer_host: str,
     ) -> None:
         super().__init__(
-            api,
-            header.api_version,
-            header.correlation_id,
-            header.client_id or "",
-            outer.connection,
-            outer.broker,
+            outer, api, header.api_version, header.correlation_id, header.client_id or ""
         )
-        self._outer = outer
         self._principal = principal
         self._peer_host = peer_host
 
@@ -124,15 +103,6 @@ class EnvelopedContext(RequestContext[Any]):
         else:
             self.respond(error_response(request, self.api_version, code, message))
 
-    def no_response(self) -> None:
-        self._outer.no_response()
-
     def close(self) -> None:
         """The answer cannot be written: the client is not connected here, so say what happened."""
         self._outer.respond(EnvelopeResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
-
-    def on_disconnect(self, cancel: Callable[[], Any]) -> None:
-        self._outer.on_disconnect(cancel)
-
-    def on_stop(self, complete: Callable[[], Any]) -> None:
-        self._outer.on_stop(complete)

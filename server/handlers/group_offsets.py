@@ -2,7 +2,7 @@
 
 Handlers here know versions, topic ids and error shapes; who may commit and what is stored is
 `server.coordinator.offsets`'. None waits: what must be committed first is answered later, on the
-thread that made it so. As in `groups`, there is no authorizer yet.
+thread that made it so.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 from server.coordinator.gather import Gather
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import (
+    FETCH_GROUPS_VERSION,
+    FETCH_TOP_LEVEL_ERROR_VERSION,
+    OFFSETS_TOPIC_ID_VERSION,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteRequest,
@@ -29,9 +32,6 @@ if TYPE_CHECKING:
     from server.handlers.edges import GroupsBroker
     from server.network.request_channel import RequestContext
 
-_TOPIC_ID_VERSION = 10
-_FETCH_GROUPS_VERSION = 8
-_FETCH_TOP_LEVEL_ERROR_VERSION = 2
 _TXN_LOADING_VERSION = 2
 _UNKNOWN_TOPIC = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _UNKNOWN_TOPIC_ID = int(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -47,7 +47,7 @@ def offset_commit(ctx: RequestContext[GroupsBroker], request: OffsetCommitReques
     Versions:  2 to 4 may bring their own retention. 7 static members. 10 topics by id.
     Gaps:      -
     """
-    by_id = ctx.api_version >= _TOPIC_ID_VERSION
+    by_id = ctx.api_version >= OFFSETS_TOPIC_ID_VERSION
     unknown = _resolve_commit(ctx.broker.metadata, request, by_id)
 
     def answer(result: object) -> None:
@@ -133,23 +133,22 @@ def offset_fetch(ctx: RequestContext[GroupsBroker], request: OffsetFetchRequest)
     """Read stored offsets: of some partitions, or all of a group (null topics).
 
     Behaviour: what is not there is -1 without an error, unknown groups included.
-    Versions:  2 null topics, top-level error. 7 require_stable. 8 many groups. 9 member id and
-               epoch, which must be right in a consumer group. 10 topics by id.
-    Gaps:      -
+    Versions:  2 null topics, top-level error. 7 require_stable. 8 many groups. 10 topics by id.
+    Gaps:      the member id and epoch of version 9 are not looked at (KIP-848 is not served).
     """
     version = ctx.api_version
     image: MetadataImage = ctx.broker.metadata
-    groups = request.groups if version >= _FETCH_GROUPS_VERSION else [_as_group(request)]
+    groups = request.groups if version >= FETCH_GROUPS_VERSION else [_as_group(request)]
 
     def answer(results: list[OffsetFetchResponse.Group]) -> None:
-        if version >= _FETCH_GROUPS_VERSION:
+        if version >= FETCH_GROUPS_VERSION:
             ctx.respond(OffsetFetchResponse(groups=results))
         else:
             ctx.respond(_as_single(request, results[0], version))
 
     gather = Gather(len(groups), answer)
     for i, group in enumerate(groups):
-        by_id = version >= _TOPIC_ID_VERSION
+        by_id = version >= OFFSETS_TOPIC_ID_VERSION
         wants_all = group.topics is None
         unknown = _resolve_fetch(image, group, by_id)
         put = partial(_put_fetched, gather, i, image, group, unknown, by_id and wants_all)
@@ -236,7 +235,7 @@ def _as_single(
     request: OffsetFetchRequest, group: OffsetFetchResponse.Group, version: int
 ) -> OffsetFetchResponse:
     """Below version 8: one group at the top; in version 1 its error is each partition's."""
-    if group.error_code and version < _FETCH_TOP_LEVEL_ERROR_VERSION:
+    if group.error_code and version < FETCH_TOP_LEVEL_ERROR_VERSION:
         group.topics = [
             OffsetFetchResponse.Group.Topic(
                 name=topic.name,

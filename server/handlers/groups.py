@@ -4,8 +4,8 @@ Handlers here know versions and error shapes; what groups do is `server.coordina
 are inline: none waits. What cannot be answered yet is parked in the coordinator, which answers
 later through a callback, on whatever thread makes it possible.
 
-Authorize, resolve (topic names, ids), do, answer. There is no authorizer yet: everything is allowed
-and the authorized operations of a group are all there are.
+What the sender may do was asked before (server.handlers.access), which also puts right what is said
+here of a group's authorized operations: all there are.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from server.coordinator.group_messages import Client, LeavingMember
 from server.network.api import Resource
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import (
+    BATCHED_KEYS_VERSION,
+    NULLABLE_PROTOCOL_VERSION,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribeGroupsRequest,
@@ -47,8 +49,6 @@ R = TypeVar("R")
 
 _GROUP_KEY = 0
 _TRANSACTION_KEY = 1
-_BATCHED_KEYS_VERSION = 4
-_NULLABLE_PROTOCOL_VERSION = 7
 _MANDATORY_PROTOCOL_VERSION = 5
 _LEAVE_MEMBERS_VERSION = 3
 _AUTHORIZED_OPERATIONS_VERSION = 3
@@ -67,7 +67,7 @@ def find_coordinator(ctx: RequestContext[GroupsBroker], request: FindCoordinator
     Versions:  1 adds key types. 4 takes many keys. 6 adds share keys.
     Gaps:      -
     """
-    batched = ctx.api_version >= _BATCHED_KEYS_VERSION
+    batched = ctx.api_version >= BATCHED_KEYS_VERSION
     keys = list(request.coordinator_keys) if batched else [request.key]
 
     def answer(found: list[FindCoordinatorResponse.Coordinator]) -> None:
@@ -134,7 +134,7 @@ def join_group(ctx: RequestContext[GroupsBroker], request: JoinGroupRequest) -> 
     def answer(result: object) -> None:
         response = _join_failed(request, result) if isinstance(result, KafkaError) else result
         assert isinstance(response, JoinGroupResponse)
-        if version < _NULLABLE_PROTOCOL_VERSION and response.protocol_name is None:
+        if version < NULLABLE_PROTOCOL_VERSION and response.protocol_name is None:
             response.protocol_name = ""
         ctx.respond(response)
 
@@ -220,7 +220,7 @@ def leave_group(ctx: RequestContext[GroupsBroker], request: LeaveGroupRequest) -
 def describe_groups(ctx: RequestContext[GroupsBroker], request: DescribeGroupsRequest) -> None:
     """State, protocol and members of classic groups.
 
-    Behaviour: groups fail alone. One that does not exist, or is of another kind, is Dead.
+    Behaviour: groups fail alone. One that does not exist is Dead.
     Versions:  3 authorized operations. 6 says GROUP_ID_NOT_FOUND, with a text, for unknown groups.
     Gaps:      -
     """
@@ -244,7 +244,7 @@ def list_groups(ctx: RequestContext[GroupsBroker], request: ListGroupsRequest) -
 
     Behaviour: filters ignore case; unknown states and types match nothing.
     Versions:  4 filters by state. 5 filters by type.
-    Gaps:      -
+    Gaps:      only classic groups exist.
     """
 
     def answer(result: object) -> None:

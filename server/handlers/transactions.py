@@ -19,6 +19,7 @@ from replication.metadata.topic_names import (
 from server.coordinator.gather import Gather
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.transactions import (
+    BATCHED_ADD_VERSION,
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 _INIT_KNOWS_FENCED = 4
 _OTHERS_KNOW_FENCED = 2
-_BATCHED_ADD_VERSION = 4
 _NOT_ATTEMPTED = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
 
 
@@ -96,14 +96,14 @@ def add_partitions_to_txn(
     Gaps:      -
     """
     coordinator = ctx.broker.transaction_coordinator
-    if ctx.api_version >= _BATCHED_ADD_VERSION:
+    if ctx.api_version >= BATCHED_ADD_VERSION:
         transactions = list(request.transactions)
         wait_ms = coordinator.peer_wait_ms if len(transactions) == 1 else 0
     else:
         transactions, wait_ms = [_only_transaction(request)], coordinator.wait_ms
 
     def answer(results: list[AddPartitionsToTxnResponse.Transaction]) -> None:
-        if ctx.api_version >= _BATCHED_ADD_VERSION:
+        if ctx.api_version >= BATCHED_ADD_VERSION:
             ctx.respond(AddPartitionsToTxnResponse(results_by_transaction=results))
         else:
             topics = cast("Any", results[0].topic_results)
@@ -160,7 +160,7 @@ def _refused(
     ctx: RequestContext[TransactionsBroker], partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Partitions that cannot be in a transaction, and why."""
-    is_client = ctx.api_version < _BATCHED_ADD_VERSION
+    is_client = ctx.api_version < BATCHED_ADD_VERSION
     image = ctx.broker.metadata
     refused: dict[TopicPartition, int] = {}
     for partition in partitions:
@@ -216,7 +216,7 @@ def add_offsets_to_txn(
         request.producer_id,
         request.producer_epoch,
         [TopicPartition(GROUP_METADATA_TOPIC, index)],
-        _BATCHED_ADD_VERSION - 1,
+        BATCHED_ADD_VERSION - 1,
         answer,
         broker.transaction_coordinator.wait_ms,
     )

@@ -33,6 +33,9 @@ class Operation(IntEnum):
     DESCRIBE_CONFIGS = 10
     ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
 
 
 class Resource(IntEnum):
@@ -42,6 +45,8 @@ class Resource(IntEnum):
     GROUP = 3
     CLUSTER = 4
     TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -65,7 +70,9 @@ _OPERATIONS = {
         Operation.CREATE, Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION,
         *_CONFIGS, Operation.IDEMPOTENT_WRITE,
     ),
-    Resource.TRANSACTIONAL_ID: (Operation.DESCRIBE, Operation.WRITE),
+    Resource.TRANSACTIONAL_ID: (Operation.DESCRIBE, Operation.WRITE, Operation.TWO_PHASE_COMMIT),
+    Resource.DELEGATION_TOKEN: (Operation.DESCRIBE,),
+    Resource.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }  # fmt: skip
 
 
@@ -153,11 +160,20 @@ class Api:
         """Import the API's messages and handlers."""
         self.request_class = request_class(self.api_key)
         handlers = import_module(self.area)
-        handle: Callable[[Any, Any], Response | None] = getattr(handlers, self.function_name)
+        handle = self.prepared(getattr(handlers, self.function_name))
         self.is_costly = getattr(handlers, f"{self.function_name}_is_costly", None)
-        self.ordinary = getattr(handlers, f"{self.function_name}_ordinary", None)
+        ordinary = getattr(handlers, f"{self.function_name}_ordinary", None)
+        self.ordinary = None if ordinary is None else self.prepared_ordinary(ordinary)
         self.handle = handle  # last: another thread that sees it set sees the rest set
         return handle
+
+    def prepared(self, handle: Callable[..., Any]) -> Callable[[Any, Any], Response | None]:
+        """What dispatch calls: the handler itself, unless somebody is to be asked first."""
+        return handle
+
+    def prepared_ordinary(self, ordinary: Callable[..., bool]) -> Callable[[Any, Any, int], bool]:
+        """The same of the short way."""
+        return ordinary
 
     def __repr__(self) -> str:
         return f"Api({self.name} {self.min_version}-{self.max_version})"

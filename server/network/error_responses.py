@@ -23,14 +23,14 @@ _ANSWERS: dict[str, tuple[str, ...]] = {
     "responses": ("topic_data", "topics", "topic_names", "resources"),
     "partition_responses": ("partition_data",),
     "partitions": ("partitions", "partition_indexes"),
-    "results": ("topics", "resources", "groups_names", "dirs"),
+    "results": ("topics", "resources", "groups_names", "dirs", "creations"),
+    "filter_results": ("filters",),
     "coordinators": ("coordinator_keys",),
     "replica_election_results": ("topic_partitions",),
     "partition_result": ("partitions",),
     "results_by_topic_v3_and_below": ("v3_and_below_topics",),
     "results_by_partition": ("partitions",),
     "transaction_states": ("transactional_ids",),
-    "groups": ("groups", "group_ids"),
 }
 # What names an element (or the fetch session): the only values of a request that an error repeats.
 # Where request and response call the same differently, the group has both.
@@ -47,8 +47,9 @@ _KEYS: tuple[frozenset[str], ...] = (
     frozenset({"session_id"}),
 )
 _SAME_KEY = {name: same for same in _KEYS for name in same}
-# Keys of the members that leave a group; elsewhere Kafka forgets them (JoinGroup).
-_MEMBER_KEYS = frozenset({"member_id", "group_instance_id"})
+# Keys of the members that leave a group, and of the producers of markers; elsewhere Kafka forgets
+# them (JoinGroup, InitProducerId).
+_MEMBER_KEYS = frozenset({"member_id", "group_instance_id", "producer_id"})
 # What "unknown" is where Kafka's fresh object says 0.
 _UNKNOWN_MINUS_ONE = frozenset(
     {

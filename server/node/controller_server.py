@@ -24,8 +24,11 @@ from server.node.node_part import NodePart
 from server.node.shared_server import SharedServer, new_uuid
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from replication.raft.log import RaftLog
     from server.handlers.edges import QuorumNode
+    from server.network.api import Api
 
 
 def bootstrap_records(metadata_dir: Path, log: RaftLog, serde: MetadataRecordSerde) -> list[object]:
@@ -46,6 +49,8 @@ class ControllerServer(NodePart):
 
     role = "controller"
 
+    apis: Mapping[int, Api]
+    """What the controller listeners serve, if there are any."""
     controller: Controller
 
     def __init__(self, shared: SharedServer) -> None:
@@ -55,11 +60,12 @@ class ControllerServer(NodePart):
         if self.listeners.controller:
             from server.handlers import CONTROLLER_APIS
 
+            self.apis = self._guarded(CONTROLLER_APIS)
             self.socket_server = SocketServer(
                 settings.socket_server(self.config),
                 self.listeners.controller,
                 self,
-                CONTROLLER_APIS,
+                self.apis,
             )
 
     # ---- what handlers ask

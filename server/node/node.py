@@ -100,7 +100,7 @@ class Node:
         """
         shared, broker, controller = self.shared, self.broker_server, self.controller_server
         began_ms = shared.clock.now_ms()
-        for note in settings.notes(self.config):
+        for note in settings.notes(self.config, is_alone=shared.is_alone):
             logger.warning("%s", note)
         endpoints = controller.bind() if controller is not None else []
         if broker is not None:
@@ -113,7 +113,7 @@ class Node:
         if controller is not None and not shared.is_alone:
             # Now, for others need it: the logs of this node's broker may take long to open.
             controller.serve()
-            shared.loader.start(controller.publishers())
+            shared.start_loader(controller.publishers())
             controller.start()
         if broker is not None:
             self._start_broker(broker, is_stopping)
@@ -139,9 +139,9 @@ class Node:
         broker.connect(controller.controller if controller is not None else None)
         publishers = broker.prepare()
         if controller is None:
-            shared.loader.start(publishers)
+            shared.start_loader(publishers)
         elif shared.is_alone:
-            shared.loader.start(publishers)
+            shared.start_loader(publishers)
             controller.start()
         else:
             shared.loader.install(publishers)

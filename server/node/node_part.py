@@ -11,9 +11,12 @@ from server.config.schema import TOPIC
 from server.network.listeners import read_listeners
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from replication.metadata.image import MetadataImage
     from replication.metadata.loader import MetadataLoader
     from replication.raft.driver import RaftDriver
+    from server.network.api import Api
     from server.node.shared_server import SharedServer
     from server.peers.peer_client import PeerClient
     from storage.config import LogConfig
@@ -33,6 +36,16 @@ class NodePart:
         self.incarnation_id = shared.incarnation_id
         self.is_alone = shared.is_alone
         self.listeners = read_listeners(shared.config)
+        self.authorizer = shared.authorizer
+
+    def _guarded(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
+        """The dispatch table of this part's listeners: with the authorizer before it, if there is
+        one."""
+        if self.authorizer is None:
+            return apis
+        from server.handlers.access.rules import guarded
+
+        return guarded(apis, self.authorizer)
 
     @property
     def cluster_id(self) -> str:

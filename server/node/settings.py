@@ -18,8 +18,14 @@ from replication.metadata.loader import SnapshotConfig
 from replication.raft.own_events import RaftConfig
 from replication.replicas.replica_manager import ReplicaManagerConfig
 from replication.replicas.transaction_verification import VerificationConfig
-from server.config.kafka_config import ConfigError, KafkaConfig, catalogue, is_number
-from server.coordinator.group_config import ConsumerConfig, GroupConfig
+from server.config.kafka_config import (
+    PLUGIN_KEYS,
+    ConfigError,
+    KafkaConfig,
+    catalogue,
+    is_number,
+)
+from server.coordinator.group_config import GroupConfig
 from server.coordinator.transactions.config import TransactionConfig
 from server.network.listeners import is_loopback
 from server.network.socket_server import SocketServerConfig
@@ -30,6 +36,7 @@ from storage.config import LogManagerConfig
 if TYPE_CHECKING:
     from server.network.limits import ConnectionQuotas
     from server.network.listeners import Listener
+    from server.security.authorizer import Authorizer
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +54,7 @@ _OBEYED_ELSEWHERE = re.compile(
     r"|controller\.quorum\.bootstrap\.servers|replica\.socket\.timeout\.ms"
     r"|broker\.heartbeat\.interval\.ms|(leader|follower)\.replication\.throttled\.rate"
     r"|replica\.alter\.log\.dirs\.io\.max\.bytes\.per\.second"
+    r"|authorizer\.class\.name|super\.users|allow\.everyone\.if\.no\.acl\.found"
 )
 
 _LOG_MANAGER_KEYS: Mapping[str, str] = {
@@ -77,7 +85,6 @@ _LAYERS: tuple[tuple[type, Mapping[str, str]], ...] = (
     (SocketServerConfig, {}),
     (ReplicaManagerConfig, {}),
     (GroupConfig, {}),
-    (ConsumerConfig, {}),
     (TransactionConfig, {}),
     (ControllerConfig, {}),
     (LogManagerConfig, _LOG_MANAGER_KEYS),
@@ -182,12 +189,7 @@ def lifecycle(config: KafkaConfig) -> LifecycleConfig:
 
 def groups(config: KafkaConfig) -> GroupConfig:
     """The group coordinator's configuration."""
-    return _layer(GroupConfig, config, {})
-
-
-def consumer_groups(config: KafkaConfig) -> ConsumerConfig:
-    """How it keeps the groups of KIP-848."""
-    return _layer(ConsumerConfig, config, {})
+    return GroupConfig.from_values(config.get)
 
 
 def transactions(config: KafkaConfig) -> TransactionConfig:
@@ -200,6 +202,19 @@ def verification(config: KafkaConfig) -> VerificationConfig:
     return _layer(VerificationConfig, config, {})
 
 
+def authorizer(config: KafkaConfig, is_caught_up: Callable[[], bool]) -> Authorizer | None:
+    """Who decides what clients and nodes may do, if the configuration names somebody. Raises
+    ConfigError.
+    """
+    if not any(key in config.static for key in PLUGIN_KEYS) and not config.get_str(
+        "authorizer.class.name"
+    ):
+        return None
+    from server.security.authorizer import load_authorizer
+
+    return load_authorizer(config, is_caught_up)
+
+
 def _obeyed() -> Callable[[str], bool]:
     keys = {key for cls, names in _LAYERS for key in _keys(cls, names).values()}
     for definition in catalogue().topic.values():
@@ -207,7 +222,7 @@ def _obeyed() -> Callable[[str], bool]:
     return lambda key: key in keys or _OBEYED_ELSEWHERE.fullmatch(key) is not None
 
 
-def notes(config: KafkaConfig) -> list[str]:
+def notes(config: KafkaConfig, *, is_alone: bool = True) -> list[str]:
     """One line for each key that is valid, but changes nothing here yet or asks for trouble."""
     is_obeyed = _obeyed()
     lines = [
@@ -221,7 +236,24 @@ def notes(config: KafkaConfig) -> list[str]:
             f"config {heartbeat} = {config.text(heartbeat)!r}: more than half of {session}"
             f" ({config.text(session)}), a broker may be fenced for one late heartbeat"
         )
+    if not is_alone and _locks_nodes_out(config):
+        lines.append(
+            "config super.users lacks User:ANONYMOUS, which is what nodes are to each other on"
+            " PLAINTEXT listeners: no controller can be elected, as only super users pass before"
+            " the rules are read"
+        )
     return lines
+
+
+def _locks_nodes_out(config: KafkaConfig) -> bool:
+    if "StandardAuthorizer" not in config.get_str("authorizer.class.name"):
+        return False
+    map_ = (config.text("listener.security.protocol.map") or "").upper()
+    names = config.get_list("controller.listener.names")
+    is_plain = all(
+        f"{name}:" not in map_ or f"{name}:PLAINTEXT" in map_ for name in map(str.upper, names)
+    )
+    return is_plain and "User:ANONYMOUS" not in config.static.get("super.users", "")
 
 
 def apply_dynamic(

@@ -18,12 +18,12 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from replication.metadata.image import MetadataImage
-from replication.metadata.loader import MetadataLoader
+from replication.metadata.loader import MetadataLoader, MetadataPublisher
 from replication.metadata.record_serde import MetadataRecordSerde
 from replication.raft.driver import RaftDriver
 from replication.raft.faults import FaultHandler
@@ -87,6 +87,12 @@ class SharedServer:
         self.nobody_stays = False
         """All nodes of the cluster stop together; see Node.shutdown."""
         self._wanted_cluster_id = cluster_id
+        self.authorizer = settings.authorizer(config, self._is_caught_up)
+        """Who decides what clients and nodes may do; None: nobody does."""
+
+    def _is_caught_up(self) -> bool:
+        """Is everything published that the quorum had committed when this node came."""
+        return self.raft.wait_until_caught_up(0) and not self.loader.has_work
 
     @property
     def is_alone(self) -> bool:
@@ -196,6 +202,11 @@ class SharedServer:
             "bootstrap_servers": quorum.bootstrap_servers,
             "can_vote": quorum.is_controller,
         }
+
+    def start_loader(self, publishers: Sequence[MetadataPublisher]) -> None:
+        """Publish the metadata from now on: to the authorizer before anybody who would answer."""
+        publish = getattr(self.authorizer, "publish", None)
+        self.loader.start([publish, *publishers] if publish is not None else publishers)
 
     def worker(self, name: str) -> BackgroundScheduler:
         """A thread for what may wait for a disk, stopped with the node."""

@@ -38,8 +38,7 @@ def console_blocks(document: Path) -> list[Block]:
 
 
 def _blocks(lines: list[str]) -> Iterator[Block]:
-    heading, began = "", 0
-    inside: list[str] | None = None
+    heading, began, inside = "", 0, None
     for number, line in enumerate(lines, 1):
         if inside is not None:
             if line == "```":
@@ -54,8 +53,7 @@ def _blocks(lines: list[str]) -> Iterator[Block]:
 
 
 def _commands(lines: list[str]) -> Iterator[Command]:
-    text, goes_on = "", False
-    shown: list[str] = []
+    text, shown, goes_on = "", [], False
     for line in lines:
         if goes_on:
             text += "\n" + line

@@ -20,6 +20,7 @@ from replication.metadata.image import (
 from replication.partition.requests import AppendResult, FetchResult
 from server.coordinator.runtime import Surroundings
 from server.handlers import apis_of
+from server.handlers.access.rules import guarded
 from server.handlers.fetch_session import FetchSessionCache
 from server.network.connection import Connection, ConnectionLimits
 from server.network.request_channel import RequestChannel
@@ -214,8 +215,15 @@ class FakeBroker:
     node_id = NODE
     cluster_id = "cluster-of-tests-01"
     role = "broker"
+    authorizer: Any = None
+
+    @property
+    def apis(self):
+        """What its listeners serve; `Asked` has its own, which nobody else loads."""
+        return self.own_apis or apis_of(self.role)
 
     def __init__(self, image: MetadataImage) -> None:
+        self.own_apis: Any = None
         self.metadata = image
         self.replica_manager = FakeReplicaManager()
         self.controller = FakeController()
@@ -284,14 +292,21 @@ class FakeChannel(Connection):
 class Asked:
     """One connection to a fake broker."""
 
-    def __init__(self, broker: FakeBroker) -> None:
+    def __init__(self, broker: FakeBroker, authorizer: Any = None) -> None:
         self.broker = broker
         self.processor = FakeProcessor()
         self.channel = FakeChannel(self.processor)
         apis = {}
         for key, api in apis_of(broker.role).items():
             versions = (api.min_version, api.max_version)
-            apis[key] = type(api)(api.api_key, api.name, api.area, versions)
+            may = None if api.operation is None else (api.operation, api.resource)
+            apis[key] = type(api)(
+                api.api_key, api.name, api.area, versions, api.listeners, may=may,
+                is_forwardable=api.is_forwardable,
+            )  # fmt: skip
+        if authorizer is not None:
+            apis = guarded(apis, authorizer)
+        broker.own_apis, broker.authorizer = apis, authorizer
         self.requests = RequestChannel(apis, broker, 1, 500)
 
     def send(self, request: Request, version: int, client_id: str | None = "test") -> None:

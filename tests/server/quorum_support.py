@@ -67,6 +67,8 @@ class QuorumNode:
     """One node; also what handlers find as `ctx.broker`."""
 
     role = "controller"
+    authorizer = None
+    apis = CONTROLLER_APIS
     is_alone = False
 
     def __init__(

@@ -22,6 +22,10 @@ TOPIC_ID_VERSION = 13
 """Produce and Fetch name topics by id from here on."""
 
 
+REPLICA_STATE_FETCH_VERSION = 15
+"""Fetch from here on says in a structure of its own which replica asks (KIP-903)."""
+
+
 class ProduceRequest(Request, key=0, versions=(3, 13), flexible=9):
     """Append record batches to partitions."""
 

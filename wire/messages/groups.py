@@ -19,6 +19,17 @@ from wire.schema import (
     Uuid,
 )
 
+OFFSETS_TOPIC_ID_VERSION = 10
+"""OffsetCommit and OffsetFetch from here on name topics by id."""
+FETCH_GROUPS_VERSION = 8
+"""OffsetFetch from here on is of many groups."""
+FETCH_TOP_LEVEL_ERROR_VERSION = 2
+"""OffsetFetch from here on has an error of the group, and null for all its topics."""
+BATCHED_KEYS_VERSION = 4
+"""FindCoordinator from here on has many keys."""
+NULLABLE_PROTOCOL_VERSION = 7
+"""JoinGroup from here on may name no protocol."""
+
 
 class FindCoordinatorRequest(Request, key=10, versions=(0, 6), flexible=3):
     """Ask which broker coordinates a group, a transactional id or a share partition."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from wire.schema import Array, Bool, Int8, Int16, Int32, Int64, Request, Response, String, Struct
 
+BATCHED_ADD_VERSION = 4
+"""AddPartitionsToTxn from here on is from brokers, and of many transactions."""
+
 
 class InitProducerIdRequest(Request, key=22, versions=(0, 6), flexible=2, unstable=True):
     """Get a producer id and epoch; fence older producers of a transactional id."""
