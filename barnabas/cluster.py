@@ -27,7 +27,7 @@ import subprocess
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -76,7 +76,7 @@ class Cluster(Context):
         __tracebackhide__ = True
         if nodes < 1:
             raise ValueError(f"nodes = {nodes}: expected at least 1")
-        self.nodes = tuple(range(1, nodes + 1))
+        self.nodes: Collection[int] = tuple(range(1, nodes + 1))
         self.cluster_id = ""
         self._config = {name: property_text(value) for name, value in (config or {}).items()}
         if wrong := sorted(self._config.keys() & _OF_EACH_NODE):
@@ -173,7 +173,7 @@ class Cluster(Context):
             self._spawn(node)
         return nodes
 
-    def await_ready(self, node: int) -> str:
+    def await_ready(self, node: int, /) -> str:
         """Wait for a node that `begin_start` started; returns its address. Raises BrokerError."""
         __tracebackhide__ = True
         return self._processes[node].await_ready(self._start_timeout_s)
@@ -388,7 +388,7 @@ class Cluster(Context):
 
     @property
     def _controllers(self) -> tuple[int, ...]:
-        return self.nodes[:_CONTROLLERS_MAX]
+        return tuple(self.nodes)[:_CONTROLLERS_MAX]
 
     def _port_names(self) -> Iterator[str]:
         """Clients' ports first, so that a base port gives them consecutive numbers."""

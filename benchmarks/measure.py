@@ -65,8 +65,12 @@ def mean_batch_bytes(data_dir: Path, topic: str) -> float:
     for path in data_dir.glob(f"{topic}-[0-9]*/*.log"):
         if not path.stat().st_size:
             continue
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as log:
-            sizes = [header.size for _, header in iterate_headers(log)]
+        with (
+            open(path, "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as log,
+            memoryview(log) as view,
+        ):
+            sizes = [header.size for _, header in iterate_headers(view)]
             size, batches = size + sum(sizes), batches + len(sizes)
     return size / batches if batches else 0.0
 

@@ -64,7 +64,7 @@ RATES = frozenset(
 # What came out, and is neither good nor bad.
 NEITHER = frozenset(("batch_bytes",))
 
-_IDEMPOTENT = {"acks": "all", "enable.idempotence": True}
+_IDEMPOTENT: dict[str, Any] = {"acks": "all", "enable.idempotence": True}
 _PRODUCED = {"mb_s": 1.5, "records_s": 1.2, "cpu_s": 0.6}
 _READ = {"mb_s": 1.0, "records_s": 1.0, "cpu_s": 0.7}
 _LEVEL = {"mb_s": 1.0, "cpu_s": 0.8}

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import os
-import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -24,18 +22,29 @@ from pipeline.errors import (
     PipelineError,
     from_os,
 )
+from pipeline.flag_values import (
+    duration_ms,
+    names,
+    pair,
+    pattern,
+    positive,
+    rate,
+    time_ms,
+    topic_name,
+)
 from pipeline.preflight import (
     check_new,
     check_source,
     check_target,
     check_topics,
+    description,
     local_directory,
 )
+from pipeline.typed.columns import check_formats
+from pipeline.typed.flags import add_flags, typed_options
 
 if TYPE_CHECKING:
     from pipeline.spark.session import Job
-
-_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -94,9 +103,9 @@ def _add_archive(commands: Any) -> None:
     )
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="the broker(s)")
     topics = parser.add_mutually_exclusive_group()
-    topics.add_argument("--topics", metavar="A,B", type=_names, help="topics by name")
+    topics.add_argument("--topics", metavar="A,B", type=names, help="topics by name")
     topics.add_argument(
-        "--pattern", metavar="P", type=_pattern, help="all topics whose whole name matches"
+        "--pattern", metavar="P", type=pattern, help="all topics whose whole name matches"
     )
     parser.add_argument("--to", metavar="DIR", required=True, help="the archive (any Spark path)")
     parser.add_argument("--format", choices=["parquet", "orc"], default="parquet")
@@ -105,16 +114,14 @@ def _add_archive(commands: Any) -> None:
     when.add_argument(
         "--available-now", action="store_true", help="all there is now, then end (the default)"
     )
-    when.add_argument(
-        "--every", metavar="30s", type=_duration_ms, help="go on, one batch each time"
-    )
+    when.add_argument("--every", metavar="30s", type=duration_ms, help="go on, one batch each time")
     when.add_argument(
         "--compact",
         action="store_true",
         help="merge the small files of an archive; no broker needed",
     )
     parser.add_argument(
-        "--max-per-trigger", metavar="N", type=_positive, default=2_000_000,
+        "--max-per-trigger", metavar="N", type=positive, default=2_000_000,
         help="records of one batch (2,000,000)",
     )  # fmt: skip
     parser.add_argument(
@@ -122,9 +129,10 @@ def _add_archive(commands: Any) -> None:
     )
     _add_dry_run(parser)
     parser.add_argument(
-        "--grace", metavar="1h", type=_duration_ms, default=3_600_000,
+        "--grace", metavar="1h", type=duration_ms, default=3_600_000,
         help="with --compact: keep replaced files so long for running readers (1h)",
     )  # fmt: skip
+    add_flags(parser)
     _add_spark(parser, client=True)
     parser.set_defaults(run=_archive)
 
@@ -140,18 +148,20 @@ def _add_replay(commands: Any) -> None:
     parser.add_argument("--bootstrap", metavar="HOST:PORT", required=True)
     names = parser.add_mutually_exclusive_group()
     names.add_argument(
-        "--topic", metavar="T", type=_name, help="only this topic (or rename the only one)"
+        "--topic", metavar="T", type=topic_name, help="only this topic (or rename the only one)"
     )
-    names.add_argument("--topic-prefix", metavar="P", type=_name, help="put P before each name")
-    parser.add_argument("--since", metavar="TS", type=_time_ms, help="records from this time on")
-    parser.add_argument("--until", metavar="TS", type=_time_ms, help="records before this time")
+    names.add_argument(
+        "--topic-prefix", metavar="P", type=topic_name, help="put P before each name"
+    )
+    parser.add_argument("--since", metavar="TS", type=time_ms, help="records from this time on")
+    parser.add_argument("--until", metavar="TS", type=time_ms, help="records before this time")
     parser.add_argument(
         "--keep-partitions", action="store_true", help="same partition, same order within it"
     )
-    parser.add_argument("--rate", metavar="N", type=_rate, help="at most N records a second")
+    parser.add_argument("--rate", metavar="N", type=rate, help="at most N records a second")
     parser.add_argument("--append", action="store_true", help="also into topics that hold records")
     parser.add_argument(
-        "--id", metavar="NAME", type=_name, help="send all again beside an earlier replay"
+        "--id", metavar="NAME", type=topic_name, help="send all again beside an earlier replay"
     )
     parser.add_argument(
         "--groups",
@@ -192,7 +202,7 @@ def _add_segments(commands: Any) -> None:
         " Kafka, running or not); with --to, write them as an archive.",
     )
     parser.add_argument("data_dir", metavar="DATA_DIR", help="log directory (several: commas)")
-    parser.add_argument("--topic", metavar="A,B", type=_names, required=True, help="topics by name")
+    parser.add_argument("--topic", metavar="A,B", type=names, required=True, help="topics by name")
     parser.add_argument("--to", metavar="DIR", help="write an archive (Parquet)")
     parser.add_argument(
         "--offsets",
@@ -200,11 +210,12 @@ def _add_segments(commands: Any) -> None:
         default="",
         help="FROM-TO or PARTITION:FROM-TO,...; TO exclusive",
     )
-    parser.add_argument("--since", metavar="TS", type=_time_ms, help="records from this time on")
+    parser.add_argument("--since", metavar="TS", type=time_ms, help="records from this time on")
     parser.add_argument(
         "--log-end", action="store_true", help="read beyond the high watermark, to the log's end"
     )
     _add_dry_run(parser)
+    add_flags(parser)
     _add_spark(parser, client=False)
     parser.set_defaults(run=_segments)
 
@@ -219,6 +230,7 @@ def _add_profile(commands: Any) -> None:
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="the broker, instead of DATA_DIR")
     parser.add_argument("--topic", metavar="T", required=True)
     parser.add_argument("--html", metavar="FILE", help="write a self-contained page with plots")
+    add_flags(parser)
     _add_spark(parser, client=True)
     parser.set_defaults(run=_profile)
 
@@ -234,11 +246,11 @@ def _add_spark(parser: argparse.ArgumentParser, *, client: bool) -> None:
         "--master", metavar="URL", help="Spark master (Spark's own default: local[*])"
     )
     parser.add_argument(
-        "--conf", metavar="K=V", type=_pair, action="append", default=[], help="a Spark setting"
+        "--conf", metavar="K=V", type=pair, action="append", default=[], help="a Spark setting"
     )
     if client:
         parser.add_argument(
-            "--client-property", metavar="K=V", type=_pair, action="append", default=[],
+            "--client-property", metavar="K=V", type=pair, action="append", default=[],
             help="a setting of the Kafka client (security.protocol=...)",
         )  # fmt: skip
 
@@ -266,6 +278,7 @@ def _archive(arguments: argparse.Namespace) -> int:
             arguments.skip_lost,
             arguments.dry_run,
             dict(arguments.client_property),
+            typed,
         )
         totals = archive.run_archive(job, options)
         _say(job, archive.summary(job, options, totals))
@@ -277,9 +290,16 @@ def _archive(arguments: argparse.Namespace) -> int:
         return _fail(
             PipelineError("archive needs --bootstrap and --topics or --pattern", EXIT_USAGE)
         )
+    try:
+        typed = typed_options(arguments)
+    except PipelineError as error:
+        return _fail(error)
 
     def check(to: str, folder: str) -> None:
         check_target(to, folder, (arguments.format, arguments.partition_by))
+        made = description(folder)
+        if made is not None:
+            check_formats(to, made.get("typed"), typed)
         if arguments.topics and not os.path.exists(folder):  # else it may have them of old
             check_topics(arguments.bootstrap, arguments.topics, dict(arguments.client_property))
 
@@ -380,6 +400,7 @@ def _segments(arguments: argparse.Namespace) -> int:
             arguments.since,
             arguments.log_end,
             arguments.dry_run,
+            typed_options(arguments),
         )
         plans = segments.plan_segments(options)  # a wrong directory is known before Spark starts
         if options.to is not None:
@@ -398,13 +419,6 @@ def _profile(arguments: argparse.Namespace) -> int:
 
     if (arguments.bootstrap is None) == (arguments.data_dir is None):
         return _fail(PipelineError("profile needs either --bootstrap or DATA_DIR", EXIT_USAGE))
-    options = topic_profile.ProfileOptions(
-        arguments.topic,
-        arguments.bootstrap,
-        arguments.data_dir,
-        arguments.html,
-        dict(arguments.client_property),
-    )
 
     def run(job: Job) -> int:
         found = topic_profile.run_profile(job, options)
@@ -416,6 +430,14 @@ def _profile(arguments: argparse.Namespace) -> int:
         return EXIT_OK
 
     try:
+        options = topic_profile.ProfileOptions(
+            arguments.topic,
+            arguments.bootstrap,
+            arguments.data_dir,
+            arguments.html,
+            dict(arguments.client_property),
+            typed_options(arguments),
+        )
         if options.data_dir is not None:
             segments.plan_segments(segments.SegmentsOptions(options.data_dir, (options.topic,)))
         if options.html is not None:
@@ -480,70 +502,3 @@ def _say(job: Job, text: str) -> None:
 def _fail(error: PipelineError) -> int:
     print(f"barnabas: {error}", file=sys.stderr)
     return error.exit_code or EXIT_FAILURE
-
-
-# ---- values of flags
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(_name(name.strip()) for name in text.split(",") if name.strip())
-    return names or (_name(text),)
-
-
-def _name(text: str) -> str:
-    if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no topic name")
-    return text
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
-    return text
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise argparse.ArgumentTypeError(f"{text!r}: expected KEY=VALUE")
-    return key.strip(), value
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
-    return int(text)
-
-
-def _rate(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
-    return value
-
-
-def _duration_ms(text: str) -> int:
-    match = re.fullmatch(r"(\d+)\s*(ms|s|m|h|d)", text.strip())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a duration such as 30s, 5m, 1h")
-    return int(match.group(1)) * _UNITS[match.group(2)]
-
-
-def _time_ms(text: str) -> int:
-    """Ms since 1970 from digits (ms) or ISO 8601; without a zone it is UTC."""
-    if text.isdigit():
-        return int(text)
-    try:
-        moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: expected 2026-01-31, 2026-01-31T12:00 (UTC) or milliseconds since 1970"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return int(moment.timestamp() * 1000)

@@ -6,10 +6,8 @@ import. A client that executors may lack travels as a file beside them.
 
 from __future__ import annotations
 
-import os
 import sys
-import zipfile
-from pathlib import Path
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -23,7 +21,7 @@ from .segments import crc, decode, plan, source
 from .segments.source import SegmentReader
 from .sink import clients, exactly_once, registers, rows, writers
 from .sink.writers import BatchWriter, Sink, StreamWriter
-from .spark.shipping import ship
+from .spark.shipping import carry, ship
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,29 +44,9 @@ def register(spark: SparkSession) -> None:
 
 
 def carry_client(spark: SparkSession) -> None:
-    """Give executors the kafka-python of this process, for those that have no client at all.
-
-    Spark Connect has no SparkContext to do it with: there executors need a client of their own.
-    """
-    try:
-        context = spark.sparkContext
-    except Exception:
-        return
-    try:
-        import kafka
-    except ImportError:
-        return  # nothing can travel; executors that have confluent-kafka need nothing
-
-    folder: Any = context._temp_dir
-    archive = Path(folder, clients.CARRIED)
-    if archive.exists():
-        return
-    package = Path(kafka.__file__).parent
-    with zipfile.ZipFile(archive, "w") as file:
-        for path in sorted(package.rglob("*")):
-            if path.suffix in (".py", ".json"):
-                file.write(path, os.path.join("kafka", path.relative_to(package)))
-    context.addFile(str(archive))
+    """Give executors the kafka-python of this process, for those that have no client at all."""
+    if find_spec("kafka") is not None:  # otherwise executors need confluent-kafka
+        carry(spark, clients.CARRIED, ["kafka"])
 
 
 class BarnabasDataSource(DataSource):

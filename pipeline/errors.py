@@ -101,7 +101,7 @@ _CAUSES = (
 def explain(error: BaseException, log_text: str = "", connector: str = "") -> str | None:
     """The one line for a known cause in the error or in Spark's log; None when it is unknown."""
     text = _text(error)
-    own = re.search(r"(?:PlanError|SegmentError|SinkError): (.+)", text)
+    own = re.search(r"(?:PlanError|SegmentError|SinkError|RegistryError): (.+)", text)
     if own is not None:
         return own.group(1)
     for cause in _CAUSES:

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pipeline.errors import PipelineError
 
@@ -37,7 +38,9 @@ def check_target(to: str, folder: str, made_as: tuple[str, str]) -> None:
         raise PipelineError(f"{existing} is no directory; choose another --to")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise PipelineError(f"permission denied: {existing} cannot be written; check who owns it")
-    check_made_as(to, _description(folder), made_as)
+    made = description(folder)
+    if made is not None:
+        check_made_as(to, (made["format"], made["partition_by"]), made_as)
 
 
 def check_made_as(to: str, made: tuple[str, str] | None, wanted: tuple[str, str]) -> None:
@@ -113,11 +116,11 @@ def check_source(source: str, folder: str) -> None:
         raise PipelineError(f"permission denied: {source} cannot be read; check who owns it")
 
 
-def _description(folder: str) -> tuple[str, str] | None:
+def description(folder: str) -> dict[str, Any] | None:
     """How an archive was made; None where there is none, or one that only Spark can judge."""
     try:
         with open(os.path.join(folder, "_barnabas", "archive.json"), encoding="utf-8") as file:
             content = json.load(file)
-        return content["format"], content["partition_by"]
+        return content if content["format"] and content["partition_by"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

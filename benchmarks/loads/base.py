@@ -96,7 +96,9 @@ def end_offsets(bootstrap: str, topic: str, partitions: Iterable[int]) -> dict[i
     def end_offset(index: int) -> int:
         while True:
             try:
-                return consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=30)[1]
+                place = TopicPartition(topic, index)
+                end: int = consumer.get_watermark_offsets(place, timeout=30)[1]
+                return end
             except KafkaException:
                 if time.monotonic() > deadline:
                     raise

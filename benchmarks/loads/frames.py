@@ -14,8 +14,9 @@ import struct
 import time
 from array import array
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+from testkit.clients.raw import read_exactly, read_frame
 from wire.crc import crc32c
 from wire.frame import decode_response_header, encode_request
 from wire.messages.data import ProduceRequest
@@ -50,7 +51,8 @@ def connect(bootstrap: str) -> Socket:
 
 def frame(request: Request, version: int) -> bytes:
     """The request as it goes over the wire, correlation id 1."""
-    return b"".join(bytes(part) for part in encode_request(version, 1, "bench", request))
+    parts: Sequence[Any] = encode_request(version, 1, "bench", request)  # none is in a file
+    return b"".join(parts)
 
 
 def batch_of(size: int, batch_bytes: int, timestamp_ms: int) -> tuple[bytes, int]:
@@ -82,7 +84,7 @@ def produce_frame(topic: str, partition: int, batch: bytes, acks: int = 1) -> by
 def ask(sock: Socket, request: Request, version: int) -> object:
     """One request and its decoded answer."""
     sock.sendall(frame(request, version))
-    answer = receive_frame(sock)[4:]
+    answer = read_frame(sock)
     _, position = decode_response_header(request.api_key, version, answer)
     return RESPONSES[request.api_key].decode(answer, version, position)
 
@@ -94,27 +96,11 @@ def check_accepted(sock: Socket, asked: Sequence[bytes], at_most: int = 20) -> N
     for request in asked[:: max(1, len(asked) // at_most)]:
         sock.sendall(request)
         key, version = struct.unpack_from(">hh", request, 4)
-        answer = receive_frame(sock)[4:]
+        answer = read_frame(sock)
         _, position = decode_response_header(key, version, answer)
         told = repr(RESPONSES[key].decode(answer, version, position))
         if any(int(code) for code in _ERROR_CODE.findall(told)):
             raise ValueError(f"refused: {told}")
-
-
-def receive_frame(sock: Socket) -> bytes:
-    """The next answer with its four bytes of size. Raises EOFError when the peer closed."""
-    data = _exactly(sock, 4)
-    return data + _exactly(sock, int.from_bytes(data, "big"))
-
-
-def _exactly(sock: Socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        more = sock.recv(size - len(data))
-        if not more:
-            raise EOFError(f"closed after {len(data)} of {size} bytes")
-        data += more
-    return bytes(data)
 
 
 def pipelined(sock: Socket, frames: Frames, count: int, window: int) -> float:
@@ -122,7 +108,7 @@ def pipelined(sock: Socket, frames: Frames, count: int, window: int) -> float:
     one, which is answered before the clock starts.
     """
     sock.sendall(frames[0])
-    answer_bytes = len(receive_frame(sock))
+    answer_bytes = 4 + len(read_frame(sock))
     began = time.perf_counter()
     sent = done = 1
     received = 0
@@ -153,6 +139,6 @@ def one_by_one(socks: Sequence[Socket], frames: Frames, count: int) -> list[floa
         answer = sock.recv(_RECEIVE_BYTES)
         missing = 4 + int.from_bytes(answer[:4], "big") - len(answer)
         if missing > 0 or not answer:
-            _exactly(sock, max(missing, 1))
+            read_exactly(sock, max(missing, 1))
         times.append(clock() - began)
     return list(times)

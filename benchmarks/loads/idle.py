@@ -20,6 +20,7 @@ from benchmarks.loads.lifetime import start
 from benchmarks.loads.members import Member, await_coordinator, fetch_frame
 from benchmarks.measure import MIB, usage
 from benchmarks.targets import make
+from testkit.clients.raw import read_frame
 
 _HEARTBEAT_S, _COMMIT_S, _FETCH_WAIT_MS = 3.0, 5.0, 500
 
@@ -93,11 +94,11 @@ def _live(
             each = regular[number]
             heapq.heapreplace(due, (at + each.period_s, number))
             each.sock.sendall(each.request)
-            frames.receive_frame(each.sock)
+            read_frame(each.sock)
         for key, _ in selector.select(max(0.0, due[0][0] - time.perf_counter())):
             sock = cast(frames.Socket, key.fileobj)
-            frames.receive_frame(sock)
+            read_frame(sock)
             sock.sendall(key.data)
     for sock, _ in fetches:
-        frames.receive_frame(sock)
+        read_frame(sock)
     selector.close()

@@ -22,6 +22,7 @@ from storage.config import LogConfig
 from storage.environment import LogEnvironment
 from storage.recovery import open_log
 from storage.segments.index import OffsetIndex
+from testkit.clock import WALL_MS
 from wire.frame import RequestHeader
 from wire.messages.data import ProduceRequest
 from wire.primitives import TopicPartition
@@ -92,7 +93,7 @@ def _storage(directory: Path) -> Iterator[Budget]:
     one = log.batch(1, 100)
     yield Budget(
         "append one record", 8.0, "storage.log.partition_log",
-        lambda: opened.append_as_leader(one, 0, log.WALL_MS),
+        lambda: opened.append_as_leader(one, 0, WALL_MS),
     )  # fmt: skip
     end = opened.log_end_offset
     yield Budget(

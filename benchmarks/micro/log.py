@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
@@ -41,7 +42,7 @@ def _time(function: Callable[[], object], number: int) -> float:
     return (time.perf_counter() - started) / number * 1e6
 
 
-def batch(count: int, size: int, **options: int) -> memoryview:
+def batch(count: int, size: int, **options: Any) -> memoryview:
     records = [Record(-1, WALL_MS, None, os.urandom(size)) for _ in range(count)]
     return memoryview(build_batch(records, **options))
 

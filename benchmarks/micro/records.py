@@ -11,7 +11,9 @@ import os
 import tempfile
 import timeit
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from storage.log.append_source import FROM_CLIENT
 from storage.log.producer_state import ProducerStateManager
@@ -38,7 +40,7 @@ def microseconds(function: Callable[[], object]) -> float:
     return min(timer.repeat(5, max(number // 5, 1))) / max(number // 5, 1) * 1e6
 
 
-def batch(count: int, size: int, **options: int) -> memoryview:
+def batch(count: int, size: int, **options: Any) -> memoryview:
     records = [Record(-1, WALL_MS + n, None, os.urandom(size), []) for n in range(count)]
     return memoryview(build_batch(records, **options))
 
@@ -56,8 +58,8 @@ def main() -> None:
     report("patch_for_log", lambda: patch_for_log(one, 12345, 3))
     for name, data in (("1 record", one), ("16 records", sixteen), ("10,000 records, 1 MiB", many)):
         read = read_header(data)
-        report(f"check_crc, {name}", lambda data=data, read=read: check_crc(data, 0, read))
-        report(f"validate_producer_batch, {name}", lambda data=data: validate_producer_batch(data))
+        report(f"check_crc, {name}", partial(check_crc, data, 0, read))
+        report(f"validate_producer_batch, {name}", partial(validate_producer_batch, data))
     report(
         "validate_records, 10,000 records",
         lambda: validate_records(read_header(many), many, wall_ms=WALL_MS),

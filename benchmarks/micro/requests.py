@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from server.network import transport
@@ -50,7 +51,7 @@ def _best_us(run: Callable[[], object], count: int) -> float:
 
 def _produce(size: int, key: str = "t") -> bytes:
     batch = bytes(build_batch([Record(-1, WALL_MS, None, bytes(size))]))
-    partition = ProduceRequest.Topic.Partition(index=0, records=batch)
+    partition = ProduceRequest.Topic.Partition(index=0, records=memoryview(batch))
     topic = ProduceRequest.Topic(name=key, partition_data=[partition])
     return request_bytes(ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic]), 9, 1)
 
@@ -60,7 +61,8 @@ def path() -> None:
     rm = asked.broker.replica_manager
     rm.append_records = lambda request: request.on_done(_APPENDED)  # type: ignore[method-assign]
     rm.fetch = lambda *a, **k: a[6](_FETCHED)  # type: ignore[method-assign]
-    asked.processor.complete = _take  # type: ignore[method-assign,assignment]
+    asked.processor.complete = _take  # type: ignore[method-assign]
+    channel: Any = asked.channel
     heartbeat = asked.requests._apis[12]
     heartbeat.load()
     heartbeat.handle = lambda ctx, request: HeartbeatResponse(error_code=0)
@@ -76,7 +78,7 @@ def path() -> None:
         ("produce, one partition", _produce(100)),
         ("fetch, one partition", request_bytes(fetch, 12, 1)),
     ):
-        taken = _best_us(lambda frame=frame: asked.requests.receive(asked.channel, frame), 5_000)
+        taken = _best_us(partial(asked.requests.receive, channel, frame), 5_000)
         print(f"path     {name:32} {taken:7.2f} µs")
 
 

@@ -102,7 +102,7 @@ def test_d4_one_of_two_disks_fails_and_the_node_goes_on_with_the_other(
 
         def others_lead() -> bool:
             for part in cluster.view(victim, topic_name).topics[topic_name]:
-                is_gone = part.index in gone
+                is_gone = part.partition in gone
                 assert is_gone == (victim not in part.isr), part
                 assert part.leader > 0, part
                 assert not is_gone or part.leader != victim, part

@@ -70,7 +70,7 @@ def test_c2_all_nodes_killed_at_once_lose_nothing(
             kills[now()] = list(range(load.partitions))
             cluster.kill_all()
             cluster.begin_start()
-            cluster.await_ready()
+            cluster.await_all()
             load.await_each_producing()
             cluster.await_full_isr(topic_name)
         load.prove()
@@ -110,7 +110,7 @@ def test_c16_failover_with_the_timeouts_of_a_default_cluster(
 
 def led_by(cluster: ClusterOfNodes, node: int, topic: str) -> list[int]:
     view = cluster.view(node, topic).topics[topic]
-    return [part.index for part in view if part.leader == node]
+    return [part.partition for part in view if part.leader == node]
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -147,5 +147,5 @@ def orphans(cluster: ClusterOfNodes, topic: str) -> list[str]:
         for node in cluster.nodes
         for path in cluster.node_data_dir(node).glob(f"{topic}-*")
         if not path.name.endswith("-stray")
-        and not any(path.name == f"{topic}-{p.index}" and node in p.replicas for p in parts)
+        and not any(path.name == f"{topic}-{p.partition}" and node in p.replicas for p in parts)
     ]

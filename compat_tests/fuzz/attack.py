@@ -52,9 +52,9 @@ class Attacker:
             return
         try:
             self._sock.settimeout(max(0.01, self._sent_s + ANSWER_S - time.monotonic()))
-            size = struct.unpack(">i", self._exactly(4))[0]
+            size = struct.unpack(">i", raw.read_exactly(self._sock, 4))[0]
             self._sock.settimeout(ANSWER_S * 30)
-            self._exactly(size)
+            raw.read_exactly(self._sock, size)
             self._found["answered"] += 1
         except TimeoutError:
             self._unanswered[str(self._pending.key)] += 1
@@ -62,16 +62,6 @@ class Attacker:
         except (OSError, EOFError):
             self._closed()
         self._pending = None
-
-    def _exactly(self, count: int) -> bytes:
-        assert self._sock is not None
-        data = bytearray()
-        while len(data) < count:
-            more = self._sock.recv(min(count - len(data), 1 << 16))
-            if not more:
-                raise EOFError
-            data += more
-        return bytes(data)
 
     def _closed(self) -> None:
         self._found["closed"] += 1

@@ -10,6 +10,8 @@ are in no log. Records of open and aborted transactions stay out (isolation leve
 Why not Structured Streaming: its checkpoint ties an archive to one list of topics for ever, and
 what it says of lost data is a guess.
 
+Keys and values are kept as they are; `typed` puts decoded columns beside them.
+
 Layout: `DIR/topic=<topic>/day=<yyyy-MM-dd>[/hour=<HH>]/part-*.parquet`, UTC, by the record's
 timestamp. Columns: key, value, headers, partition, offset, timestamp, timestampType, generation
 (`state`); topic, day, hour from the folders. Read it with `spark.read.parquet(DIR)`, the
@@ -28,7 +30,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pipeline.archive.log import METADATA, OWN, ArchiveLog, Description, land
@@ -47,6 +49,7 @@ from pipeline.sink.registers import REPLAY_PREFIX
 from pipeline.spark.hadoop_files import HadoopFiles
 from pipeline.spark.kafka_admin import KafkaAdmin
 from pipeline.spark.session import Job, run_watched, signal_of
+from pipeline.typed.columns import COLUMNS, TypedOptions, Typing, check_formats
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,6 +73,7 @@ class ArchiveOptions:
     skip_lost: bool = False
     dry_run: bool = False
     client_properties: Mapping[str, str] = field(default_factory=dict)
+    typed: TypedOptions = field(default_factory=TypedOptions)
 
 
 @dataclass(slots=True)
@@ -184,6 +188,7 @@ class _Run:
         self._job, self._options, self._admin = job, options, admin
         self._files = HadoopFiles(job.spark, options.to)
         self._log = ArchiveLog(self._files)
+        self._typing = Typing(options.typed)
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self.totals = ArchiveTotals()
@@ -211,7 +216,7 @@ class _Run:
         if self._options.dry_run:
             self.totals.planned = self._plan(broker).ranges
             return
-        _prepare(self._log, self._options)
+        self._typing = Typing(self._options.typed, _prepare(self._log, self._options))
         goal = broker
         while not self._stopping.is_set():
             began = time.monotonic()
@@ -282,13 +287,22 @@ class _Run:
         ]
         observation = Observation("archived")
         frame = archive_columns(
-            _with_generation(self._read(batch.ranges), batch.generations),
+            _with_generation(self._decoded(self._read(batch.ranges), names), batch.generations),
             self._options.partition_by,
         ).observe(observation, *counts)
         folders = ["topic", "day"] + (["hour"] if self._options.partition_by == "hour" else [])
         frame.write.format(self._options.format).partitionBy(*folders).save(scratch)
         found = observation.get
         return {name: int(found[f"n{index}"]) for index, name in enumerate(names)}
+
+    def _decoded(self, frame: DataFrame, topics: Sequence[str]) -> DataFrame:
+        sides = self._typing.look(topics)
+        if not sides:
+            return frame
+        self._log.remember_typed(self._typing.remembered())
+        for note in self._typing.notes:
+            self.totals.note(note)
+        return self._typing.decoded(frame, sides)
 
     def _read(self, ranges: Sequence[Range]) -> DataFrame:
         starts: dict[str, dict[str, int]] = {}
@@ -363,16 +377,20 @@ def _facts(broker: Mapping[str, BrokerTopic]) -> dict[str, tuple[str | None, lis
     }
 
 
-def _prepare(log: ArchiveLog, options: ArchiveOptions) -> None:
-    """Make a new archive, or check that the one that is there is made as was asked for."""
+def _prepare(log: ArchiveLog, options: ArchiveOptions) -> Mapping[str, Any] | None:
+    """Make a new archive, or check that the one that is there is made as was asked for; what it
+    knows of its decoded columns."""
     made = log.description()
     if made is None:
         _require_fresh(log.files, options)
-        log.describe(Description(options.format, options.partition_by))
-        return
+        typed = Typing(options.typed).remembered()
+        log.describe(Description(options.format, options.partition_by, typed=typed))
+        return typed
     wanted = (options.format, options.partition_by)
     check_made_as(options.to, (made.format, made.partition_by), wanted)
+    check_formats(options.to, made.typed, options.typed)
     log.settle()
+    return made.typed
 
 
 def _require_fresh(files: HadoopFiles, options: ArchiveOptions) -> None:
@@ -392,10 +410,12 @@ def _with_generation(frame: DataFrame, generations: Mapping[str, int]) -> DataFr
 
 
 def archive_columns(frame: DataFrame, partition_by: str) -> DataFrame:
-    """The archive's columns of a frame in Kafka's columns and `generation`; folder columns last."""
+    """The archive's columns of a frame in Kafka's columns and `generation`, decoded ones if there
+    are some; folder columns last."""
     columns = [
         "key", "value", "headers", "partition", "offset", "timestamp", "timestampType",
-        "generation", "topic", "date_format(timestamp, 'yyyy-MM-dd') as day",
+        "generation", *(name for name in COLUMNS if name in frame.columns),
+        "topic", "date_format(timestamp, 'yyyy-MM-dd') as day",
     ]  # fmt: skip
     if partition_by == "hour":
         columns.append("date_format(timestamp, 'HH') as hour")

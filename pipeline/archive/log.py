@@ -15,13 +15,15 @@ The format wants whole paths. Reading, we take of a path only what lies below th
 so a moved or copied archive is as good as the original; `settle` writes the paths anew, for
 Spark's own readers.
 
-Besides, `_barnabas/archive.json` remembers how the archive was made (format, folders).
+Besides, `_barnabas/archive.json` remembers how the archive was made (format, folders, decoded
+columns).
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -30,6 +32,7 @@ from uuid import uuid4
 from pipeline.archive.state import ArchivedTopic, State, from_json, from_spark_offsets, to_json
 from pipeline.errors import PipelineError
 from pipeline.spark.hadoop_files import FileInfo, HadoopFiles, from_log
+from pipeline.typed.columns import data_ddl
 
 METADATA = "_spark_metadata"
 OWN = "_barnabas"
@@ -91,6 +94,8 @@ class Description:
     """Of the archive and its copies; None for those of earlier versions."""
     checkpoint: str | None = None
     """Where Structured Streaming kept the offsets of an archive of earlier versions."""
+    typed: Mapping[str, Any] | None = None
+    """Decoded columns (`typed.columns.Typing.remembered`)."""
 
 
 class ArchiveLog:
@@ -213,6 +218,7 @@ class ArchiveLog:
                 content["partition_by"],
                 content.get("id"),
                 content.get("checkpoint"),
+                content.get("typed"),
             )
         except (ValueError, KeyError, TypeError):
             raise PipelineError(
@@ -221,9 +227,24 @@ class ArchiveLog:
 
     def describe(self, description: Description) -> None:
         """Note how a new archive is made, and give it an id."""
-        known = {"format": description.format, "partition_by": description.partition_by}
-        text = json.dumps(known | {"id": uuid4().hex})
-        self.files.replace_text_in_new_folder(self.files.join(_DESCRIPTION), text)
+        self._write_description(
+            {
+                "format": description.format,
+                "partition_by": description.partition_by,
+                "id": uuid4().hex,
+                "typed": description.typed,
+            }
+        )
+
+    def remember_typed(self, typed: Mapping[str, Any] | None) -> None:
+        """Note decoded columns, before files have them; the rest of the description stays."""
+        content = json.loads(self.files.read_text(self.files.join(_DESCRIPTION)))
+        if content.get("typed") != typed:
+            self._write_description(content | {"typed": typed})
+
+    def _write_description(self, content: dict[str, Any]) -> None:
+        path = self.files.join(_DESCRIPTION)
+        self.files.replace_text_in_new_folder(path, json.dumps(content))
 
     def _snapshot(self) -> Snapshot:
         latest, names = self._latest()
@@ -355,10 +376,12 @@ def _guess(snapshot: Snapshot) -> Description:
 def read_files(
     spark: Any, log: ArchiveLog, files: list[LoggedFile], description: Description
 ) -> Any:
-    """These files as a DataFrame, with folder columns; right for a moved archive too."""
+    """These files as a DataFrame, with folder columns and decoded ones; right for a moved archive
+    too."""
     from pyspark.sql import functions
 
     schema = ARCHIVE_SCHEMA + (", hour string" if description.partition_by == "hour" else "")
+    schema += data_ddl(description.typed)
     paths = [log.files.join(file.relative) for file in files]
     reader = spark.read.schema(schema).option("basePath", log.files.root)
     if not paths:

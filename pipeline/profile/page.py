@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 from pipeline.profile.odd import odd
 from pipeline.profile.topic_profile import (
+    FIELD_NAMES,
     PERCENTILE_NAMES,
     TopicProfile,
+    field_row,
     per_second,
     percent,
     show_key,
@@ -89,6 +91,7 @@ def page(profile: TopicProfile) -> str:
         "<h2>What values look like</h2>",
         _formats(profile),
         _codecs(profile),
+        _field_tables(profile),
         "<h2>Partitions</h2>",
         _partition_table(profile),
         _gap_table(profile),
@@ -231,6 +234,17 @@ def _formats(profile: TopicProfile) -> str:
         ],
         "other",
     )
+
+
+def _field_tables(profile: TopicProfile) -> str:
+    parts: list[str] = []
+    if profile.fields:
+        rows = [field_row(profile, one) for one in profile.fields]
+        parts += ["<h2>Fields</h2>", _table(FIELD_NAMES, rows)]
+    if profile.problems:
+        reasons = [[one.side, one.problem, f"{one.records:,}"] for one in profile.problems]
+        parts += ["<h2>Not decoded</h2>", _table(["side", "why", "records"], reasons)]
+    return "".join(parts)
 
 
 def _codecs(profile: TopicProfile) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pipeline.profile.codecs import CodecUse
 from pipeline.profile.odd import odd
 from pipeline.profile.topic_profile import (
+    FIELD_NAMES,
     PERCENTILE_NAMES,
     Format,
     TopicProfile,
+    field_row,
     per_second,
     percent,
     show_key,
@@ -55,10 +57,22 @@ def summary(profile: TopicProfile) -> str:
         "",
         table(["top keys", "records", "bytes"], keys[:10]),
         "",
+        *_fields(profile),
         f"profiled {profile.records:,} rows in {profile.seconds:.1f} s"
         f" ({rate(profile.records, profile.seconds)})",
     ]
     return "\n".join(lines)
+
+
+def _fields(profile: TopicProfile) -> list[str]:
+    """What is known of decoded keys and values."""
+    lines: list[str] = []
+    if profile.fields:
+        lines += [table(FIELD_NAMES, [field_row(profile, one) for one in profile.fields]), ""]
+    if profile.problems:
+        rows = [[f"{one.side}: {one.problem}", one.records] for one in profile.problems]
+        lines += [table(["not decoded", "records"], rows), ""]
+    return lines
 
 
 def share(one: Format | CodecUse, whole: int) -> str:

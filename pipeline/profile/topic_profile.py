@@ -20,6 +20,8 @@ from pipeline.segments.plan import Wanted, plan
 from pipeline.segments.segments import read_frame
 from pipeline.spark.kafka_admin import KafkaAdmin
 from pipeline.spark.session import Job, run_watched, stages
+from pipeline.typed.columns import COLUMNS, TypedOptions, Typing
+from pipeline.typed.statistics import FieldProfile, ProblemProfile, fields, problems
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,6 +57,7 @@ class ProfileOptions:
     data_dir: str | None = None
     html: str | None = None
     client_properties: Mapping[str, str] = field(default_factory=dict)
+    typed: TypedOptions = field(default_factory=TypedOptions)
 
 
 @dataclass(slots=True)
@@ -138,6 +141,9 @@ class TopicProfile:
     gap_count: int
     codecs: list[CodecUse] = field(default_factory=list)
     """The most used first; none where batches are not seen (from a broker)."""
+    fields: list[FieldProfile] = field(default_factory=list)
+    """Of decoded keys and values; empty when none are."""
+    problems: list[ProblemProfile] = field(default_factory=list)
     seconds: float = 0.0
     measured_ms: int = 0
 
@@ -153,7 +159,10 @@ class TopicProfile:
 def run_profile(job: Job, options: ProfileOptions) -> TopicProfile:
     """Measure one topic. Raises PipelineError."""
     started = time.monotonic()
-    frame = _frame(job, options).selectExpr(
+    typing = Typing(options.typed)
+    raw = _frame(job, options)
+    decoded = typing.decoded(raw, typing.look([options.topic]))
+    frame = decoded.selectExpr(
         "partition",
         "offset",
         "key",
@@ -162,11 +171,13 @@ def run_profile(job: Job, options: ProfileOptions) -> TopicProfile:
         "coalesce(length(value), 0) as value_size",
         "value is null as is_tombstone",
         f"{_FORMATS} as format",
+        *(name for name in COLUMNS if name in decoded.columns),
     )
-
     frame = frame.persist()
     try:
-        profile: TopicProfile = run_watched(job, lambda: _measure(frame, options), stages(job))
+        profile: TopicProfile = run_watched(
+            job, lambda: _measure(frame, options, typing), stages(job)
+        )
     finally:
         frame.unpersist()
     profile.seconds = time.monotonic() - started
@@ -191,7 +202,7 @@ def _frame(job: Job, options: ProfileOptions) -> DataFrame:
     return reader.load()
 
 
-def _measure(frame: DataFrame, options: ProfileOptions) -> TopicProfile:
+def _measure(frame: DataFrame, options: ProfileOptions, typing: Typing) -> TopicProfile:
     partitions = _partitions(frame)
     if not partitions:
         raise PipelineError(
@@ -227,6 +238,8 @@ def _measure(frame: DataFrame, options: ProfileOptions) -> TopicProfile:
         gaps,
         gap_count,
         codecs,
+        fields(frame, typing.types()),
+        problems(frame, sorted(options.typed.formats())),
     )
 
 
@@ -342,6 +355,15 @@ def span_name(span_ms: int) -> str:
             count = span_ms // size
             return f"one {name}" if count == 1 else f"{count} {name}s"
     raise AssertionError("a span is a second at least")
+
+
+FIELD_NAMES = ["field", "type", "present", "distinct", "lowest", "highest"]
+
+
+def field_row(profile: TopicProfile, one: FieldProfile) -> list[str]:
+    """One field for people, by `FIELD_NAMES`."""
+    share = f"{one.present:,} ({percent(one.present, profile.records)})"
+    return [one.path, one.type, share, f"{one.distinct:,}", one.lowest or "-", one.highest or "-"]
 
 
 def per_second(one: PartitionProfile) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +24,14 @@ from pipeline.progress import human_bytes, rate, table
 from pipeline.segments.plan import PartitionPlan, PlanError, Wanted, plan
 from pipeline.spark.hadoop_files import HadoopFiles
 from pipeline.spark.session import Job, run_watched, stages
+from pipeline.typed.columns import TypedOptions, Typing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SAMPLE_ROWS = 10
+_WIDEST = 120
+"""Characters of a decoded value in the sample."""
 _OFFSETS = re.compile(r"(?:(\d+):)?(\d*)-(\d*)")
 
 
@@ -44,6 +47,7 @@ class SegmentsOptions:
     since_ms: int | None = None
     log_end: bool = False
     dry_run: bool = False
+    typed: TypedOptions = field(default_factory=TypedOptions)
 
     @property
     def paths(self) -> list[str]:
@@ -80,6 +84,7 @@ class SegmentsTotals:
     sample: list[Any] = field(default_factory=list)
     files: int = 0
     bytes: int = 0
+    notes: list[str] = field(default_factory=list)
 
 
 def parse_offsets(text: str) -> tuple[dict[int, int], dict[int, int]]:
@@ -138,15 +143,18 @@ def read_frame(job: Job, paths: Sequence[str], wanted: Sequence[Wanted]) -> Data
 def run_segments(job: Job, options: SegmentsOptions) -> SegmentsTotals:
     """Read, and write when asked. Raises PipelineError."""
     plans = plan_segments(options)
-    frame = read_frame(job, options.paths, options.wanted)
+    typing = Typing(options.typed)
+    plain = read_frame(job, options.paths, options.wanted)
+    frame = typing.decoded(plain, typing.look(options.topics))
     started = time.monotonic()
-    totals = SegmentsTotals(plans)
+    totals = SegmentsTotals(plans, notes=typing.notes)
     if options.to is None:
-        totals.rows = run_watched(job, frame.count, stages(job))
+        totals.rows = run_watched(job, plain.count, stages(job))
         totals.seconds = time.monotonic() - started
         totals.sample = frame.limit(_SAMPLE_ROWS).collect()
     else:
-        run_watched(job, lambda: _write(job, frame, options.to or "", totals), stages(job))
+        typed = typing.remembered()
+        run_watched(job, lambda: _write(job, frame, options.to or "", typed, totals), stages(job))
         totals.seconds = time.monotonic() - started
     return totals
 
@@ -154,7 +162,7 @@ def run_segments(job: Job, options: SegmentsOptions) -> SegmentsTotals:
 def summary(options: SegmentsOptions, totals: SegmentsTotals) -> str:
     lines = [plan_table(totals.plans), "", _read_line(options, totals)]
     if options.dry_run:
-        return "\n".join(lines + _unread(options, totals.plans))
+        return "\n".join([*lines, *totals.notes, *_unread(options, totals.plans)])
     if options.to is not None:
         lines.append(f"{options.to} holds {totals.files} files, {human_bytes(totals.bytes)}")
     elif totals.sample:
@@ -163,13 +171,13 @@ def summary(options: SegmentsOptions, totals: SegmentsTotals) -> str:
                 row["partition"],
                 row["offset"],
                 row["timestamp"],
-                _show(row["key"]),
-                _show(row["value"]),
+                _shown(row, "key"),
+                _shown(row, "value"),
             ]
             for row in totals.sample
         ]
         lines += ["", table(["partition", "offset", "timestamp", "key", "value"], shown)]
-    return "\n".join(lines + _unread(options, totals.plans))
+    return "\n".join([*lines, *totals.notes, *_unread(options, totals.plans)])
 
 
 def plan_table(plans: Sequence[PartitionPlan]) -> str:
@@ -212,6 +220,16 @@ def _unread(options: SegmentsOptions, plans: Sequence[PartitionPlan]) -> list[st
     ]
 
 
+def _shown(row: Any, name: str) -> str:
+    """A key or value: decoded where that was asked for, or why it is not."""
+    decoded = row.asDict(recursive=True).get(f"{name}_data")
+    if decoded is not None:
+        text = str(decoded)
+        return text if len(text) <= _WIDEST else text[:_WIDEST] + "..."
+    problem = row.asDict().get(f"{name}_problem")
+    return _show(row[name]) if problem is None else f"{_show(row[name])} ({problem})"
+
+
 def _show(data: bytes | None, limit: int = 40) -> str:
     if data is None:
         return "(null)"
@@ -231,16 +249,20 @@ def _make_room(files: HadoopFiles, log: ArchiveLog) -> None:
 
 
 def write_archive(
-    job: Job, frame: DataFrame | None, to: str, state: State | None
+    job: Job,
+    frame: DataFrame | None,
+    to: str,
+    state: State | None,
+    typed: Mapping[str, Any] | None = None,
 ) -> list[LoggedFile]:
     """One batch: data files first, then the log that makes them count, in one step. Without a
-    `state`, `archive` cannot go on with it."""
+    `state`, `archive` cannot go on with it. `typed`: the frame's decoded columns."""
     files = HadoopFiles(job.spark, to)
     log = ArchiveLog(files)
     _make_room(files, log)
     unfinished = files.join(UNFINISHED)
     files.replace_text_in_new_folder(unfinished, "")
-    log.describe(Description("parquet", "day"))
+    log.describe(Description("parquet", "day", typed=typed))
     landed: list[LoggedFile] = []
     if frame is not None:
         scratch = files.join(OWN, "segments")
@@ -252,7 +274,9 @@ def write_archive(
     return landed
 
 
-def _write(job: Job, frame: DataFrame, to: str, totals: SegmentsTotals) -> None:
-    landed = write_archive(job, frame, to, None)
+def _write(
+    job: Job, frame: DataFrame, to: str, typed: Mapping[str, Any] | None, totals: SegmentsTotals
+) -> None:
+    landed = write_archive(job, frame, to, None, typed)
     totals.files, totals.bytes = len(landed), sum(file.size for file in landed)
     totals.rows = job.spark.read.parquet(HadoopFiles(job.spark, to).root).count()

@@ -44,9 +44,11 @@ SUPPORTED_FEATURES: Mapping[str, VersionRange] = {
 """Ranges Apache Kafka 4.3.1's nodes register with. Ours are the same, or we could not join or open
 what it wrote; which levels are finalised in a cluster of ours is `ControllerConfig.features`."""
 
-SERVED_FEATURES = (ELR_VERSION, "kraft.version", METADATA_VERSION, "transaction.version")
-"""The features of 4.3 this version serves. The others (group, share, streams) are neither
-shown as supported nor may be finalised until their APIs are served."""
+SERVED_FEATURES = (
+    ELR_VERSION, "group.version", "kraft.version", METADATA_VERSION, "transaction.version",
+)  # fmt: skip
+"""The features of 4.3 this version serves. The others (share, streams) are neither shown as
+supported nor may be finalised until their APIs are served."""
 
 
 def activation_records(

@@ -115,8 +115,9 @@ class ControllerConfig:
         default_factory=lambda: {
             "metadata.version": 30,
             "eligible.leader.replicas.version": 1,
+            "group.version": 1,
             "transaction.version": 2,
         }
     )
-    """Feature levels an empty cluster starts with. The others of Kafka 4.3 (group, share,
-    streams) are finalised once their APIs are served."""
+    """Feature levels an empty cluster starts with. The others of Kafka 4.3 (share, streams)
+    are finalised once their APIs are served."""

@@ -185,17 +185,19 @@ class Leading:
 
     # ------------------------------------------------------------------ append and high watermark
 
-    def check_append(self, leader_epoch: int, acks: int) -> None:
-        """Raises NOT_LEADER_OR_FOLLOWER if the caller counts on another leader epoch (what it knows
-        is of that leadership), NOT_ENOUGH_REPLICAS if acks is -1 and the ISR too small (H-11)."""
+    def check_epoch(self, leader_epoch: int) -> None:
+        """Raises NOT_LEADER_OR_FOLLOWER if the caller of an append counts on another leader epoch:
+        what it knows is of that leadership."""
         if leader_epoch != self.leader_epoch:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another leader epoch began")
-        if acks == -1 and not self.has_min_isr:
-            raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"the ISR {sorted(self.isr_state.isr)} is smaller than min.insync.replicas"
-                f" {self.min_isr}",
-            )
+
+    def not_enough_replicas(self) -> KafkaError:
+        """The ISR is too small for an append with acks=all (H-11)."""
+        return KafkaError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"the ISR {sorted(self.isr_state.isr)} is smaller than min.insync.replicas"
+            f" {self.min_isr}",
+        )
 
     def high_watermark(
         self,

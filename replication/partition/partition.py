@@ -273,8 +273,11 @@ class Partition:
         """Append one client's batch; returns what was appended and whether the HW advanced.
 
         Raises KafkaError: NOT_ENOUGH_REPLICAS (19) before anything is written when acks is -1 and
-        the ISR is too small (H-11); the leadership errors, also when we lead under another epoch
-        than the `leader_epoch` the caller counts on; whatever the log refuses.
+        the ISR is too small (H-11), unless the batch is here already: then it waits like the first
+        time, for to an idempotent producer that code means that it is not (in Kafka it is told so,
+        and librdkafka writes it again under its next epoch). The leadership errors, also when we
+        lead under another epoch than the `leader_epoch` the caller counts on; whatever the log
+        refuses.
         Duties of the caller: complete delayed operations, `request_flush` if `must_flush`.
         Budget: 1 µs on top of `append_as_leader`.
         """
@@ -283,8 +286,13 @@ class Partition:
             if type(role) is not Leading or log is None or self.is_electing:
                 raise self._not_serving_error()
             epoch = role.leader_epoch
-            if leader_epoch is not None or (acks == -1 and not role.has_min_isr):
-                role.check_append(epoch if leader_epoch is None else leader_epoch, acks)
+            if leader_epoch is not None:
+                role.check_epoch(leader_epoch)
+            if acks == -1 and not role.has_min_isr:
+                original = log.find_duplicate(records, epoch, wall_ms, source)
+                if original is None:
+                    raise role.not_enough_replicas()
+                return original, False
             info = log.append_as_leader(records, epoch, wall_ms, source)
             next_offset = info.last_offset + 1
             if info.must_flush and next_offset > self._group_commit.target:

@@ -43,14 +43,9 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from server.coordinator.deadlines import Deadline
+from server.coordinator.group import CONSUMER_PROTOCOL_TYPE, Committer, Expiry
 from server.coordinator.machine import Reply
 from wire.errors import ErrorCode, KafkaError
-
-CONSUMER_PROTOCOL_TYPE = "consumer"
-"""The protocol type of consumers; its subscriptions can be read (ConsumerProtocol)."""
-
-UNKNOWN_MEMBER_ID = ""
-"""What a member that has no id yet sends."""
 
 Protocols = Sequence[tuple[str, bytes]]
 """A member's protocols in its order of preference: (name, metadata)."""
@@ -373,16 +368,92 @@ class ClassicGroup:
         size = len(self.members)
         return any(self.supported_protocols.get(name, 0) == size for name in names)
 
+    # -- as any group (server.coordinator.group) -----------------------------------------------
+
+    @property
+    def state_name(self) -> str:
+        """See Group."""
+        return self.state.value
+
+    @property
+    def listed_protocol_type(self) -> str:
+        """See Group."""
+        return self.protocol_type or ""
+
+    @property
+    def is_empty(self) -> bool:
+        """See Group."""
+        return self.state is GroupState.EMPTY
+
+    @property
+    def is_unused(self) -> bool:
+        """See Group."""
+        return self.state is GroupState.EMPTY and not self.pending_join
+
+    def check_commit(self, committer: Committer) -> None:
+        """KafkaError as the table of `offsets` says."""
+        if committer.epoch < 0 and self.state is GroupState.EMPTY:
+            return
+        if committer.is_nobody:
+            if committer.is_transactional:
+                return
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        self.validate_member(committer.member_id, committer.instance_id)
+        if committer.epoch != self.generation_id:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        if not committer.is_transactional and self.state is GroupState.COMPLETING_REBALANCE:
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> None:
+        """Anybody may read the offsets of a classic group."""
+
+    def check_offset_delete(self) -> None:
+        """KafkaError NON_EMPTY_GROUP unless it is empty or of consumers, topic by topic then."""
+        if self.state is not GroupState.EMPTY and not self.uses_consumer_protocol:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member consumes this topic; assumed when subscriptions cannot be read."""
         if self._subscribed_topics is None:
             return self.uses_consumer_protocol
         return topic in self._subscribed_topics
 
-    @property
-    def knows_subscriptions(self) -> bool:
-        """Whether all members' subscriptions could be read."""
-        return self._subscribed_topics is not None
+    def expiry(self) -> Expiry | None:
+        """As the second table of `offsets` says."""
+        if self.protocol_type is None:
+            return Expiry(None)
+        if self.state is GroupState.EMPTY:
+            return Expiry(self.state_timestamp_ms)
+        is_known = self.uses_consumer_protocol and self._subscribed_topics is not None
+        return Expiry(None) if is_known and self.state is GroupState.STABLE else None
+
+    def digest(self) -> tuple[object, ...] | None:
+        """See Group; settled are Stable and Empty ones."""
+        if self.state not in (GroupState.STABLE, GroupState.EMPTY):
+            return None
+        name = self.protocol_name or ""
+        members = [
+            (
+                member.member_id,
+                member.group_instance_id,
+                member.client_id,
+                member.client_host,
+                member.rebalance_timeout_ms,
+                member.session_timeout_ms,
+                member.metadata(name),
+                member.assignment,
+            )
+            for _, member in sorted(self.members.items())
+        ]
+        return (
+            self.group_id,
+            self.state.value,
+            self.generation_id,
+            self.protocol_type,
+            self.protocol_name,
+            self.leader_id,
+            tuple(members),
+        )
 
     # -- transitions -------------------------------------------------------------------------
 

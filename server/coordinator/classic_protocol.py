@@ -31,7 +31,6 @@ from collections.abc import Callable
 from functools import partial
 
 from server.coordinator.classic_group import (
-    UNKNOWN_MEMBER_ID,
     ClassicGroup,
     ClassicMember,
     GroupState,
@@ -39,8 +38,10 @@ from server.coordinator.classic_group import (
 )
 from server.coordinator.classic_rebalance import Rebalances
 from server.coordinator.deadlines import Deadlines, Moment
+from server.coordinator.group import UNKNOWN_MEMBER_ID, GroupDecision
 from server.coordinator.group_config import GroupConfig
 from server.coordinator.group_messages import (
+    MEMBER_ID_REQUIRED_VERSION,
     Client,
     LeavingMember,
     described_members,
@@ -66,10 +67,7 @@ from wire.messages.groups import (
 )
 from wire.messages.groups_records import GroupMetadataKey, GroupMetadataValue
 
-_MEMBER_ID_REQUIRED_VERSION = 4
 _SKIP_ASSIGNMENT_VERSION = 9
-
-GroupDecision = Decision[CoordinatorRecord]
 
 
 class ClassicGroups:
@@ -77,6 +75,8 @@ class ClassicGroups:
 
     `moment` is set by the owner before each call. `new_uuid` makes member ids unique.
     """
+
+    name = "classic"
 
     def __init__(
         self,
@@ -89,7 +89,8 @@ class ClassicGroups:
         self.groups = self._rebalances.groups
         self.outbox: list[Answer] = self._rebalances.outbox
         self._is_loading = True
-        self._config = config
+        self._deadlines = deadlines
+        self.config = config
         self._moment = moment
         self._new_uuid = new_uuid
 
@@ -125,7 +126,7 @@ class ClassicGroups:
             change()
 
     def _validate_join(self, request: JoinGroupRequest) -> None:
-        config = self._config
+        config = self.config
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         if not (
@@ -139,7 +140,7 @@ class ClassicGroups:
         """Whether the group has room. While members gather, those that have come count, so that
         the last to rejoin are the ones left out when group.max.size was lowered.
         """
-        max_size = self._config.group_max_size
+        max_size = self.config.group_max_size
         member = group.members.get(member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
             if member is not None and member.awaiting_join is not None:
@@ -165,7 +166,7 @@ class ClassicGroups:
             if old_member_id is not None:
                 old = group.members[old_member_id]
                 return self._replace_static(group, request, client, old, member_id, reply)
-        elif client.api_version >= _MEMBER_ID_REQUIRED_VERSION:
+        elif client.api_version >= MEMBER_ID_REQUIRED_VERSION:
             timeout_ms = request.session_timeout_ms
             return Decision(
                 (),
@@ -282,8 +283,12 @@ class ClassicGroups:
         response = HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS if is_over else 0)
         return Decision((), response, partial(self._rebalances.renew, group, member))
 
-    def renewal(self, group: ClassicGroup, member: ClassicMember) -> Callable[[], None]:
-        """The change that starts the member's session timeout anew."""
+    def renewal(self, group_id: str, member_id: str) -> Callable[[], object] | None:
+        """The change that starts the member's session timeout anew; None: there is no such."""
+        group = self.groups.get(group_id)
+        member = None if group is None else group.members.get(member_id)
+        if group is None or member is None:
+            return None
         return partial(self._rebalances.renew, group, member)
 
     def leave(self, group_id: str, members: list[LeavingMember]) -> GroupDecision:
@@ -311,6 +316,33 @@ class ClassicGroups:
             return Decision((), response)
         records = [] if group.is_gathering else self._rebalances.emptied(group, gone)
         return Decision(records, response, partial(self._rebalances.leave, group, list(gone)))
+
+    # -- other kinds of groups -----------------------------------------------------------------
+
+    @property
+    def wall_ms(self) -> int:
+        """The time of the event being handled."""
+        return self._moment.wall_ms
+
+    def tombstones(self, group_id: str) -> Records:
+        """See GroupKind."""
+        return [CoordinatorRecord(GroupMetadataKey(group=group_id), None)]
+
+    def tell_to_join_again(self, group: ClassicGroup) -> None:
+        """The group is about to be of another kind: who waits is to ask that one."""
+        self._rebalances.answer_all(group, ErrorCode.REBALANCE_IN_PROGRESS)
+
+    def expect_converted(self, group_id: str, *, rebalances: bool) -> None:
+        """A record that is about to be replayed makes a group of another kind a classic one: once
+        it has, its members have their sessions, and are asked to join again."""
+        begin = partial(self._begin, group_id, rebalances=rebalances)
+        self._deadlines.set(("converted", group_id), self._moment.now_ms, begin)
+
+    def _begin(self, group_id: str, *, rebalances: bool) -> GroupDecision | None:
+        group = self.groups.get(group_id)
+        if group is None:
+            return None
+        return Decision(change=partial(self._rebalances.begin, group, rebalances=rebalances))
 
     # -- the log -----------------------------------------------------------------------------
 
@@ -346,7 +378,7 @@ class ClassicGroups:
         for group in self.groups.values():
             for member in group.members.values():
                 self._rebalances.renew(group, member)
-            if len(group.members) > self._config.group_max_size:
+            if len(group.members) > self.config.group_max_size:
                 self._rebalances.prepare_rebalance(group)
 
     def on_unloaded(self, error: KafkaError) -> None:

@@ -299,6 +299,20 @@ class Rebalances:
         elif group.members and group.has_all_members_joined():
             self.complete_join(group)
 
+    # -- from and to other kinds of groups -----------------------------------------------------
+
+    def begin(self, group: ClassicGroup, *, rebalances: bool) -> None:
+        """The group was of another kind until now."""
+        for member in group.members.values():
+            self.renew(group, member)
+        if rebalances and group.can_rebalance():
+            self.prepare_rebalance(group)
+
+    def answer_all(self, group: ClassicGroup, code: ErrorCode) -> None:
+        """Answer what is parked."""
+        for member in group.members.values():
+            self._answer_parked(group, member, code)
+
     # -- the end -----------------------------------------------------------------------------
 
     def forget(self, group: ClassicGroup, error: KafkaError) -> None:

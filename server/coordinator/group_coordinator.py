@@ -19,17 +19,22 @@ from replication.replicas.transaction_verification import (
     TransactionalProducer,
     TransactionOperation,
 )
+from server.coordinator.consumer.group import ResolvedRegex
+from server.coordinator.consumer.protocol import Outside
+from server.coordinator.consumer.regexes import resolved
 from server.coordinator.gather import Gather
-from server.coordinator.group_config import GroupConfig
+from server.coordinator.group_config import ConsumerConfig, GroupConfig
 from server.coordinator.group_messages import Client, LeavingMember
 from server.coordinator.group_shard import GroupShard
 from server.coordinator.held import coordinator_error
-from server.coordinator.machine import Decision, Reply
+from server.coordinator.machine import Decision, Reply, ignore
 from server.coordinator.records import CoordinatorRecord, decode_record, encode_record
 from server.coordinator.runtime import CoordinatorRuntime, InternalTopic, Surroundings
 from server.coordinator.shard_log import RecordSerde, ShardLogConfig
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import (
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
     DeleteGroupsResponse,
     DescribeGroupsResponse,
     HeartbeatRequest,
@@ -42,21 +47,41 @@ from wire.messages.groups import (
 from wire.primitives import NO_SEQUENCE
 
 if TYPE_CHECKING:
-    from replication.metadata.image import BrokerRegistration
+    from replication.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
     from replication.replicas.transaction_verification import TransactionVerification, Verdict
     from server.coordinator.deadlines import Moment
     from server.coordinator.transaction_markers import TxnMarker
     from wire.messages.transactions import TxnOffsetCommitRequest
 
 
+GROUP_RESOURCE = 32
+"""ConfigResource.Type: where groups have values of their own."""
+_FEATURES = {"consumer": "group.version"}
+_DEFAULTS = ConsumerConfig()
+
+
 class GroupCoordinator:
     """One per broker. `new_uuid` makes member ids unique (a random UUID's text)."""
 
     def __init__(
-        self, config: GroupConfig, around: Surroundings, new_uuid: Callable[[], str]
+        self,
+        config: GroupConfig,
+        around: Surroundings,
+        new_uuid: Callable[[], str],
+        consumer: ConsumerConfig = _DEFAULTS,
     ) -> None:
         self.config = config
-        self._new_uuid = new_uuid
+        self.consumer = consumer
+        """Of all consumer groups that have no values of their own; may be replaced."""
+        self._around = around
+        self._new_topics_offset = -1
+        self._outside = Outside(
+            around.metadata,
+            self._consumer_config,
+            self._topics_offset,
+            self._resolve,
+            new_uuid,
+        )
         topic = InternalTopic(
             GROUP_METADATA_TOPIC,
             config.offsets_topic_num_partitions,
@@ -78,7 +103,43 @@ class GroupCoordinator:
         )
 
     def _new_shard(self, _partition: int, _leader_epoch: int, moment: Moment) -> GroupShard:
-        return GroupShard(self.config, moment, self._new_uuid)
+        return GroupShard(self.config, moment, self._outside)
+
+    # -- what shards ask ---------------------------------------------------------------------
+
+    def _consumer_config(self, group_id: str) -> ConsumerConfig:
+        values = self._around.metadata().config(GROUP_RESOURCE, group_id)
+        return self.consumer.of_group(values) if values else self.consumer
+
+    def _topics_offset(self) -> int:
+        if self._new_topics_offset < 0:
+            self._new_topics_offset = self._around.metadata().offset
+        return self._new_topics_offset
+
+    def _resolve(self, group_id: str, regexes: Collection[str]) -> None:
+        """On the loader's thread: it takes time in proportion to topics and expressions."""
+        self._around.run_on_loader(f"regex-{group_id}", partial(self._look, group_id, regexes))
+
+    def _look(self, group_id: str, regexes: Collection[str]) -> None:
+        image, wall_ms = self._around.metadata(), self._around.clock.wall_ms()
+        found = {
+            regex: ResolvedRegex(topics, image.offset, wall_ms)
+            for regex, topics in resolved(regexes, image.topics_by_name).items()
+        }
+        self.runtime.write(
+            group_id, lambda shard: shard.consumer.regexes_resolved(group_id, found), ignore
+        )
+
+    def serves(self, kind: str) -> bool:
+        """Whether groups of this kind may be spoken to: it is configured, and its feature is
+        finalised (CG-1)."""
+        feature = _FEATURES[kind]
+        return (
+            kind in self.config.group_coordinator_rebalance_protocols
+            and self._around.metadata().feature(feature) > 0
+        )
+
+    # -- where groups are --------------------------------------------------------------------
 
     def partition_for(self, group_id: str) -> int:
         """The partition of __consumer_offsets that keeps the group."""
@@ -113,6 +174,16 @@ class GroupCoordinator:
     def heartbeat(self, request: HeartbeatRequest, on_complete: Reply) -> None:
         """Budget: 15 µs from here to the answer."""
         self.runtime.write(request.group_id, lambda shard: shard.heartbeat(request), on_complete)
+
+    def consumer_group_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, client: Client, on_complete: Reply
+    ) -> None:
+        """See ConsumerGroups.heartbeat. Budget: 15 µs if nothing has changed."""
+        self.runtime.write(
+            request.group_id,
+            lambda shard: shard.consumer_heartbeat(request, client),
+            on_complete,
+        )
 
     def leave_group(self, group_id: str, members: list[LeavingMember], on_complete: Reply) -> None:
         """See ClassicGroups.leave."""
@@ -218,6 +289,22 @@ class GroupCoordinator:
                 partial(gather.put_or, i, partial(_describe_failed, group_id)),
             )
 
+    def describe_consumer_groups(
+        self,
+        group_ids: Sequence[str],
+        on_complete: Callable[[list[ConsumerGroupDescribeResponse.Group]], None],
+    ) -> None:
+        """Each group in the order asked; one that cannot be answered carries its error."""
+        gather = Gather(len(group_ids), on_complete)
+        for i, group_id in enumerate(group_ids):
+            failed = partial(consumer_group_failed, group_id)
+            put = partial(gather.put_or, i, failed)
+            if group_id:
+                look = partial(GroupShard.describe_consumer_group, group_id=group_id)
+                self.runtime.read(group_id, look, put)
+            else:
+                put(KafkaError(ErrorCode.INVALID_GROUP_ID))
+
     def delete_groups(
         self,
         group_ids: Sequence[str],
@@ -239,9 +326,29 @@ class GroupCoordinator:
         CoordinatorRuntime.read_all."""
         self.runtime.read_all(lambda machine: machine.list_groups(states, types), on_complete)
 
-    def on_topics_deleted(self, names: Collection[str]) -> None:
-        """Drop every group's offsets in these topics. Called when the deletion is published."""
-        self.runtime.write_to_all(partial(GroupShard.on_topics_deleted, names=names))
+    def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """The cluster's metadata was published: every group's offsets in deleted topics go, and
+        regular expressions may name topics that were created."""
+        topics, before = image.topics_by_name, delta.image.topics_by_id
+        if any(topics[name].topic_id not in before for name in delta.changed_topics):
+            self._new_topics_offset = image.offset
+        if delta.deleted_topics:
+            names = list(delta.deleted_topics)
+            self.runtime.write_to_all(partial(GroupShard.on_topics_deleted, names=names))
+
+
+def consumer_group_failed(group_id: str, error: KafkaError) -> ConsumerGroupDescribeResponse.Group:
+    """A group that cannot be described."""
+    return ConsumerGroupDescribeResponse.Group(
+        error_code=error.code,
+        error_message=error.detail or None,
+        group_id=group_id,
+        group_state="",
+        group_epoch=0,
+        assignment_epoch=0,
+        assignor_name="",
+        members=[],
+    )
 
 
 def _describe_failed(group_id: str, error: KafkaError) -> DescribeGroupsResponse.Group:

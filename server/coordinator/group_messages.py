@@ -17,6 +17,8 @@ from wire.messages.groups_records import GroupMetadataKey, GroupMetadataValue
 from wire.primitives import NO_TIMESTAMP
 
 NO_LEADER = ""
+MEMBER_ID_REQUIRED_VERSION = 4
+"""From here on JoinGroup asks new members to come back with their id (KIP-394)."""
 _NO_GENERATION = -1
 
 

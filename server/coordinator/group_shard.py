@@ -2,12 +2,12 @@
 
 This is the state machine the runtime drives (`machine.Machine`): requests come in as method calls,
 and deadlines call back; both return a Decision and change nothing. `replay` makes records true,
-live and at load; `outbox` holds answers to parked requests. Between them `classic_protocol` decides
-about members and `offsets` about offsets; this module joins the two, and does what concerns both:
-describing, listing, deleting and expiring groups.
+live and at load; `outbox` holds answers to parked requests. Between them `classic_protocol` and
+`consumer` decide about members and `offsets` about offsets; this module joins them, and does what
+concerns all: describing, listing, deleting and expiring groups.
 
-A group that only ever committed offsets is Empty and has no protocol type (a "simple" group); it
-exists because its offsets do.
+An id is of a group of one kind at a time. A group that only ever committed offsets is Empty and has
+no protocol type (a "simple" group, of the classic kind); it exists because its offsets do.
 """
 
 from __future__ import annotations
@@ -17,21 +17,30 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from server.coordinator.classic_group import ClassicGroup, GroupState
-from server.coordinator.classic_protocol import ClassicGroups, GroupDecision
+from server.coordinator.classic_protocol import ClassicGroups
+from server.coordinator.consumer.classic_members import ClassicMembers
+from server.coordinator.consumer.describe import described
+from server.coordinator.consumer.group import ConsumerGroup
+from server.coordinator.consumer.member import ConsumerMember
+from server.coordinator.consumer.migration import Migration
+from server.coordinator.consumer.protocol import (
+    ConsumerGroups,
+    Conversion,
+    OtherKinds,
+    Outside,
+)
 from server.coordinator.deadlines import Deadlines, Moment
+from server.coordinator.group import Committer, Group, GroupDecision, GroupKind, PartitionCheck
 from server.coordinator.group_config import GroupConfig
 from server.coordinator.group_messages import Client, LeavingMember
-from server.coordinator.machine import Decision, Effect, Machine, Reply, Transaction
-from server.coordinator.offsets import (
-    Offsets,
-    validate_commit,
-    validate_offset_delete,
-    validate_transactional_commit,
-)
+from server.coordinator.machine import Decision, Machine, Reply, Transaction
+from server.coordinator.offsets import Offsets, check_commit_without_group
 from server.coordinator.records import CoordinatorRecord
 from server.coordinator.sweeps import SWEEP_STEP_MS, one_step
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import (
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
     DeleteGroupsResponse,
     DescribeGroupsResponse,
     HeartbeatRequest,
@@ -50,14 +59,16 @@ from wire.messages.groups_records import (
     OffsetCommitValue,
 )
 from wire.messages.transactions import TxnOffsetCommitRequest
+from wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from replication.replicas.replica_manager import Verification
 
-GROUP_TYPE = "classic"
 _MINUTE_MS = 60_000
 _DESCRIBE_NOT_FOUND_VERSION = 6
 _SWEEP = "sweep"
+_OTHER_KEY = 300
+"""Characters of keys of groups and members, about."""
 
 
 class GroupShard(Machine[CoordinatorRecord]):
@@ -66,15 +77,21 @@ class GroupShard(Machine[CoordinatorRecord]):
     `moment` is set by the owner before each call.
     """
 
-    def __init__(self, config: GroupConfig, moment: Moment, new_uuid: Callable[[], str]) -> None:
+    def __init__(self, config: GroupConfig, moment: Moment, outside: Outside) -> None:
         self.moment = moment
         self.deadlines = Deadlines()
-        self.classic = ClassicGroups(config, self.deadlines, moment, new_uuid)
+        self.classic = ClassicGroups(config, self.deadlines, moment, outside.new_uuid)
+        others = OtherKinds(self.classic.groups.__contains__, self._upgraded, self._downgraded)
+        self.consumer = ConsumerGroups(outside, self.deadlines, moment, others)
+        self._kinds: tuple[GroupKind, ...] = (self.classic, self.consumer)
+        self._migration = Migration(self.classic, outside, self.consumer.hashes)
+        self._classic_members = ClassicMembers(self.consumer, self._migration)
+        self._outside = outside
         self.offsets = Offsets(
             config.offset_metadata_max_bytes, config.offsets_retention_minutes * _MINUTE_MS
         )
         self.outbox = self.classic.outbox
-        self.effects: list[Effect] = []
+        self.effects = self.consumer.effects
         self._sweep_interval_ms = config.offsets_retention_check_interval_ms
 
     # -- the log -----------------------------------------------------------------------------
@@ -87,9 +104,13 @@ class GroupShard(Machine[CoordinatorRecord]):
             self.offsets.replay(key, value)
             if value is not None:
                 self._note_group(key.group)
-        else:
+        elif isinstance(key, GroupMetadataKey):
             assert value is None or isinstance(value, GroupMetadataValue)
             self.classic.replay(key, value)
+        else:
+            founded = self.consumer.replay(key, value)
+            if founded is not None:
+                self.classic.groups.pop(founded, None)  # a simple one: it has offsets alone
 
     def replay_pending(self, record: CoordinatorRecord, producer_id: int) -> None:
         """Keep an offset until the producer's transaction ends."""
@@ -102,7 +123,7 @@ class GroupShard(Machine[CoordinatorRecord]):
 
     def _note_group(self, group_id: str) -> None:
         """Whoever has offsets is a group."""
-        if group_id not in self.classic.groups:
+        if self._kind_of(group_id) is None:
             self.classic.groups[group_id] = ClassicGroup(group_id, None)
 
     def replay_marker(self, producer_id: int, is_commit: bool) -> None:
@@ -111,63 +132,137 @@ class GroupShard(Machine[CoordinatorRecord]):
 
     def on_loaded(self) -> None:
         """The whole log was replayed: sessions and the expiry sweep start now."""
-        self.classic.on_loaded()
+        for kind in self._kinds:
+            kind.on_loaded()
         self._schedule_sweep(self._sweep_interval_ms)
 
     def on_unloaded(self, error: KafkaError) -> None:
         """The shard is not ours any more: everything parked is answered with `error`."""
-        self.classic.on_unloaded(error)
+        for kind in self._kinds:
+            kind.on_unloaded(error)
         self.deadlines.clear()
+
+    # -- kinds -------------------------------------------------------------------------------
+
+    def _kind_of(self, group_id: str) -> GroupKind | None:
+        """The kind of the group of this id; None: there is no such group."""
+        return next((kind for kind in self._kinds if group_id in kind.groups), None)
+
+    def _group(self, group_id: str) -> Group | None:
+        kind = self._kind_of(group_id)
+        return None if kind is None else kind.groups[group_id]
+
+    def _upgraded(self, group_id: str) -> Conversion:
+        return self._migration.upgrade(group_id)
+
+    def _downgraded(
+        self, group: ConsumerGroup, leaving: Collection[ConsumerMember]
+    ) -> Conversion | None:
+        return self._migration.downgrade(group, leaving)
 
     # -- members -----------------------------------------------------------------------------
 
+    def consumer_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, client: Client
+    ) -> GroupDecision:
+        """See ConsumerGroups.heartbeat."""
+        return self.consumer.heartbeat(request, client)
+
     def join(self, request: JoinGroupRequest, client: Client, reply: Reply) -> GroupDecision:
-        """See ClassicGroups.join."""
-        return self.classic.join(request, client, reply)
+        """See ClassicGroups.join; in a consumer group that has members ClassicMembers.join. One
+        that has none is a classic group from now on."""
+        group = self.consumer.groups.get(request.group_id)
+        if group is None:
+            return self.classic.join(request, client, reply)
+        if not group.is_empty:
+            return self._classic_members.join(request, client)
+        decision = self.classic.join(request, client, reply)
+        if not decision.records:
+            return decision
+        records = [*self.consumer.tombstones(request.group_id), *decision.records]
+        return decision._replace(records=records)
 
     def sync(self, request: SyncGroupRequest, reply: Reply) -> GroupDecision:
-        """See ClassicGroups.sync."""
+        """See ClassicGroups.sync, ClassicMembers.sync."""
+        if request.group_id in self.consumer.groups:
+            return self._classic_members.sync(request)
         return self.classic.sync(request, reply)
 
     def heartbeat(self, request: HeartbeatRequest) -> GroupDecision:
-        """See ClassicGroups.heartbeat."""
+        """See ClassicGroups.heartbeat, ClassicMembers.heartbeat."""
+        if request.group_id in self.consumer.groups:
+            return self._classic_members.heartbeat(request)
         return self.classic.heartbeat(request)
 
     def leave(self, group_id: str, members: list[LeavingMember]) -> GroupDecision:
-        """See ClassicGroups.leave."""
+        """See ClassicGroups.leave, ClassicMembers.leave."""
+        if group_id in self.consumer.groups:
+            return self._classic_members.leave(group_id, members)
         return self.classic.leave(group_id, members)
 
     # -- offsets -----------------------------------------------------------------------------
 
     def commit_offsets(self, request: OffsetCommitRequest, api_version: int) -> GroupDecision:
-        """Store offsets if the committer may (`validate_commit`); keeps its session alive."""
-        group = self.classic.groups.get(request.group_id)
-        member = validate_commit(group, request, api_version)
-        records, response = self.offsets.commit(request, self.moment.wall_ms)
-        if member is None or group is None:
-            return Decision(records, response)
-        return Decision(records, response, self.classic.renewal(group, member))
+        """Store offsets if the committer may (see `offsets`); keeps its session alive."""
+        group_id, member_id = request.group_id, request.member_id
+        committer = Committer(
+            member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            api_version,
+            is_transactional=False,
+        )
+        kind = self._kind_of(group_id)
+        if kind is None:
+            check_commit_without_group(group_id, committer)
+            return Decision(*self.offsets.commit(request, self.moment.wall_ms))
+        check = kind.groups[group_id].check_commit(committer)
+        records, response = self.offsets.commit(request, self.moment.wall_ms, check)
+        return Decision(records, response, kind.renewal(group_id, member_id))
 
     def commit_transactional_offsets(
         self, request: TxnOffsetCommitRequest, verification: Verification | None
     ) -> GroupDecision:
-        """Store offsets until the transaction's end if the committer may
-        (`validate_transactional_commit`).
-        """
-        validate_transactional_commit(self.classic.groups.get(request.group_id), request)
+        """Store offsets until the transaction's end if the committer may."""
+        group = self._group(request.group_id)
+        committer = Committer(
+            request.member_id, request.group_instance_id, request.generation_id, 0,
+            is_transactional=True,
+        )  # fmt: skip
+        if group is None:
+            check_commit_without_group(request.group_id, committer)
+            check = None
+        else:
+            check = group.check_commit(committer)
+        if check is not None:
+            self._check_transactional(request, check)
         records, response = self.offsets.commit_transactional(request, self.moment.wall_ms)
         transaction = Transaction(request.producer_id, request.producer_epoch, verification)
         return Decision(records, response, transaction=transaction)
 
+    def _check_transactional(self, request: TxnOffsetCommitRequest, check: PartitionCheck) -> None:
+        topics = self._outside.image().topics_by_name
+        for topic in request.topics:
+            known = topics.get(topic.name)
+            for partition in topic.partitions:
+                check(ZERO_UUID if known is None else known.topic_id, partition.partition_index)
+
     def fetch_offsets(
         self, request: OffsetFetchRequest.Group, require_stable: bool
     ) -> OffsetFetchResponse.Group:
-        """See Offsets.fetch."""
+        """See Offsets.fetch; KafkaErrors of Group.check_fetch."""
+        group = self._group(request.group_id)
+        if group is not None:
+            group.check_fetch(request.member_id, request.member_epoch)
         return self.offsets.fetch(request, require_stable)
 
     def delete_offsets(self, request: OffsetDeleteRequest) -> GroupDecision:
         """See Offsets.delete; KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
-        group = validate_offset_delete(self.classic.groups.get(request.group_id), request.group_id)
+        group = self._group(request.group_id)
+        if group is None:
+            detail = f"Group {request.group_id} not found."
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail)
+        group.check_offset_delete()
         return Decision(*self.offsets.delete(group, request))
 
     def on_topics_deleted(self, names: Collection[str]) -> GroupDecision:
@@ -190,12 +285,12 @@ class GroupShard(Machine[CoordinatorRecord]):
 
     def delete_group(self, group_id: str) -> GroupDecision:
         """Tombstones for a group that has no member, and for its offsets."""
-        group = self.classic.groups.get(group_id)
-        if group is None:
+        kind = self._kind_of(group_id)
+        if kind is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-        if group.state is not GroupState.EMPTY:
+        if not kind.groups[group_id].is_empty:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-        records = [*self.offsets.tombstones_of_group(group_id), _group_tombstone(group_id)]
+        records = [*self.offsets.tombstones_of_group(group_id), *kind.tombstones(group_id)]
         return Decision(records, DeleteGroupsResponse.Group(group_id=group_id, error_code=0))
 
     def describe_group(self, group_id: str, api_version: int) -> DescribeGroupsResponse.Group:
@@ -205,9 +300,11 @@ class GroupShard(Machine[CoordinatorRecord]):
         group = self.classic.groups.get(group_id)
         if group is None:
             not_found = api_version >= _DESCRIBE_NOT_FOUND_VERSION
+            is_other = self._kind_of(group_id) is not None
+            why = "is not a classic group" if is_other else "not found"
             return DescribeGroupsResponse.Group(
                 error_code=ErrorCode.GROUP_ID_NOT_FOUND if not_found else 0,
-                error_message=f"Group {group_id} not found." if not_found else None,
+                error_message=f"Group {group_id} {why}." if not_found else None,
                 group_id=group_id,
                 group_state=GroupState.DEAD.value,
                 protocol_type="",
@@ -236,24 +333,31 @@ class GroupShard(Machine[CoordinatorRecord]):
             members=members,
         )
 
+    def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescribeResponse.Group:
+        """State, members and what they have; KafkaError GROUP_ID_NOT_FOUND."""
+        group = self.consumer.of_id(group_id)
+        assignors = self._outside.config(group_id).group_consumer_assignors
+        return described(group, assignors, self._outside.image())
+
     def list_groups(
         self, states: Collection[str], types: Collection[str]
     ) -> list[ListGroupsResponse.Group]:
         """The groups in one of these states and of one of these types; empty = any. Case does not
         matter, unknown names match nothing (KIP-518, KIP-848).
         """
-        if types and GROUP_TYPE not in {name.strip().lower() for name in types}:
-            return []
+        wanted_types = {name.strip().lower() for name in types}
         wanted = {name.strip().lower() for name in states}
         return [
             ListGroupsResponse.Group(
                 group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=GROUP_TYPE,
+                protocol_type=group.listed_protocol_type,
+                group_state=group.state_name,
+                group_type=kind.name,
             )
-            for group in self.classic.groups.values()
-            if not wanted or group.state.value.lower() in wanted
+            for kind in self._kinds
+            if not wanted_types or kind.name in wanted_types
+            for group in kind.groups.values()
+            if not wanted or group.state_name.lower() in wanted
         ]
 
     # -- expiry ------------------------------------------------------------------------------
@@ -270,12 +374,14 @@ class GroupShard(Machine[CoordinatorRecord]):
         return Decision(records, change=partial(self._schedule_sweep, delay_ms))
 
     def _expired(self) -> Iterator[CoordinatorRecord]:
-        for group_id in self.classic.groups.keys() | self.offsets.group_ids():
-            group = self.classic.groups.get(group_id)
+        ids = set(self.offsets.group_ids()).union(*(kind.groups for kind in self._kinds))
+        for group_id in ids:
+            kind = self._kind_of(group_id)
+            group = None if kind is None else kind.groups[group_id]
             expired, none_left = self.offsets.expired(group_id, group, self.moment.wall_ms)
             yield from expired
-            if none_left and group is not None and _may_go(group):
-                yield _group_tombstone(group_id)
+            if none_left and kind is not None and group is not None and group.is_unused:
+                yield from kind.tombstones(group_id)
 
     # -- for tests and diagnosis -------------------------------------------------------------
 
@@ -283,9 +389,10 @@ class GroupShard(Machine[CoordinatorRecord]):
         """What a reload must bring back: settled groups, all offsets and what is pending, in one
         order."""
         groups = [
-            _group_digest(group)
-            for _, group in sorted(self.classic.groups.items())
-            if group.state in (GroupState.STABLE, GroupState.EMPTY)
+            told
+            for kind in self._kinds
+            for _, group in sorted(kind.groups.items())
+            if (told := group.digest()) is not None
         ]
         offsets = [
             (group_id, key, value.offset, value.leader_epoch, value.metadata, value.topic_id)
@@ -297,39 +404,4 @@ class GroupShard(Machine[CoordinatorRecord]):
 
 def _characters(record: CoordinatorRecord) -> int:
     key = record.key
-    return len(key.group) + (len(key.topic) if isinstance(key, OffsetCommitKey) else 0)
-
-
-def _may_go(group: ClassicGroup) -> bool:
-    """Whether an empty group without offsets may be forgotten: nobody is about to join it."""
-    return group.state is GroupState.EMPTY and not group.pending_join
-
-
-def _group_digest(group: ClassicGroup) -> tuple[object, ...]:
-    name = group.protocol_name or ""
-    members = [
-        (
-            member.member_id,
-            member.group_instance_id,
-            member.client_id,
-            member.client_host,
-            member.rebalance_timeout_ms,
-            member.session_timeout_ms,
-            member.metadata(name),
-            member.assignment,
-        )
-        for _, member in sorted(group.members.items())
-    ]
-    return (
-        group.group_id,
-        group.state.value,
-        group.generation_id,
-        group.protocol_type,
-        group.protocol_name,
-        group.leader_id,
-        tuple(members),
-    )
-
-
-def _group_tombstone(group_id: str) -> CoordinatorRecord:
-    return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
+    return len(key.group) + len(key.topic) if isinstance(key, OffsetCommitKey) else _OTHER_KEY

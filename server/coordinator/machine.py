@@ -45,6 +45,10 @@ def ignore(_: object) -> None:
     """The Reply of a request whose answer nobody waits for."""
 
 
+def nothing() -> None:
+    """The change of a decision that its records say all of."""
+
+
 Answer = tuple[Reply, object]
 
 Effect = Callable[[], None]

@@ -5,7 +5,8 @@ OffsetCommitValue. This module decides whether a commit is allowed, which record
 OffsetFetch answers, and which offsets have expired. `replay` alone changes what is stored, so a
 loaded shard and a live one are the same.
 
-Who may commit (ClassicGroup.validateOffsetCommit; rule G-4 of the reliability reference):
+Who may commit to a classic group (ClassicGroup.validateOffsetCommit; G-4); for the members of a
+consumer group see `ConsumerGroup.check_commit`:
 
     group            generation and member id         outcome
     unknown, Empty   generation < 0                   accepted: a consumer without group management
@@ -24,6 +25,7 @@ When an offset expires (KIP-211), `offsets.retention.minutes` after:
     group never had members      the commit
     group Empty                  the group became Empty
     Stable consumers             the commit, for topics that no member subscribes to
+    consumer group (KIP-848)     the same, whatever its state
     anything else                never
     commit with its own expiry   that time (OffsetCommit v2 to v4), under the same conditions
     a transaction has another    never (TX-42)
@@ -40,7 +42,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, KeysView
 from sys import intern
 
-from server.coordinator.classic_group import ClassicGroup, ClassicMember, GroupState
+from server.coordinator.group import Committer, Expiry, Group, PartitionCheck
 from server.coordinator.pending_offsets import PartitionKey, PendingOffsets
 from server.coordinator.records import NO_EXPIRY, CoordinatorRecord, Records
 from wire.errors import ErrorCode, KafkaError
@@ -61,59 +63,13 @@ _NO_RETENTION = -1
 _GROUP_ID_NOT_FOUND_VERSION = 9
 
 
-def validate_commit(
-    group: ClassicGroup | None, request: OffsetCommitRequest, api_version: int
-) -> ClassicMember | None:
-    """The member that commits, None for a consumer without group management.
-
-    KafkaError as in the module's first table.
-    """
-    generation_id = request.generation_id_or_member_epoch
-    if group is None:
-        if generation_id < 0:
-            return None
-        if api_version >= _GROUP_ID_NOT_FOUND_VERSION:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} not found.")
-        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-    if generation_id < 0 and group.state is GroupState.EMPTY:
-        return None
-    instance_id = request.group_instance_id
-    if generation_id < 0 and not request.member_id and instance_id is None:
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-    member = group.validate_member(request.member_id, instance_id)
-    if generation_id != group.generation_id:
-        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-    if group.state is GroupState.COMPLETING_REBALANCE:
-        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-    return member
-
-
-def validate_transactional_commit(
-    group: ClassicGroup | None, request: TxnOffsetCommitRequest
-) -> None:
-    """KafkaError as in the module's first table and what is said below it."""
-    generation_id, member_id = request.generation_id, request.member_id
-    instance_id = request.group_instance_id
-    if group is None:
-        if generation_id >= 0:
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+def check_commit_without_group(group_id: str, committer: Committer) -> None:
+    """KafkaError as the first table says of unknown groups."""
+    if committer.epoch < 0:
         return
-    if generation_id < 0 and group.state is GroupState.EMPTY:
-        return
-    if generation_id < 0 and not member_id and instance_id is None:
-        return
-    group.validate_member(member_id, instance_id)
-    if generation_id != group.generation_id:
-        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-
-
-def validate_offset_delete(group: ClassicGroup | None, group_id: str) -> ClassicGroup:
-    """The group whose offsets may be deleted: empty, or of consumers (topic by topic then)."""
-    if group is None:
+    if committer.api_version >= _GROUP_ID_NOT_FOUND_VERSION and not committer.is_transactional:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-    if group.state is not GroupState.EMPTY and not group.uses_consumer_protocol:
-        raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-    return group
+    raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
 
 
 class Offsets:
@@ -142,9 +98,10 @@ class Offsets:
     # -- deciding ----------------------------------------------------------------------------
 
     def commit(
-        self, request: OffsetCommitRequest, wall_ms: int
+        self, request: OffsetCommitRequest, wall_ms: int, check: PartitionCheck | None = None
     ) -> tuple[Records, OffsetCommitResponse]:
-        """The records of a commit that was found valid; each partition is answered."""
+        """The records of a commit that was found valid; each partition is answered. One that does
+        not pass `check` is an error of all."""
         expire_ms = NO_EXPIRY
         if request.retention_time_ms != _NO_RETENTION:
             expire_ms = wall_ms + request.retention_time_ms
@@ -156,6 +113,8 @@ class Offsets:
             for partition in topic.partitions:
                 index = partition.partition_index
                 error = 0
+                if check is not None:
+                    check(topic.topic_id, index)
                 record = self._record(
                     group_id, topic.name, partition, wall_ms, topic.topic_id, expire_ms
                 )
@@ -268,7 +227,7 @@ class Offsets:
         )
 
     def delete(
-        self, group: ClassicGroup, request: OffsetDeleteRequest
+        self, group: Group, request: OffsetDeleteRequest
     ) -> tuple[Records, OffsetDeleteResponse]:
         """Tombstones for the partitions of topics that no member subscribes to (KIP-496)."""
         stored = self._all_partitions(request.group_id)
@@ -305,32 +264,20 @@ class Offsets:
         pending = self._pending.partitions(group_id)
         return {**stored, **dict.fromkeys(pending)} if pending else stored
 
-    def expired(
-        self, group_id: str, group: ClassicGroup | None, wall_ms: int
-    ) -> tuple[Records, bool]:
+    def expired(self, group_id: str, group: Group | None, wall_ms: int) -> tuple[Records, bool]:
         """Tombstones for the group's expired offsets, and whether none is left then."""
         stored = self._by_group.get(group_id)
         pending = self._pending.partitions(group_id)
         if not stored:
             return [], not pending
-        state = GroupState.EMPTY if group is None else group.state
-        by_commit = True
-        if group is not None and group.protocol_type is not None:
-            if state is GroupState.EMPTY:
-                by_commit = group.state_timestamp_ms is None
-            elif not (
-                state is GroupState.STABLE
-                and group.uses_consumer_protocol
-                and group.knows_subscriptions
-            ):
-                return [], False
+        expiry = Expiry(None) if group is None else group.expiry()
+        if expiry is None:
+            return [], False
         records = []
         for key, value in stored.items():
             if group is not None and group.is_subscribed_to(key[0]):
                 continue
-            since_ms = value.commit_timestamp
-            if not by_commit and group is not None and group.state_timestamp_ms is not None:
-                since_ms = group.state_timestamp_ms
+            since_ms = value.commit_timestamp if expiry.since_ms is None else expiry.since_ms
             expire_ms = value.expire_timestamp
             if expire_ms == NO_EXPIRY:
                 expire_ms = since_ms + self._retention_ms

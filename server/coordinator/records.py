@@ -2,13 +2,11 @@
 
 Framing (GroupCoordinatorRecordSerde): a key is its record type as int16, then the key's fields; a
 value is its version as int16, then the value's fields; a null value deletes the key (tombstone).
+`_RECORDS` names the types that are served, and in which version they are written. An offset commit
+that carries its own expiry is written in version 1, the last that can say so.
 
-    type  key               value               written in version
-    1     OffsetCommitKey   OffsetCommitValue   4; 1 when the commit carries its own expiry
-    2     GroupMetadataKey  GroupMetadataValue  3
-
-Type 0 is an offset commit of Kafka 0.8 and reads like 1. Every other type (consumer, share and
-streams groups) is skipped when loading: Kafka wrote it, we do not serve it yet.
+Type 0 is an offset commit of Kafka 0.8 and reads like 1. Other types (share and streams groups) are
+skipped when loading: Kafka wrote them, we do not serve them yet.
 
 Budget: encode of one offset commit <= 6 µs.
 """
@@ -18,32 +16,71 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from wire.errors import MalformedFrame
-from wire.messages.groups_records import (
-    GroupMetadataKey,
-    GroupMetadataValue,
-    OffsetCommitKey,
-    OffsetCommitValue,
-)
+from wire.messages import groups_records as messages
+from wire.messages.groups_records import OffsetCommitKey, OffsetCommitValue
+from wire.schema import Record
 
-OFFSET_COMMIT = 1
-GROUP_METADATA = 2
 
-_OFFSET_COMMIT_TYPES = (0, OFFSET_COMMIT)
-_OFFSET_COMMIT_PREFIX = b"\x00\x01"
-_GROUP_METADATA_PREFIX = b"\x00\x02"
-_OFFSET_VALUE_VERSION = 4
+class _Kind(NamedTuple):
+    key: type[Record]
+    value: type[Record]
+    prefix: bytes
+    """The type as a key begins with it."""
+    written: int
+    """The version of the values that are written."""
+    newest: int
+    """The last version of values that is read."""
+
+
+_KINDS: list[tuple[type[Record], type[Record], int]] = [
+    (messages.OffsetCommitKey, messages.OffsetCommitValue, 4),
+    (messages.GroupMetadataKey, messages.GroupMetadataValue, 3),
+    (messages.ConsumerGroupMetadataKey, messages.ConsumerGroupMetadataValue, 0),
+    (messages.ConsumerGroupPartitionMetadataKey, messages.ConsumerGroupPartitionMetadataValue, 0),
+    (messages.ConsumerGroupMemberMetadataKey, messages.ConsumerGroupMemberMetadataValue, 0),
+    (
+        messages.ConsumerGroupTargetAssignmentMetadataKey,
+        messages.ConsumerGroupTargetAssignmentMetadataValue,
+        0,
+    ),
+    (
+        messages.ConsumerGroupTargetAssignmentMemberKey,
+        messages.ConsumerGroupTargetAssignmentMemberValue,
+        0,
+    ),
+    (
+        messages.ConsumerGroupCurrentMemberAssignmentKey,
+        messages.ConsumerGroupCurrentMemberAssignmentValue,
+        0,
+    ),
+    (messages.ConsumerGroupRegularExpressionKey, messages.ConsumerGroupRegularExpressionValue, 0),
+]
+_OLD_OFFSET_COMMIT = 0
 _OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
-_GROUP_VALUE_VERSION = 3
 _VERSION_PREFIX = tuple(version.to_bytes(2, "big") for version in range(5))
 
 NO_EXPIRY = -1
 
 
+def _kinds() -> dict[int, _Kind]:
+    kinds = {}
+    for key, value, written in _KINDS:
+        assert key.type_id is not None, "each record of this log has a type"
+        prefix = key.type_id.to_bytes(2, "big")
+        kinds[key.type_id] = _Kind(key, value, prefix, written, value.versions[1])
+    return kinds
+
+
+_BY_TYPE = _kinds()
+_BY_KEY: dict[type[Record], _Kind] = {kind.key: kind for kind in _BY_TYPE.values()}
+_BY_TYPE[_OLD_OFFSET_COMMIT] = _BY_KEY[OffsetCommitKey]
+
+
 class CoordinatorRecord(NamedTuple):
     """One change of a shard's state; `value` None is a tombstone."""
 
-    key: OffsetCommitKey | GroupMetadataKey
-    value: OffsetCommitValue | GroupMetadataValue | None
+    key: Record
+    value: Record | None
 
 
 Records = list[CoordinatorRecord]
@@ -52,17 +89,12 @@ Records = list[CoordinatorRecord]
 def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
     """The record's key and value as they stand in the log."""
     key, value = record
-    if isinstance(key, OffsetCommitKey):
-        key_bytes = _OFFSET_COMMIT_PREFIX + key.encode_bytes(0)
-    else:
-        key_bytes = _GROUP_METADATA_PREFIX + key.encode_bytes(0)
+    kind = _BY_KEY[type(key)]
+    key_bytes = kind.prefix + key.encode_bytes(0)
     if value is None:
         return key_bytes, None
-    if not isinstance(value, OffsetCommitValue):
-        version = _GROUP_VALUE_VERSION
-    elif value.expire_timestamp == NO_EXPIRY:
-        version = _OFFSET_VALUE_VERSION
-    else:
+    version = kind.written
+    if isinstance(value, OffsetCommitValue) and value.expire_timestamp != NO_EXPIRY:
         version = _OFFSET_VALUE_VERSION_WITH_EXPIRY
     return key_bytes, _VERSION_PREFIX[version] + value.encode_bytes(version)
 
@@ -74,24 +106,13 @@ def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
     """
     if len(key) < 2:
         raise MalformedFrame("a coordinator record's key is at least 2 bytes")
-    record_type = int.from_bytes(key[:2], "big", signed=True)
-    if record_type in _OFFSET_COMMIT_TYPES:
-        offset_key = OffsetCommitKey.decode(key, 0, 2)
-        if value is None:
-            return CoordinatorRecord(offset_key, None)
-        version = _value_version(value, 4)
-        return CoordinatorRecord(offset_key, OffsetCommitValue.decode(value, version, 2))
-    if record_type == GROUP_METADATA:
-        group_key = GroupMetadataKey.decode(key, 0, 2)
-        if value is None:
-            return CoordinatorRecord(group_key, None)
-        version = _value_version(value, 4)
-        return CoordinatorRecord(group_key, GroupMetadataValue.decode(value, version, 2))
-    return None
-
-
-def _value_version(value: bytes, newest: int) -> int:
+    kind = _BY_TYPE.get(int.from_bytes(key[:2], "big", signed=True))
+    if kind is None:
+        return None
+    decoded = kind.key.decode(key, 0, 2)
+    if value is None:
+        return CoordinatorRecord(decoded, None)
     version = int.from_bytes(value[:2], "big", signed=True)
-    if len(value) < 2 or not 0 <= version <= newest:
+    if len(value) < 2 or not 0 <= version <= kind.newest:
         raise MalformedFrame(f"unknown version {version} of a coordinator record's value")
-    return version
+    return CoordinatorRecord(decoded, kind.value.decode(value, version, 2))

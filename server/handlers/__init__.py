@@ -19,8 +19,8 @@ it says no to all else before it has done anything, and the handler is asked.
 Areas are imported at first use: a broker that nobody asks for its log directories never loads that
 code, and starts sooner.
 
-Gaps: the rest of Kafka's keys (quotas, SCRAM, delegation tokens, KIP-848, share
-and streams groups) is neither served nor advertised; see docs/GAPS.md.
+Gaps: the rest of Kafka's keys (quotas, SCRAM, delegation tokens, share and streams
+groups) is neither served nor advertised; see docs/GAPS.md.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (65, "DescribeTransactions", "transactions", 0, 0, _BLOCKS, "b", "DESCRIBE TRANSACTIONAL_ID"),
     (66, "ListTransactions", "transactions", 0, 2, _BLOCKS, "b", "DESCRIBE TRANSACTIONAL_ID"),
     (67, "AllocateProducerIds", "controller", 0, 0, _SMALL, "cf", "CLUSTER_ACTION CLUSTER"),
+    (68, "ConsumerGroupHeartbeat", "consumer_groups", 0, 1, _SMALL, "b", "READ GROUP"),
+    (69, "ConsumerGroupDescribe", "consumer_groups", 0, 1, _BLOCKS, "b", "DESCRIBE GROUP"),
     (70, "ControllerRegistration", "controller", 0, 0, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (73, "AssignReplicasToDirs", "controller", 0, 0, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (74, "ListConfigResources", "admin", 0, 1, _BLOCKS, "b", "DESCRIBE_CONFIGS CLUSTER"),

@@ -133,8 +133,9 @@ def offset_fetch(ctx: RequestContext[GroupsBroker], request: OffsetFetchRequest)
     """Read stored offsets: of some partitions, or all of a group (null topics).
 
     Behaviour: what is not there is -1 without an error, unknown groups included.
-    Versions:  2 null topics, top-level error. 7 require_stable. 8 many groups. 10 topics by id.
-    Gaps:      the member id and epoch of version 9 are not looked at (KIP-848 is not served).
+    Versions:  2 null topics, top-level error. 7 require_stable. 8 many groups. 9 member id and
+               epoch, which must be right in a consumer group. 10 topics by id.
+    Gaps:      -
     """
     version = ctx.api_version
     image: MetadataImage = ctx.broker.metadata

@@ -220,7 +220,7 @@ def leave_group(ctx: RequestContext[GroupsBroker], request: LeaveGroupRequest) -
 def describe_groups(ctx: RequestContext[GroupsBroker], request: DescribeGroupsRequest) -> None:
     """State, protocol and members of classic groups.
 
-    Behaviour: groups fail alone. One that does not exist is Dead.
+    Behaviour: groups fail alone. One that does not exist, or is of another kind, is Dead.
     Versions:  3 authorized operations. 6 says GROUP_ID_NOT_FOUND, with a text, for unknown groups.
     Gaps:      -
     """
@@ -244,7 +244,7 @@ def list_groups(ctx: RequestContext[GroupsBroker], request: ListGroupsRequest) -
 
     Behaviour: filters ignore case; unknown states and types match nothing.
     Versions:  4 filters by state. 5 filters by type.
-    Gaps:      only classic groups exist.
+    Gaps:      -
     """
 
     def answer(result: object) -> None:

@@ -31,6 +31,7 @@ _ANSWERS: dict[str, tuple[str, ...]] = {
     "results_by_topic_v3_and_below": ("v3_and_below_topics",),
     "results_by_partition": ("partitions",),
     "transaction_states": ("transactional_ids",),
+    "groups": ("groups", "group_ids"),
 }
 # What names an element (or the fetch session): the only values of a request that an error repeats.
 # Where request and response call the same differently, the group has both.

@@ -144,7 +144,7 @@ class BrokerServer(NodePart):
         return [
             self._publish_configs,
             self._publish_partitions(),
-            self._publish_groups,
+            self.group_coordinator.on_metadata,
             self._publish_markers,
         ]
 
@@ -209,7 +209,10 @@ class BrokerServer(NodePart):
             run_on_loader=lambda name, job: loader.schedule_once(name, 0, job),
         )
         self.group_coordinator = GroupCoordinator(
-            settings.groups(self.config), around, lambda: str(uuid.uuid4())
+            settings.groups(self.config),
+            around,
+            lambda: str(uuid.uuid4()),
+            settings.consumer_groups(self.config),
         )
         self.shared.stop.then("group coordinator", self.group_coordinator.shutdown)
         self._start_transactions(around)
@@ -360,6 +363,7 @@ class BrokerServer(NodePart):
                 self.replica_manager.reload_topic_configs()
             settings.apply_connection_limits(self.config, changed, self.socket_server.quotas)
             self.log_manager.cleaner.reconfigure(settings.cleaner(self.config))
+            self.group_coordinator.consumer = settings.consumer_groups(self.config)
 
     def _apply_dynamic_configs(self) -> set[str]:
         image = self.metadata
@@ -391,10 +395,6 @@ class BrokerServer(NodePart):
         """What the partitions here have been brought to."""
         publisher = self._replica_publisher
         return self.metadata if publisher is None else publisher.image
-
-    def _publish_groups(self, delta: MetadataDelta, _image: MetadataImage) -> None:
-        if delta.deleted_topics:
-            self.group_coordinator.on_topics_deleted(list(delta.deleted_topics))
 
     def _publish_markers(self, delta: MetadataDelta, _image: MetadataImage) -> None:
         if delta.changed_partitions or delta.deleted_topics:

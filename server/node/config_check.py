@@ -19,6 +19,7 @@ from pathlib import Path
 from replication.raft.own_events import RaftConfig
 from server.config.kafka_config import ConfigError, KafkaConfig, catalogue, parse_value
 from server.config.validation import check_groups
+from server.coordinator.group_config import ConsumerConfig
 from server.network.listeners import read_listeners
 from server.node import quorum_config, settings
 from server.node.quorum_config import QuorumConfig
@@ -30,6 +31,8 @@ _REQUEST = "socket.request.max.bytes"
 _CONNECTIONS = "max.connections.per.ip"
 _DEDUPE = "log.cleaner.dedupe.buffer.size"
 _METADATA_DIR = "metadata.log.dir"
+_ASSIGNORS = "group.consumer.assignors"
+_PROTOCOLS = "group.coordinator.rebalance.protocols"
 _CORDONED = "cordoned.log.dirs"
 _DEDUPE_BYTES_MIN = 1 << 20
 
@@ -77,9 +80,20 @@ def check(config: KafkaConfig) -> QuorumConfig:
     _check_dirs(config)
     _check_connections(config)
     _check_logs(config)
+    _check_group_kinds(config)
     check_groups(config, {})
     settings.authorizer(config, lambda: True)
     return quorum
+
+
+def _check_group_kinds(config: KafkaConfig) -> None:
+    known, own = ConsumerConfig().group_consumer_assignors, config.get_list(_ASSIGNORS)
+    if not own or not set(own) <= set(known):
+        expected = f"expected some of {', '.join(known)}: classes are not loaded"
+        raise ConfigError(_ASSIGNORS, config.text(_ASSIGNORS), expected)
+    if "classic" not in config.get_list(_PROTOCOLS):
+        expected = "'classic' must be one of them"
+        raise ConfigError(_PROTOCOLS, config.text(_PROTOCOLS), expected)
 
 
 def _check_waiting_fetch(config: KafkaConfig) -> None:

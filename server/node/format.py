@@ -64,7 +64,7 @@ _RELEASES = tuple(
 )
 _FIRST_LEVEL = 7
 # The first release a feature of a new cluster may be on in, of those we turn on by ourselves.
-_SINCE = {"eligible.leader.replicas.version": 26, "transaction.version": 24}
+_SINCE = {"eligible.leader.replicas.version": 26, "group.version": 22, "transaction.version": 24}
 
 
 class FormatError(Exception):

@@ -25,7 +25,7 @@ from server.config.kafka_config import (
     catalogue,
     is_number,
 )
-from server.coordinator.group_config import GroupConfig
+from server.coordinator.group_config import ConsumerConfig, GroupConfig
 from server.coordinator.transactions.config import TransactionConfig
 from server.network.listeners import is_loopback
 from server.network.socket_server import SocketServerConfig
@@ -85,6 +85,7 @@ _LAYERS: tuple[tuple[type, Mapping[str, str]], ...] = (
     (SocketServerConfig, {}),
     (ReplicaManagerConfig, {}),
     (GroupConfig, {}),
+    (ConsumerConfig, {}),
     (TransactionConfig, {}),
     (ControllerConfig, {}),
     (LogManagerConfig, _LOG_MANAGER_KEYS),
@@ -189,7 +190,12 @@ def lifecycle(config: KafkaConfig) -> LifecycleConfig:
 
 def groups(config: KafkaConfig) -> GroupConfig:
     """The group coordinator's configuration."""
-    return GroupConfig.from_values(config.get)
+    return _layer(GroupConfig, config, {})
+
+
+def consumer_groups(config: KafkaConfig) -> ConsumerConfig:
+    """How it keeps the groups of KIP-848."""
+    return _layer(ConsumerConfig, config, {})
 
 
 def transactions(config: KafkaConfig) -> TransactionConfig:

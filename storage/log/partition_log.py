@@ -56,6 +56,7 @@ from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.log_reader import LogReader
 from storage.log.log_sync import LogSync, flush_unasked
 from storage.log.producer_replay import note_batch, read_marker
+from storage.log.producer_snapshot import BatchMetadata
 from storage.log.producer_state import ProducerStateEntry, ProducerStateManager
 from storage.log.results import LogAppendInfo, LogView, ReadResult, new_view
 from storage.log.truncation import Cut, FilesBehind, plan_cut, plan_new_start
@@ -230,14 +231,7 @@ class PartitionLog(LogReader):
                 marker = read_marker(header, records)
             original = self.producer_state.check(header, source, marker)
             if original is not None:
-                unsynced = first_offset - self.flushed_offset
-                return LogAppendInfo.of_duplicate(
-                    original,
-                    self.log_start_offset,
-                    leader_epoch,
-                    original.last_offset >= self.flushed_offset
-                    and unsynced >= self.config.flush_messages,
-                )
+                return self._of_duplicate(original, leader_epoch)
         segment = self.segment_for(header.size, last_offset, header.max_timestamp, wall_ms)
         segment.append(
             (patch_for_log(records, first_offset, leader_epoch), memoryview(records)[16:]),
@@ -263,6 +257,22 @@ class PartitionLog(LogReader):
             leader_epoch,
             header.size,
             end_offset - self.flushed_offset >= self.config.flush_messages,
+        )
+
+    def find_duplicate(
+        self, records: files.Buffer, leader_epoch: int, wall_ms: int, source: AppendSource
+    ) -> LogAppendInfo | None:
+        """What `append_as_leader` answers to a batch that is here already. Raises as it does."""
+        header = prepare_batch(records, self.config, wall_ms, source)[0]
+        with self.lock:
+            original = self.producer_state.find_duplicate(header)
+            return None if original is None else self._of_duplicate(original, leader_epoch)
+
+    def _of_duplicate(self, original: BatchMetadata, leader_epoch: int) -> LogAppendInfo:
+        is_unsynced = original.last_offset >= self.flushed_offset
+        must_flush = self.view.end_offset - self.flushed_offset >= self.config.flush_messages
+        return LogAppendInfo.of_duplicate(
+            original, self.log_start_offset, leader_epoch, is_unsynced and must_flush
         )
 
     def segment_for(

@@ -149,6 +149,11 @@ class ProducerStateManager:
             )
         return None
 
+    def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
+        """What a client's batch was stored as, if it is one of its producer's last five."""
+        entry = self._producers.get(header.producer_id)
+        return None if entry is None else entry.find_duplicate(header)
+
     def _check_verified(self, header: BatchHeader, verification: Verification | None) -> None:
         if verification is None or self._verifications.get(header.producer_id) is not verification:
             raise KafkaError(

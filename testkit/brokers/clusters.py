@@ -25,6 +25,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -86,8 +87,13 @@ class JavaProcess(NodeProcess):
 
     clean_exits = (0, 128 + signal.SIGTERM)
 
-    def run(self, line: Sequence[str], *stdin: int, **options: Any) -> None:
-        super().run([sys.executable, "-c", _DIES_WITH_PARENT, *line], *stdin, **options)
+    def run(
+        self,
+        line: Sequence[str],
+        stdin: int = subprocess.PIPE,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        super().run([sys.executable, "-c", _DIES_WITH_PARENT, *line], stdin, environment)
 
     def begin_end_of_all(self) -> None:
         self.begin_terminate()
@@ -233,7 +239,7 @@ class ClusterOfNodes(Cluster):
     def start(self) -> Self:
         """Format and start every node; return when each knows all the others."""
         self.begin_start()
-        self.await_ready()
+        self.await_all()
         return self
 
     def format(self, id_: int, *, joining: bool = False) -> None:
@@ -258,7 +264,11 @@ class ClusterOfNodes(Cluster):
         text = (node.data_dir / "meta.properties").read_text(encoding="utf-8")
         (node.directory_id,) = re.findall(r"(?m)^directory\.id=(\S+)$", text)
 
-    def await_ready(self, *ids: int, timeout_s: float = READY_TIMEOUT_S) -> None:
+    def await_ready(self, node: int, /) -> str:
+        self.await_all(node)
+        return self.address(node)
+
+    def await_all(self, *ids: int, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Until these nodes (by default all that run) answer and know every running one."""
         running = [node for node in self.nodes.values() if node.runs]
         asked = [self.nodes[id_] for id_ in ids] or running
@@ -272,9 +282,12 @@ class ClusterOfNodes(Cluster):
         expected = {node.id for node in running if node.is_broker}
         for node in (node for node in asked if node.is_broker):
             eventually(
-                lambda node=node: expected <= set(self.view(node.id).brokers),
+                partial(self._knows, node, expected),
                 timeout_s=timeout_s, what=f"node {node.id} knows the brokers {sorted(expected)}",
             )  # fmt: skip
+
+    def _knows(self, node: Node, brokers: set[int]) -> bool:
+        return brokers <= set(self.view(node.id).brokers)
 
     def kill(self, node: int) -> None:
         self.on_fault(f"kill {node}")

@@ -18,7 +18,7 @@ _METADATA_LOG = b"__cluster_metadata"
 class PartitionView(NamedTuple):
     """One partition in a node's metadata. `leader` is -1 when there is none."""
 
-    index: int
+    partition: int
     error: int
     leader: int
     replicas: tuple[int, ...]
@@ -61,7 +61,7 @@ def cluster(address: str, topic: str | None = None, timeout_s: float = 5.0) -> C
         answer.int8()
         partitions = [
             PartitionView(
-                error=answer.int16(), index=answer.int32(), leader=answer.int32(),
+                error=answer.int16(), partition=answer.int32(), leader=answer.int32(),
                 replicas=answer.int32s(), isr=answer.int32s(),
             )
             for _ in range(answer.int32())

@@ -34,11 +34,11 @@ def request(key: int, version: int, body: bytes = b"", correlation: int = 7) -> 
 
 def read_frame(sock: socket.socket) -> bytes:
     """One response without its size. Raises EOFError when the peer closed, TimeoutError if late."""
-    size = struct.unpack(">i", _exactly(sock, 4))[0]
-    return _exactly(sock, size)
+    return read_exactly(sock, struct.unpack(">i", read_exactly(sock, 4))[0])
 
 
-def _exactly(sock: socket.socket, count: int) -> bytes:
+def read_exactly(sock: socket.socket, count: int) -> bytes:
+    """The next `count` bytes. Raises as `read_frame`."""
     data = bytearray()
     while len(data) < count:
         more = sock.recv(count - len(data))

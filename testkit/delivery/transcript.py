@@ -38,7 +38,8 @@ def console_blocks(document: Path) -> list[Block]:
 
 
 def _blocks(lines: list[str]) -> Iterator[Block]:
-    heading, began, inside = "", 0, None
+    heading, began = "", 0
+    inside: list[str] | None = None
     for number, line in enumerate(lines, 1):
         if inside is not None:
             if line == "```":
@@ -53,7 +54,8 @@ def _blocks(lines: list[str]) -> Iterator[Block]:
 
 
 def _commands(lines: list[str]) -> Iterator[Command]:
-    text, shown, goes_on = "", [], False
+    text, goes_on = "", False
+    shown: list[str] = []
     for line in lines:
         if goes_on:
             text += "\n" + line

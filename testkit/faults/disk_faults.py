@@ -7,29 +7,11 @@ needs no privilege; the C compiler is the machine's `cc`. Linux.
 from __future__ import annotations
 
 import errno
-import hashlib
-import os
-import subprocess
 from pathlib import Path
 
-from testkit.jars import CACHE_DIR
-from testkit.require import require_command
+from testkit.compiled import compiled
 
 _SOURCE = Path(__file__).with_name("disk_faults.c")
-
-
-def library() -> Path:
-    """The compiled library; built once for each version of the source."""
-    digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]
-    built = CACHE_DIR.parent / f"disk-faults-{digest}.so"
-    if not built.exists():
-        compiler = require_command("cc", "apt-get install gcc libc6-dev")
-        built.parent.mkdir(parents=True, exist_ok=True)
-        fresh = built.with_suffix(f".{os.getpid()}")
-        command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(fresh), str(_SOURCE), "-ldl"]
-        subprocess.run(command, check=True, capture_output=True)
-        fresh.rename(built)
-    return built
 
 
 class DiskFaults:
@@ -41,7 +23,8 @@ class DiskFaults:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"LD_PRELOAD": str(library()), "FAULTS_CONTROL": str(self._control)}
+        library = compiled(_SOURCE, "-shared", "-fPIC", "-O1", libraries=["-ldl"])
+        return {"LD_PRELOAD": str(library), "FAULTS_CONTROL": str(self._control)}
 
     def fail_fsync(self, path_part: str, *, skip: int = 0) -> None:
         """From now on EIO for files whose path contains `path_part`, after `skip` good calls."""

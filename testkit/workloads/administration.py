@@ -274,7 +274,7 @@ def read_all(bootstrap: str, topic: str, partition: int) -> tuple[int, dict[int,
                 assert message.error() is None, message.error()
                 found[message.offset()] = message.value()
             (position,) = consumer.position([TopicPartition(topic, partition)])
-            return high == low or position.offset >= high
+            return bool(high == low or position.offset >= high)
 
         eventually(at_end, timeout_s=60, what=f"{topic}-{partition} read up to {high}")
         return low, found

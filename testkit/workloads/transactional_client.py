@@ -194,9 +194,12 @@ class Client:
 def main() -> None:
     client = Client(*sys.argv[1:])
     ending = threading.Event()
-    threading.Thread(
-        target=lambda: [sys.stdin.read(), ending.set()], name="stdin", daemon=True
-    ).start()
+
+    def await_end_of_input() -> None:
+        sys.stdin.read()
+        ending.set()
+
+    threading.Thread(target=await_end_of_input, name="stdin", daemon=True).start()
     code = 0
     try:
         client.start()

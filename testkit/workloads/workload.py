@@ -38,7 +38,7 @@ _END_S = 330
 
 
 def create_topic(
-    bootstrap: str, topic: str, partitions: int, replicas: int = 3, **config: str
+    bootstrap: str, topic: str, partitions: int, replicas: int = 3, **config: Any
 ) -> None:
     """Create it and wait until every partition has a leader."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
@@ -127,7 +127,7 @@ class Workload:
         size: int = 200,
         groups: bool = True,
         producer_config: Mapping[str, Any] | None = None,
-        **topic_config: str,
+        **topic_config: Any,
     ) -> None:
         self.cluster, self.topic, self.partitions = cluster, topic, partitions
         self._directory = Path(directory) / "history"
@@ -280,7 +280,7 @@ class Workload:
         self.cluster.await_full_isr(self.topic)
         ends = end_offsets(self.cluster.bootstrap_servers, self.topic, self.partitions)
         view = self.cluster.view(self.cluster.running()[0], self.topic)
-        holders = {part.index: part.replicas for part in view.topics[self.topic]}
+        holders = {part.partition: part.replicas for part in view.topics[self.topic]}
         compared = replicas.assert_equal(self.cluster.partition_dir, self.topic, ends, holders)
         print(f"{compared} bytes of replicas are the same below the high watermark")
         return report

@@ -17,8 +17,8 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.cli import _duration_ms, _time_ms
 from pipeline.errors import PipelineError, explain
+from pipeline.flag_values import duration_ms, time_ms
 from pipeline.progress import table
 from pipeline.replay.replay import target_names
 from pipeline.replay.task import COLUMNS, chunks_of
@@ -302,10 +302,10 @@ def test_offsets_and_times_as_people_write_them() -> None:
     assert parse_offsets("0:5-,3:-9") == ({0: 5}, {3: 9})
     with pytest.raises(PipelineError, match="expected FROM-TO"):
         parse_offsets("5")
-    assert _time_ms("2023-11-14T22:13:20") == 1_700_000_000_000
-    assert _time_ms("2023-11-14T23:13:20+01:00") == 1_700_000_000_000
-    assert _time_ms("1700000000000") == 1_700_000_000_000
-    assert _duration_ms("30s") == 30_000
+    assert time_ms("2023-11-14T22:13:20") == 1_700_000_000_000
+    assert time_ms("2023-11-14T23:13:20+01:00") == 1_700_000_000_000
+    assert time_ms("1700000000000") == 1_700_000_000_000
+    assert duration_ms("30s") == 30_000
 
 
 def test_what_a_person_configured_for_spark_is_kept(

@@ -31,7 +31,7 @@ from wire.messages.data import (
 )
 from wire.messages.groups import OffsetCommitRequest, OffsetFetchRequest
 from wire.primitives import TopicPartition
-from wire.records import Record, build_batch, iterate_headers
+from wire.records import Record, build_batch, iterate_headers, read_header
 
 if TYPE_CHECKING:
     from server.coordinator.group_coordinator import GroupCoordinator
@@ -174,11 +174,14 @@ class Producer:
         )
 
     def _acknowledges(self, node: SimNode, key: TopicPartition, response: Any, sent: Sent) -> None:
-        """At the broker: what it acknowledges must be on the whole ISR by now."""
+        """At the broker: what it acknowledges must be on the whole ISR by now, and what it says is
+        not written must not be there."""
         answer = response.responses[0].partition_responses[0]
         log = node.log(key)
         if answer.error_code == _NONE and log is not None and log.topic_id == self.topic_id:
             self._cluster.check.expose(key, log, answer.base_offset + sent.count)
+        elif answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS and log is not None:
+            self._cluster.check.refuse(key, log, read_header(sent.data))
 
     def _answered(self, index: int, sent: Sent, response: Any) -> None:
         pending = self.pending.get(index, deque())

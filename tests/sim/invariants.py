@@ -12,6 +12,7 @@
                               from a disk whose page cache was lost may have outlived its records
     StrongIsr                 what was below any presumed leader's HW, or acknowledged, is on every
                               member of the true ISR and of the ELR
+    RefusedIsNotThere         NOT_ENOUGH_REPLICAS is not told of a batch that is in the log (H-11)
     JoinsWithAll              who is proposed for the ISR has that, when it is proposed (H-6)
     SameBelowHW               no offset below a HW has two contents, on any replica, for any reader
     NewestStays               every replica has the newest record of each key, if compacted, that
@@ -346,6 +347,11 @@ class Invariants:
     def expose(self, key: TopicPartition, log: PartitionLog, end: int) -> None:
         """Somebody acknowledges everything below `end`; looked at after the event."""
         self._acknowledged.append((key, log, end))
+
+    def refuse(self, key: TopicPartition, log: PartitionLog, header: BatchHeader) -> None:
+        """Somebody says that an idempotent producer's batch is not written."""
+        if log.producer_state.find_duplicate(header) is not None:
+            raise self.broken("RefusedIsNotThere", f"{key}: {header}")
 
     def _expose(self, key: TopicPartition, log: PartitionLog, end: int) -> None:
         assert log.topic_id is not None

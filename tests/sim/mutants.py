@@ -295,6 +295,10 @@ def _followers_serve_to_their_end() -> AbstractContextManager[Any]:
     return patch.object(Partition, "read_records", read_records)
 
 
+def _ask_the_isr_before_the_log() -> AbstractContextManager[Any]:
+    return patch.object(PartitionLog, "find_duplicate", lambda *_: None)
+
+
 def _answer_for_the_unknown() -> AbstractContextManager[Any]:
     return patch.object(replica_reads, "_UNKNOWN", frozenset())
 
@@ -401,6 +405,8 @@ _NOTING = {"config": {"log.flush.offset.checkpoint.interval.ms": "150"}}
 MUTANTS = (
     Mutant("truncate follower to HW", _truncate_to_high_watermark, "crashes", 40, {}),
     Mutant("ack before HW covers the batch", _ack_early, "crashes", 5, {}),
+    Mutant("refuse a retry because the ISR is too small", _ask_the_isr_before_the_log, "network",
+           20, {}),
     Mutant("ignore the current leader epoch in Fetch", _ignore_current_leader_epoch, "stories", 20,
            {"story": "late_fetch"}),
     Mutant("ignore the last fetched epoch in Fetch", _ignore_last_fetched_epoch, "crashes", 40, {}),

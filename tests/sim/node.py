@@ -406,7 +406,7 @@ class SimNode:
         )
         publishers = [
             self._replica_publisher.publish,
-            self._publish_groups,
+            self.group_coordinator.on_metadata,
             self._publish_markers,
         ]
         self.loader._installing.append((publishers, installed))  # type: ignore[arg-type]
@@ -468,10 +468,6 @@ class SimNode:
             "PLAINTEXT",
             self.scheduler,
         )
-
-    def _publish_groups(self, delta: MetadataDelta, _image: MetadataImage) -> None:
-        if delta.deleted_topics:
-            self.group_coordinator.on_topics_deleted(list(delta.deleted_topics))
 
     def _publish_markers(self, delta: MetadataDelta, _image: MetadataImage) -> None:
         if delta.changed_partitions or delta.deleted_topics:

@@ -43,11 +43,12 @@ def test_an_empty_log_gets_the_levels_of_kafka_4_3_in_one_transaction() -> None:
     made = Cluster()
     kinds = [type(made.serde.decode(value)).__name__ for value in made.log]
     assert kinds == [
-        "BeginTransactionRecord", *["FeatureLevelRecord"] * 3, "ConfigRecord",
+        "BeginTransactionRecord", *["FeatureLevelRecord"] * 4, "ConfigRecord",
         "EndTransactionRecord",
     ]  # fmt: skip
     assert made.image.features == {
-        "metadata.version": 30, "eligible.leader.replicas.version": 1, "transaction.version": 2,
+        "metadata.version": 30, "eligible.leader.replicas.version": 1, "group.version": 1,
+        "transaction.version": 2,
     }  # fmt: skip
     assert made.image.config(4, "") == {"min.insync.replicas": "1"}
 

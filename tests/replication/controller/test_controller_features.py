@@ -35,7 +35,7 @@ def cluster_at(level: int, elr: int = 0, **config: Any) -> Cluster:
         (25, (MV, 26, 0), "does not support the given upgrade type"),
         (25, (MV, 26, 9), "does not support the given upgrade type"),
         (25, ("made.up", 1, UPGRADE), "Local controller 1 does not support this feature."),
-        (25, ("group.version", 1, UPGRADE), "does not support this feature."),
+        (25, ("share.version", 1, UPGRADE), "does not support this feature."),
         (25, (ELR, 2, UPGRADE), "only supports versions 0-1"),
         (25, (TV, 3, UPGRADE), "only supports versions 0-2"),
         (22, (ELR, 1, UPGRADE), "depends on metadata.version level 23"),

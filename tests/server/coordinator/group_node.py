@@ -191,7 +191,7 @@ class Node:
         self.groups = GroupCoordinator(self.config, around, lambda: f"id{next(ids)}")
         self.transactions = TransactionCoordinator(self.transaction_config, around, self.markers)
         for name in self.image.topics_by_name:
-            self._publish(name)
+            self._publish(name, self.image)
 
     def _run_on_loader(self, _: str, job: Callable[[], None]) -> None:
         if self.loads_slowly:
@@ -212,21 +212,23 @@ class Node:
         topic = TopicImage(
             name, name.encode().ljust(16)[:16], dict.fromkeys(range(count), registration)
         )
+        before = self.image
         self.image = replace(
             self.image,
             offset=self.image.offset + 1,
             topics_by_name={**self.image.topics_by_name, name: topic},
             topics_by_id={**self.image.topics_by_id, topic.topic_id: topic},
         )
-        self._publish(name)
+        self._publish(name, before)
 
     def finalise(self, feature: str, level: int) -> None:
         self.image = replace(self.image, features={**self.image.features, feature: level})
 
-    def _publish(self, name: str) -> None:
-        delta = MetadataDelta(self.image)
+    def _publish(self, name: str, before: MetadataImage) -> None:
+        delta = MetadataDelta(before)
         delta.changed_topics.add(name)
         self.replica_manager.apply_delta(delta, self.image)
+        self.groups.on_metadata(delta, self.image)
 
     def pass_time(self, ms: int) -> None:
         self.clock.ms += ms

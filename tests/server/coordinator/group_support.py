@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from replication.metadata.image import EMPTY_IMAGE
+from server.coordinator.consumer.protocol import Outside
 from server.coordinator.deadlines import Moment
-from server.coordinator.group_config import GroupConfig
+from server.coordinator.group_config import ConsumerConfig, GroupConfig
 from server.coordinator.group_messages import Client, LeavingMember
 from server.coordinator.group_shard import GroupShard
 from server.coordinator.machine import Batch, Decision, replay_batch
@@ -70,13 +72,24 @@ class World:
         self.log: list[Batch[tuple[bytes, bytes | None]]] = []
         self._random = random.Random(seed)
         self.moment = Moment(1_000, WALL_MS)
+        self.image: Any = EMPTY_IMAGE
+        self.consumer_config = ConsumerConfig()
+        self.new_topics_offset = -1
+        self.asked_regexes: list[tuple[str, Collection[str]]] = []
         self.shard = self._new_shard()
         self.shard.on_loaded()
         self.looks_twice = True
         """Compare the whole state before and after each decision."""
 
     def _new_shard(self) -> GroupShard:
-        return GroupShard(self.config, self.moment, lambda: f"{self._random.getrandbits(64):x}")
+        outside = Outside(
+            lambda: self.image,
+            lambda _: self.consumer_config,
+            lambda: self.new_topics_offset,
+            lambda group_id, regexes: self.asked_regexes.append((group_id, regexes)),
+            lambda: f"{self._random.getrandbits(64):x}",
+        )
+        return GroupShard(self.config, self.moment, outside)
 
     @property
     def groups(self) -> Any:

@@ -569,7 +569,7 @@ def test_a_commit_record_reads_back(
     assert decode_record(*encode_record(record)) == record
 
 
-@pytest.mark.parametrize("type_id", [3, 5, 8, 16, 23, 1_000])
+@pytest.mark.parametrize("type_id", [10, 14, 17, 23, 1_000])
 def test_records_of_other_kinds_of_groups_are_skipped(type_id: int) -> None:
     assert decode_record(type_id.to_bytes(2, "big") + b"anything", b"anything") is None
 

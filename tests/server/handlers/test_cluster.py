@@ -90,6 +90,7 @@ def test_features_are_those_served_and_minimum_0_is_hidden_from_old_clients():
             4,
             [
                 "eligible.leader.replicas.version",
+                "group.version",
                 "kraft.version",
                 "metadata.version",
                 "transaction.version",

@@ -45,6 +45,13 @@ def test_what_people_start_with_is_taken_and_nothing_is_noted(given: dict[str, s
         (COMBINED, {REQUEST_TIMEOUT: "500"}, REQUEST_TIMEOUT, "more than 500"),
         (ALONE, {"controller.quorum.election.timeout.ms": "0"}, "election", "at least 1"),
         (ALONE, {"group.max.session.timeout.ms": "10"}, "group.min.session", "no member"),
+        (ALONE, {"group.consumer.assignors": "a.Class"}, "group.consumer.assignors", "not loaded"),
+        (
+            ALONE,
+            {"group.coordinator.rebalance.protocols": "consumer"},
+            "group.coordinator.rebalance.protocols",
+            "'classic' must be",
+        ),
         (ALONE, {"default.replication.factor": "0"}, "default.replication", "at least 1"),
         (ALONE, {"log.dirs": "a,b,./a"}, "log.dirs", "names a twice"),
         (ALONE, {"log.dirs": ","}, "log.dirs", "at least one directory"),

@@ -187,7 +187,9 @@ def test_a_mistake_says_what_to_do(
 
 def test_an_older_release_starts_with_its_own_features() -> None:
     levels = feature_levels(FormatOptions(CLUSTER, standalone=True, release_version="4.0"))
-    assert levels == {"metadata.version": 25, "kraft.version": 1, "transaction.version": 2}
+    assert levels == {
+        "metadata.version": 25, "kraft.version": 1, "transaction.version": 2, "group.version": 1,
+    }  # fmt: skip
     assert feature_levels(FormatOptions(CLUSTER, release_version="3.9-IV0")) == {
         "metadata.version": 21,
         "kraft.version": 0,

@@ -127,6 +127,8 @@ BROKER = {
     "ElectLeaders": ALTER,
     "AlterPartitionReassignments": ALTER,
     "ListPartitionReassignments": DESCRIBE,
+    "ConsumerGroupHeartbeat": row((Op.READ, G), (Op.DESCRIBE, T), denied={30}),
+    "ConsumerGroupDescribe": row((Op.DESCRIBE, G), denied={30}, partly=((Op.DESCRIBE, G), 30)),
     "OffsetDelete": row((Op.DELETE, G), (Op.READ, T), denied={30}, partly=((Op.READ, T), 29)),
     "DescribeQuorum": DESCRIBE,
     "UpdateFeatures": ALTER,

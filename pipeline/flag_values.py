@@ -1,0 +1,73 @@
+"""What the values of flags mean: each is a `type` of argparse, and says in a line what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def names(text: str) -> tuple[str, ...]:
+    found = tuple(topic_name(name.strip()) for name in text.split(",") if name.strip())
+    return found or (topic_name(text),)
+
+
+def topic_name(text: str) -> str:
+    if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no topic name")
+    return text
+
+
+def pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+    return text
+
+
+def pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise argparse.ArgumentTypeError(f"{text!r}: expected KEY=VALUE")
+    return key.strip(), value
+
+
+def positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+    return int(text)
+
+
+def rate(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+    return value
+
+
+def duration_ms(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*(ms|s|m|h|d)", text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a duration such as 30s, 5m, 1h")
+    return int(match.group(1)) * _UNITS[match.group(2)]
+
+
+def time_ms(text: str) -> int:
+    """Ms since 1970 from digits (ms) or ISO 8601; without a zone it is UTC."""
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected 2026-01-31, 2026-01-31T12:00 (UTC) or milliseconds since 1970"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return int(moment.timestamp() * 1000)

@@ -1,0 +1,134 @@
+"""Avro: a schema's type, and values read by fastavro, resolved from the writer's schema.
+
+Logical types that are kept: decimal (38 digits at most), date, timestamps of milli- and
+microseconds, with and without zone. Of others the value below is kept (time-millis: bigint).
+
+Travels to executors by value.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+from .framing import Undecodable
+from .registry import Schema
+from .types import JSON, Type, ddl, struct
+
+_LEAVES: dict[str, Type] = {
+    "null": "string",
+    "boolean": "boolean",
+    "int": "bigint",
+    "long": "bigint",
+    "float": "double",
+    "double": "double",
+    "bytes": "binary",
+    "fixed": "binary",
+    "string": "string",
+    "enum": "string",
+}
+_LOGICAL: dict[tuple[str, str], Type] = {
+    ("int", "date"): "date",
+    ("long", "timestamp-millis"): "timestamp",
+    ("long", "timestamp-micros"): "timestamp",
+    ("long", "local-timestamp-millis"): "timestamp_ntz",
+    ("long", "local-timestamp-micros"): "timestamp_ntz",
+}
+_MOST_DIGITS = 38
+
+
+class AvroValues:
+    """Values as the schema `reader` sees them. Raises ValueError when that is no Avro schema."""
+
+    kind = "AVRO"
+
+    def __init__(self, reader: Schema) -> None:
+        self._schema = reader
+        self._reader, named = _parsed(reader)
+        self.type = _type(self._reader, named, ())
+
+    def writer(self, schema: Schema) -> Any:
+        """What `read` needs of the schema that values were written with."""
+        return _parsed(schema)[0]
+
+    def read(self, data: bytes, at: int, writer: Any) -> Any:
+        """One value, of all bytes from `at` on. Raises Undecodable and what fastavro raises."""
+        import fastavro
+
+        source = io.BytesIO(data)
+        source.seek(at)
+        try:
+            if writer is None:
+                value = fastavro.schemaless_reader(source, self._reader, None)
+            else:
+                value = fastavro.schemaless_reader(source, writer, self._reader)
+        except EOFError:
+            raise Undecodable("ends too early") from None
+        left = len(data) - source.tell()
+        if left:
+            raise Undecodable(f"{left} bytes are left behind the value")
+        return value
+
+
+def _parsed(schema: Schema) -> tuple[Any, dict[str, Any]]:
+    import fastavro
+
+    named: dict[str, Any] = {}
+    try:
+        for _, text in schema.imports:
+            fastavro.parse_schema(_without_other_logical_types(json.loads(text)), named)
+        raw = _without_other_logical_types(_json_or_name(schema.text))
+        return fastavro.parse_schema(raw, named), named
+    except Exception as error:  # fastavro has many
+        raise ValueError(f"no Avro schema: {type(error).__name__}: {error}") from None
+
+
+def _json_or_name(text: str) -> Any:
+    """Registries may have a primitive type's schema as `"string"` or as `string`."""
+    return text.strip() if text.strip() in _LEAVES else json.loads(text)
+
+
+def _without_other_logical_types(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_without_other_logical_types(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    kept = {key: _without_other_logical_types(one) for key, one in node.items() if key != "default"}
+    if "default" in node:
+        kept["default"] = node["default"]
+    logical = node.get("logicalType")
+    if (
+        logical is not None
+        and (node.get("type"), logical) not in _LOGICAL
+        and (logical != "decimal" or node.get("precision", 0) > _MOST_DIGITS)
+    ):
+        del kept["logicalType"]
+    return kept
+
+
+def _type(node: Any, named: dict[str, Any], within: tuple[str, ...]) -> Type:
+    """`within`: names of the records around it, which it must not contain again."""
+    if isinstance(node, list):
+        return _union(node, named, within)
+    if isinstance(node, str):
+        return _LEAVES[node] if node in _LEAVES else _type(named[node], named, within)
+    kind = node["type"]
+    if kind in ("record", "error"):
+        if node["name"] in within:
+            return JSON
+        inside = (*within, node["name"])
+        return struct({one["name"]: _type(one["type"], named, inside) for one in node["fields"]})
+    if kind == "array":
+        return {"array": _type(node["items"], named, within)}
+    if kind == "map":
+        return {"map": _type(node["values"], named, within)}
+    if node.get("logicalType") == "decimal":
+        return f"decimal({node['precision']},{node.get('scale', 0)})"
+    logical = _LOGICAL.get((kind, node.get("logicalType", ""))) if isinstance(kind, str) else None
+    return logical or _type(kind, named, within)
+
+
+def _union(branches: list[Any], named: dict[str, Any], within: tuple[str, ...]) -> Type:
+    types = [_type(one, named, within) for one in branches if one != "null"] or ["string"]
+    return types[0] if len({ddl(one) for one in types}) == 1 else JSON

@@ -1,0 +1,197 @@
+"""Groups that change their protocol while they have members (PURE; CG-33, CG-38).
+
+A classic group becomes a consumer group when the first member of KIP-848 comes, a consumer group a
+classic one when the last of them is gone. Members change over one by one; until all have, those of
+the classic protocol live in a consumer group (`classic_members`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from server.coordinator.classic_group import ClassicGroup, ClassicMember, select_protocol
+from server.coordinator.classic_protocol import ClassicGroups
+from server.coordinator.consumer import embedded
+from server.coordinator.consumer import records as written
+from server.coordinator.consumer.group import NOTHING, ConsumerGroup
+from server.coordinator.consumer.member import ClassicPart, ConsumerMember
+from server.coordinator.consumer.protocol import Conversion, Outside, not_a_consumer_group
+from server.coordinator.consumer.topics import TopicHashes
+from server.coordinator.group import CONSUMER_PROTOCOL_TYPE
+from server.coordinator.group_messages import group_record
+from server.coordinator.machine import nothing
+from server.coordinator.records import CoordinatorRecord
+from wire.errors import ErrorCode, KafkaError, MalformedFrame
+
+if TYPE_CHECKING:
+    from replication.metadata.image import MetadataImage
+
+
+class Migration:
+    """Between the classic and the consumer groups of one shard."""
+
+    def __init__(self, classic: ClassicGroups, outside: Outside, hashes: TopicHashes) -> None:
+        self._classic = classic
+        self._outside = outside
+        self._hashes = hashes
+
+    # -- to the consumer protocol ------------------------------------------------------------
+
+    def upgrade(self, group_id: str) -> Conversion:
+        """The classic group becomes a consumer group, empty or with all its members.
+
+        KafkaError GROUP_ID_NOT_FOUND: it must not, or cannot.
+        """
+        classic = self._classic.groups.get(group_id)
+        if classic is None:
+            raise not_a_consumer_group(group_id)
+        tombstones = self._classic.tombstones(group_id)
+        if classic.is_empty:
+            return Conversion(tombstones, ConsumerGroup(group_id), nothing)
+        self._check_upgrade(classic)
+        try:
+            group = _upgraded(classic, self._outside.image())
+        except MalformedFrame:
+            raise _no_upgrade(group_id, "the embedded consumer protocol is malformed") from None
+        topics = group.subscriptions().topics(group.regexes)
+        group.metadata_hash = self._hashes(topics, self._outside.image())
+        told = partial(self._classic.tell_to_join_again, classic)
+        return Conversion([*tombstones, *written.group_records(group)], group, told)
+
+    def _check_upgrade(self, group: ClassicGroup) -> None:
+        config = self._outside.config(group.group_id)
+        if not config.may_upgrade:
+            raise _no_upgrade(group.group_id, "online upgrade is disabled")
+        if not group.uses_consumer_protocol:
+            raise _no_upgrade(
+                group.group_id, "the group does not use the consumer embedded protocol"
+            )
+        if len(group.members) > config.group_consumer_max_size:
+            raise _no_upgrade(
+                group.group_id, "the group size exceeds the consumer group maximum size"
+            )
+
+    # -- to the classic protocol -------------------------------------------------------------
+
+    def downgrade(
+        self, group: ConsumerGroup, leaving: Collection[ConsumerMember]
+    ) -> Conversion | None:
+        """The consumer group becomes a classic one if only such members are left without these,
+        and asks them to join again."""
+        left = [member for member in group.members.values() if member not in leaving]
+        config = self._outside.config(group.group_id)
+        if (
+            not left
+            or any(member.classic is None for member in left)
+            or all(member.classic is not None for member in leaving)
+            or not config.may_downgrade
+            or len(left) > self._classic.config.group_max_size
+        ):
+            return None
+        told = partial(self._classic.expect_converted, group.group_id, rebalances=True)
+        return Conversion(
+            [*written.group_tombstones(group), self.classic_record(group, left)], group, told
+        )
+
+    def may_replace_last(self, group: ConsumerGroup, replaced: ConsumerMember) -> bool:
+        """Whether a member of the classic protocol that takes this one's place makes a classic
+        group of it."""
+        return (
+            replaced.classic is None
+            and group.classic_count == len(group.members) - 1
+            and self._outside.config(group.group_id).may_downgrade
+            and len(group.members) <= self._classic.config.group_max_size
+        )
+
+    def with_replaced(
+        self, group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember, *, rebalances: bool
+    ) -> Conversion:
+        """As `downgrade`, after the records that put `new` in the place of `old`."""
+        after = ConsumerGroup(group.group_id)
+        after.epoch, after.regexes = group.epoch, group.regexes
+        after.target = {**group.target, new.member_id: group.target.get(old.member_id, NOTHING)}
+        for member in group.members.values():
+            if member is not old:
+                after.put_member(member)
+        after.put_member(new)
+        told = partial(self._classic.expect_converted, group.group_id, rebalances=rebalances)
+        record = self.classic_record(after, after.members.values())
+        return Conversion([*written.group_tombstones(after), record], after, told)
+
+    def classic_record(
+        self, group: ConsumerGroup, members: Iterable[ConsumerMember]
+    ) -> CoordinatorRecord:
+        """The group as a classic one: each member has its target."""
+        image = self._outside.image()
+        classic = ClassicGroup(group.group_id, None, generation_id=group.epoch)
+        classic.protocol_type = CONSUMER_PROTOCOL_TYPE
+        assignments = {}
+        told = []
+        for member in members:
+            assert member.classic is not None, "those of KIP-848 have left"
+            told.append(_classic_member(member, member.classic))
+        classic.protocol_name = name = select_protocol(told)
+        for one in told:
+            version = embedded.version_of(one.metadata(name))
+            target = group.target.get(one.member_id, NOTHING)
+            assignments[one.member_id] = embedded.write_assignment(target, version, image)
+        classic.state_timestamp_ms = self._classic.wall_ms
+        return group_record(classic, told, told[0].member_id, assignments)
+
+
+def _no_upgrade(group_id: str, why: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        f"Cannot upgrade classic group {group_id} to consumer group because {why}.",
+    )
+
+
+def _upgraded(classic: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
+    """All members have what they were last assigned. Raises MalformedFrame, KafkaError."""
+    group = ConsumerGroup(classic.group_id)
+    group.epoch = group.target_epoch = classic.generation_id
+    name = classic.protocol_name or ""
+    for member in classic.members.values():
+        assigned = {}
+        if member.assignment:
+            assignment = embedded.read_assignment(member.assignment)
+            if assignment.user_data:
+                raise _no_upgrade(
+                    classic.group_id,
+                    "an unsupported custom assignor is in use. Please refer to the documentation "
+                    "or switch to a default assignor before re-attempting the upgrade",
+                )
+            assigned = dict(embedded.by_id(assignment.assigned_partitions, image))
+        subscription = embedded.read_subscription(member.metadata(name))
+        group.target[member.member_id] = assigned
+        group.put_member(
+            ConsumerMember(
+                member.member_id,
+                member.group_instance_id,
+                subscription.rack_id,
+                member.client_id,
+                member.client_host,
+                member.rebalance_timeout_ms,
+                frozenset(subscription.topics),
+                epoch=group.epoch,
+                previous_epoch=group.epoch,
+                assigned={id_: dict.fromkeys(p, group.epoch) for id_, p in assigned.items()},
+                classic=ClassicPart(member.session_timeout_ms, tuple(member.protocols)),
+            )
+        )
+    return group
+
+
+def _classic_member(member: ConsumerMember, classic: ClassicPart) -> ClassicMember:
+    return ClassicMember(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        member.rebalance_timeout_ms,
+        classic.session_timeout_ms,
+        CONSUMER_PROTOCOL_TYPE,
+        classic.protocols,
+    )

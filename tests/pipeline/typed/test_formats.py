@@ -1,0 +1,256 @@
+"""Each format: the type of its schema, its values, and what its values are not."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from pipeline.typed.avro_values import AvroValues
+from pipeline.typed.framing import Undecodable, message_path, schema_id
+from pipeline.typed.json_values import JsonValues
+from pipeline.typed.protobuf_values import ProtobufValues
+from pipeline.typed.registry import Schema
+from pipeline.typed.types import ddl
+
+# ---- the wire format
+
+
+def test_the_schema_id_is_the_four_bytes_behind_the_magic_one() -> None:
+    assert schema_id(b"\0\0\1\0\2rest") == 0x10002
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [(b"", "0 bytes are too short"), (b"\0\0\0\1", "4 bytes"), (b"\1\0\0\0\1x", "byte 0x01")],
+)
+def test_bytes_without_a_schema_id_say_so(data: bytes, why: str) -> None:
+    with pytest.raises(Undecodable, match=why):
+        schema_id(data)
+
+
+def test_message_indexes_are_zigzag_varints_and_a_zero_is_the_first_message() -> None:
+    assert message_path(b"\0rest", 0) == ((0,), 1)
+    assert message_path(b"xx\x04\x02\x80\x02rest", 2) == ((1, 128), 6)
+    for damaged in (b"", b"\x04\x02", b"\xff" * 12, b"\x01"):
+        with pytest.raises(Undecodable):
+            message_path(damaged, 0)
+
+
+# ---- Avro
+
+
+def avro(schema: Any, *, number: int | None = None) -> Schema:
+    return Schema(json.dumps(schema), "AVRO", (), number)
+
+
+def encoded(schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return out.getvalue()
+
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "int"},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9,
+                                   "scale": 2}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "opens", "type": {"type": "int", "logicalType": "time-millis"}},
+        {"name": "note", "type": ["null", "string"], "default": None},
+        {"name": "either", "type": ["null", "long", "string"]},
+        {"name": "tags", "type": {"type": "map", "values": "float"}},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+        {"name": "also", "type": "Kind"},
+        {"name": "parent", "type": ["null", "Order"]},
+    ],
+}  # fmt: skip
+MOMENT = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC)
+VALUE = {
+    "id": 7, "price": Decimal("12.30"), "at": MOMENT, "opens": 5, "note": None, "either": "x",
+    "tags": {"a": 0.5}, "kind": "A", "also": "B", "parent": None,
+}  # fmt: skip
+
+
+def test_avro_types_and_values() -> None:
+    values = AvroValues(avro(ORDER))
+    assert ddl(values.type) == (
+        "struct<`id`:bigint,`price`:decimal(9,2),`at`:timestamp,`opens`:bigint,`note`:string,"
+        "`either`:string,`tags`:map<string,double>,`kind`:string,`also`:string,`parent`:string>"
+    )
+    plain = json.loads(json.dumps(ORDER).replace('"logicalType": "time-millis"', '"x": 1'))
+    assert values.read(b"12345" + encoded(plain, VALUE), 5, None) == VALUE
+
+
+def test_avro_values_of_an_older_writer_get_the_default_of_a_field_that_was_added() -> None:
+    old = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+    added = {"name": "b", "type": "string", "default": "none"}
+    values = AvroValues(avro(old | {"fields": [{"name": "a", "type": "long"}, added]}))
+    assert ddl(values.type) == "struct<`a`:bigint,`b`:string>"
+    writer = values.writer(avro(old, number=1))
+    assert values.read(encoded(old, {"a": 5}), 0, writer) == {"a": 5, "b": "none"}
+
+
+def test_avro_bytes_that_are_too_few_or_too_many_do_not_decode() -> None:
+    values = AvroValues(avro({"type": "record", "name": "R", "fields": [
+        {"name": "a", "type": "string"}, {"name": "b", "type": "long"}]}))  # fmt: skip
+    whole = b"\x06abc\x02"
+    assert values.read(whole, 0, None) == {"a": "abc", "b": 1}
+    for end in range(len(whole)):
+        with pytest.raises((Undecodable, EOFError, IndexError)):
+            values.read(whole[:end], 0, None)
+    with pytest.raises(Undecodable, match="1 bytes are left"):
+        values.read(whole + b"x", 0, None)
+
+
+def test_avro_takes_named_types_of_schemas_it_refers_to() -> None:
+    money = {"type": "record", "name": "shop.Money", "fields": [{"name": "n", "type": "long"}]}
+    text = {"type": "record", "name": "R", "fields": [{"name": "paid", "type": "shop.Money"}]}
+    schema = Schema(json.dumps(text), "AVRO", (("shop.Money", json.dumps(money)),), 3)
+    values = AvroValues(schema)
+    assert ddl(values.type) == "struct<`paid`:struct<`n`:bigint>>"
+    assert values.read(b"\x0a", 0, values.writer(schema)) == {"paid": {"n": 5}}
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"type": "recrd"}', '"Unknown"', "[]x"])
+def test_what_is_no_avro_schema_says_so(text: str) -> None:
+    with pytest.raises(ValueError, match="no Avro schema"):
+        AvroValues(Schema(text, "AVRO"))
+
+
+# ---- JSON
+
+
+def test_json_schema_types() -> None:
+    document = {
+        "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}},
+        "type": "object",
+        "properties": {
+            "id": {"type": "integer"},
+            "price": {"type": ["number", "null"]},
+            "ok": {"type": "boolean"},
+            "lines": {"type": "array", "items": {"type": "object",
+                                                 "properties": {"sku": {"type": "string"}}}},
+            "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+            "kind": {"enum": ["a", "b"]},
+            "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "either": {"type": ["integer", "string"]},
+            "any": {},
+            "tree": {"$ref": "#/$defs/node"},
+            "other": {"$ref": "money.json#/$defs/money"},
+        },
+    }  # fmt: skip
+    money = {"$defs": {"money": {"type": "object", "properties": {"n": {"type": "integer"}}}}}
+    values = JsonValues(Schema(json.dumps(document), "JSON", (("money.json", json.dumps(money)),)))
+    assert ddl(values.type) == (
+        "struct<`id`:bigint,`price`:double,`ok`:boolean,`lines`:array<struct<`sku`:string>>,"
+        "`labels`:map<string,string>,`kind`:string,`maybe`:bigint,`either`:string,`any`:string,"
+        "`tree`:struct<`next`:string>,`other`:struct<`n`:bigint>>"
+    )
+
+
+@pytest.mark.parametrize("data", [b"", b'{"a": ', b"\xff\xfe\xfd", b'{"a": NaN}', b"[" * 100_000])
+def test_what_is_no_json_does_not_decode(data: bytes) -> None:
+    with pytest.raises(Undecodable, match="no JSON"):
+        JsonValues(Schema("{}", "JSON")).read(data, 0, None)
+
+
+# ---- protobuf
+
+
+def protobuf_file() -> descriptor_pb2.FileDescriptorProto:
+    """Two messages, Order and Other, with one field of each kind."""
+    file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    order = file.message_type.add(name="Order")
+    order.field.add(name="id", number=1, type=kinds.TYPE_INT32, label=1)
+    order.field.add(name="big", number=2, type=kinds.TYPE_UINT64, label=1)
+    order.field.add(name="at", number=3, type=kinds.TYPE_MESSAGE, label=1,
+                    type_name=".google.protobuf.Timestamp")  # fmt: skip
+    order.field.add(name="tags", number=4, type=kinds.TYPE_STRING, label=3)
+    order.field.add(name="parent", number=5, type=kinds.TYPE_MESSAGE, label=1,
+                    type_name=".shop.Order")  # fmt: skip
+    order.field.add(name="kind", number=6, type=kinds.TYPE_ENUM, label=1, type_name=".shop.Kind")
+    order.field.add(name="raw", number=7, type=kinds.TYPE_BYTES, label=1)
+    kind = file.enum_type.add(name="Kind")
+    kind.value.add(name="NONE", number=0)
+    kind.value.add(name="SOME", number=1)
+    file.message_type.add(name="Other").field.add(
+        name="text", number=1, type=kinds.TYPE_STRING, label=1
+    )
+    return file
+
+
+def a_set() -> Schema:
+    files = descriptor_pb2.FileDescriptorSet(file=[protobuf_file()])
+    return Schema(files.SerializeToString().decode("latin-1"), "protobuf")
+
+
+def message(name: str) -> Any:
+    # Importing it puts the file into the default pool.
+    from google.protobuf import timestamp_pb2
+
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    pool.Add(protobuf_file())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))()
+
+
+def test_protobuf_types_and_values() -> None:
+    values = ProtobufValues(a_set())
+    assert ddl(values.type) == (
+        "struct<`id`:bigint,`big`:decimal(20,0),`at`:timestamp,`tags`:array<string>,"
+        "`parent`:string,`kind`:string,`raw`:binary>"
+    )
+    order = message("shop.Order")
+    order.id, order.big, order.kind = 5, 2**64 - 1, 1
+    order.at.FromDatetime(MOMENT)
+    order.tags.extend(["a", "b"])
+    order.parent.id = 4
+    assert values.read(order.SerializeToString(), 0, None) == {
+        "id": 5, "big": 2**64 - 1, "at": MOMENT, "tags": ["a", "b"], "parent": {"id": 4},
+        "kind": "SOME", "raw": b"",
+    }  # fmt: skip
+    assert values.read(b"", 0, None) == {
+        "id": 0, "big": 0, "at": None, "tags": [], "parent": None, "kind": "NONE", "raw": b"",
+    }  # fmt: skip
+
+
+def test_protobuf_bytes_that_are_cut_off_or_of_another_message_do_not_decode() -> None:
+    values = ProtobufValues(a_set(), "shop.Other")
+    other = message("shop.Other")
+    other.text = "hello"
+    data = other.SerializeToString()
+    assert values.read(data, 0, None) == {"text": "hello"}
+    with pytest.raises(Undecodable, match=r"no message shop\.Other"):
+        values.read(data[:-1], 0, None)
+    import base64
+
+    text = base64.b64encode(protobuf_file().SerializeToString()).decode()
+    writer = values.writer(Schema(text, "PROTOBUF", (), 3))
+    assert values.read(b"\x02\x02" + data, 0, writer) == {"text": "hello"}
+    with pytest.raises(Undecodable, match=r"is a message shop\.Order, and no shop\.Other"):
+        values.read(b"\0" + data, 0, writer)
+    with pytest.raises(Undecodable, match="where its schema has none"):
+        values.read(b"\x02\x08" + data, 0, writer)
+
+
+def test_what_is_no_descriptor_and_a_message_that_is_not_there_say_so() -> None:
+    with pytest.raises(ValueError, match="no descriptor of protobuf"):
+        ProtobufValues(Schema("no descriptor", "protobuf"))
+    with pytest.raises(ValueError, match=r"no descriptor of protobuf.*serialized"):
+        ProtobufValues(Schema('syntax = "proto3";', "PROTOBUF", (), 1))
+    with pytest.raises(ValueError, match="no message"):
+        ProtobufValues(Schema("", "protobuf"))
+    with pytest.raises(ValueError, match=r"there is no message shop\.Nothing"):
+        ProtobufValues(a_set(), "shop.Nothing")
