@@ -43,6 +43,8 @@ def add_commands(commands: Any) -> None:
     )
     start.set_defaults(run=_start)
 
+    from server.commands.client_config import add_client_config
+
     status = actions.add_parser(
         "status",
         help="the nodes of a cluster, its quorum, and what is missing",
@@ -51,6 +53,7 @@ def add_commands(commands: Any) -> None:
     )
     status.add_argument("--bootstrap", metavar="HOST:PORT[,...]", default="127.0.0.1:9092")
     status.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=5.0)
+    add_client_config(status)
     add_json(status)
     status.set_defaults(run=_status)
 
@@ -121,12 +124,13 @@ def _on_node(arguments: argparse.Namespace) -> int:
 
 def _status(arguments: argparse.Namespace) -> int:
     from barnabas.client_commands.connection import addresses
+    from server.commands.client_config import client_config
     from server.commands.cluster_status import ask
     from server.commands.health import Unhealthy
     from server.commands.outcomes import print_json
 
     try:
-        status = ask(addresses(arguments.bootstrap), arguments.timeout)
+        status = ask(addresses(arguments.bootstrap), arguments.timeout, client_config(arguments))
     except Unhealthy as error:
         print(f"barnabas: {error}", file=sys.stderr)
         return 1

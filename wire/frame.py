@@ -290,6 +290,10 @@ class FrameReader:
         self._chunks_bytes = 0
         self._frame_bytes = 0
 
+    def set_shortest(self, shortest: int) -> None:
+        """Frames shorter than this make no sense from now on."""
+        self._shortest = shortest
+
     def feed(self, data: bytes) -> None:
         """Take the bytes of one read; complete frames go to `frames`.
 

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+from server.commands.client_config import add_client_config, client_config
 from server.commands.main import host_port, seconds
 from server.commands.outcomes import EXIT_USAGE, UserError, add_json
 
@@ -32,6 +33,7 @@ def add_flags(command: argparse.ArgumentParser, *, timeout_s: float = 10.0) -> N
         default=timeout_s,
         help=f"how long to wait for an answer ({timeout_s:g})",
     )
+    add_client_config(command)
     add_json(command)
 
 
@@ -89,7 +91,23 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "client_id": _CLIENT_ID,
         "bootstrap_timeout_ms": int(arguments.timeout * 1000),
         "reconnect_backoff_max_ms": 1000,
+        **_secured(arguments),
     }
+
+
+def _secured(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What kafka-python is told of a --client-config. Raises ConfigError."""
+    security = client_config(arguments)
+    if security is None:
+        return {}
+    told: dict[str, Any] = {"security_protocol": security.protocol}
+    if security.ssl_context is not None:
+        told["ssl_context"] = security.ssl_context
+        told["ssl_check_hostname"] = security.ssl_context.check_hostname
+    if security.mechanism:
+        told["sasl_mechanism"] = security.mechanism
+        told["sasl_plain_username"], told["sasl_plain_password"] = security.login
+    return told
 
 
 @contextlib.contextmanager

@@ -131,6 +131,14 @@ def _delete_acls(state: ActiveState, request: Any, _: ControllerContext) -> Cont
     return acls.delete_acls(state.image, request)
 
 
+def _alter_user_scram_credentials(
+    state: ActiveState, request: Any, _: ControllerContext
+) -> ControllerResult:
+    from replication.controller import scram
+
+    return scram.alter_user_scram_credentials(state.image, request)
+
+
 # --- partitions ---------------------------------------------------------------------------------
 
 
@@ -220,6 +228,7 @@ _DECISIONS: dict[str, Decision] = {
     "AlterConfigsRequest": _alter_configs,
     "AlterPartitionReassignmentsRequest": _alter_partition_reassignments,
     "AlterPartitionRequest": _alter_partition,
+    "AlterUserScramCredentialsRequest": _alter_user_scram_credentials,
     "AssignReplicasToDirsRequest": _assign_replicas_to_dirs,
     "BrokerHeartbeatRequest": _broker_heartbeat,
     "BrokerRegistrationRequest": _register_broker,

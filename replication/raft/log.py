@@ -86,7 +86,8 @@ class RaftLog:
         """
         directory = metadata_dir / f"{METADATA_TOPIC}-0"
         if not directory.is_dir():
-            directory.mkdir(parents=True)
+            metadata_dir.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700)  # it holds users' credentials, and brokers' passwords
             files.sync_directory(metadata_dir)
         remove_leftovers(directory)
         # Only the log start, that is the snapshots, may delete segments.

@@ -9,9 +9,9 @@ cluster to be whole again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from server.commands.health import Unhealthy, quorum_of, reason
 from server.peers.blocking_peer import BlockingPeer
@@ -25,6 +25,9 @@ from wire.messages.cluster import (
     MetadataResponse,
 )
 from wire.messages.quorum import DescribeQuorumResponse
+
+if TYPE_CHECKING:
+    from server.security.peer_security import PeerSecurity
 
 _CLIENT_ID = "barnabas-status"
 Address = tuple[str, int]
@@ -106,11 +109,20 @@ class Probe(NamedTuple):
     quorum: DescribeQuorumResponse | None
 
 
-def ask(bootstrap: Sequence[Address], timeout_s: float) -> Status:
-    """Ask a cluster's nodes, beginning with these addresses. Raises Unhealthy when none answers."""
-    cluster, metadata = _first_answer(bootstrap, timeout_s)
+def ask(
+    bootstrap: Sequence[Address], timeout_s: float, security: PeerSecurity | None = None
+) -> Status:
+    """Ask a cluster's nodes, beginning with these addresses. Raises Unhealthy when none answers.
+
+    `security`: of brokers' listeners; controllers are asked the same way.
+    """
+
+    def connect(address: Address) -> BlockingPeer:
+        return BlockingPeer(*address, _CLIENT_ID, timeout_s, security)
+
+    cluster, metadata = _first_answer(bootstrap, connect)
     nodes = {broker.broker_id: (broker.host, broker.port) for broker in cluster.brokers}
-    probes = _probe_all(nodes, timeout_s)
+    probes = _probe_all(nodes, connect)
     quorum = _newest([probe.quorum for probe in probes.values()])
     if quorum is not None:  # those that are only controllers are no brokers: the quorum knows them
         controllers = {
@@ -119,16 +131,16 @@ def ask(bootstrap: Sequence[Address], timeout_s: float) -> Status:
             if node.node_id not in nodes and node.listeners
         }
         nodes |= controllers
-        probes |= _probe_all(controllers, timeout_s)
+        probes |= _probe_all(controllers, connect)
     return _status(cluster, quorum, nodes, probes, metadata)
 
 
 def _first_answer(
-    bootstrap: Sequence[Address], timeout_s: float
+    bootstrap: Sequence[Address], connect: Callable[[Address], BlockingPeer]
 ) -> tuple[DescribeClusterResponse, MetadataResponse]:
     failures = []
     for host, port in bootstrap:
-        connection = BlockingPeer(host, port, _CLIENT_ID, timeout_s)
+        connection = connect((host, port))
         try:
             request = DescribeClusterRequest(
                 include_cluster_authorized_operations=False, include_fenced_brokers=True
@@ -145,16 +157,17 @@ def _first_answer(
     raise Unhealthy(f"no answer from {'; '.join(failures)}")
 
 
-def _probe_all(nodes: dict[int, Address], timeout_s: float) -> dict[int, Probe]:
+def _probe_all(
+    nodes: dict[int, Address], connect: Callable[[Address], BlockingPeer]
+) -> dict[int, Probe]:
     if not nodes:
         return {}
     with ThreadPoolExecutor(len(nodes)) as threads:
-        answers = threads.map(lambda address: _probe(address, timeout_s), nodes.values())
+        answers = threads.map(lambda address: _probe(connect(address)), nodes.values())
         return dict(zip(nodes, answers, strict=True))
 
 
-def _probe(address: Address, timeout_s: float) -> Probe:
-    connection = BlockingPeer(*address, _CLIENT_ID, timeout_s)
+def _probe(connection: BlockingPeer) -> Probe:
     try:
         connection.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,15 @@ def add_commands(commands: Any) -> None:
         action="store_true",
         help="this node joins a quorum that exists",
     )
+    _add_contents(format_)
+    format_.set_defaults(run=_format)
+
+    uuid = commands.add_parser("random-uuid", help="print a fresh id, for a cluster or a directory")
+    uuid.set_defaults(run=_random_uuid)
+
+
+def _add_contents(format_: argparse.ArgumentParser) -> None:
+    """The flags that say what is written, beside who votes."""
     format_.add_argument(
         "--ignore-formatted",
         "-g",
@@ -70,10 +80,15 @@ def add_commands(commands: Any) -> None:
         default=[],
         help="the level of one feature to start with; may be given again",
     )
-    format_.set_defaults(run=_format)
-
-    uuid = commands.add_parser("random-uuid", help="print a fresh id, for a cluster or a directory")
-    uuid.set_defaults(run=_random_uuid)
+    format_.add_argument(
+        "--add-scram",
+        "-S",
+        metavar="MECHANISM=[name=...,password=...]",
+        action="append",
+        default=[],
+        help="a user that may log in from the first start on; may be given again. Anybody who can"
+        " list processes sees it: `-` reads such lines from standard input",
+    )
 
 
 def _format(arguments: argparse.Namespace) -> int:
@@ -95,6 +110,7 @@ def _format(arguments: argparse.Namespace) -> int:
         ignore_formatted=arguments.ignore_formatted,
         release_version=arguments.release_version,
         features=arguments.feature,
+        add_scram=_scram_arguments(arguments.add_scram),
     )
     config = KafkaConfig(load_properties(arguments.config))
     try:
@@ -106,6 +122,14 @@ def _format(arguments: argparse.Namespace) -> int:
         raise UserError(f"cannot format {where}: {error.strerror}") from None
     print("\n".join(lines))
     return EXIT_OK
+
+
+def _scram_arguments(given: list[str]) -> list[str]:
+    """The arguments; for `-` the lines of standard input."""
+    found: list[str] = []
+    for argument in given:
+        found += [line for line in sys.stdin if line.strip()] if argument == "-" else [argument]
+    return found
 
 
 def _random_uuid(_arguments: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ quorum, and a broker that the quorum has fenced.
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from server.config.kafka_config import KafkaConfig
 from server.network.listeners import read_listeners
@@ -26,6 +26,9 @@ from wire.messages.cluster import (
     MetadataResponse,
 )
 from wire.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
+
+if TYPE_CHECKING:
+    from server.security.peer_security import PeerSecurity
 
 _CLIENT_ID = "barnabas-health"
 _CONTROLLERS = 2  # endpoint type (KIP-919)
@@ -75,14 +78,21 @@ class Healthy(NamedTuple):
         )
 
 
-def check(host: str, port: int, timeout_s: float, node_id: int | None = None) -> Healthy:
+def check(
+    host: str,
+    port: int,
+    timeout_s: float,
+    node_id: int | None = None,
+    security: PeerSecurity | None = None,
+) -> Healthy:
     """Ask the broker. Raises Unhealthy.
 
     `node_id` is the broker's, where it is known; else it is known by its advertised address.
     """
     began = time.monotonic()
     try:
-        answer = _ask(host, port, timeout_s, node_id)
+        connection = BlockingPeer(host, port, _CLIENT_ID, timeout_s, security)
+        answer = _ask(connection, (host, port), node_id)
     except OSError as error:
         raise Unhealthy(f"no healthy broker at {host}:{port}: {reason(error)}") from None
     took_ms = round((time.monotonic() - began) * 1000)
@@ -106,8 +116,7 @@ def reason(error: OSError) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _ask(host: str, port: int, timeout_s: float, node_id: int | None) -> _Answer:
-    connection = BlockingPeer(host, port, _CLIENT_ID, timeout_s)
+def _ask(connection: BlockingPeer, address: tuple[str, int], node_id: int | None) -> _Answer:
     try:
         # Version 0 is answered by every broker; the other versions are known from the answer.
         versions = connection.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
@@ -120,7 +129,7 @@ def _ask(host: str, port: int, timeout_s: float, node_id: int | None) -> _Answer
             version = max(low, min(high, served[MetadataRequest.api_key]))
             request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
             metadata = connection.exchange(request, version, MetadataResponse)
-            _check_writable(connection, served, (host, port), node_id)
+            _check_writable(connection, served, address, node_id)
             return _Answer(metadata.cluster_id, len(metadata.brokers), "broker")
         if served.get(DescribeClusterRequest.api_key, 0) >= 1:
             controllers = connection.exchange(

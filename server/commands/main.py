@@ -25,6 +25,7 @@ from typing import Any
 
 from server import __version__
 from server.commands import format_command as cli_format
+from server.commands.client_config import add_client_config, client_config
 from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, add_json, print_json
 from server.config.environment import Environment, overlay, read_environment
 from server.config.kafka_config import ConfigError, KafkaConfig, load_properties
@@ -112,6 +113,7 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
     health.add_argument(
         "--timeout", metavar="SECONDS", type=seconds, default=3.0, help="for each answer (3)"
     )
+    add_client_config(health)
     add_json(health)
     _add_sources(health)
     health.set_defaults(run=_health)
@@ -410,10 +412,11 @@ def _dump_log(arguments: argparse.Namespace) -> int:
 
 def _check_config(arguments: argparse.Namespace) -> int:
     from server.node import config_check, settings
+    from server.node.node_security import NodeSecurity
 
     values = load_properties(arguments.file)
     config = KafkaConfig(values)
-    config_check.check(config)
+    NodeSecurity(config, config_check.check(config), lambda _mechanism, _user: None)
     notes = list(settings.notes(config))
     if arguments.json:
         print_json({"file": arguments.file, "keys": len(values), "notes": notes})
@@ -438,7 +441,7 @@ def _health(arguments: argparse.Namespace) -> int:
         if "node.id" in config.static:
             node_id = int(config.static["node.id"])
     try:
-        found = check(host, port, arguments.timeout, node_id)
+        found = check(host, port, arguments.timeout, node_id, client_config(arguments))
     except Unhealthy as error:
         raise UserError(str(error)) from None
     if arguments.json:

@@ -67,6 +67,10 @@ _HOURS_MS = 3_600_000
 _RANGE = re.compile(r"\[(-?[\d.]+)?(?:,?\.\.\.)(?:,(-?[\d.]+))?\](?: or (-?\d+))?$")
 _THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 _CHOICE = re.compile(r"(\(case insensitive\) )?\[([A-Za-z_0-9, :.]+)\]$")
+# Keys whose values are never shown, mistyped ones too: those of type PASSWORD and their likes.
+_SECRET = re.compile(r"pas+w|pas+phrase|secret|jaas|keystore\.(key|cert)|truststore\.cert", re.I)
+_MECHANISMS = r"(?:(?:plain|scram-sha-256|scram-sha-512|oauthbearer|gssapi)\.)?"
+_LISTENER_KEY = re.compile(rf"listener\.name\.[^.]*\.{_MECHANISMS}(.*)", re.DOTALL)
 _BY_DURATION = re.compile(
     r"by_duration:P(?=\d|T\d)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d{0,9})?S)?)?", re.IGNORECASE
 )
@@ -80,6 +84,8 @@ class ConfigError(ValueError):
         self.value = value
         self.expected = expected
         shown = "" if value is None else f" = {value!r}"
+        if value and _SECRET.search(name):
+            shown = " (its value is not shown)"
         super().__init__(f"config {name}{shown}: {expected}")
 
 
@@ -345,10 +351,18 @@ class KafkaConfig:
         return self._text(self._state, name)
 
     def _text(self, state: _State, name: str) -> str | None:
+        given = self._given(state, name)
+        return self.default(name) if given is None else given
+
+    def _given(self, state: _State, name: str) -> str | None:
         for layer in (state.broker, state.default, self.static):
             if name in layer:
                 return layer[name]
-        return self.default(name)
+        return None
+
+    def given(self, name: str) -> str | None:
+        """What somebody gave for exactly this key, a listener's own among them; else None."""
+        return self._given(self._state, name)
 
     def is_set(self, name: str) -> bool:
         """Whether somebody gave this key a value (as against its default)."""
@@ -451,7 +465,57 @@ def unit_ms(name: str) -> int:
 
 
 def without_listener_prefix(name: str) -> str:
-    """`listener.name.<listener>.<key>` configures `<key>` for one listener."""
-    if not name.startswith("listener.name."):
+    """`listener.name.<listener>.<key>` configures `<key>` for one listener, and
+    `listener.name.<listener>.<mechanism>.<key>` for one SASL mechanism on it.
+    """
+    match = _LISTENER_KEY.fullmatch(name)
+    return name if match is None else match[1]
+
+
+class ListenerConfig:
+    """What the keys say for one listener: `listener.name.<name>.<key>`, else `<key>` (LN-1).
+
+    Like AbstractConfig.valuesWithPrefixOverride; the listener's name is lower case in its keys.
+    """
+
+    def __init__(self, config: KafkaConfig, listener_name: str) -> None:
+        self.config = config
+        self.prefix = f"listener.name.{listener_name.lower()}."
+
+    def key(self, name: str, mechanism: str = "") -> str:
+        """The key that says it: the most special one that somebody gave."""
+        prefixes = [f"{self.prefix}{mechanism.lower()}."] if mechanism else []
+        for prefix in (*prefixes, self.prefix):
+            if self.config.is_set(prefix + name):
+                return prefix + name
         return name
-    return name.removeprefix("listener.name.").partition(".")[2]
+
+    def text(self, name: str, mechanism: str = "") -> str:
+        """The value as text; empty when there is none."""
+        text = self.config.given(self.key(name, mechanism))
+        return (self.config.default(name) if text is None else text) or ""
+
+    def get(self, name: str, mechanism: str = "") -> Value:
+        """The typed value. Raises ConfigError that names the key it stands in."""
+        key = self.key(name, mechanism)
+        text = self.config.given(key)
+        text = self.config.default(name) if text is None else text
+        if text is None:
+            return None
+        return parse_value(catalogue().broker[name]._replace(name=key), text)
+
+    def get_list(self, name: str) -> list[str]:
+        """The value of a LIST key."""
+        value = self.get(name)
+        return value if isinstance(value, list) else []
+
+    def get_int(self, name: str, mechanism: str = "") -> int:
+        """The value of a key that is a whole number."""
+        value = self.get(name, mechanism)
+        assert isinstance(value, int), name
+        return value
+
+    def error(self, name: str, expected: str, mechanism: str = "") -> ConfigError:
+        """The mistake of this listener's `name`, by the key and value that it has."""
+        key = self.key(name, mechanism)
+        return ConfigError(key, self.config.given(key), expected)

@@ -78,6 +78,12 @@ _LISTENER_ONLY = frozenset(
 )
 
 
+_SECURITY = re.compile(
+    r"(ssl|sasl|security)\..*|principal\.builder\.class|listener\.security\.protocol\.map"
+    r"|connections\.max\.reauth\.ms|connection\.failed\.authentication\.delay\.ms"
+)
+
+
 def validate_topic_config(values: Mapping[str, str]) -> None:
     """Check a topic's overrides. Raises KafkaError(INVALID_CONFIG)."""
     _parsed(values, catalogue().topic, "topic", ErrorCode.INVALID_CONFIG)
@@ -231,6 +237,7 @@ def validate_reconfiguration(
         _check_threads(config, changed)
         _check_classes(config, changed)
         _check_listeners(config, changed)
+        _check_security(config, changed, {**values, **own, **default})
     except ConfigError as error:
         raise _refused(error) from None
 
@@ -253,6 +260,17 @@ def _check_classes(now: KafkaConfig, then: KafkaConfig) -> None:
         known = {catalogue().broker[name].default, now.text(name), ""}
         if then.text(name) not in known:
             raise ConfigError(name, then.text(name), "there is no such class here")
+
+
+def _check_security(now: KafkaConfig, then: KafkaConfig, values: Mapping[str, str]) -> None:
+    """Of the keys of security only the stores of a listener can change while the broker runs; what
+    would be taken and not obeyed is refused."""
+    for name in {*values, *now.dynamic_broker, *now.dynamic_default}:
+        bare = without_listener_prefix(name)
+        if bare in _LISTENER_ONLY or not _SECURITY.fullmatch(bare):
+            continue
+        if now.given(name) != then.given(name):
+            raise ConfigError(name, None, "cannot change while the broker runs")
 
 
 def _check_listeners(now: KafkaConfig, then: KafkaConfig) -> None:

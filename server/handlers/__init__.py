@@ -19,8 +19,8 @@ it says no to all else before it has done anything, and the handler is asked.
 Areas are imported at first use: a broker that nobody asks for its log directories never loads that
 code, and starts sooner.
 
-Gaps: the rest of Kafka's keys (quotas, SCRAM, delegation tokens, share and streams
-groups) is neither served nor advertised; see docs/GAPS.md.
+Gaps: the rest of Kafka's keys (quotas, delegation tokens, share and streams groups) is
+neither served nor advertised; see docs/GAPS.md.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (14, "SyncGroup", "groups", 0, 5, _SMALL, "b", "READ GROUP"),
     (15, "DescribeGroups", "groups", 0, 6, _BLOCKS, "b", "DESCRIBE GROUP"),
     (16, "ListGroups", "groups", 0, 5, _BLOCKS, "b", "DESCRIBE CLUSTER"),
+    (17, "SaslHandshake", "sasl", 0, 1, _SMALL, "bc", ""),
     (18, "ApiVersions", "cluster", 0, 4, _SMALL, "bc", ""),
     (19, "CreateTopics", "admin", 2, 7, _BLOCKS, "bcf", "CREATE CLUSTER"),
     (20, "DeleteTopics", "admin", 1, 6, _BLOCKS, "bcf", "DELETE TOPIC"),
@@ -65,6 +66,7 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (33, "AlterConfigs", "admin", 0, 2, _BLOCKS, "bcf", "ALTER_CONFIGS CLUSTER"),
     (34, "AlterReplicaLogDirs", "admin", 1, 2, _BLOCKS, "b", "ALTER CLUSTER"),
     (35, "DescribeLogDirs", "admin", 1, 5, _BLOCKS, "b", "DESCRIBE CLUSTER"),
+    (36, "SaslAuthenticate", "sasl", 0, 2, _SMALL, "bc", ""),
     (37, "CreatePartitions", "admin", 0, 3, _BLOCKS, "bcf", "ALTER TOPIC"),
     (42, "DeleteGroups", "groups", 0, 2, _BLOCKS, "b", "DELETE GROUP"),
     (43, "ElectLeaders", "admin", 0, 2, _BLOCKS, "bcf", "ALTER CLUSTER"),
@@ -72,6 +74,8 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (45, "AlterPartitionReassignments", "admin", 0, 1, _BLOCKS, "bcf", "ALTER CLUSTER"),
     (46, "ListPartitionReassignments", "admin", 0, 0, _BLOCKS, "bcf", "DESCRIBE CLUSTER"),
     (47, "OffsetDelete", "group_offsets", 0, 0, _BLOCKS, "b", "DELETE GROUP"),
+    (50, "DescribeUserScramCredentials", "scram", 0, 0, _BLOCKS, "bc", "DESCRIBE CLUSTER"),
+    (51, "AlterUserScramCredentials", "scram", 0, 0, _BLOCKS, "bcf", "ALTER CLUSTER"),
     (52, "Vote", "quorum", 0, 2, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (53, "BeginQuorumEpoch", "quorum", 0, 1, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (54, "EndQuorumEpoch", "quorum", 0, 1, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),

@@ -17,7 +17,7 @@ from replication.replicas.replica_manager import FROM_COORDINATOR
 from server.coordinator.gather import Gather
 from server.coordinator.transaction_markers import TxnMarker
 from server.network.request_channel import INLINE_ELEMENTS
-from server.peers.peer_client import PeerError
+from server.peers.call import PeerError
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from wire.primitives import TopicPartition

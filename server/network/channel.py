@@ -38,6 +38,9 @@ class ChannelOwner(Protocol):
     def adopt(self, channel: Any) -> None:
         """Take over a connection that was just accepted."""
 
+    def pause(self, channel: Any, pause_ms: int) -> None:
+        """Start no request of the connection for so long. On the owner's thread."""
+
     def complete(self, channel: Any, request: Any, parts: list[Part] | None) -> None:
         """The request was answered with `parts`; [] sends nothing, None closes the connection."""
 
@@ -45,12 +48,23 @@ class ChannelOwner(Protocol):
         """There is room for requests again."""
 
 
+class Gate(Protocol):
+    """Takes the frames of a connection in the request channel's place, while its peer is not known
+    or may not be known any longer; `server.security.gates`. On the processor's thread."""
+
+    def receive(self, channel: Channel, frame: bytes) -> bool:
+        """Answer it, or hand it on to the request channel; as `RequestChannel.receive`."""
+
+    def overdue(self, channel: Channel) -> str | None:
+        """Why the connection must end now: its peer takes too long to say who it is; or None."""
+
+
 class Channel(Connection):
     """A connection with its transport, as handlers and the processor see it (Kafka's KafkaChannel).
 
     `principal` is who the peer is; `local_host` and `local_port` are the address it dialled. With
-    authentication `limits` starts with a small `frame_bytes_max` (sasl.server.max.receive.size) and
-    is replaced when the peer is known; PLAINTEXT needs none of that.
+    authentication `gate` takes the frames until the peer is known, and `limit` is small so long;
+    PLAINTEXT needs none of that.
     """
 
     __slots__ = (
@@ -60,6 +74,7 @@ class Channel(Connection):
         "connection_id",
         "ending",
         "fd",
+        "gate",
         "interest",
         "listener_name",
         "local_host",
@@ -81,6 +96,7 @@ class Channel(Connection):
         listener_name: str,
         connection_id: int,
         peer_host: str,
+        security_protocol: str = "PLAINTEXT",
     ) -> None:
         super().__init__(limits, processor.now_ms)
         self.transport = transport
@@ -88,7 +104,8 @@ class Channel(Connection):
         self.processor = processor
         self.connection_id = connection_id
         self.listener_name = listener_name
-        self.security_protocol = "PLAINTEXT"
+        self.security_protocol = security_protocol
+        self.gate: Gate | None = None
         self.principal = "User:ANONYMOUS"
         self.peer_host = peer_host
         self.local_host, self.local_port = transport.local_address
@@ -163,6 +180,19 @@ class Channel(Connection):
             self.slice_sent = 0
             del outbox[0]
         return 0 if self.slice_sent < SENDFILE_BYTES_MAX else 1
+
+
+class SecureChannel(Channel):
+    """A channel whose transport keeps bytes that were sent until the socket takes them."""
+
+    __slots__ = ()
+
+    def send(self) -> bool:
+        done = super().send()
+        return self.transport.flush() and done
+
+    def unsent_bytes(self) -> int:
+        return super().unsent_bytes() + self.transport.unsent_bytes
 
 
 def _consume(outbox: list[Part], sent: int) -> None:

@@ -23,7 +23,7 @@ _ANSWERS: dict[str, tuple[str, ...]] = {
     "responses": ("topic_data", "topics", "topic_names", "resources"),
     "partition_responses": ("partition_data",),
     "partitions": ("partitions", "partition_indexes"),
-    "results": ("topics", "resources", "groups_names", "dirs", "creations"),
+    "results": ("topics", "resources", "groups_names", "dirs", "creations", "deletions"),
     "filter_results": ("filters",),
     "coordinators": ("coordinator_keys",),
     "replica_election_results": ("topic_partitions",),
@@ -37,6 +37,7 @@ _ANSWERS: dict[str, tuple[str, ...]] = {
 # Where request and response call the same differently, the group has both.
 _KEYS: tuple[frozenset[str], ...] = (
     frozenset({"name", "topic", "topic_name"}),
+    frozenset({"user"}),
     frozenset({"topic_id"}),
     frozenset({"partition_index", "partition", "index", "partition_id"}),
     frozenset({"resource_name"}),
@@ -47,7 +48,7 @@ _KEYS: tuple[frozenset[str], ...] = (
     frozenset({"id"}),
     frozenset({"session_id"}),
 )
-_SAME_KEY = {name: same for same in _KEYS for name in same}
+_SAME_KEY = {name: same for same in _KEYS for name in same} | {"user": frozenset({"user", "name"})}
 # Keys of the members that leave a group, and of the producers of markers; elsewhere Kafka forgets
 # them (JoinGroup, InitProducerId).
 _MEMBER_KEYS = frozenset({"member_id", "group_instance_id", "producer_id"})
@@ -104,6 +105,8 @@ def _answered(name: str, source: Any) -> list[Any]:
     """The elements of the request that the response's array `name` answers."""
     for candidate in _ANSWERS.get(name, (name,)):
         items = getattr(source, candidate, None)
+        if candidate == "deletions":  # of a user's credentials; upsertions are answered with them
+            items = [*(items or ()), *getattr(source, "upsertions", ())]
         if items and candidate == "dirs":  # AlterReplicaLogDirs answers without the directories
             return [topic for directory in items for topic in directory.topics]
         if items:

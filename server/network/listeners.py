@@ -5,7 +5,7 @@
                                       --bootstrap-controller; the others are for clients and brokers
     advertised.listeners              what clients and nodes are told instead, by name
     inter.broker.listener.name        the one brokers use among themselves
-    listener.security.protocol.map    NAME:PROTOCOL; only PLAINTEXT is served
+    listener.security.protocol.map    NAME:PROTOCOL; a protocol's own name needs no entry
 
 A client is told the address that belongs to the listener it came in on, so that each network finds
 its own way: the usual PLAINTEXT for containers and PLAINTEXT_HOST for the host.
@@ -17,9 +17,8 @@ must know its own address, for the others tell it to their clients.
 
 Checks are Kafka's (KafkaConfig, SocketServerConfigs), gentler in two places: a broker with one
 listener need not say that it is the inter-broker one, and a controller listener whose name is no
-protocol is PLAINTEXT even if the map is set and does not name it.
-
-Gaps: TLS and SASL are not served, so a listener with such a protocol is refused.
+protocol is PLAINTEXT even if the map is set and does not name it, as long as every other listener
+is: where one is secured, nothing is PLAINTEXT by silence.
 """
 
 from __future__ import annotations
@@ -30,8 +29,9 @@ from typing import NamedTuple
 
 from server.config.kafka_config import ConfigError, KafkaConfig, is_number
 
-PLAINTEXT = 0
-_PROTOCOLS = {"PLAINTEXT": PLAINTEXT, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+PLAINTEXT = "PLAINTEXT"
+PROTOCOLS = {PLAINTEXT: 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+"""Numbers are SecurityProtocol's, as registrations have them."""
 _EVERYWHERE = ("", "0.0.0.0", "::")
 
 _LISTENERS = "listeners"
@@ -46,11 +46,17 @@ def is_loopback(host: str) -> bool:
 
 
 class Listener(NamedTuple):
-    """One listener: its name, and an address. An empty host means every address."""
+    """One listener: its name, an address, its protocol. An empty host means every address."""
 
     name: str
     host: str
     port: int
+    protocol: str = PLAINTEXT
+
+    @property
+    def protocol_id(self) -> int:
+        """The protocol's number, as registrations have it."""
+        return PROTOCOLS[self.protocol]
 
 
 class Listeners(NamedTuple):
@@ -64,6 +70,8 @@ class Listeners(NamedTuple):
     """`advertised.listeners` by name; empty when it is not set."""
     inter_broker_name: str
     """Which of `broker` is for brokers; "" on a node that is only a controller."""
+    protocols: Mapping[str, str]
+    """The security protocol of each, and of the controllers' that this node only dials."""
 
     def advertise(
         self, opened: Iterable[Listener], ports: Mapping[str, int], own_host: str
@@ -81,6 +89,7 @@ class Listeners(NamedTuple):
                 if self.advertised and listener in self.broker:
                     continue
                 address = listener._replace(port=listener.port or ports[listener.name])
+            address = address._replace(protocol=listener.protocol)
             if address.host in _EVERYWHERE:
                 address = address._replace(host=own_host)
             told.append(address)
@@ -112,8 +121,13 @@ def read_listeners(config: KafkaConfig) -> Listeners:
     controllers = {name.upper() for name in config.get_list("controller.listener.names")}
     opened = parse_listeners(_LISTENERS, config.get_list(_LISTENERS))
     _check_ports(config, opened)
-    for listener in opened:
-        _check_protocol(config, listener.name, listener.name in controllers)
+    is_alien = "controller" not in config.get_list(
+        "process.roles"
+    )  # it dials what it does not open
+    protocols = _protocols(
+        config, [listener.name for listener in opened], controllers, controllers if is_alien else ()
+    )
+    opened = [one._replace(protocol=protocols[one.name]) for one in opened]
     is_broker = "broker" in config.get_list("process.roles")
     broker = tuple(listener for listener in opened if listener.name not in controllers)
     if is_broker and not broker:
@@ -124,6 +138,7 @@ def read_listeners(config: KafkaConfig) -> Listeners:
         tuple(listener for listener in opened if listener.name in controllers),
         advertised,
         _inter_broker_name(config, broker, advertised) if is_broker else "",
+        protocols,
     )
 
 
@@ -141,27 +156,32 @@ def _check_ports(config: KafkaConfig, opened: Sequence[Listener]) -> None:
         taken[key] = listener.name
 
 
-def _check_protocol(config: KafkaConfig, name: str, is_controller: bool) -> None:
-    """Refuse a listener whose protocol is not served."""
+def _protocols(
+    config: KafkaConfig, opened: Sequence[str], controllers: set[str], dialled: Iterable[str]
+) -> dict[str, str]:
+    """The protocol of each listener that is opened or dialled."""
     pairs = [pair.strip().upper() for pair in config.get_str(_PROTOCOL_MAP).split(",")]
     if any(pair and ":" not in pair for pair in pairs):
         raise ConfigError(_PROTOCOL_MAP, config.text(_PROTOCOL_MAP), "expected NAME:PROTOCOL pairs")
     mapped = dict(pair.split(":", 1) for pair in pairs if pair)
-    protocol = mapped.get(name, name)
-    if protocol not in _PROTOCOLS:
-        if is_controller and name not in mapped:
-            return
+    mapped = {name.strip(): protocol.strip() for name, protocol in mapped.items()}
+    names = dict.fromkeys((*opened, *sorted(dialled)))
+    protocols = {name: mapped.get(name, name) for name in names}
+    is_secured = any(
+        protocol in PROTOCOLS and protocol != PLAINTEXT for protocol in protocols.values()
+    )
+    for name, protocol in protocols.items():
+        if protocol in PROTOCOLS:
+            continue
+        if name in controllers and name not in mapped and not is_secured:
+            protocols[name] = PLAINTEXT
+            continue
         raise ConfigError(
             _PROTOCOL_MAP,
             config.text(_PROTOCOL_MAP),
-            f"gives no protocol for the listener {name}: expected one of {', '.join(_PROTOCOLS)}",
+            f"gives no protocol for the listener {name}: expected one of {', '.join(PROTOCOLS)}",
         )
-    if protocol != "PLAINTEXT":
-        raise ConfigError(
-            _LISTENERS,
-            config.text(_LISTENERS),
-            f"{name} needs {protocol}, which is not served yet, only PLAINTEXT",
-        )
+    return protocols
 
 
 def _advertised(config: KafkaConfig, opened: Sequence[Listener]) -> dict[str, Listener]:

@@ -346,7 +346,7 @@ class Processor:
         budget = BURST_REQUESTS
         while budget and channel.may_start(self.now_ms) and not self._draining:
             frame = channel.frames.popleft()
-            if not self._requests.receive(channel, frame):
+            if not (channel.gate or self._requests).receive(channel, frame):
                 channel.frames.appendleft(frame)
                 self._requests.await_room(self)
                 break
@@ -382,10 +382,7 @@ class Processor:
         if channel.charged_bytes:
             self._give_memory_back(channel)
         if request.throttle_ms > 0:
-            channel.throttled_until_ms = self.now_ms + request.throttle_ms
-            heapq.heappush(
-                self._throttled, (channel.throttled_until_ms, channel.connection_id, channel)
-            )
+            self.pause(channel, request.throttle_ms)
         if channel is self._serving:
             return  # its loop in _serve sends and settles
         if channel.outbox:
@@ -395,6 +392,13 @@ class Processor:
         else:
             self._settle(channel)
 
+    def pause(self, channel: Channel, pause_ms: int) -> None:
+        """Start no request of the connection for so long (KIP-219); on this thread."""
+        channel.throttled_until_ms = self.now_ms + pause_ms
+        heapq.heappush(
+            self._throttled, (channel.throttled_until_ms, channel.connection_id, channel)
+        )
+
     def _settle(self, channel: Channel) -> None:
         """After something happened to a connection: close it if it is done, else set its interest.
 
@@ -403,7 +407,7 @@ class Processor:
         if channel.closed:
             return
         if channel.in_flight is None:
-            if not channel.outbox and self._is_done(channel):
+            if not channel.outbox and self._is_done(channel) and channel.send_stalled_ms < 0:
                 self._close(channel)
                 return
             if channel.frames or not channel.reading or channel.frame_started_ms >= 0:
@@ -509,6 +513,8 @@ class Processor:
         is_memory_short = self._memory.is_exhausted and self._holds_mostly_half_sent()
         for channel in list(self.channels.values()):
             reason = channel.expired(self.now_ms, is_memory_short)
+            if channel.gate is not None:
+                reason = channel.gate.overdue(channel) or reason
             if channel is self._memory.blocker and channel.is_silent(self.now_ms):
                 reason = "frame paused while others waited for queued.max.request.bytes"
             if reason is not None:
@@ -528,7 +534,7 @@ class Processor:
             request = channel.in_flight
             if request is not None:
                 request.complete_early()
-            elif not channel.outbox:
+            elif not channel.outbox and channel.send_stalled_ms < 0:
                 self._close(channel)
 
     def _stop(self) -> None:

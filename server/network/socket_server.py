@@ -14,8 +14,8 @@ comes to a listener of its own: clients must not starve replication.
 Stopping is controlled: stop accepting, let what is in flight be answered (parked requests at once,
 with what there is), close, end the threads.
 
-Gaps: TLS and SASL are not served; a configuration that asks for them is refused by
-server.network.listeners. Keys of one listener (listener.name.X.max.connections) are not obeyed.
+Gaps: of the keys of one listener those for security are obeyed (`security`), others
+(listener.name.X.max.connections) are not.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from server.network import last_requests
 from server.network.channel import Channel
 from server.network.connection import ConnectionLimits
 from server.network.limits import ConnectionQuotas, MemoryPool
+from server.network.listeners import PLAINTEXT
 from server.network.processor import Processor
 from server.network.request_channel import RequestChannel
-from server.network.transport import PlaintextTransport, TransportOf
+from server.network.transport import PlaintextTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,14 +116,30 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+class ListenerSecurity(Protocol):
+    """What a listener that is not PLAINTEXT makes of its connections;
+    `server.security.listener_security`."""
+
+    def new_channel(
+        self,
+        sock: socket.socket,
+        processor: Processor,
+        limits: ConnectionLimits,
+        requests: RequestChannel,
+        connection_id: int,
+        peer_host: str,
+    ) -> Channel: ...
+
+
 class SocketServer:
     """Everything between the wire and the handlers.
 
     `listeners`: host "" or "0.0.0.0" listens on every address; port 0 takes a free one. `apis` is
     their dispatch table (of `server.handlers`), `broker` what handlers find as `ctx.broker`.
-    `inter_broker_name` names the listener of brokers, if it is one of several. Duties of the
-    caller: `start` once, when the broker can answer; `shutdown` once. `bind` may be called before
-    `start` to learn the ports: clients can connect then, and are answered from `start` on.
+    `inter_broker_name` names the listener of brokers, if it is one of several; `security` is of
+    the listeners that are not PLAINTEXT: none may be missing. Duties of the caller: `start` once,
+    when the broker can answer; `shutdown` once. `bind` may be called before `start` to learn the
+    ports: clients can connect then, and are answered from `start` on.
     """
 
     def __init__(
@@ -133,10 +150,13 @@ class SocketServer:
         apis: Mapping[int, Api],
         clock_ms: Callable[[], int] = monotonic_ms,
         inter_broker_name: str = "",
-        transport_of: TransportOf = PlaintextTransport,
+        security: Mapping[str, ListenerSecurity] | None = None,
     ) -> None:
         self.config = config
         self.listeners = listeners
+        open_ones = {one.name for one in listeners if one.protocol != PLAINTEXT}
+        if open_ones - set(security or ()):
+            raise RuntimeError(f"listeners without their security: {open_ones}")
         self.request_channel = RequestChannel(
             apis, broker, config.num_io_threads, config.queued_max_requests
         )
@@ -152,7 +172,7 @@ class SocketServer:
             for index in range(max(1, config.num_network_threads))
         ]
         self._clock_ms = clock_ms
-        self._transport_of = transport_of
+        self._security = security or {}
         self._limits = config.connection_limits()
         self._reserved = inter_broker_name if len(listeners) > 1 else ""
         self._next_id = itertools.count()
@@ -186,9 +206,15 @@ class SocketServer:
     def new_channel(self, sock: socket.socket, listener_name: str, peer_host: str) -> Channel:
         """A connection for one of the processors, which take them in turn."""
         connection_id = next(self._next_id)
+        processor = self.processors[connection_id % len(self.processors)]
+        security = self._security.get(listener_name)
+        if security is not None:
+            return security.new_channel(
+                sock, processor, self._limits, self.request_channel, connection_id, peer_host
+            )
         return Channel(
-            self._transport_of(sock),
-            self.processors[connection_id % len(self.processors)],
+            PlaintextTransport(sock),
+            processor,
             self._limits,
             listener_name=listener_name,
             connection_id=connection_id,

@@ -12,7 +12,7 @@ and `wants` says what else the socket must be able to do before it can be tried 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
@@ -29,11 +29,21 @@ class Transport(Protocol):
     """`poller.READ` or WRITE: needed by the transport itself, whatever its user waits for; or 0."""
 
     @property
+    def unsent_bytes(self) -> int:
+        """Bytes that were taken and have not left."""
+
+    @property
     def local_address(self) -> tuple[str, int]:
         """Host and port that the peer dialled."""
 
+    def handshake(self) -> bool:
+        """Go on with it, as a client; True when requests may be sent."""
+
+    def shake_hands(self) -> None:
+        """On a blocking socket: all of it."""
+
     def recv(self, count: int, /) -> bytes:
-        """At most `count` bytes; b"" at the end."""
+        """About `count` bytes at most; b"" at the end."""
 
     def recv_all(self, count: int, /) -> bytes:
         """On a blocking socket: `count` bytes, fewer only after a signal, a timeout, or the end."""
@@ -50,11 +60,10 @@ class Transport(Protocol):
     def send_file(self, part: Any, offset: int, count: int) -> int:
         """How many of `count` bytes of a file slice, from `offset` on, were taken."""
 
+    def flush(self) -> bool:
+        """Send what was taken and has not left; True when nothing is left."""
+
     def close(self) -> None: ...
-
-
-TransportOf = Callable[[socket.socket], Transport]
-"""Makes the transport of a connected socket."""
 
 
 class PlaintextTransport:
@@ -70,6 +79,19 @@ class PlaintextTransport:
         self.send = sock.send
         self.send_all = sock.sendall
         self.close = sock.close
+
+    @property
+    def unsent_bytes(self) -> int:
+        return 0
+
+    def flush(self) -> bool:
+        return True
+
+    def handshake(self) -> bool:
+        return True
+
+    def shake_hands(self) -> None:
+        pass
 
     @property
     def local_address(self) -> tuple[str, int]:

@@ -40,7 +40,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from replication.metadata.image import MetadataImage
-from server.network.listeners import PLAINTEXT, Listener
+from server.network.listeners import Listener
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.quorum import BrokerHeartbeatRequest, BrokerRegistrationRequest
 
@@ -162,7 +162,7 @@ class BrokerLifecycle:
                     name=listener.name,
                     host=listener.host,
                     port=listener.port,
-                    security_protocol=PLAINTEXT,
+                    security_protocol=listener.protocol_id,
                 )
                 for listener in listeners
             ],

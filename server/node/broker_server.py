@@ -79,7 +79,9 @@ class BrokerServer(NodePart):
             self,
             self.apis,
             inter_broker_name=self.listeners.inter_broker_name,
+            security=shared.security.of(self.listeners.broker),
         )
+        self.inter_broker_security = shared.security.towards_brokers
         self.opens_compressed_records = settings.opens_compressed_records(
             self.config, self.listeners.broker
         )
@@ -179,7 +181,7 @@ class BrokerServer(NodePart):
             links=None if self.is_alone else self._links,
             own_links=self._links,
         )
-        self.config.checks.append(config_check.check)
+        self.config.checks += [config_check.check, self.shared.security.check_reload]
         self._apply_dynamic_configs()
         self.log_manager.startup(self.topic_config)
         self.shared.stop.then("logs", self._shutdown_logs)
@@ -261,7 +263,9 @@ class BrokerServer(NodePart):
             return None
         from server.peers.peer_client import PeerClient
 
-        peers = PeerClient(self.clock.now_ms, f"node-{self.node_id}-transactions")
+        peers = PeerClient(
+            self.clock.now_ms, f"node-{self.node_id}-transactions", self.inter_broker_security
+        )
         self.shared.stop.then("transactions' peer client", peers.shutdown)
         peers.start()
         return peers
@@ -362,6 +366,8 @@ class BrokerServer(NodePart):
             if changed & topic_keys:
                 self.replica_manager.reload_topic_configs()
             settings.apply_connection_limits(self.config, changed, self.socket_server.quotas)
+            if (BROKER, str(self.node_id)) in delta.changed_configs:
+                self.shared.security.reload()
             self.log_manager.cleaner.reconfigure(settings.cleaner(self.config))
             self.group_coordinator.consumer = settings.consumer_groups(self.config)
 

@@ -17,7 +17,7 @@ from replication.metadata.loader import MetadataPublisher
 from replication.metadata.record_serde import MetadataRecordSerde
 from replication.raft.snapshots import read_snapshot
 from server.config.schema import ConfigSchema
-from server.network.listeners import PLAINTEXT, Listener, own_host_name
+from server.network.listeners import Listener, own_host_name
 from server.network.socket_server import SocketServer
 from server.node import settings
 from server.node.node_part import NodePart
@@ -66,6 +66,7 @@ class ControllerServer(NodePart):
                 self.listeners.controller,
                 self,
                 self.apis,
+                security=shared.security.of(self.listeners.controller),
             )
 
     # ---- what handlers ask
@@ -103,7 +104,7 @@ class ControllerServer(NodePart):
         self.registration = ControllerRegistration(
             shared.node_id,
             shared.incarnation_id,
-            {e.name: Endpoint(e.host, e.port, PLAINTEXT) for e in endpoints},
+            {e.name: Endpoint(e.host, e.port, e.protocol_id) for e in endpoints},
             dict(SUPPORTED_FEATURES),
         )
         self.controller = Controller(

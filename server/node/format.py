@@ -6,7 +6,8 @@ KIP-853) its first voters. A node alone decides that itself at its first start.
 
 What is written, readable by Apache Kafka's tools and nodes, and theirs by us:
 
-    <each dir>/bootstrap.checkpoint   the features, for the first active controller
+    <each dir>/bootstrap.checkpoint   the features, and users' SCRAM credentials, for the first
+                                      active controller; 0600 where there are some
     <metadata dir>/__cluster_metadata-0/00000000000000000000-0000000000.checkpoint
                                       kraft.version and the first voters, where they are named
     <each dir>/meta.properties        cluster, node, directory id; last, so that a directory is
@@ -15,11 +16,15 @@ What is written, readable by Apache Kafka's tools and nodes, and theirs by us:
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from replication.controller import scram
 from replication.controller.bootstrap import BOOTSTRAP_CHECKPOINT, SUPPORTED_FEATURES
 from replication.controller.context import ControllerConfig
 from replication.metadata.record_serde import MetadataRecordSerde
@@ -38,7 +43,7 @@ from storage.checkpoint import (
     write_meta_properties,
 )
 from storage.directories.log_dirs import LogDirError, inspect_log_dirs
-from wire.messages.metadata_records import FeatureLevelRecord
+from wire.messages.metadata_records import FeatureLevelRecord, UserScramCredentialRecord
 from wire.primitives import uuid_from_text, uuid_to_text
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
@@ -67,6 +72,9 @@ _FIRST_LEVEL = 7
 _SINCE = {"eligible.leader.replicas.version": 26, "group.version": 22, "transaction.version": 24}
 
 
+_SCRAM_FIELDS = ("name", "password", "saltedpassword", "salt", "iterations")
+
+
 class FormatError(Exception):
     """The node cannot be formatted like this; the text says why and what to do."""
 
@@ -81,6 +89,7 @@ class FormatOptions(NamedTuple):
     ignore_formatted: bool = False
     release_version: str | None = None
     features: Sequence[str] = ()
+    add_scram: Sequence[str] = ()
 
     @property
     def is_dynamic(self) -> bool:
@@ -99,6 +108,7 @@ def format_node(
     quorum = check(config)
     _check_options(config, quorum, options)
     features = feature_levels(options)
+    credentials = scram_records(options.add_scram, features[METADATA_VERSION])
     dirs = config.log_dirs()
     metadata_dir = Path(config.get_str("metadata.log.dir") or dirs[0])
     if metadata_dir not in dirs:
@@ -117,7 +127,9 @@ def format_node(
         is_metadata = path == metadata_dir
         directory_id = me.directory_id if me is not None and is_metadata else new_uuid()
         properties = MetaProperties(options.cluster_id, quorum.node_id, directory_id)
-        _format_dir(path, properties, features, voters if is_metadata else None, wall_ms)
+        _format_dir(
+            path, properties, features, credentials, voters if is_metadata else None, wall_ms
+        )
         lines.append(
             f"formatted {path} node.id={quorum.node_id} cluster.id={options.cluster_id}"
             f" directory.id={uuid_to_text(directory_id)}"
@@ -187,6 +199,70 @@ def _release_level(text: str) -> int:
     raise FormatError(f"--release-version {text!r}: expected one of {', '.join(_RELEASES)}")
 
 
+# ---- users
+
+
+def scram_records(
+    arguments: Sequence[str], metadata_version: int
+) -> list[UserScramCredentialRecord]:
+    """Read `SCRAM-SHA-256=[name=alice,password=s]` arguments (Kafka: ScramParser). Raises
+    FormatError, which quotes nothing: it may be a password."""
+    if arguments and metadata_version < scram.VERSION_SINCE:
+        raise FormatError("--add-scram needs metadata.version 3.5-IV2 or newer")
+    return [_scram_record(argument.strip()) for argument in arguments]
+
+
+def _scram_record(argument: str) -> UserScramCredentialRecord:
+    name, _equals, rest = argument.partition("=")
+    mechanism = scram.MECHANISMS.get(name)
+    if mechanism is None or not (rest.startswith("[") and rest.endswith("]")):
+        raise FormatError(
+            f"--add-scram: expected {'=[...] or '.join(scram.MECHANISMS)}=[...], such as"
+            " SCRAM-SHA-256=[name=alice,password=secret]"
+        )
+    fields: dict[str, str] = {}
+    for item in rest[1:-1].split(","):
+        key, equals, value = item.strip().partition("=")
+        value = value.strip()
+        if len(value) >= 2 and value[0] == value[-1] == '"':
+            value = value[1:-1]
+        if not equals or key not in _SCRAM_FIELDS or key in fields:
+            raise FormatError(
+                f"--add-scram: expected {', '.join(_SCRAM_FIELDS)}, each once at most"
+            )
+        fields[key] = value
+    if not fields.get("name"):
+        raise FormatError("--add-scram: expected a name")
+    iterations = fields.get("iterations", "4096")
+    low, high = scram.ITERATIONS_MIN, scram.ITERATIONS_MAX
+    if not is_number(iterations, high + 1) or int(iterations) < low:
+        raise FormatError(f"--add-scram: expected {low} to {high} iterations")
+    salt, salted = _scram_secret(fields, mechanism, int(iterations))
+    return scram.scram_record(fields["name"], mechanism, salted, salt, int(iterations))
+
+
+def _scram_secret(
+    fields: Mapping[str, str], mechanism: scram.ScramMechanism, iterations: int
+) -> tuple[bytes, bytes]:
+    """(salt, salted password)."""
+    if ("password" in fields) is ("saltedpassword" in fields):
+        raise FormatError("--add-scram: expected password, or saltedpassword with its salt")
+    try:
+        salt = base64.b64decode(fields.get("salt", ""), validate=True)
+        salted = base64.b64decode(fields.get("saltedpassword", ""), validate=True)
+    except ValueError:
+        raise FormatError("--add-scram: salt and saltedpassword are base64") from None
+    if "password" not in fields:
+        if not salt or not salted:
+            raise FormatError("--add-scram: saltedpassword needs its salt beside it")
+        return salt, salted
+    if not fields["password"]:
+        raise FormatError("--add-scram: expected a password that is not empty")
+    salt = salt or secrets.token_hex(16).encode()
+    password = fields["password"].encode()
+    return salt, hashlib.pbkdf2_hmac(mechanism.hash, password, salt, iterations)
+
+
 # ---- the first voters
 
 
@@ -247,6 +323,7 @@ def _format_dir(
     path: Path,
     properties: MetaProperties,
     features: Mapping[str, int],
+    credentials: Sequence[UserScramCredentialRecord],
     voters: Sequence[Voter] | None,
     wall_ms: int,
 ) -> None:
@@ -262,11 +339,14 @@ def _format_dir(
             for name in names
             if name != KRAFT_VERSION  # of the quorum, not of the metadata
         ]
+        values += [serde.encode(credential) for credential in credentials]
         write_snapshot(path, SnapshotId(0, 0), 0, wall_ms, [], values)
+        if credentials:
+            (path / SnapshotId(0, 0).file_name).chmod(0o600)
         files.replace(path / SnapshotId(0, 0).file_name, path / BOOTSTRAP_CHECKPOINT)
         if voters is not None:
             metadata = path / METADATA_DIRECTORY
-            metadata.mkdir(exist_ok=True)
+            metadata.mkdir(mode=0o700, exist_ok=True)
             controls = voter_controls(VoterSet(voters, features[KRAFT_VERSION]))
             write_snapshot(metadata, SnapshotId(0, 0), wall_ms, wall_ms, controls, [])
         files.sync_directory(path)

@@ -24,6 +24,7 @@ from server.config.kafka_config import (
     KafkaConfig,
     catalogue,
     is_number,
+    without_listener_prefix,
 )
 from server.coordinator.group_config import ConsumerConfig, GroupConfig
 from server.coordinator.transactions.config import TransactionConfig
@@ -55,6 +56,17 @@ _OBEYED_ELSEWHERE = re.compile(
     r"|broker\.heartbeat\.interval\.ms|(leader|follower)\.replication\.throttled\.rate"
     r"|replica\.alter\.log\.dirs\.io\.max\.bytes\.per\.second"
     r"|authorizer\.class\.name|super\.users|allow\.everyone\.if\.no\.acl\.found"
+)
+
+# Keys of security, which listeners may have for themselves (`listener.name.X.`).
+_OBEYED_SECURITY = re.compile(
+    r"ssl\.(keystore\.(type|location|password|key|certificate\.chain)|key\.password"
+    r"|truststore\.(type|location|password|certificates)|client\.auth|cipher\.suites"
+    r"|enabled\.protocols|protocol|endpoint\.identification\.algorithm"
+    r"|principal\.mapping\.rules|allow\.(dn|san)\.changes)"
+    r"|sasl\.(enabled\.mechanisms|server\.max\.receive\.size)|connections\.max\.reauth\.ms"
+    r"|sasl\.mechanism\.(inter\.broker|controller)\.protocol"
+    r"|connection\.failed\.authentication\.delay\.ms|principal\.builder\.class"
 )
 
 _LOG_MANAGER_KEYS: Mapping[str, str] = {
@@ -225,7 +237,16 @@ def _obeyed() -> Callable[[str], bool]:
     keys = {key for cls, names in _LAYERS for key in _keys(cls, names).values()}
     for definition in catalogue().topic.values():
         keys.update(definition.synonyms)
-    return lambda key: key in keys or _OBEYED_ELSEWHERE.fullmatch(key) is not None
+
+    def is_obeyed(key: str) -> bool:
+        bare = without_listener_prefix(key)
+        if bare == "sasl.jaas.config":
+            return bare != key  # a server has one for each mechanism of a listener
+        if _OBEYED_SECURITY.fullmatch(bare) is not None:
+            return True
+        return key in keys or _OBEYED_ELSEWHERE.fullmatch(key) is not None
+
+    return is_obeyed
 
 
 def notes(config: KafkaConfig, *, is_alone: bool = True) -> list[str]:
@@ -234,7 +255,7 @@ def notes(config: KafkaConfig, *, is_alone: bool = True) -> list[str]:
     lines = [
         f"config {key} has no effect yet (docs/GAPS.md)"
         for key in sorted(config.static)
-        if not is_obeyed(key) and config.text(key) != config.default(key)
+        if not is_obeyed(key) and config.static[key] != config.default(without_listener_prefix(key))
     ]
     heartbeat, session = "broker.heartbeat.interval.ms", "broker.session.timeout.ms"
     if 2 * config.get_int(heartbeat) > config.get_int(session):

@@ -31,6 +31,7 @@ from replication.raft.log import RaftLog
 from replication.replicas.timer import BackgroundScheduler, Timer
 from server.config.kafka_config import ConfigError, KafkaConfig
 from server.node import settings
+from server.node.node_security import NodeSecurity
 from server.node.quorum_config import QuorumConfig
 from server.node.stop_sequence import StopSequence
 from storage.config import SystemClock
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from server.network.listeners import Listener
     from server.peers.controller_channel import ControllerChannel
     from server.peers.peer_client import PeerClient
+    from server.security.sasl.scram import ScramCredential
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +88,7 @@ class SharedServer:
         """The way to the active controller; None on a node alone, which has it."""
         self.nobody_stays = False
         """All nodes of the cluster stop together; see Node.shutdown."""
+        self.security = NodeSecurity(config, quorum, self.scram_credential)
         self._wanted_cluster_id = cluster_id
         self.authorizer = settings.authorizer(config, self._is_caught_up)
         """Who decides what clients and nodes may do; None: nobody does."""
@@ -103,6 +106,17 @@ class SharedServer:
     def metadata(self) -> MetadataImage:
         """The current image of the cluster."""
         return self.loader.image
+
+    def scram_credential(self, mechanism: str, user: str) -> ScramCredential | None:
+        """What the metadata log keeps of a user's password, as this node knows it now."""
+        from server.security.sasl.scram import TYPES, ScramCredential
+
+        found = self.loader.image.scram_credentials.get((user, TYPES[mechanism]))
+        if found is None:
+            return None
+        return ScramCredential(
+            bytes(found.salt), bytes(found.stored_key), bytes(found.server_key), found.iterations
+        )
 
     @property
     def directory_id(self) -> bytes:
@@ -131,6 +145,8 @@ class SharedServer:
         for part in (self.timer, self.scheduler):
             self.stop.then(type(part).__name__, part.shutdown)
             part.start()
+        if not self.security.is_open:
+            self.security.watch(self.worker("certificates"))
         self._make_quorum(controller_endpoints)
 
     def _check_formatted(self) -> None:
@@ -182,7 +198,9 @@ class SharedServer:
 
         quorum = self.quorum
         listener = quorum.controller_listener_names[0]
-        self.peers = PeerClient(self.clock.now_ms, f"node-{self.node_id}")
+        self.peers = PeerClient(
+            self.clock.now_ms, f"node-{self.node_id}", self.security.towards_controllers
+        )
         self.stop.then("peer client", self.peers.shutdown)
         self.peers.start()
         endpoints = tuple(Endpoint(e.name, e.host, e.port) for e in controller_endpoints)

@@ -27,7 +27,7 @@ from replication.replicas.transaction_verification import (
     TransactionalProducer,
     TransactionOperation,
 )
-from server.peers.peer_client import PeerError
+from server.peers.call import PeerError
 from wire.errors import ErrorCode
 from wire.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 

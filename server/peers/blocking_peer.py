@@ -4,12 +4,13 @@ A fetcher (Kafka's BrokerBlockingSender), and the commands of this project that 
 (`barnabas health`, `barnabas demo`). It is no client library: no retries, no metadata, no version
 negotiation.
 
-Gaps: no TLS, no SASL.
+With `security` TLS and SASL come before the first request (`server.security.peer_security`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
 import time
@@ -17,11 +18,13 @@ from struct import Struct
 from typing import TYPE_CHECKING, TypeVar
 
 from server.network.transport import PlaintextTransport, Transport
-from server.peers.peer_client import FRAME_BYTES_MAX, set_peer_options
+from server.peers.peer_client import FRAME_BYTES_MAX, SESSION_USED, set_peer_options
 from wire.errors import MalformedFrame
 from wire.frame import decode_response_header, encode_request
+from wire.messages import response_class
 
 if TYPE_CHECKING:
+    from server.security.peer_security import PeerSecurity
     from wire.schema import Request, Response
 
 _R = TypeVar("_R", bound="Response")
@@ -41,11 +44,20 @@ class BlockingPeer:
     C library reuses the memory.
     """
 
-    def __init__(self, host: str, port: int, client_id: str, timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        client_id: str,
+        timeout_s: float = 10.0,
+        security: PeerSecurity | None = None,
+    ) -> None:
         self._host = host
         self._port = port
         self._client_id = client_id
         self._timeout_s = timeout_s
+        self._security = security
+        self._session_ends_s = math.inf
         self._correlation_id = 0
         self._socket: socket.socket | None = None
         self._transport: Transport | None = None
@@ -116,11 +128,30 @@ class BlockingPeer:
     def _connected(self) -> Transport:
         if self._closed:
             raise ConnectionError("this connection is closed")
+        if self._transport is not None and time.monotonic() >= self._session_ends_s:
+            self._drop_socket()
         if self._transport is None:
             self._connect()
             assert self._socket is not None
-            self._transport = PlaintextTransport(self._socket)
+            self._transport = self._secured(self._socket)
         return self._transport
+
+    def _secured(self, sock: socket.socket) -> Transport:
+        """The transport once both sides know each other."""
+        security = self._security
+        if security is None:
+            return PlaintextTransport(sock)
+        transport = security.transport(sock, self._host)
+        transport.shake_hands()
+        client = security.sasl()
+        request = None if client is None else client.first()
+        while request is not None and client is not None:
+            version, kind = request.versions[1], response_class(request.api_key)
+            request = client.then(self._exchange(transport, request, version, kind))
+        self._session_ends_s = math.inf
+        if client is not None and client.lifetime_ms:
+            self._session_ends_s = time.monotonic() + client.lifetime_ms * SESSION_USED / 1000
+        return transport
 
     def _connect(self) -> None:
         failure: OSError = ConnectionError(f"unknown host {self._host}")
@@ -153,6 +184,9 @@ class BlockingPeer:
         raise failure
 
     def _drop_socket(self) -> None:
-        sock, self._socket, self._transport = self._socket, None, None
+        sock, transport = self._socket, self._transport
+        self._socket = self._transport = None
+        if transport is not None:
+            transport.close()
         if sock is not None:
             sock.close()

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from server.peers.peer_client import PeerError
+from server.peers.call import PeerError
 from wire.messages import response_class
 
 if TYPE_CHECKING:

@@ -12,6 +12,8 @@ client id, so that a trace, a proxy or a test can tell who speaks. Its life:
     backing off  connecting failed or the peer hung up: nothing is tried before `retry_ms`
     resolving    the name is looked up, on a thread of its own (getaddrinfo blocks)
     connecting   connect() is under way; the next address is tried if one refuses
+    securing     TLS shakes hands, if the peers' listener has it
+    introducing  SASL's own requests are sent and answered, likewise
     connected    one request is in flight at most, the others queue: answers come in order
 
 Failures are told as `PeerError`, once for each request:
@@ -28,7 +30,10 @@ Threads: `send` and `shutdown` from any thread; the rest on the client's own. Du
 `on_complete` runs on the client's thread (or, after `shutdown`, on the caller's): take note and
 return. A request must not be changed once it was handed in. The simulator replaces this module.
 
-Gaps: no TLS, no SASL. Connections to peers that left are kept until the peer closes them.
+A session that the peer gave a lifetime is not renewed, its connection is made anew between two
+requests.
+
+Gaps: connections to peers that left are kept until the peer closes them.
 """
 
 from __future__ import annotations
@@ -45,16 +50,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from server.network.poller import READ, WRITE, new_poller
 from server.network.transport import PlaintextTransport, Transport
+from server.peers.call import Call, OnComplete, PeerError
 from wire.errors import MalformedFrame
 from wire.frame import SIZE_BYTES, FrameReader, decode_response_header, encode_request
+from wire.messages import response_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from server.security.peer_security import PeerSecurity
+    from server.security.sasl.client import SaslClient
     from wire.schema import Request, Response
-
-    OnComplete = Callable[[Any], None]
-    """Called exactly once, with the response or a PeerError."""
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +69,9 @@ RECONNECT_BACKOFF_MAX_MS = 1_000
 CONNECTION_SETUP_TIMEOUT_MS = 10_000
 """Longest that one address is tried (socket.connection.setup.timeout.ms)."""
 FRAME_BYTES_MAX = 104_857_600
+SESSION_USED = 0.85
+"""Of a session's lifetime; then there is a new connection (Kafka renews after 85 to 95 percent)."""
+_WARN_MS = 60_000
 _LONG_S = 3600.0
 _GONE = select.POLLHUP | select.POLLERR
 
@@ -76,51 +85,30 @@ class Peer(Protocol):
     def port(self) -> int: ...
 
 
-class PeerError(Exception):
-    """The request has no answer: it was not delivered, or nobody knows whether it was."""
-
-
-class _Call:
-    """One request on its way."""
-
-    __slots__ = ("deadline_ms", "on_complete", "request", "response_class", "version")
-
-    def __init__(
-        self,
-        request: Request,
-        version: int,
-        response_class: type[Response],
-        on_complete: OnComplete,
-        deadline_ms: int,
-    ) -> None:
-        self.request = request
-        self.version = version
-        self.response_class = response_class
-        self.on_complete = on_complete
-        self.deadline_ms = deadline_ms
-
-    def complete(self, answer: Any) -> None:
-        try:
-            self.on_complete(answer)
-        except Exception:
-            logger.exception("completion failed request=%s", type(self.request).__name__)
-
-
 class _State(Enum):
     IDLE = "idle"
     RESOLVING = "resolving"
     CONNECTING = "connecting"
+    SECURING = "securing"
+    INTRODUCING = "introducing"
     CONNECTED = "connected"
+
+
+_SETTING_UP = (_State.CONNECTING, _State.SECURING, _State.INTRODUCING)
 
 
 class PeerClient:
     """Sends requests to many peers from one thread; see the module docstring.
 
-    `clock_ms` is monotonic. `client_id` names the thread. `start` once, `shutdown` once.
+    `clock_ms` is monotonic. `client_id` names the thread. `security` is that of the listener which
+    all its peers are reached on, None for PLAINTEXT. `start` once, `shutdown` once.
     """
 
-    def __init__(self, clock_ms: Callable[[], int], client_id: str) -> None:
+    def __init__(
+        self, clock_ms: Callable[[], int], client_id: str, security: PeerSecurity | None = None
+    ) -> None:
         self.client_id = client_id
+        self.security = security
         self.now_ms = clock_ms
         self._poller = new_poller()
         self._connections: dict[tuple[str, int, str], _Connection] = {}
@@ -156,7 +144,7 @@ class PeerClient:
         `timeout_ms` counts from now and covers waiting, connecting and the answer. Requests of one
         (peer, channel) are sent in this order, each after the answer to the one before.
         """
-        call = _Call(request, version, response_class, on_complete, self.now_ms() + timeout_ms)
+        call = Call(request, version, response_class, on_complete, self.now_ms() + timeout_ms)
         key = (peer.host, peer.port, channel)
         if not self._post(lambda: self._enqueue(key, call)):
             call.complete(PeerError("the client is shut down"))
@@ -225,7 +213,7 @@ class PeerClient:
             return _LONG_S
         return min(_LONG_S, max(0.0, (min(due) - self.now_ms()) / 1000))
 
-    def _enqueue(self, key: tuple[str, int, str], call: _Call) -> None:
+    def _enqueue(self, key: tuple[str, int, str], call: Call) -> None:
         connection = self._connections.get(key)
         if connection is None:
             connection = self._connections[key] = _Connection(self, *key)
@@ -276,8 +264,8 @@ class _Connection:
     """One (peer, channel) of a PeerClient, used by its thread only."""
 
     def __init__(self, client: PeerClient, host: str, port: int, channel: str) -> None:
-        self.calls: deque[_Call] = deque()
-        self.in_flight: _Call | None = None
+        self.calls: deque[Call] = deque()
+        self.in_flight: Call | None = None
         self._client = client
         self._host = host
         self._port = port
@@ -293,6 +281,9 @@ class _Connection:
         self._connect_deadline_ms = 0
         self._failures = 0
         self._retry_ms = 0
+        self._sasl: SaslClient | None = None
+        self._session_ends_ms = 0
+        self._complained_ms = -_WARN_MS
 
     def __repr__(self) -> str:
         return f"{self._channel}->{self._host}:{self._port}"
@@ -302,7 +293,7 @@ class _Connection:
         due_ms = min(call.deadline_ms for call in (self.in_flight, *self.calls) if call is not None)
         if self._state is _State.IDLE:
             return min(due_ms, self._retry_ms)
-        if self._state is _State.CONNECTING:
+        if self._state in _SETTING_UP:
             return min(due_ms, self._connect_deadline_ms)
         return due_ms
 
@@ -311,7 +302,7 @@ class _Connection:
         if self.in_flight is None and not self.calls:
             return
         self._expire(now_ms)
-        if self._state is _State.CONNECTING and now_ms >= self._connect_deadline_ms:
+        if self._state in _SETTING_UP and now_ms >= self._connect_deadline_ms:
             self._address_failed("the connection was not accepted in time", now_ms)
         elif self._state is _State.IDLE and self.calls and now_ms >= self._retry_ms:
             self._state = _State.RESOLVING
@@ -324,9 +315,9 @@ class _Connection:
         if expired:
             self.calls = deque(call for call in self.calls if call.deadline_ms > now_ms)
         in_flight = self.in_flight
-        if in_flight is not None and in_flight.deadline_ms <= now_ms:
+        if in_flight is not None and in_flight.deadline_ms <= now_ms and self._sasl is None:
             self._lost("no answer in time", now_ms)
-        elif expired and not self.calls and self._state is _State.CONNECTING:
+        elif expired and not self.calls and self._state in _SETTING_UP:
             # Nobody waits for it any more; the next attempt begins afresh.
             self._address_failed("the connection was not accepted in time", now_ms)
         for call in expired:
@@ -395,12 +386,17 @@ class _Connection:
             call.complete(PeerError(f"{self!r}: {reason}"))
 
     def _drop_socket(self) -> None:
-        sock, self._socket, self._transport = self._socket, None, None
+        sock, transport = self._socket, self._transport
+        self._socket = self._transport = None
         if sock is not None:
             self._client.unregister(sock)
+            if transport is not None:
+                transport.close()
             sock.close()
         self._reader = FrameReader(FRAME_BYTES_MAX)
         self._outbox = []
+        if self._sasl is not None:
+            self._sasl = self.in_flight = None
 
     def close(self, reason: str) -> None:
         """End for good; everybody who waits is told."""
@@ -419,13 +415,26 @@ class _Connection:
         try:
             if self._state is _State.CONNECTING:
                 self._connect_done(event, now_ms)
-            if self._state is _State.CONNECTED:
-                if event & WRITE and self._outbox:
+            elif self._state is _State.SECURING:
+                self._shake_hands(now_ms)
+            elif self._state in (_State.INTRODUCING, _State.CONNECTED):
+                if event & WRITE:
                     self._write()
                 if event & (READ | _GONE | self._wants):
                     self._read(now_ms)
         except (OSError, MalformedFrame) as error:
-            self._lost(getattr(error, "strerror", None) or str(error), now_ms)
+            self._broken(getattr(error, "strerror", None) or str(error), now_ms)
+
+    def _broken(self, reason: str, now_ms: int) -> None:
+        """What goes wrong before the two know each other is told to all who wait."""
+        if self._state not in (_State.SECURING, _State.INTRODUCING):
+            self._lost(reason, now_ms)
+            return
+        if now_ms - self._complained_ms >= _WARN_MS:
+            self._complained_ms = now_ms
+            logger.warning("cannot authenticate connection=%r reason=%s", self, reason)
+        self._drop_socket()
+        self._failed(reason, now_ms)
 
     def _connect_done(self, event: int, now_ms: int) -> None:
         assert self._socket is not None
@@ -433,16 +442,61 @@ class _Connection:
         if code:
             self._address_failed(os.strerror(code), now_ms)
         elif event & (WRITE | _GONE):
-            self._state = _State.CONNECTED
-            self._transport = PlaintextTransport(self._socket)
-            self._failures = 0
+            security = self._client.security
+            if security is None:
+                self._transport = PlaintextTransport(self._socket)
+                self._established(now_ms)
+                return
+            self._transport = security.transport(self._socket, self._host)
+            self._sasl = security.sasl()
+            self._state = _State.SECURING
+            self._shake_hands(now_ms)
+
+    def _established(self, now_ms: int) -> None:
+        self._state = _State.CONNECTED
+        self._failures = 0
+        lifetime_ms = 0 if self._sasl is None else self._sasl.lifetime_ms
+        self._session_ends_ms = now_ms + int(lifetime_ms * SESSION_USED) if lifetime_ms else 0
+        self._sasl = None
+        self._set_writing(False)
+
+    def _shake_hands(self, now_ms: int) -> None:
+        assert self._transport is not None
+        if not self._transport.handshake():
             self._set_writing(False)
+        elif self._sasl is None:
+            self._established(now_ms)
+        else:
+            self._state = _State.INTRODUCING
+            self._introduce(self._sasl.first())
+
+    def _introduce(self, request: Request) -> None:
+        """Send one of SASL's requests; its answer brings the next, or the end of it."""
+        kind = response_class(request.api_key)
+        call = Call(request, request.versions[1], kind, self._introduced, self._connect_deadline_ms)
+        self._send(call, self._client.now_ms())
+
+    def _introduced(self, answer: Any) -> None:
+        if isinstance(answer, PeerError) or self._sasl is None:
+            return  # the connection was lost: those who wait are told by whoever noticed
+        try:
+            following = self._sasl.then(answer)
+        except ConnectionError as error:
+            self._broken(str(error), self._client.now_ms())
+            return
+        if following is not None:
+            self._introduce(following)
+        else:
+            self._established(self._client.now_ms())
 
     def _send_next(self, now_ms: int) -> None:
+        if self.calls and self.in_flight is None and 0 < self._session_ends_ms <= now_ms:
+            self._drop_socket()
+            self._state, self._retry_ms, self._session_ends_ms = _State.IDLE, now_ms, 0
         while self.in_flight is None and self.calls and self._state is _State.CONNECTED:
             self._send(self.calls.popleft(), now_ms)
 
-    def _send(self, call: _Call, now_ms: int) -> None:
+    def _send(self, call: Call, now_ms: int) -> None:
         self.in_flight = call
         self._correlation_id = (self._correlation_id + 1) & 0x7FFF_FFFF
         try:
@@ -471,7 +525,7 @@ class _Connection:
                 del outbox[0]
             else:
                 outbox[0] = memoryview(outbox[0])[sent:]
-        self._set_writing(bool(outbox))
+        self._set_writing(bool(outbox) or not self._transport.flush())
 
     @property
     def _wants(self) -> int:

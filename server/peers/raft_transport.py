@@ -17,7 +17,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from replication.raft.events import Fetch, FetchSnapshot
-from server.peers.peer_client import PeerError
+from server.peers.call import PeerError
 from server.peers.raft_outbound import reply_event, request_message
 from wire.errors import ErrorCode
 

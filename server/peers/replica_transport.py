@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from server.config.kafka_config import KafkaConfig
     from server.network.listeners import Listeners
     from server.peers.controller_channel import ControllerChannel
+    from server.security.peer_security import PeerSecurity
     from storage.config import Clock, Scheduler
 
 _RESPONSES: dict[type, type[Any]] = {
@@ -93,6 +94,8 @@ class ReplicatingBroker(Protocol):
     def scheduler(self) -> Scheduler: ...
     @property
     def mover(self) -> Scheduler: ...
+    @property
+    def inter_broker_security(self) -> PeerSecurity | None: ...
 
 
 def cluster_links(broker: ReplicatingBroker) -> ClusterLinks:
@@ -105,7 +108,9 @@ def cluster_links(broker: ReplicatingBroker) -> ClusterLinks:
         client_id = f"broker-{node_id}-fetcher-{fetcher.number}-leader-{fetcher.leader_id}"
 
         def connect() -> BlockingPeer:
-            return BlockingPeer(leader.host, leader.port, client_id, timeout_s)
+            return BlockingPeer(
+                leader.host, leader.port, client_id, timeout_s, broker.inter_broker_security
+            )
 
         return FetcherThread(fetcher, BrokerLeaderEndpoint(connect), clock)
 

@@ -32,7 +32,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from server.peers.peer_client import PeerError
+from server.peers.call import PeerError
 from wire.errors import ErrorCode
 from wire.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from wire.primitives import TopicPartition

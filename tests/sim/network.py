@@ -26,7 +26,7 @@ from server.coordinator.transactions.state import BUMPS_EPOCHS
 from server.handlers import BROKER_APIS, offsets
 from server.handlers import data as handlers
 from server.network.error_responses import error_response
-from server.peers.peer_client import PeerError
+from server.peers.call import PeerError
 from storage.open_files import FileSlice
 from tests.sim.world import World
 from wire.errors import ErrorCode, KafkaError

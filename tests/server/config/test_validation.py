@@ -274,3 +274,24 @@ def test_the_cluster_wide_value_counts_less_than_the_brokers_own() -> None:
     config = running(num_io_threads="8")
     config.update_dynamic({"num.io.threads": "8"}, {})
     validate_reconfiguration(config, {"num.io.threads": "100"}, per_broker=False)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "listener.name.plaintext.plain.sasl.jaas.config",
+        "sasl.enabled.mechanisms",
+        "listener.name.plaintext.ssl.client.auth",
+        "ssl.cipher.suites",
+        "listener.name.plaintext.connections.max.reauth.ms",
+    ],
+)
+def test_what_would_not_be_obeyed_of_security_is_refused_while_the_broker_runs(name: str) -> None:
+    text = {"connections.max.reauth.ms": "1000", "ssl.client.auth": "required"}
+    value = next((v for key, v in text.items() if name.endswith(key)), "hunter2")
+    with pytest.raises(KafkaError) as caught:
+        validate_reconfiguration(running(), {name: value}, per_broker=True)
+    assert caught.value.code == ErrorCode.INVALID_REQUEST
+    assert "hunter2" not in caught.value.detail
+    store = "listener.name.plaintext.ssl.keystore.location"
+    validate_reconfiguration(running(), {store: "/a/file"}, per_broker=True)

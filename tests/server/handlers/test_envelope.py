@@ -222,6 +222,7 @@ def test_what_brokers_pass_on_is_what_kafkas_do() -> None:
         "AllocateProducerIds",
         "AlterConfigs",
         "AlterPartitionReassignments",
+        "AlterUserScramCredentials",
         "CreateAcls",
         "CreatePartitions",
         "CreateTopics",

@@ -9,7 +9,7 @@ import pytest
 from replication.partition.requests import AppendResult
 from server.coordinator.transaction_markers import TxnMarker
 from server.handlers.transaction_markers import write_own_markers
-from server.peers.peer_client import PeerError
+from server.peers.call import PeerError
 from testkit.clock import WALL_MS, ManualClock
 from tests.server.handler_support import Asked, FakeBroker, image_of, topic_image
 from wire.control_records import ControlRecordType, parse_end_txn_marker

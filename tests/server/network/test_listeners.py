@@ -41,6 +41,33 @@ def test_the_compose_files_of_the_official_image_mean_the_same_here() -> None:
     ]
 
 
+def test_each_listener_has_the_protocol_of_the_map_or_of_its_name() -> None:
+    listeners = read_listeners(
+        config(
+            listeners="SECURE://:9093,SASL_SSL://:9094",
+            listener_security_protocol_map=MAP,
+            inter_broker_listener_name="SECURE",
+        )
+    )
+    assert [one.protocol for one in listeners.broker] == ["SSL", "SASL_SSL"]
+    assert [one.protocol_id for one in listeners.broker] == [1, 3]
+    told = listeners.advertise(listeners.broker, {}, "machine.example")
+    assert [one.protocol for one in told] == ["SSL", "SASL_SSL"]
+
+
+def test_a_broker_knows_the_protocol_of_the_controllers_it_only_dials() -> None:
+    listeners = read_listeners(
+        config(
+            process_roles="broker",
+            node_id="2",
+            listeners="PLAINTEXT://:9092",
+            controller_listener_names="SECURE",
+            listener_security_protocol_map=MAP,
+        )
+    )
+    assert listeners.protocols == {"PLAINTEXT": "PLAINTEXT", "SECURE": "SSL"}
+
+
 def test_a_controller_listener_is_told_by_its_own_address_when_it_is_not_advertised() -> None:
     listeners = read_listeners(compose())
     told = listeners.advertise(listeners.controller, {}, "machine.example")
@@ -92,10 +119,15 @@ def test_a_node_that_is_only_a_controller_has_no_broker_listener() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"listeners": "SSL://:9093"}, "SSL needs SSL, which is not served yet, only PLAINTEXT"),
         (
-            {"listeners": "SECURE://:9093", "listener_security_protocol_map": MAP},
-            "SECURE needs SSL, which is not served yet",
+            {
+                "listeners": "SECURE://:9093,CTL://:9094",
+                "process_roles": "broker,controller",
+                "node_id": "1",
+                "controller_listener_names": "CTL",
+                "listener_security_protocol_map": MAP,
+            },
+            "gives no protocol for the listener CTL",
         ),
         ({"listeners": "ODD://:9093"}, "gives no protocol for the listener ODD"),
         ({"listeners": "PLAINTEXT"}, "expected NAME://HOST:PORT"),

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from server.network.api import Api, Cost
+from server.network.channel import Channel
 from server.network.last_requests import RECENT
 from server.network.listeners import Listener
 from server.network.poller import WRITE
@@ -951,11 +952,20 @@ class Reluctant(PlaintextTransport):
         self.recv = recv
 
 
+class Reluctantly:
+    def new_channel(self, sock, processor, limits, requests, connection_id, peer_host):
+        return Channel(
+            Reluctant(sock), processor, limits,
+            listener_name=LOOPBACK[0].name, connection_id=connection_id, peer_host=peer_host,
+        )  # fmt: skip
+
+
 def test_a_transport_may_want_to_write_before_it_can_read():
     handlers = Handlers()
     server = SocketServer(
-        SocketServerConfig(), LOOPBACK, handlers.broker, handlers.apis(), transport_of=Reluctant
-    )
+        SocketServerConfig(), LOOPBACK, handlers.broker, handlers.apis(),
+        security={LOOPBACK[0].name: Reluctantly()},
+    )  # fmt: skip
     server.start()
     try:
         with WireClient(server.port) as client:

@@ -88,7 +88,10 @@ def test_registration_says_who_the_broker_is_and_where() -> None:
     life = Life()
     request = life.start()
     assert (request.broker_id, request.cluster_id, request.rack) == (1, "cluster", "rack-a")
-    assert [(one.name, one.host, one.port) for one in request.listeners] == LISTENERS
+    assert [(one.name, one.host, one.port) for one in request.listeners] == [
+        (one.name, one.host, one.port) for one in LISTENERS
+    ]
+    assert [one.security_protocol for one in request.listeners] == [0, 0]
     assert (request.log_dirs, request.previous_broker_epoch) == ([DIRECTORY], 17)
     assert life.lifecycle.state is BrokerState.STARTING
 

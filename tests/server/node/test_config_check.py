@@ -66,7 +66,7 @@ def test_what_people_start_with_is_taken_and_nothing_is_noted(given: dict[str, s
         (ALONE, {"log.retention.hours": "0"}, "log.retention.hours", "-1 for ever"),
         (ALONE, {"log.retention.ms": "-7"}, "log.retention.ms", "topics' retention.ms"),
         (ALONE, {"log.roll.ms": "0"}, "log.roll.ms", "at least 1"),
-        (ALONE, {"listener.security.protocol.map": "PLAINTEXT:SSL"}, "listeners", "SSL"),
+        (ALONE, {"listener.security.protocol.map": "PLAINTEXT:TLS"}, "protocol.map", "SASL_SSL"),
         (COMBINED, {"process.roles": ""}, "process.roles", "broker, controller or both"),
         (COMBINED, {"controller.listener.names": "CONTROLLER,C2"}, "controller.listener", "C2"),
         (

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import errno
+import hashlib
 import itertools
 import os
 from pathlib import Path
 
 import pytest
 
+from replication.controller.scram import MECHANISMS, scram_record
 from replication.metadata.record_serde import MetadataRecordSerde
 from replication.raft.log import RaftLog
 from replication.raft.snapshots import SnapshotId, read_snapshot, write_snapshot
@@ -65,6 +68,50 @@ def test_every_directory_gets_an_identity_and_the_features(tmp_path: Path) -> No
         assert (records[0].name, records[0].feature_level) == ("metadata.version", 30)
         assert "kraft.version" not in {r.name for r in records}
     assert len(ids) == 2
+
+
+def test_users_may_be_there_from_the_first_start_on(tmp_path: Path) -> None:
+    salt = base64.b64encode(b"salt").decode()
+    given = [
+        'SCRAM-SHA-256=[name=alice,password="s=1",iterations=8192]',
+        f"SCRAM-SHA-512=[name=bob,saltedpassword={salt},salt={salt}]",
+    ]
+    run(config(tmp_path), standalone=True, add_scram=given)
+    path = tmp_path / "a" / "bootstrap.checkpoint"
+    assert path.stat().st_mode & 0o777 == 0o600
+    records = [MetadataRecordSerde().decode(value) for value in read_snapshot(path).values]
+    alice, bob = records[-2:]
+    salted = hashlib.pbkdf2_hmac("sha256", b"s=1", alice.salt, 8192)
+    expected = scram_record("alice", MECHANISMS["SCRAM-SHA-256"], salted, alice.salt, 8192)
+    assert alice == expected
+    assert (bob.name, bob.mechanism, bob.salt, bob.iterations) == ("bob", 2, b"salt", 4096)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "",
+        "SCRAM-SHA-1=[name=a,password=hunter2]",
+        "SCRAM-SHA-256=name=a,password=hunter2",
+        "SCRAM-SHA-256=[password=hunter2]",
+        "SCRAM-SHA-256=[name=a]",
+        "SCRAM-SHA-256=[name=a,password=]",
+        "SCRAM-SHA-256=[name=a,password=hunter2,password=hunter2]",
+        "SCRAM-SHA-256=[name=a,password=hunter2,color=red]",
+        "SCRAM-SHA-256=[name=a,password=hunter2,iterations=4095]",
+        "SCRAM-SHA-256=[name=a,password=hunter2,iterations=16385]",
+        "SCRAM-SHA-256=[name=a,password=hunter2,salt=?]",
+        "SCRAM-SHA-256=[name=a,saltedpassword=aHVudGVyMg==]",
+        "SCRAM-SHA-256=[name=a,password=hunter2,saltedpassword=aHVudGVyMg==,salt=aaaa]",
+    ],
+)
+def test_a_user_that_cannot_be_is_refused_without_the_password(
+    tmp_path: Path, argument: str
+) -> None:
+    with pytest.raises(FormatError) as failed:
+        run(config(tmp_path), standalone=True, add_scram=[argument])
+    assert "hunter2" not in str(failed.value)
+    assert "aHVudGVyMg" not in str(failed.value)
 
 
 def test_a_standalone_controller_is_the_first_voter(tmp_path: Path) -> None:

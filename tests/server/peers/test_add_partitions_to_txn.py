@@ -21,7 +21,7 @@ from replication.replicas.transaction_verification import (
     TransactionOperation,
 )
 from server.peers.add_partitions_to_txn import AddPartitionsToTxnManager
-from server.peers.peer_client import PeerError
+from server.peers.call import PeerError
 from wire.errors import ErrorCode
 from wire.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 

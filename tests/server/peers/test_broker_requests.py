@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from server.peers.broker_requests import BrokerRequests
-from server.peers.peer_client import PeerError
+from server.peers.call import PeerError
 from tests.server.handler_support import broker_registration, image_of
 from wire.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 

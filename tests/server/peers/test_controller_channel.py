@@ -15,8 +15,9 @@ from server.handlers import CONTROLLER_APIS
 from server.network.listeners import Listener
 from server.network.socket_server import SocketServer, SocketServerConfig, monotonic_ms
 from server.peers import envelope
+from server.peers.call import PeerError
 from server.peers.controller_channel import ControllerChannel
-from server.peers.peer_client import PeerClient, PeerError
+from server.peers.peer_client import PeerClient
 from testkit.clock import ManualTimer
 from tests.server.handler_support import FakeBroker, create_topics, created, image_of
 from wire.errors import ErrorCode, KafkaError

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from server.peers.peer_client import RECONNECT_BACKOFF_MAX_MS, PeerClient, PeerError
+from server.peers.call import PeerError
+from server.peers.peer_client import RECONNECT_BACKOFF_MAX_MS, PeerClient
 from testkit.clock import ManualClock
 from tests.server.peers.played_peer import PATIENCE_S, Address, PlayedPeer
 from wire.frame import RequestHeader

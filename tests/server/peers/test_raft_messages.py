@@ -10,7 +10,7 @@ from replication.raft import events
 from replication.raft.events import LogPosition, Peer, SnapshotId
 from replication.raft.voter_set import NO_REPLICA, Endpoint, ReplicaKey, Voter
 from server.peers import raft_inbound as inbound
-from server.peers.peer_client import PeerError
+from server.peers.call import PeerError
 from server.peers.raft_outbound import reply_event, request_message
 from server.peers.raft_transport import RaftTransport
 from wire.errors import ErrorCode

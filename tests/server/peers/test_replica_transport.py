@@ -27,7 +27,10 @@ class Peer:
 
     made: list[Peer]
 
-    def __init__(self, host: str, port: int, client_id: str, timeout_s: float) -> None:
+    def __init__(
+        self, host: str, port: int, client_id: str, timeout_s: float, security: object = None
+    ) -> None:
+        self.security = security
         self.address = host, port
         self.client_id = client_id
         self.timeout_s = timeout_s
@@ -87,6 +90,7 @@ def test_a_broker_is_known_by_its_client_id_and_its_epoch(peers: list[Peer]) -> 
         listeners=SimpleNamespace(inter_broker_name="REPLICATION"),
         scheduler=object(),
         mover=object(),
+        inter_broker_security=None,
     )
     links = cluster_links(broker)
     assert links.listener_name == "REPLICATION"

@@ -17,7 +17,7 @@ import pytest
 from replication.metadata.image import PartitionRegistration, TopicImage
 from server.coordinator.transaction_markers import TxnMarkers
 from server.peers.broker_requests import BrokerRequests
-from server.peers.peer_client import PeerError
+from server.peers.call import PeerError
 from server.peers.transaction_markers import (
     AGAIN_MAX_MS,
     AGAIN_MS,

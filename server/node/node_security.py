@@ -1,0 +1,96 @@
+"""A node's security as a whole: its listeners, and what it is to others; read once, then reloaded.
+
+Only listeners that are not PLAINTEXT cost anything: without them nothing of `server.security` is
+imported, and no file is looked at.
+
+Stores are looked at again when this broker's dynamic configs change, whichever (TLS-21), and once a
+minute.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from server.config.kafka_config import KafkaConfig
+from server.network.listeners import PLAINTEXT, Listener, read_listeners
+from server.node.quorum_config import QuorumConfig
+
+if TYPE_CHECKING:
+    from replication.replicas.timer import BackgroundScheduler
+    from server.security.listener_security import SecuredListener
+    from server.security.peer_security import PeerSecurity
+    from server.security.sasl.scram import ScramCredential
+
+logger = logging.getLogger(__name__)
+
+_LOOK_MS = 60_000
+_DAY_MS = 86_400_000
+
+
+class NodeSecurity:
+    """See the module. `reload` from any thread."""
+
+    def __init__(
+        self,
+        config: KafkaConfig,
+        quorum: QuorumConfig,
+        credentials: Callable[[str, str], ScramCredential | None],
+    ) -> None:
+        """Reads every store: what cannot be used shows now. Raises ConfigError."""
+        self._listeners: Mapping[str, SecuredListener] = {}
+        self.towards_brokers: PeerSecurity | None = None
+        """As a client of other brokers; None on PLAINTEXT, and on a node alone."""
+        self.towards_controllers: PeerSecurity | None = None
+        """As a client of controllers, likewise."""
+        self._lock = threading.Lock()
+        listeners = read_listeners(config)
+        if all(protocol == PLAINTEXT for protocol in listeners.protocols.values()):
+            return
+        from server.security.listener_security import secured_listeners
+        from server.security.peer_security import controller_security, inter_broker_security
+
+        opened = (*listeners.broker, *listeners.controller)
+        self._listeners = secured_listeners(config, opened, credentials)
+        if quorum.is_alone:
+            return
+        if listeners.inter_broker_name:
+            self.towards_brokers = inter_broker_security(config, listeners)
+        dialled = quorum.controller_listener_names[0]
+        self.towards_controllers = controller_security(config, listeners, dialled)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everything is PLAINTEXT."""
+        return not self._listeners and not self.towards_brokers and not self.towards_controllers
+
+    def of(self, listeners: tuple[Listener, ...]) -> dict[str, SecuredListener]:
+        """The security of those of these listeners that are not PLAINTEXT."""
+        return {
+            one.name: self._listeners[one.name] for one in listeners if one.name in self._listeners
+        }
+
+    def check_reload(self, config: KafkaConfig) -> None:
+        """Could all go on with this configuration? Raises ConfigError."""
+        for listener in self._listeners.values():
+            listener.check_reload(config)
+
+    def reload(self) -> None:
+        """Take what changed; never raises."""
+        with self._lock:
+            for listener in self._listeners.values():
+                listener.reload()
+            for peers in (self.towards_brokers, self.towards_controllers):
+                if peers is not None:
+                    peers.reload()
+
+    def watch(self, worker: BackgroundScheduler) -> None:
+        """Look at the stores each minute, and warn of certificates that end soon each day."""
+        worker.schedule("certificates", _LOOK_MS, self.reload)
+        worker.schedule("expiry of certificates", _DAY_MS, self._warn)
+
+    def _warn(self) -> None:
+        for listener in self._listeners.values():
+            listener.warn_of_expiry()

@@ -1,0 +1,290 @@
+"""TLS between a connection and its socket: the Transport beside the plaintext one.
+
+How: OpenSSL works on two memory buffers (`wrap_bio`), the socket is ours. Why not an SSLSocket: a
+write that the socket takes in part would have to be repeated with the very same bytes (PT-2); here
+what was encrypted waits in a queue of our own (`unsent_bytes`), and the caller is told that nothing
+more is taken until it has left. Record data is read from files and encrypted: no sendfile.
+
+    recv      reads the socket once and gives all that could be decrypted of it: nothing waits
+              inside where no poller sees it (PT-3). It may be a record (16 KiB) more than asked for
+    send      takes at most 256 KiB at a time; BlockingIOError while older bytes have not left
+    flush     sends what is encrypted; True when nothing is left
+
+The handshake is part of `recv`. It costs half a millisecond of the network thread and more: on a
+listener `budget` says how many steps it may take at once, the rest comes when others had their
+turn. A failed handshake sends its alert and raises OSError, without a word about keys.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from server.network.poller import READ, WRITE
+from server.network.transport import Buffer
+
+logger = logging.getLogger(__name__)
+
+PIECE_BYTES = 262_144
+"""What is encrypted at once: 1.2 times the speed of 64 KiB (measured)."""
+_RECORD_BYTES = 16_384
+_PENDING_BYTES_MAX = 1 << 20
+_STEPS_PER_MS = 2
+
+
+class HandshakeBudget:
+    """How many steps of handshakes a network thread takes before others have their turn.
+
+    Counted by the clock that stands still during a turn: two steps, about a millisecond, and all
+    connections that are ready are looked at again.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._at_ms = -1
+        self._left = 0
+
+    def take(self) -> bool:
+        """Whether a step may be taken now."""
+        now_ms = self._now_ms()
+        if now_ms != self._at_ms:
+            self._at_ms, self._left = now_ms, _STEPS_PER_MS
+        self._left -= 1
+        return self._left >= 0
+
+
+class TlsTransport:
+    """One connection; see the module. One thread."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        server_hostname: str | None = None,
+        budget: HandshakeBudget | None = None,
+    ) -> None:
+        """`server_hostname`: as a client of that host; None as a server."""
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.wants = 0
+        self.is_ready = False
+        """Whether the handshake is done."""
+        self._in = ssl.MemoryBIO()
+        self._out = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._in, self._out, server_side=server_hostname is None,
+            server_hostname=server_hostname,
+        )  # fmt: skip
+        self._budget = budget
+        self._pending: list[memoryview] = []
+        self._pending_bytes = 0
+        self._ahead = b""
+        self._ended = False
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        host, port = self.sock.getsockname()[:2]
+        return host.removeprefix("::ffff:"), port
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Encrypted, and not taken by the socket."""
+        return self._pending_bytes
+
+    def peer_certificate(self) -> bytes | None:
+        """The verified certificate of the peer in DER; None if it showed none."""
+        return self._tls.getpeercert(True)
+
+    # -- handshake
+
+    def handshake(self) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            self._take_in(PIECE_BYTES)
+        return self._advance()
+
+    def shake_hands(self) -> None:
+        while not self._advance():
+            if self._pending:
+                raise BlockingIOError  # the time-out of a blocking socket
+            self._take_in(PIECE_BYTES)
+
+    def _advance(self) -> bool:
+        """Go on as far as what has arrived allows; True when it is done."""
+        if self.is_ready:
+            return True
+        try:
+            self._tls.do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        except ssl.SSLError as error:
+            self._give_up(error)
+        else:
+            self.is_ready = True
+        self._queue()
+        self.flush()
+        self.wants = 0 if self.is_ready else READ | (WRITE if self._pending else 0)
+        return self.is_ready
+
+    def _give_up(self, error: ssl.SSLError) -> None:
+        """Tell the peer why (its alert waits in the buffer), then end the connection."""
+        with contextlib.suppress(OSError):
+            self._queue()
+            self.flush()
+        reason = error.reason or type(error).__name__
+        if isinstance(error, ssl.SSLCertVerificationError):
+            reason = f"certificate: {error.verify_message}"
+        if self._budget is not None:
+            logger.info("closing connection from=%s reason=TLS failed: %s", self._peer(), reason)
+        raise ConnectionAbortedError(f"TLS failed: {reason}") from None
+
+    def _peer(self) -> str:
+        try:
+            return str(self.sock.getpeername()[0])
+        except OSError:
+            return "?"
+
+    # -- reading
+
+    def recv(self, count: int, /) -> bytes:
+        if not self.is_ready and self._budget is not None and not self._budget.take():
+            raise BlockingIOError
+        if self._pending:
+            self.flush()
+        self._take_in(count)
+        if not self.is_ready and not self._advance():
+            if self._ended:
+                return b""
+            raise BlockingIOError
+        return self._decrypted()
+
+    def _take_in(self, count: int) -> None:
+        """Read the socket once. Raises BlockingIOError when there is nothing."""
+        if self._ended:
+            return
+        data = self.sock.recv(count)
+        if data:
+            self._in.write(data)
+        else:
+            self._ended = True
+            self._in.write_eof()
+
+    def _decrypted(self) -> bytes:
+        """All there is; b"" at the end, BlockingIOError if more must arrive."""
+        pieces: list[bytes] = []
+        try:
+            while piece := self._tls.read(_RECORD_BYTES):
+                pieces.append(piece)
+            self._ended = True
+        except ssl.SSLWantReadError:
+            pass
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            self._ended = True
+        except ssl.SSLError as error:
+            self._give_up(error)
+        if self._out.pending:  # a key update is answered
+            self._queue()
+            self.flush()
+            if self._pending_bytes > _PENDING_BYTES_MAX:
+                raise ConnectionAbortedError("TLS failed: the peer does not read")
+        if not pieces and not self._ended:
+            raise BlockingIOError
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def recv_all(self, count: int, /) -> bytes:
+        pieces = [self._ahead] if self._ahead else []
+        size = len(self._ahead)
+        while size < count and not self._ended:
+            self._take_in(max(_RECORD_BYTES, min(count - size, PIECE_BYTES)))
+            with contextlib.suppress(BlockingIOError):  # a record is not complete
+                data = self._decrypted()
+                pieces.append(data)
+                size += len(data)
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._ahead = data[count:]
+        return data[:count]
+
+    # -- writing
+
+    def send(self, data: Buffer, /) -> int:
+        self._may_take()
+        taken = min(len(data), PIECE_BYTES)
+        self._encrypt(data if taken == len(data) else memoryview(data)[:taken])
+        self.flush()
+        return taken
+
+    def send_all(self, data: Buffer, /) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self.send(view) :]
+            while self._pending:
+                if not self.flush():
+                    raise BlockingIOError  # the time-out of a blocking socket
+
+    def send_parts(self, parts: Sequence[Any], is_more: bool) -> int:
+        self._may_take()
+        size = sum(map(len, parts))
+        if size <= PIECE_BYTES:
+            self._encrypt(parts[0] if len(parts) == 1 else b"".join(parts))
+        else:
+            size = min(len(parts[0]), PIECE_BYTES)
+            self._encrypt(memoryview(parts[0])[:size])
+        if not is_more:
+            self.flush()
+        return size
+
+    def send_file(self, part: Any, offset: int, count: int) -> int:
+        if self._pending_bytes > PIECE_BYTES:
+            self._may_take()
+        data = part.read(offset, min(count, PIECE_BYTES))
+        self._encrypt(data)
+        self.flush()
+        return len(data)
+
+    def flush(self) -> bool:
+        """Send what is encrypted, as far as the socket takes it; True when nothing is left."""
+        pending = self._pending
+        while pending:
+            try:
+                sent = self.sock.send(pending[0])
+            except (BlockingIOError, InterruptedError):
+                return False
+            self._pending_bytes -= sent
+            if sent == len(pending[0]):
+                del pending[0]
+            else:
+                pending[0] = pending[0][sent:]
+        return True
+
+    def _may_take(self) -> None:
+        if not self.is_ready or (self._pending and not self.flush()):
+            raise BlockingIOError
+
+    def _encrypt(self, data: Buffer) -> None:
+        try:
+            self._tls.write(data)
+        except ssl.SSLError as error:
+            self._give_up(error)
+        self._queue()
+
+    def _queue(self) -> None:
+        if self._out.pending:
+            data = self._out.read()
+            self._pending.append(memoryview(data))
+            self._pending_bytes += len(data)
+
+    def close(self) -> None:
+        """Say goodbye, if there is room for it, and close the socket."""
+        with contextlib.suppress(OSError, ValueError):
+            if self.is_ready and not self._pending:
+                with contextlib.suppress(ssl.SSLError):
+                    self._tls.unwrap()
+                self._queue()
+                self.sock.setblocking(False)
+                self.flush()
+        self._pending.clear()
+        self.sock.close()

@@ -1,0 +1,241 @@
+"""Key stores and trust stores: what is read, which keys fit together, what is never told."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from pathlib import Path
+
+import pytest
+
+from server.config.kafka_config import ConfigError, KafkaConfig, ListenerConfig
+from server.security.certificates import read_certificate
+from server.security.jks import JksError, open_key, read_jks
+from server.security.stores import read_key_store, read_trust_store
+from server.security.tls import client_tls, expiry_warning, openssl_name, server_tls
+from tests.server.security.security_support import (
+    KEY_STORE_JKS,
+    KEY_STORE_PKCS12,
+    SUBJECT,
+    TRUST_STORE_JKS,
+    Authority,
+    chain,
+    pkcs8,
+)
+
+
+def values(keys: dict[str, str]) -> ListenerConfig:
+    return ListenerConfig(KafkaConfig(keys), "EXT")
+
+
+@pytest.mark.parametrize("kind", ["JKS", "PKCS12"])
+@pytest.mark.parametrize("data", [KEY_STORE_JKS, KEY_STORE_PKCS12], ids=["jks", "pkcs12"])
+def test_stores_of_keytool_are_told_apart_by_their_bytes(
+    tmp_path: Path, data: bytes, kind: str
+) -> None:
+    path = tmp_path / "store"
+    path.write_bytes(data)
+    keys = {
+        "ssl.keystore.type": kind,
+        "ssl.keystore.location": str(path),
+        "ssl.keystore.password": "changeit",
+    }
+    made = server_tls(values(keys), client_auth="none")
+    assert made.identity.own is not None
+    assert made.identity.own.subject == SUBJECT
+    for wrong in ("Changeit", "x"):
+        with pytest.raises(ConfigError) as failed:
+            server_tls(values({**keys, "ssl.keystore.password": wrong}), client_auth="none")
+        assert wrong not in str(failed.value)
+
+
+def test_a_trust_store_of_keytool(tmp_path: Path) -> None:
+    path = tmp_path / "trust"
+    path.write_bytes(TRUST_STORE_JKS)
+    keys = {"ssl.truststore.location": str(path)}
+    for given in (keys, {**keys, "ssl.truststore.password": "changeit"}):
+        trusted = read_trust_store(values(given))
+        assert trusted is not None
+        assert [read_certificate(one).subject for one in trusted] == [SUBJECT]
+    with pytest.raises(ConfigError, match="password is wrong"):
+        read_trust_store(values({**keys, "ssl.truststore.password": "wrong"}))
+    path.write_bytes(KEY_STORE_PKCS12)
+    with pytest.raises(ConfigError, match="read as empty"):
+        read_trust_store(values(keys))
+
+
+@pytest.mark.parametrize("data", [KEY_STORE_JKS, TRUST_STORE_JKS], ids=["keys", "trust"])
+def test_a_jks_file_that_is_cut_or_changed_is_refused(data: bytes) -> None:
+    for cut in range(len(data)):
+        with pytest.raises(JksError):
+            read_jks(data[:cut], "changeit")
+    for at in range(0, len(data), 11):
+        with pytest.raises(JksError):
+            read_jks(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], "changeit")
+
+
+def test_a_jks_file_that_claims_much_costs_nothing() -> None:
+    huge = b"\xfe\xed\xfe\xed" + struct.pack(">ii", 2, 0x7FFFFFFF) + bytes(100)
+    with pytest.raises(JksError):
+        read_jks(huge, None)
+    lie = b"\xfe\xed\xfe\xed" + struct.pack(">iii", 2, 1, 2) + bytes(10)
+    with pytest.raises(JksError):
+        read_jks(lie + struct.pack(">i", 0x7FFFFFFF) + bytes(40), None)
+    for garbage in (b"", bytes(50), b"\x30\x82\xff\xff" + bytes(60)):
+        with pytest.raises(JksError):
+            open_key(garbage, "x")
+
+
+def verdict(keys: dict[str, str]) -> bool:
+    try:
+        read_key_store(values(keys))
+    except ConfigError:
+        return False
+    return True
+
+
+def test_which_keys_fit_together_is_kafkas_verdict(tmp_path: Path) -> None:
+    """All combinations of DefaultSslEngineFactory.createKeystore."""
+    cert = Authority(tmp_path).ca.issue_cert("localhost")
+    pem, jks = tmp_path / "s.pem", tmp_path / "s.jks"
+    pem.write_bytes(pkcs8(cert) + chain(cert))
+    jks.write_bytes(KEY_STORE_JKS)
+    for kind, location, password, key, certificates in itertools.product(
+        ("PEM", "JKS"), *[(False, True)] * 4
+    ):
+        keys = {"ssl.keystore.type": kind}
+        if location:
+            keys["ssl.keystore.location"] = str(pem if kind == "PEM" else jks)
+        if password:
+            keys["ssl.keystore.password"] = "changeit"
+        if key:
+            keys["ssl.keystore.key"] = pkcs8(cert).decode()
+        if certificates:
+            keys["ssl.keystore.certificate.chain"] = chain(cert).decode()
+        if key or certificates:
+            expected = kind == "PEM" and key and certificates and not location and not password
+        elif kind == "PEM" and location:
+            expected = not password
+        else:
+            expected = location == password
+        assert verdict(keys) is expected, keys.keys()
+
+
+def pem_keys(path: Path, data: bytes, **more: str) -> dict[str, str]:
+    path.write_bytes(data)
+    return {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(path), **more}
+
+
+def test_a_pem_file_holds_key_and_chain_in_any_order(tmp_path: Path) -> None:
+    cert = Authority(tmp_path).ca.issue_cert("localhost")
+    key, certs, path = pkcs8(cert), chain(cert), tmp_path / "s.pem"
+    with_lines = key.replace(b"KEY-----\n", b"KEY-----\nName: value\n", 1)
+    for data in (
+        key + certs,
+        certs + key,
+        b"text\n" + certs + b"more\n" + key.rstrip(),
+        (key + certs).replace(b"\n", b"\r\n"),
+        with_lines + certs,
+    ):
+        assert server_tls(values(pem_keys(path, data)), client_auth="none").identity.own
+
+
+def test_what_a_pem_file_may_not_be(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert, other = authority.ca.issue_cert("localhost"), authority.ca.issue_cert("localhost")
+    key, certs, path = pkcs8(cert), chain(cert), tmp_path / "s.pem"
+    for data, message in (
+        (key + key + certs, "found 2"),
+        (certs, "found 0"),
+        (key, "certificate of the key"),
+        (cert.private_key_pem.bytes() + certs, "PKCS#8"),
+        (pkcs8(cert, "secret") + certs, "ssl.key.password"),
+        (pkcs8(other) + certs, "do not fit"),
+        (b"", "empty"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            server_tls(values(pem_keys(path, data)), client_auth="none")
+    hidden = pkcs8(cert, "key-secret") + certs
+    right = pem_keys(path, hidden, **{"ssl.key.password": "key-secret"})
+    assert server_tls(values(right), client_auth="none").identity.own
+    with pytest.raises(ConfigError) as failed:
+        server_tls(values({**right, "ssl.key.password": "wrong-one"}), client_auth="none")
+    assert "wrong-one" not in str(failed.value)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        server_tls(values({**right, "ssl.keystore.location": "/not/there"}), client_auth="none")
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({}, "ssl.keystore.location"),
+        ({"ssl.enabled.protocols": "TLSv1.1,TLSv1.2"}, "ssl.enabled.protocols"),
+        ({"ssl.enabled.protocols": "SSLv3"}, "ssl.enabled.protocols"),
+        ({"ssl.protocol": "SSL"}, "ssl.protocol"),
+        ({"ssl.cipher.suites": "TLS_RSA_WITH_NULL_SHA"}, "ssl.cipher.suites"),
+        ({"ssl.cipher.suites": "TLS_NO_SUCH"}, "ssl.cipher.suites"),
+        ({"ssl.truststore.type": "PEM", "ssl.truststore.certificates": "x"}, "ssl.truststore"),
+        ({"ssl.truststore.certificates": "x"}, "ssl.truststore.type"),
+        ({"ssl.truststore.password": "x"}, "ssl.truststore.password"),
+    ],
+)
+def test_what_cannot_be_obeyed_is_refused_by_name(
+    tmp_path: Path, keys: dict[str, str], named: str
+) -> None:
+    cert = Authority(tmp_path).ca.issue_cert("localhost")
+    own = pem_keys(tmp_path / "s.pem", pkcs8(cert) + chain(cert)) if keys else {}
+    with pytest.raises(ConfigError) as failed:
+        server_tls(values({**own, **keys}), client_auth="none")
+    assert failed.value.name.startswith(named)
+
+
+def test_a_listeners_own_keys_come_first() -> None:
+    given = {"ssl.keystore.location": "a", "listener.name.ext.ssl.keystore.location": "b"}
+    assert values(given).text("ssl.keystore.location") == "b"
+    other = ListenerConfig(KafkaConfig(given), "INT")
+    assert other.text("ssl.keystore.location") == "a"
+    assert "listener.name.ext" in str(values(given).error("ssl.keystore.location", "x"))
+
+
+def test_no_secret_is_told_with_a_mistake() -> None:
+    for name in (
+        "ssl.keystore.password",
+        "ssl.keystore.pasword",
+        "listener.name.x.plain.sasl.jaas.config",
+        "ssl.keystore.key",
+        "ssl.key.password",
+        "sasl.oauthbearer.client.credentials.client.secret",
+    ):
+        assert "hunter2" not in str(ConfigError(name, "hunter2", "expected something"))
+    with pytest.raises(ConfigError) as failed:
+        KafkaConfig({"ssl.keystore.pasword": "hunter2"})
+    assert "hunter2" not in str(failed.value)
+
+
+def test_suites_of_iana_by_openssls_names() -> None:
+    assert openssl_name("TLS_RSA_WITH_AES_256_CBC_SHA") == "AES256-SHA"
+    for suite, name in (
+        ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "ECDHE-RSA-AES128-GCM-SHA256"),
+        ("TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA384", "ECDHE-ECDSA-AES256-SHA384"),
+        ("TLS_DHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "DHE-RSA-CHACHA20-POLY1305"),
+    ):
+        assert openssl_name(suite) == name
+
+
+def test_a_certificate_that_ends_is_warned_of(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    path.write_bytes(TRUST_STORE_JKS)
+    trusted = read_trust_store(values({"ssl.truststore.location": str(path)}))
+    assert trusted is not None
+    own = read_certificate(trusted[0])
+    assert expiry_warning(own) is None
+    assert "has expired" in (expiry_warning(own, own.not_after) or "")
+    assert expiry_warning(None) is None
+
+
+def test_a_client_needs_no_store_of_its_own() -> None:
+    assert client_tls(values({})).context.check_hostname
+    unchecked = client_tls(values({"ssl.endpoint.identification.algorithm": ""}))
+    assert not unchecked.context.check_hostname
+    with pytest.raises(ConfigError):
+        client_tls(values({"ssl.endpoint.identification.algorithm": "ldaps"}))
