@@ -31,9 +31,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
-from pipeline.archive.log import METADATA, OWN, ArchiveLog, Description, land
+from pipeline.archive.log import METADATA, ArchiveLog, Description
+from pipeline.archive.opening import table_of
 from pipeline.archive.state import (
     ArchivedTopic,
     Range,
@@ -140,13 +140,14 @@ def summary(job: Job, options: ArchiveOptions, totals: ArchiveTotals) -> str:
     """The last words of a run: what was done, what is there now, what to do next."""
     if options.dry_run:
         return _dry_summary(options, totals)
-    files = ArchiveLog(HadoopFiles(job.spark, options.to)).snapshot().files
-    size = sum(file.size for file in files)
+    log = ArchiveLog(HadoopFiles(job.spark, options.to))
+    archive = table_of(job.spark, log, _made_as(options))
+    count, size = archive.size(archive.look())
     lines = [_table(totals), "", *totals.notes]
     lines += [
         f"archived {totals.all_rows:,} rows in {totals.batches} batches, {totals.seconds:.1f} s"
         f" ({rate(totals.all_rows, totals.seconds)}); lag {totals.lag:,}",
-        f"{options.to} holds {len(files)} files, {human_bytes(size)}",
+        f"{options.to} holds {count} files, {human_bytes(size)}",
     ]
     if totals.stopped_by:
         lines.append("stopped; the same command goes on where this one ended")
@@ -186,8 +187,8 @@ class _Run:
 
     def __init__(self, job: Job, options: ArchiveOptions, admin: KafkaAdmin) -> None:
         self._job, self._options, self._admin = job, options, admin
-        self._files = HadoopFiles(job.spark, options.to)
-        self._log = ArchiveLog(self._files)
+        self._log = ArchiveLog(HadoopFiles(job.spark, options.to))
+        self._table = table_of(job.spark, self._log, _made_as(options))
         self._typing = Typing(options.typed)
         self._stopping = threading.Event()
         self._ended = threading.Event()
@@ -212,11 +213,12 @@ class _Run:
         return done_of(totals.rows, known, totals.seconds)
 
     def _work(self) -> None:
-        broker = self._survey(self._log.state(self._log.snapshot()))
+        broker = self._survey(self._table.state(self._table.look()))
         if self._options.dry_run:
             self.totals.planned = self._plan(broker).ranges
             return
         self._typing = Typing(self._options.typed, _prepare(self._log, self._options))
+        self._table.settle()
         goal = broker
         while not self._stopping.is_set():
             began = time.monotonic()
@@ -243,8 +245,8 @@ class _Run:
         return self._admin.survey(asked, without_groups=REPLAY_PREFIX)
 
     def _plan(self, broker: Mapping[str, BrokerTopic]) -> _Batch:
-        snapshot = self._log.snapshot()
-        state = self._log.state(snapshot)
+        moment = self._table.look()
+        state = self._table.state(moment)
         topics, notes = position(state, broker, skip_lost=self._options.skip_lost)
         for note in notes:
             self.totals.note(note)
@@ -254,30 +256,29 @@ class _Run:
         self.totals.topics = {name: after[name] for name in topics}
         generations = {name: topic.generation for name, topic in topics.items()}
         self.totals.left = _lengths(next_ranges(topics, broker, _ALL))
-        return _Batch(snapshot.latest_batch + 1, ranges, after, generations, after != state)
+        return _Batch(moment.latest_batch + 1, ranges, after, generations, after != state)
 
     def _do(self, batch: _Batch, broker: Mapping[str, BrokerTopic]) -> None:
-        scratch = self._files.join(OWN, f"batch-{uuid4().hex[:12]}")
         rows: dict[str, int] = {}
+        staged = None
         if batch.ranges:
             try:
-                rows = self._write(batch, scratch)
+                staged, rows = self._stage(batch)
             except Exception:
                 # Topics were deleted, or records, while it was read: then the next plan knows.
                 if self._stopping.is_set() or _facts(self._survey(batch.state)) == _facts(broker):
                     raise
-                self._files.delete(scratch, recursive=True)
                 return
-        landed = land(self._files, scratch)
-        self._log.commit(batch.number, [file.entry for file in landed], batch.state)
+        if not self._table.publish(batch.number, staged, batch.state):
+            return
         for name, count in rows.items():
             self.totals.rows[name] = self.totals.rows.get(name, 0) + count
         self.totals.batches += bool(batch.ranges)
         for name, length in _lengths(batch.ranges).items():
             self.totals.left[name] -= length
 
-    def _write(self, batch: _Batch, scratch: str) -> dict[str, int]:
-        """Write the batch's data files; how many records each topic had."""
+    def _stage(self, batch: _Batch) -> tuple[Any, dict[str, int]]:
+        """Write the batch's rows; how many records each topic had."""
         from pyspark.sql import Observation, functions
 
         names = sorted({one.topic for one in batch.ranges})
@@ -290,10 +291,9 @@ class _Run:
             _with_generation(self._decoded(self._read(batch.ranges), names), batch.generations),
             self._options.partition_by,
         ).observe(observation, *counts)
-        folders = ["topic", "day"] + (["hour"] if self._options.partition_by == "hour" else [])
-        frame.write.format(self._options.format).partitionBy(*folders).save(scratch)
+        staged = self._table.stage(frame)
         found = observation.get
-        return {name: int(found[f"n{index}"]) for index, name in enumerate(names)}
+        return staged, {name: int(found[f"n{index}"]) for index, name in enumerate(names)}
 
     def _decoded(self, frame: DataFrame, topics: Sequence[str]) -> DataFrame:
         sides = self._typing.look(topics)
@@ -383,14 +383,18 @@ def _prepare(log: ArchiveLog, options: ArchiveOptions) -> Mapping[str, Any] | No
     made = log.description()
     if made is None:
         _require_fresh(log.files, options)
-        typed = Typing(options.typed).remembered()
-        log.describe(Description(options.format, options.partition_by, typed=typed))
-        return typed
+        new = _made_as(options)
+        log.describe(new)
+        return new.typed
     wanted = (options.format, options.partition_by)
     check_made_as(options.to, (made.format, made.partition_by), wanted)
     check_formats(options.to, made.typed, options.typed)
-    log.settle()
     return made.typed
+
+
+def _made_as(options: ArchiveOptions) -> Description:
+    typed = Typing(options.typed).remembered()
+    return Description(options.format, options.partition_by, typed=typed)
 
 
 def _require_fresh(files: HadoopFiles, options: ArchiveOptions) -> None:

@@ -1,92 +1,27 @@
-"""`barnabas pipeline archive --compact`: many small files become one, and no reader sees it half
-done.
-
-A stream of small batches leaves small files, and reading ten thousand of them is slow. The
-exchange:
-
-1. Take the small files that the sink log's last `.compact` file lists, per folder. (Batches after
-   it,
-   nine at most, are left for the next run.)
-2. Write their rows, sorted by partition and offset, as few files of about 128 MiB, under names
-   that no
-   log lists: invisible. Compare row count, offsets and content hashes with the originals.
-3. Publish: replace `<batch>.compact` by a list with the new files in place of the old, one atomic
-   rename. A reader (`spark.read.parquet(DIR)`) has the old list or the new one, each complete.
-   Readers that hold the old list go on: the old files stay.
-4. A later run removes files that no list names: those replaced longer than `--grace` ago (default 1
-   hour: longer than any reader runs), and remains of killed attempts older than a day.
-
-A running archive query may write the log at the same moment: if it made its next `.compact` file
-from the old list, old files are listed again and ours become remains. Nothing is lost or doubled
-at any instant; the run notices and says so.
+"""`barnabas pipeline archive --compact`: many small files become few, and no reader sees it half
+done. Each format has its own means (`table`).
 """
 
 from __future__ import annotations
 
-import json
-import time
-import uuid
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from pipeline.archive.checksum import content_sum
-from pipeline.archive.log import (
-    DATA_SUFFIXES,
-    OWN,
-    ArchiveLog,
-    Description,
-    LoggedFile,
-    Snapshot,
-    land,
-    open_archive,
-    read_files,
-)
-from pipeline.errors import PipelineError
+from pipeline.archive.opening import open_table
+from pipeline.archive.table import CompactionTotals
 from pipeline.progress import human_bytes
 from pipeline.spark.session import Job
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-TARGET_BYTES = 128 * 1024 * 1024
-_REMAINS_AGE_MS = 24 * 3600 * 1000
-
-
-@dataclass(slots=True)
-class CompactionTotals:
-    """What one run did."""
-
-    files_before: int = 0
-    files_after: int = 0
-    rows: int = 0
-    bytes_after: int = 0
-    removed: int = 0
-    waiting: int = 0
-    """Batches that came after the last `.compact` file and wait for the next one."""
 
 
 def run_compaction(job: Job, directory: str, grace_ms: int) -> CompactionTotals:
     """Compact and clean up one archive. Raises PipelineError."""
-    log, snapshot, description = open_archive(job.spark, directory)
-    log.settle()
-    snapshot = log.snapshot()
-    totals = CompactionTotals()
-    totals.removed = _remove_unlisted(log, snapshot, grace_ms)
-    totals.waiting = len({file.relative for file in snapshot.files}) - len(snapshot.compacted)
-    small = _small_files(snapshot)
-    if small and snapshot.compact_name is not None:
-        job.progress.show(f"merging {len(small)} files ...")
-        merged = _merge(job, log, small, description, totals)
-        _publish(log, snapshot, small, merged)
-    return totals
+    return open_table(job.spark, directory).table.compact(grace_ms, job.progress.show)
 
 
 def summary(totals: CompactionTotals) -> str:
     lines = []
     if totals.files_before:
+        rows = "" if totals.rows is None else f"{totals.rows:,} rows, "
         lines.append(
             f"compacted {totals.files_before} files into {totals.files_after}"
-            f" ({totals.rows:,} rows, {human_bytes(totals.bytes_after)})"
+            f" ({rows}{human_bytes(totals.bytes_after)})"
         )
     else:
         lines.append("nothing to compact")
@@ -98,127 +33,3 @@ def summary(totals: CompactionTotals) -> str:
     if totals.removed:
         lines.append(f"removed {totals.removed} files that no reader can see any more")
     return "\n".join(lines)
-
-
-def _small_files(snapshot: Snapshot) -> list[LoggedFile]:
-    folders: dict[str, list[LoggedFile]] = {}
-    for file in snapshot.compacted:
-        if file.size < TARGET_BYTES // 2:
-            folders.setdefault(file.folder, []).append(file)
-    return [file for group in folders.values() if len(group) > 1 for file in group]
-
-
-def _merge(
-    job: Job,
-    log: ArchiveLog,
-    small: list[LoggedFile],
-    description: Description,
-    totals: CompactionTotals,
-) -> list[dict[str, Any]]:
-    """Write the rows of these files anew, in place but unlisted; the new log entries."""
-    run = uuid.uuid4().hex[:12]
-    scratch = log.files.join(OWN, f"compact-{run}")
-    source = read_files(job.spark, log, small, description)
-    folders = ["topic", "day"] + (["hour"] if description.partition_by == "hour" else [])
-    expected = content_sum(source)
-    rows_per_file = _rows_per_file(small, expected.records)
-    try:
-        _write(source, scratch, folders, description.format, rows_per_file)
-        moved = land(log.files, scratch, f"compact-{run}-")
-    finally:
-        log.files.delete(scratch, recursive=True)
-    got = content_sum(read_files(job.spark, log, moved, description))
-    if got != expected:
-        for file in moved:
-            log.files.delete(log.files.join(file.relative))
-        raise PipelineError(
-            f"the merged files hold {got.records:,} rows instead of {expected.records:,} or other"
-            " content; the archive was left as it was"
-        )
-    totals.files_before, totals.files_after = len(small), len(moved)
-    totals.rows, totals.bytes_after = got.records, sum(file.size for file in moved)
-    return [file.entry for file in moved]
-
-
-def _rows_per_file(small: list[LoggedFile], rows: int) -> int:
-    size = sum(file.size for file in small)
-    return max(1000, int(TARGET_BYTES * rows / max(size, 1)))
-
-
-def _write(
-    source: DataFrame, scratch: str, folders: list[str], kind: str, rows_per_file: int
-) -> None:
-    (
-        source.repartition(*folders)
-        .sortWithinPartitions(*folders, "generation", "partition", "offset")
-        .write.format(kind)
-        .option("maxRecordsPerFile", rows_per_file)
-        .partitionBy(*folders)
-        .save(scratch)
-    )
-
-
-def _publish(
-    log: ArchiveLog, before: Snapshot, replaced: list[LoggedFile], added: list[dict[str, Any]]
-) -> None:
-    now = log.snapshot()
-    if now.compact_name != before.compact_name:
-        _lost_race()
-    gone = {file.relative for file in replaced}
-    replaced_paths = {file.entry["path"] for file in replaced}
-    entries = [one for one in now.compact_entries if one["path"] not in replaced_paths]
-    assert now.compact_name is not None
-    # First the note, then the exchange: files that are still listed are never removed, whereas
-    # files that were replaced without a note might be removed under a reader.
-    record = {"replaced_ms": int(time.time() * 1000), "files": sorted(gone)}
-    name = log.files.join(OWN, f"replaced-{record['replaced_ms']}-{uuid.uuid4().hex[:8]}.json")
-    log.files.replace_text_in_new_folder(name, json.dumps(record))
-    log.replace_compact(now.compact_name, entries + added)
-    if gone & {file.relative for file in log.snapshot().files}:
-        _lost_race()
-
-
-def _lost_race() -> None:
-    raise PipelineError(
-        "a running archive committed its log at the same moment, so nothing was exchanged (and"
-        " nothing lost); run --compact again"
-    )
-
-
-def _remove_unlisted(log: ArchiveLog, snapshot: Snapshot, grace_ms: int) -> int:
-    """Delete data files that no list names and no reader can still hold."""
-    now_ms = int(time.time() * 1000)
-    expired, held = _replaced(log, now_ms - grace_ms)
-    keep = held | {file.relative for file in snapshot.files}
-    removed = 0
-    for info in log.files.walk(log.files.root):
-        relative = info.path[len(log.files.root) + 1 :]
-        if relative in keep or relative[0] in "_." or not relative.endswith(DATA_SUFFIXES):
-            continue
-        if relative in expired or now_ms - info.modified_ms > max(grace_ms, _REMAINS_AGE_MS):
-            log.files.delete(info.path)
-            removed += 1
-    for name in log.files.names(log.files.join(OWN)):
-        scratch = log.files.join(OWN, name)
-        if name.startswith(("compact-", "batch-")) and all(
-            now_ms - info.modified_ms > _REMAINS_AGE_MS for info in log.files.walk(scratch)
-        ):
-            log.files.delete(scratch, recursive=True)
-    return removed
-
-
-def _replaced(log: ArchiveLog, until_ms: int) -> tuple[set[str], set[str]]:
-    """Files replaced up to that moment, and those replaced later; notes of the former go."""
-    expired: set[str] = set()
-    held: set[str] = set()
-    for name in log.files.names(log.files.join(OWN)):
-        if not name.startswith("replaced-"):
-            continue
-        path = log.files.join(OWN, name)
-        record = json.loads(log.files.read_text(path))
-        if record["replaced_ms"] <= until_ms:
-            expired.update(record["files"])
-            log.files.delete(path)
-        else:
-            held.update(record["files"])
-    return expired, held

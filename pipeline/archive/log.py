@@ -30,6 +30,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from pipeline.archive.state import ArchivedTopic, State, from_json, from_spark_offsets, to_json
+from pipeline.archive.table import another_run
 from pipeline.errors import PipelineError
 from pipeline.spark.hadoop_files import FileInfo, HadoopFiles, from_log
 from pipeline.typed.columns import data_ddl
@@ -96,6 +97,11 @@ class Description:
     """Where Structured Streaming kept the offsets of an archive of earlier versions."""
     typed: Mapping[str, Any] | None = None
     """Decoded columns (`typed.columns.Typing.remembered`)."""
+
+    @property
+    def folders(self) -> list[str]:
+        """Columns that are folders, the last ones of a frame."""
+        return ["topic", "day", "hour"][: 3 if self.partition_by == "hour" else 2]
 
 
 class ArchiveLog:
@@ -174,10 +180,7 @@ class ArchiveLog:
             name += ".compact"
             entries = [file.entry for file in self.snapshot().files] + entries
         if not self.files.create_text(f"{self._folder}/{name}", _as_lines(entries)):
-            raise PipelineError(
-                f"another run archives into {self.files.root}; stop it first, or wait until it"
-                " has ended"
-            )
+            raise another_run(self.files.root)
         if name.endswith(".compact"):
             self._forget_before(batch - _COMPACT_EVERY)
 
@@ -297,6 +300,11 @@ class ArchiveLog:
                 raise PipelineError(f"{self._folder} lists {path}, which is no file of an archive")
             relative = path[at + 1 :]
         return LoggedFile(relative, int(entry["size"]), entry)
+
+
+def topic_of(file: LoggedFile) -> str:
+    """By the name of its folder."""
+    return file.relative.partition("topic=")[2].partition("/")[0]
 
 
 def new_entry(info: FileInfo) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.archive.checksum import RECORD_HASH, TIMED_HASH, ContentSum, content_sums
-from pipeline.archive.log import open_archive, read_files
+from pipeline.archive.opening import open_table
 from pipeline.archive.state import ArchivedTopic
 from pipeline.broker_facts import Committed
 from pipeline.errors import PipelineError
@@ -37,6 +37,7 @@ from pipeline.replay import groups
 from pipeline.sink.clients import Settings, from_java, settings_of
 from pipeline.sink.pieces import Names
 from pipeline.sink.registers import REPLAY_PREFIX, SinkError
+from pipeline.spark.hadoop_files import HadoopFiles
 from pipeline.spark.kafka_admin import KafkaAdmin, Offsets, Positions
 from pipeline.spark.session import Job, run_watched
 from pipeline.spark.shipping import ship
@@ -241,12 +242,11 @@ def _settings(options: ReplayOptions) -> Settings:
 
 
 def _open(job: Job, options: ReplayOptions) -> _Archive:
-    log, snapshot, description = open_archive(job.spark, options.source)
-    archived = {} if snapshot.state is None else log.state(snapshot)
-    topics = sorted({_topic_of(file.relative) for file in snapshot.files} | set(archived))
+    table, moment, made = open_table(job.spark, options.source)
+    archived = table.known(moment)
+    topics = sorted(table.topics(moment) | set(archived))
     names = target_names(topics, options.topic, options.topic_prefix)
-    files = [file for file in snapshot.files if _topic_of(file.relative) in names]
-    rows: DataFrame = read_files(job.spark, log, files, description)
+    rows = table.rows(moment, names)
     if options.since_ms is not None:
         rows = rows.where(f"timestamp >= timestamp_millis({options.since_ms})")
     if options.until_ms is not None:
@@ -258,11 +258,8 @@ def _open(job: Job, options: ReplayOptions) -> _Archive:
             "key", "value", "headers", "generation", "partition", "offset", "timestamp",
             f"case topic {cases} else topic end as topic",
         )  # fmt: skip
-    return _Archive(description.id or log.files.root, rows, names, archived)
-
-
-def _topic_of(relative: str) -> str:
-    return relative.partition("topic=")[2].partition("/")[0]
+    known_as = made.id or HadoopFiles(job.spark, options.source).root
+    return _Archive(known_as, rows, names, archived)
 
 
 def target_names(topics: list[str], topic: str | None, prefix: str) -> dict[str, str]:

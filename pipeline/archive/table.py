@@ -1,0 +1,95 @@
+"""What an archive is to those who write and read it, whatever its format.
+
+A batch is one commit of a table. Its rows are staged first, where no reader sees them; publishing
+makes them count together with the state (`state`) that the batch leads to, in one atomic step,
+which fails when somebody else has published since the writer looked. So a kill at any moment
+leaves the state as it was or as it is after the batch, and the rows likewise.
+
+    file_table   Parquet and ORC files with a log in the format of Spark's file sink (`log`)
+    delta        Delta Lake: the state is domain metadata of the commit
+    iceberg      Apache Iceberg: the state is a property, set by the commit that shows the rows
+    opening      which one a directory holds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from pipeline.archive.state import ArchivedTopic, State
+from pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+REMAINS_AGE_MS = 24 * 3600 * 1000
+"""What no commit names is of a killed run, unless it is younger: a batch may be under way."""
+
+
+class Moment(NamedTuple):
+    """An archive as it was when somebody looked. `at` is the table's own name of that."""
+
+    latest_batch: int
+    """-1 before the first."""
+    at: Any
+
+
+@dataclass(slots=True)
+class CompactionTotals:
+    """What one run did."""
+
+    files_before: int = 0
+    files_after: int = 0
+    rows: int | None = None
+    """None where the format does not tell."""
+    bytes_after: int = 0
+    removed: int = 0
+    waiting: int = 0
+    """Batches that came after the last `.compact` file and wait for the next one."""
+
+
+class ArchiveTable(Protocol):
+    """One archive, new or not."""
+
+    def look(self) -> Moment: ...
+
+    def state(self, moment: Moment) -> dict[str, ArchivedTopic]:
+        """How far it is with each topic; {} for a new one.
+
+        Raises PipelineError for an archive that holds records, but not where they end.
+        """
+
+    def known(self, moment: Moment) -> dict[str, ArchivedTopic]:
+        """The same; {} for such an archive."""
+
+    def stage(self, frame: DataFrame) -> Any:
+        """Write the rows of a batch; folder columns are the last ones. No reader sees them."""
+
+    def publish(self, batch: int, staged: Any, state: State) -> bool:
+        """Make them count (None: no rows), and the state with them, in one step.
+
+        False when the files of the table changed meanwhile, so that the batch must be done again.
+        Raises PipelineError when another run has published that batch.
+        """
+
+    def settle(self) -> None:
+        """Before an archive is gone on with: mend what a move of its directory breaks."""
+
+    def topics(self, moment: Moment) -> set[str]:
+        """That it has records of."""
+
+    def rows(self, moment: Moment, topics: Collection[str]) -> DataFrame:
+        """All records of these topics."""
+
+    def size(self, moment: Moment) -> tuple[int, int]:
+        """Number and bytes of its data files."""
+
+    def compact(self, grace_ms: int, show: Callable[[str], None]) -> CompactionTotals:
+        """Merge small files; remove those that were replaced longer ago than `grace_ms`."""
+
+
+def another_run(root: str) -> PipelineError:
+    return PipelineError(
+        f"another run archives into {root}; stop it first, or wait until it has ended"
+    )
