@@ -11,7 +11,8 @@
 Brokers run as child processes, so nothing of them is imported into yours. From a shell:
 `barnabas start`, `barnabas cluster start`; from pytest: the fixtures `barnabas_broker`,
 `barnabas_cluster` and `barnabas_shared_broker`.
-In a Spark session: `barnabas.register_source(spark)`.
+In a Spark session: `barnabas.register_source(spark)`. For DuckDB, pandas and polars:
+`barnabas.archive_files("lake")`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from barnabas.cluster import Cluster
 
-__all__ = ["Broker", "BrokerError", "Cluster", "register_source"]
+__all__ = ["Broker", "BrokerError", "Cluster", "archive_files", "register_source"]
 
 
 def register_source(spark: SparkSession) -> None:
@@ -36,6 +37,17 @@ def register_source(spark: SparkSession) -> None:
     from barnabas.spark_source import register_source as register
 
     register(spark)
+
+
+def archive_files(directory: str) -> list[str]:
+    """The data files that make up an archive of Parquet or ORC (`barnabas pipeline archive`) now,
+    for programs that would list them themselves: docs/pipeline.md.
+
+    Raises ValueError for a directory that is no such archive.
+    """
+    from barnabas.spark_source import archive_files as files
+
+    return files(directory)
 
 
 def __getattr__(name: str) -> object:

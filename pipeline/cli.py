@@ -38,8 +38,10 @@ from pipeline.preflight import (
     check_target,
     check_topics,
     description,
+    format_of,
     local_directory,
 )
+from pipeline.spark.table_formats import FORMATS
 from pipeline.typed.columns import check_formats
 from pipeline.typed.flags import add_flags, typed_options
 
@@ -108,7 +110,7 @@ def _add_archive(commands: Any) -> None:
         "--pattern", metavar="P", type=pattern, help="all topics whose whole name matches"
     )
     parser.add_argument("--to", metavar="DIR", required=True, help="the archive (any Spark path)")
-    parser.add_argument("--format", choices=["parquet", "orc"], default="parquet")
+    parser.add_argument("--format", choices=FORMATS, default="parquet")
     parser.add_argument("--partition-by", choices=["day", "hour"], default="day")
     when = parser.add_mutually_exclusive_group()
     when.add_argument(
@@ -146,6 +148,7 @@ def _add_replay(commands: Any) -> None:
     )
     parser.add_argument("--from", metavar="DIR", dest="source", required=True, help="the archive")
     parser.add_argument("--bootstrap", metavar="HOST:PORT", required=True)
+    _add_format_hint(parser)
     names = parser.add_mutually_exclusive_group()
     names.add_argument(
         "--topic", metavar="T", type=topic_name, help="only this topic (or rename the only one)"
@@ -224,15 +227,27 @@ def _add_profile(commands: Any) -> None:
     parser = commands.add_parser(
         "profile",
         help="counts, rates, keys, sizes and gaps of a topic",
-        description="Profile a topic from a broker, or straight from its log directory.",
+        description="Profile a topic from a broker, from an archive, or straight from a broker's"
+        " log directory.",
     )
     parser.add_argument("data_dir", metavar="DATA_DIR", nargs="?", help="log directory")
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="the broker, instead of DATA_DIR")
+    parser.add_argument(
+        "--from", metavar="DIR", dest="source", help="an archive, instead of DATA_DIR"
+    )
+    _add_format_hint(parser)
     parser.add_argument("--topic", metavar="T", required=True)
     parser.add_argument("--html", metavar="FILE", help="write a self-contained page with plots")
     add_flags(parser)
     _add_spark(parser, client=True)
     parser.set_defaults(run=_profile)
+
+
+def _add_format_hint(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format", choices=FORMATS,
+        help="of the archive; needed for delta and iceberg that are not on this machine's disk",
+    )  # fmt: skip
 
 
 def _add_dry_run(parser: argparse.ArgumentParser) -> None:
@@ -285,7 +300,9 @@ def _archive(arguments: argparse.Namespace) -> int:
         return 128 + totals.stopped_by if totals.stopped_by else EXIT_OK
 
     if arguments.compact:
-        return _with_spark(arguments, "barnabas-compact", compact, needs_kafka=False)
+        return _with_spark(
+            arguments, "barnabas-compact", compact, needs_kafka=False, archive=arguments.to
+        )
     if arguments.bootstrap is None or not (arguments.topics or arguments.pattern):
         return _fail(
             PipelineError("archive needs --bootstrap and --topics or --pattern", EXIT_USAGE)
@@ -305,7 +322,7 @@ def _archive(arguments: argparse.Namespace) -> int:
 
     return _with_spark(
         arguments, "barnabas-archive", run, bootstrap=arguments.bootstrap,
-        check=_on_disk(arguments, arguments.to, check),
+        check=_on_disk(arguments, arguments.to, check), archive=arguments.to,
     )  # fmt: skip
 
 
@@ -340,7 +357,7 @@ def _replay(arguments: argparse.Namespace) -> int:
 
     return _with_spark(
         arguments, "barnabas-replay", run, conf=replay.NO_COPIES, bootstrap=arguments.bootstrap,
-        check=_on_disk(arguments, arguments.source, check_source),
+        check=_on_disk(arguments, arguments.source, check_source), archive=arguments.source,
     )  # fmt: skip
 
 
@@ -417,8 +434,11 @@ def _profile(arguments: argparse.Namespace) -> int:
     from pipeline.profile import page, text, topic_profile
     from pipeline.segments import segments
 
-    if (arguments.bootstrap is None) == (arguments.data_dir is None):
-        return _fail(PipelineError("profile needs either --bootstrap or DATA_DIR", EXIT_USAGE))
+    given = (arguments.bootstrap, arguments.data_dir, arguments.source)
+    if given.count(None) != 2:
+        return _fail(
+            PipelineError("profile needs one of --bootstrap, --from and DATA_DIR", EXIT_USAGE)
+        )
 
     def run(job: Job) -> int:
         found = topic_profile.run_profile(job, options)
@@ -437,6 +457,7 @@ def _profile(arguments: argparse.Namespace) -> int:
             arguments.html,
             dict(arguments.client_property),
             typed_options(arguments),
+            arguments.source,
         )
         if options.data_dir is not None:
             segments.plan_segments(segments.SegmentsOptions(options.data_dir, (options.topic,)))
@@ -446,15 +467,19 @@ def _profile(arguments: argparse.Namespace) -> int:
         return _fail(error)
     except OSError as error:
         return _fail(from_os(error))
-
-    def check() -> None:
-        if options.bootstrap is not None:
-            check_topics(options.bootstrap, [options.topic], options.client_properties)
-
     return _with_spark(
-        arguments, "barnabas-profile", run, needs_kafka=options.data_dir is None,
-        bootstrap=options.bootstrap, check=check,
+        arguments, "barnabas-profile", run, needs_kafka=options.bootstrap is not None,
+        bootstrap=options.bootstrap, archive=options.archive,
+        check=lambda: _check_profiled(arguments),
     )  # fmt: skip
+
+
+def _check_profiled(arguments: argparse.Namespace) -> None:
+    if arguments.bootstrap is not None:
+        properties = dict(arguments.client_property)
+        check_topics(arguments.bootstrap, [arguments.topic], properties)
+    if arguments.source is not None:
+        _on_disk(arguments, arguments.source, check_source)()
 
 
 def _with_spark(
@@ -466,6 +491,7 @@ def _with_spark(
     conf: dict[str, str] | None = None,
     bootstrap: str | None = None,
     check: Callable[[], None] | None = None,
+    archive: str | None = None,
 ) -> int:
     from pipeline.spark.kafka_admin import check_reachable
     from pipeline.spark.session import open_session, signal_of
@@ -477,8 +503,9 @@ def _with_spark(
         if check is not None:
             check()
         with open_session(
-            name, master=arguments.master, conf=settings, needs_kafka=needs_kafka
-        ) as job:
+            name, master=arguments.master, conf=settings, needs_kafka=needs_kafka,
+            formats=_formats(arguments, archive),
+        ) as job:  # fmt: skip
             return run(job)
     except PipelineError as error:
         return _fail(error)
@@ -491,6 +518,14 @@ def _with_spark(
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
+
+
+def _formats(arguments: argparse.Namespace, archive: str | None) -> list[str]:
+    """That the archive is made of: as it says itself, where that can be seen without Spark."""
+    if archive is None:
+        return []
+    folder = local_directory(archive, arguments.master, dict(arguments.conf))
+    return [(folder and format_of(folder)) or arguments.format or "parquet"]
 
 
 def _say(job: Job, text: str) -> None:

@@ -52,8 +52,8 @@ _CAUSES = (
     ),
     _Cause(
         r"unresolved dependency|UNRESOLVED DEPENDENCIES|Server access error|download failed",
-        "Spark could not fetch its Kafka connector; check that this machine reaches Maven Central"
-        " or set spark.jars.repositories (--conf) to a mirror; --conf spark.jars.ivySettings=FILE"
+        "Spark could not fetch {connector}; check that this machine reaches Maven Central or set"
+        " spark.jars.repositories (--conf) to a mirror; --conf spark.jars.ivySettings=FILE"
         " for a proxy",
     ),
     _Cause(

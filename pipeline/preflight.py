@@ -116,6 +116,12 @@ def check_source(source: str, folder: str) -> None:
         raise PipelineError(f"permission denied: {source} cannot be read; check who owns it")
 
 
+def format_of(folder: str) -> str | None:
+    """The format of the archive in that directory; None where none can be seen."""
+    made = description(folder)
+    return None if made is None else str(made["format"])
+
+
 def description(folder: str) -> dict[str, Any] | None:
     """How an archive was made; None where there is none, or one that only Spark can judge."""
     try:

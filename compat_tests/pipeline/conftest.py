@@ -143,7 +143,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.memory": "1g",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark") / "warehouse"),
     }
-    with open_session("pipeline-tests", master="local[2]", conf=conf) as job:
+    formats = ("delta", "iceberg")
+    with open_session("pipeline-tests", master="local[2]", conf=conf, formats=formats) as job:
         yield job.spark
 
 

@@ -61,7 +61,7 @@ def test_without_the_connector_it_says_how_to_reach_one(
         "archive", "--bootstrap", bootstrap, "--pattern", ".*", "--to", tmp_path / "lake",
         "--conf", f"spark.jars.ivySettings={settings}", "--conf", f"spark.jars.ivy={tmp_path}/ivy",
     )  # fmt: skip
-    assert "could not fetch its Kafka connector" in complaint(done)
+    assert "could not fetch org.apache.spark:spark-sql-kafka-0-10_2.13:" in complaint(done)
 
 
 def test_without_a_broker_it_says_so_at_once(command: Pipeline, tmp_path: Path) -> None:

@@ -224,18 +224,34 @@ def test_protobuf_keys_and_json_values_by_segments_and_profile(
         "profile", "--bootstrap", bootstrap, "--topic", topic, *typed, "--html", page
     )
     assert profile.returncode == 0, profile.stderr
-    lines = [line.split() for line in profile.stdout.splitlines()]
+    lines = fields_of(profile.stdout)
     assert ["value_data.id", "bigint", "40", "(95.2", "%)", "4", "0", "3"] in lines
     assert ["value_data.at", "array", "40", "(95.2", "%)", "1", "size", "2", "size", "2"] in lines
     assert 'value: id is "text", and no bigint' in profile.stdout
+    again = pipeline("profile", "--from", lake, "--topic", topic)
+    assert again.returncode == 0, again.stderr
+    assert fields_of(again.stdout) == fields_of(profile.stdout), "the archive's own columns"
     html = page.read_text(encoding="utf-8")
     assert "<h2>Fields</h2>" in html
     assert "<h2>Not decoded</h2>" in html
 
 
-@pytest.mark.parametrize("kind", ["json", "avro", "protobuf"])
+def fields_of(printed: str) -> list[list[str]]:
+    """The lines of a profile about decoded fields."""
+    lines = [line.split() for line in printed.splitlines()]
+    return [line for line in lines if line and "_data" in line[0]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "table"), [("json", "delta"), ("avro", "parquet"), ("protobuf", "iceberg")]
+)
 def test_plain_values_by_a_schema_file(
-    spark: SparkSession, node: RunningBroker, pipeline: Pipeline, tmp_path: Path, kind: str
+    spark: SparkSession,
+    node: RunningBroker,
+    pipeline: Pipeline,
+    tmp_path: Path,
+    kind: str,
+    table: str,
 ) -> None:
     bootstrap, topic = node.bootstrap_servers, f"typed-plain-{kind}"
     create(bootstrap, topic, 1)
@@ -244,10 +260,10 @@ def test_plain_values_by_a_schema_file(
     lake = tmp_path / "lake"
     done = pipeline(
         "archive", "--bootstrap", bootstrap, "--topics", topic, "--to", lake,
-        "--value-format", kind, "--value-schema", path,
+        "--value-format", kind, "--value-schema", path, "--format", table,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = rows_of(spark, lake)
+    found = spark.read.format(table).load(str(lake)).orderBy("offset").collect()
     assert found[0].value_data.asDict() == {"id": 5, "name": "five"}
     assert [row.value_data for row in found[1:]] == [None, None]
     assert found[1].value_problem

@@ -152,7 +152,7 @@ def summary(job: Job, options: ArchiveOptions, totals: ArchiveTotals) -> str:
     if totals.stopped_by:
         lines.append("stopped; the same command goes on where this one ended")
     else:
-        lines.append(f'read it: spark.read.{options.format}("{options.to}")')
+        lines.append(f'read it: spark.read.format("{options.format}").load("{options.to}")')
     return "\n".join(lines)
 
 

@@ -22,28 +22,26 @@ columns).
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from uuid import uuid4
 
+from pipeline.archive import listing
 from pipeline.archive.state import ArchivedTopic, State, from_json, from_spark_offsets, to_json
 from pipeline.archive.table import another_run
 from pipeline.errors import PipelineError
-from pipeline.spark.hadoop_files import FileInfo, HadoopFiles, from_log
+from pipeline.spark.hadoop_files import FileInfo, HadoopFiles
 from pipeline.typed.columns import data_ddl
 
-METADATA = "_spark_metadata"
-OWN = "_barnabas"
-STATE = f"{OWN}/state"
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+METADATA, OWN, STATE = listing.METADATA, listing.OWN, listing.STATE
 _DESCRIPTION = f"{OWN}/archive.json"
 _COMPACT_EVERY = 10
 """Spark's own spark.sql.streaming.fileSink.log.compactInterval, which its readers go by."""
-_VERSION_LINE = "v1"
-_BATCH_NAME = re.compile(r"(\d+)(\.compact)?")
-_READ_TRIES = 5
 DATA_SUFFIXES = (".parquet", ".orc")
 
 ARCHIVE_SCHEMA = (
@@ -116,12 +114,12 @@ class ArchiveLog:
 
     def snapshot(self) -> Snapshot:
         """The files that count now. Raises PipelineError when the log has holes."""
-        for attempt in range(_READ_TRIES):
+        for attempt in range(listing.READ_TRIES):
             try:
                 return self._snapshot()
             except Exception as error:
                 # The query removed old batches of the log while we read them: look again.
-                if "FileNotFound" not in str(error) or attempt == _READ_TRIES - 1:
+                if "FileNotFound" not in str(error) or attempt == listing.READ_TRIES - 1:
                     raise
         raise AssertionError("unreachable")
 
@@ -274,32 +272,18 @@ class ArchiveLog:
         )
 
     def _latest(self) -> tuple[int, dict[int, str]]:
-        names: dict[int, str] = {}
-        for name in self.files.names(self._folder):
-            match = _BATCH_NAME.fullmatch(name)
-            if match is not None:
-                names[int(match.group(1))] = name
+        names = listing.by_number(self.files.names(self._folder))
         return max(names, default=-1), names
 
     def _read(self, name: str) -> list[LoggedFile]:
         text = self.files.read_text(f"{self._folder}/{name}")
-        lines = text.split("\n")
-        if lines[0].strip() != _VERSION_LINE:
-            raise PipelineError(f"{self._folder}/{name} has an unknown version {lines[0][:20]!r}")
-        entries = [json.loads(line) for line in lines[1:] if line.strip()]
-        return [self._logged(entry) for entry in entries if entry.get("action") == "add"]
-
-    def _logged(self, entry: dict[str, Any]) -> LoggedFile:
-        path = from_log(entry["path"])
-        if path.startswith(self.files.root + "/"):
-            relative = path[len(self.files.root) + 1 :]
-        else:
-            # The archive was moved: what its log names lies where its folders begin.
-            at = max(path.rfind("/topic="), path.rfind(f"/{STATE}/"))
-            if at < 0:
-                raise PipelineError(f"{self._folder} lists {path}, which is no file of an archive")
-            relative = path[at + 1 :]
-        return LoggedFile(relative, int(entry["size"]), entry)
+        try:
+            return [
+                LoggedFile(listing.relative(entry, self.files.root), int(entry["size"]), entry)
+                for entry in listing.entries(text, f"{self._folder}/{name}")
+            ]
+        except ValueError as error:
+            raise PipelineError(str(error)) from None
 
 
 def topic_of(file: LoggedFile) -> str:
@@ -321,7 +305,7 @@ def new_entry(info: FileInfo) -> dict[str, Any]:
 
 
 def _as_lines(entries: list[dict[str, Any]]) -> str:
-    lines = [_VERSION_LINE, *(json.dumps(entry, separators=(",", ":")) for entry in entries)]
+    lines = [listing.VERSION_LINE, *(json.dumps(entry, separators=(",", ":")) for entry in entries)]
     return "\n".join(lines)
 
 
@@ -351,6 +335,13 @@ def _as_url(path: str) -> str:
     return f"{scheme}://{quote(rest)}"
 
 
+def unfinished(directory: str) -> PipelineError:
+    return PipelineError(
+        f"half-written archive: no batch of {directory} is complete yet; run the command that"
+        " wrote it (`barnabas pipeline archive`, or `segments --to`) again, which finishes it"
+    )
+
+
 def open_archive(spark: Any, directory: str) -> tuple[ArchiveLog, Snapshot, Description]:
     """An archive to read. Raises PipelineError for a directory that is none, or only half of
     one."""
@@ -365,10 +356,7 @@ def open_archive(spark: Any, directory: str) -> tuple[ArchiveLog, Snapshot, Desc
             " `barnabas pipeline archive --to` or `segments --to` wrote"
         )
     if not log.exists():
-        raise PipelineError(
-            f"half-written archive: no batch of {directory} is complete yet; run the command that"
-            " wrote it (`barnabas pipeline archive`, or `segments --to`) again, which finishes it"
-        )
+        raise unfinished(directory)
     snapshot = log.snapshot()
     log.check_complete(snapshot)
     return log, snapshot, description or _guess(snapshot)
@@ -379,6 +367,12 @@ def _guess(snapshot: Snapshot) -> Description:
     sample = snapshot.files[0].relative if snapshot.files else ""
     kind = "orc" if sample.endswith(".orc") else "parquet"
     return Description(kind, "hour" if "/hour=" in sample else "day")
+
+
+def empty_archive(spark: SparkSession, made: Description) -> DataFrame:
+    """The columns of an archive without decoded ones."""
+    hour = ", hour string" if made.partition_by == "hour" else ""
+    return spark.createDataFrame([], ARCHIVE_SCHEMA + hour)
 
 
 def read_files(

@@ -13,15 +13,17 @@ leaves the state as it was or as it is after the batch, and the rows likewise.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pipeline.archive.state import ArchivedTopic, State
+from pipeline.archive.state import ArchivedTopic, State, from_json, to_json
 from pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 REMAINS_AGE_MS = 24 * 3600 * 1000
 """What no commit names is of a killed run, unless it is younger: a batch may be under way."""
@@ -93,3 +95,28 @@ def another_run(root: str) -> PipelineError:
     return PipelineError(
         f"another run archives into {root}; stop it first, or wait until it has ended"
     )
+
+
+def to_text(batch: int, state: State) -> str:
+    """A batch's number and state, for tables that keep them with the commit."""
+    return json.dumps({"batch": batch, **json.loads(to_json(state))})
+
+
+def from_text(text: str | None, where: str) -> tuple[int, dict[str, ArchivedTopic]]:
+    """What `to_text` wrote; None: there was no batch yet."""
+    if text is None:
+        return -1, {}
+    state = from_json(text, where)
+    return int(json.loads(text)["batch"]), state
+
+
+def nullable(schema: StructType) -> StructType:
+    """The same columns, each of which may be null."""
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(field.name, field.dataType) for field in schema.fields])
+
+
+def shape(schema: StructType) -> dict[str, str]:
+    """Type by column: two frames of one shape fit into one table."""
+    return {field.name: field.dataType.simpleString() for field in schema.fields}

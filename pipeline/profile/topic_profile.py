@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pipeline.archive.opening import open_table
 from pipeline.errors import PipelineError
 from pipeline.profile.codecs import CodecUse, codecs_in
 from pipeline.segments.plan import Wanted, plan
@@ -22,6 +23,7 @@ from pipeline.spark.kafka_admin import KafkaAdmin
 from pipeline.spark.session import Job, run_watched, stages
 from pipeline.typed.columns import COLUMNS, TypedOptions, Typing
 from pipeline.typed.statistics import FieldProfile, ProblemProfile, fields, problems
+from pipeline.typed.types import Type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,7 +52,7 @@ _FORMATS = r"""case when value is null then 'null' when length(value) = 0 then '
 
 @dataclass(frozen=True, slots=True)
 class ProfileOptions:
-    """What the flags say: one of `bootstrap` and `data_dir`."""
+    """What the flags say: one of `bootstrap`, `data_dir` and `archive`."""
 
     topic: str
     bootstrap: str | None = None
@@ -58,6 +60,7 @@ class ProfileOptions:
     html: str | None = None
     client_properties: Mapping[str, str] = field(default_factory=dict)
     typed: TypedOptions = field(default_factory=TypedOptions)
+    archive: str | None = None
 
 
 @dataclass(slots=True)
@@ -159,9 +162,7 @@ class TopicProfile:
 def run_profile(job: Job, options: ProfileOptions) -> TopicProfile:
     """Measure one topic. Raises PipelineError."""
     started = time.monotonic()
-    typing = Typing(options.typed)
-    raw = _frame(job, options)
-    decoded = typing.decoded(raw, typing.look([options.topic]))
+    decoded, types = _decoded(job, options)
     frame = decoded.selectExpr(
         "partition",
         "offset",
@@ -176,7 +177,7 @@ def run_profile(job: Job, options: ProfileOptions) -> TopicProfile:
     frame = frame.persist()
     try:
         profile: TopicProfile = run_watched(
-            job, lambda: _measure(frame, options, typing), stages(job)
+            job, lambda: _measure(frame, options, types), stages(job)
         )
     finally:
         frame.unpersist()
@@ -185,9 +186,25 @@ def run_profile(job: Job, options: ProfileOptions) -> TopicProfile:
     return profile
 
 
-def _frame(job: Job, options: ProfileOptions) -> DataFrame:
+def _decoded(job: Job, options: ProfileOptions) -> tuple[DataFrame, Mapping[str, Type]]:
+    """The topic's records with decoded columns, and their types: what the flags say, or what
+    an archive has."""
+    known: Mapping[str, Any] | None = None
     if options.data_dir is not None:
-        return read_frame(job, options.data_dir.split(","), [Wanted(options.topic)])
+        frame = read_frame(job, options.data_dir.split(","), [Wanted(options.topic)])
+    elif options.archive is not None:
+        frame, known = _archived(job, options.archive, options.topic)
+    else:
+        frame = _from_broker(job, options)
+    if not options.typed.sides:
+        there = {name: one["type"] for name, one in (known or {}).items()}
+        return frame, {name: one for name, one in there.items() if f"{name}_data" in frame.columns}
+    typing = Typing(options.typed)
+    sides = typing.look([options.topic])
+    return typing.decoded(frame.drop(*COLUMNS), sides), typing.types()
+
+
+def _from_broker(job: Job, options: ProfileOptions) -> DataFrame:
     assert options.bootstrap is not None
     with KafkaAdmin(job.jvm, options.bootstrap, options.client_properties) as admin:
         admin.require([options.topic])
@@ -202,7 +219,20 @@ def _frame(job: Job, options: ProfileOptions) -> DataFrame:
     return reader.load()
 
 
-def _measure(frame: DataFrame, options: ProfileOptions, typing: Typing) -> TopicProfile:
+def _archived(job: Job, directory: str, topic: str) -> tuple[DataFrame, Mapping[str, Any] | None]:
+    """Of a topic that was deleted and created again, the last one."""
+    table, moment, made = open_table(job.spark, directory)
+    topics = table.topics(moment)
+    if topic not in topics:
+        raise PipelineError(
+            f"{directory} holds no records of {topic}; there are: {', '.join(sorted(topics))}"
+        )
+    known = table.known(moment).get(topic)
+    rows = table.rows(moment, [topic])
+    return rows.where(f"generation = {known.generation if known is not None else 0}"), made.typed
+
+
+def _measure(frame: DataFrame, options: ProfileOptions, types: Mapping[str, Type]) -> TopicProfile:
     partitions = _partitions(frame)
     if not partitions:
         raise PipelineError(
@@ -226,7 +256,7 @@ def _measure(frame: DataFrame, options: ProfileOptions, typing: Typing) -> Topic
         codecs = codecs_in(part for one in plans for part in one.parts)
     return TopicProfile(
         options.topic,
-        options.data_dir or options.bootstrap or "",
+        options.data_dir or options.archive or options.bootstrap or "",
         partitions,
         span_ms,
         _spans(frame, span_ms),
@@ -238,8 +268,8 @@ def _measure(frame: DataFrame, options: ProfileOptions, typing: Typing) -> Topic
         gaps,
         gap_count,
         codecs,
-        fields(frame, typing.types()),
-        problems(frame, sorted(options.typed.formats())),
+        fields(frame, types),
+        problems(frame),
     )
 
 

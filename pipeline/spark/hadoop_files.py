@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 
@@ -166,12 +165,3 @@ class HadoopFiles:
 def local_path(path: str) -> str:
     """`file:/a/b` or `/a/b` -> `/a/b`."""
     return path[len("file:") :].replace("///", "/", 1) if path.startswith("file:") else path
-
-
-def from_log(path: str) -> str:
-    """A path as Spark's sink log has it (a URL, percent-encoded) -> as Hadoop's Path has it."""
-    parts = urlsplit(path)
-    if not parts.scheme:
-        return unquote(path)
-    authority = f"//{parts.netloc}" if parts.netloc else ""
-    return f"{parts.scheme}:{authority}{unquote(parts.path)}"

@@ -5,8 +5,9 @@ How:
   own default, local[*]. Nothing a person configured is overridden, but two things a job of ours
   relies on: the session's time zone is UTC and timestamps in Parquet are INT64 micros.
 - The connector is resolved by Spark (`spark.jars.packages`), its version that of PySpark and its
-  Scala that of Spark's own jars, joined to packages the person configured. Under spark-submit the
-  JVM already runs: there the connector comes with --packages, and its absence is said so.
+  Scala that of Spark's own jars, joined to packages the person configured; so is what a table
+  format needs (`table_formats`), when one is asked for. Under spark-submit the JVM already runs:
+  there packages come with --packages, and their absence is said so.
 - Spark's JVM writes to a log file, not into the terminal: the file is where `errors.explain` looks,
   it is named when something unknown goes wrong, and removed when all went well.
 
@@ -24,21 +25,25 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.errors import PipelineError, UnexplainedError, explain, short
 from pipeline.progress import Progress, rate
+from pipeline.spark.table_formats import TABLE_FORMATS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _KAFKA_PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_PACKAGES = "spark.jars.packages"
+_LISTS = (_PACKAGES, "spark.sql.extensions")
+"""Settings that ours is added to, when a person has said something."""
 _LOG_TAIL_BYTES = 200_000
 _POLL_S = 0.5
 _REMAINS = Path("artifacts")
@@ -79,6 +84,37 @@ def connector() -> str:
     return f"org.apache.spark:spark-sql-kafka-0-10_{_scala_version()}:{pyspark.__version__}"
 
 
+class _Package(NamedTuple):
+    """What Spark is to fetch, and to be told of it."""
+
+    what: str
+    coordinates: str
+    provider: str
+    """A class of it."""
+    settings: Mapping[str, str] = {}
+    defaults: Mapping[str, str] = {}
+
+    @property
+    def artifact(self) -> str:
+        return self.coordinates.split(":")[1]
+
+
+def _packages(needs_kafka: bool, formats: Collection[str]) -> list[_Package]:
+    kafka = _Package("Kafka connector", connector(), _KAFKA_PROVIDER)
+    tables = [
+        _Package(
+            f"support of {name}",
+            one.coordinates(_scala_version()),
+            one.provider,
+            one.settings,
+            one.defaults,
+        )
+        for name, one in TABLE_FORMATS.items()
+        if name in formats
+    ]
+    return [kafka, *tables] if needs_kafka else tables
+
+
 @contextmanager
 def open_session(
     name: str,
@@ -86,13 +122,17 @@ def open_session(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     needs_kafka: bool = True,
+    formats: Collection[str] = (),
 ) -> Iterator[Job]:
-    """A session for one command. Raises PipelineError when Spark cannot start.
+    """A session for one command, with what these `formats` of archives need.
+
+    Raises PipelineError when Spark cannot start.
 
     Exceptions of the body with a known cause become PipelineError too; KeyboardInterrupt (SIGINT,
     and SIGTERM for the time of the session) passes after Spark was stopped.
     """
     _require_pyspark()
+    packages = _packages(needs_kafka, formats)
     log = Path(tempfile.mkstemp(prefix="barnabas-spark-", suffix=".log")[1])
     job: Job | None = None
     keeps_log = False
@@ -101,13 +141,13 @@ def open_session(
     with _sigterm_is_interrupt():
         try:
             progress.show("starting Spark ...")
-            job = Job(_start(name, master, dict(conf or {}), needs_kafka, log), progress)
+            job = Job(_start(name, master, dict(conf or {}), packages, log), progress)
             progress.clear()
             yield job
         except (PipelineError, KeyboardInterrupt):
             raise
         except Exception as error:
-            problem = translated(error, log)
+            problem = translated(error, log, packages)
             keeps_log = isinstance(problem, UnexplainedError)
             raise problem from error
         finally:
@@ -120,9 +160,10 @@ def open_session(
                 log.unlink(missing_ok=True)
 
 
-def translated(error: Exception, log: Path) -> PipelineError:
+def translated(error: Exception, log: Path, packages: Sequence[_Package] = ()) -> PipelineError:
     """An exception of Spark's as one line; UnexplainedError when Spark's log must be read."""
-    known = explain(error, _tail(log), connector())
+    wanted = ",".join(one.coordinates for one in packages) or connector()
+    known = explain(error, _tail(log), wanted)
     if known is not None:
         return PipelineError(known)
     _append_traceback(log, error)
@@ -155,7 +196,7 @@ def _require_pyspark() -> None:
 
 
 def _start(
-    name: str, master: str | None, conf: dict[str, str], needs_kafka: bool, log: Path
+    name: str, master: str | None, conf: dict[str, str], packages: list[_Package], log: Path
 ) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -166,7 +207,9 @@ def _start(
     if under_submit:
         SparkContext._ensure_initialized()
         configured |= dict(SparkConf().getAll())
-    settings = _settings(configured, conf, master, needs_kafka and not under_submit)
+    settings = _settings(configured, conf, master, packages)
+    if under_submit:
+        settings.pop(_PACKAGES, None)  # its JVM has what it was given
     if not under_submit and settings.get("spark.master", "local").startswith("local"):
         # A laptop's host name often leads nowhere; a local Spark talks to itself only. The
         # executors of a cluster have a Python of their own, which PySpark's settings name.
@@ -184,29 +227,46 @@ def _start(
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    if needs_kafka and not _has_class(spark, _KAFKA_PROVIDER):
-        spark.stop()
-        raise PipelineError(
-            "this Spark has no Kafka connector; with spark-submit add --packages " + connector()
-        )
+    for one in packages:
+        if not _has_class(spark, one.provider):
+            spark.stop()
+            raise PipelineError(
+                f"this Spark has no {one.what}; with spark-submit add --packages "
+                + ",".join(package.coordinates for package in packages)
+            )
     return spark
 
 
 def _settings(
-    configured: Mapping[str, str], conf: Mapping[str, str], master: str | None, adds_kafka: bool
+    configured: Mapping[str, str],
+    conf: Mapping[str, str],
+    master: str | None,
+    packages: Sequence[_Package],
 ) -> dict[str, str]:
     """All we set: what the person's flags say, what a job relies on, and defaults of ours."""
-    settings = {key: value for key, value in _DEFAULTS.items() if key not in configured}
+    defaults = dict(_DEFAULTS)
+    for one in packages:
+        defaults.update(one.defaults)
+    settings = {key: value for key, value in defaults.items() if key not in configured}
     settings.update(_PINNED)
     settings.update(conf)
     master = master or settings.get("spark.master") or configured.get("spark.master")
     if master is not None:
         settings["spark.master"] = master
-    if adds_kafka:
-        present = conf.get("spark.jars.packages") or configured.get("spark.jars.packages", "")
-        wanted = "" if "spark-sql-kafka-0-10" in present else connector()
-        settings["spark.jars.packages"] = ",".join(part for part in (present, wanted) if part)
+    for one in packages:
+        for key, value in {**one.settings, _PACKAGES: one.coordinates}.items():
+            present = settings.get(key) or configured.get(key, "")
+            known = one.artifact if key == _PACKAGES else value
+            if key not in _LISTS or not present:
+                settings[key] = value
+            else:
+                settings[key] = present if known in present else f"{present},{value}"
     return settings
+
+
+def has_package(spark: SparkSession, table_format: str) -> bool:
+    """Whether this Spark was given what that format of archives needs."""
+    return _has_class(spark, TABLE_FORMATS[table_format].provider)
 
 
 def _has_class(spark: SparkSession, name: str) -> bool:
@@ -232,7 +292,7 @@ def _configured() -> dict[str, str]:
         if flag == "--master":
             found["spark.master"] = value
         elif flag == "--packages":
-            found["spark.jars.packages"] = value
+            found[_PACKAGES] = value
         elif flag == "--conf" and "=" in value:
             key, _, setting = value.partition("=")
             found[key] = setting

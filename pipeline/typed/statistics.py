@@ -6,6 +6,7 @@ rest is exact. Of arrays and maps it is their lengths that are told.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ class ProblemProfile:
     records: int
 
 
-def fields(frame: DataFrame, types: dict[str, Type]) -> list[FieldProfile]:
+def fields(frame: DataFrame, types: Mapping[str, Type]) -> list[FieldProfile]:
     """Statistics of the columns `<side>_data`, by side; at most 200 fields."""
     paths = [
         ((f"{side}_data", *path), one)
@@ -57,11 +58,13 @@ def fields(frame: DataFrame, types: dict[str, Type]) -> list[FieldProfile]:
     return [_profile(row, at, ".".join(path), one) for at, (path, one) in enumerate(paths)]
 
 
-def problems(frame: DataFrame, sides: list[str]) -> list[ProblemProfile]:
+def problems(frame: DataFrame) -> list[ProblemProfile]:
     """Why values did not decode, the most frequent reasons first."""
     found: list[ProblemProfile] = []
-    for side in sides:
+    for side in ("key", "value"):
         column = f"{side}_problem"
+        if column not in frame.columns:
+            continue
         counted = frame.where(f"{column} is not null").groupBy(column).count()
         rows = counted.orderBy("count", column, ascending=[False, True]).limit(_MOST_PROBLEMS)
         found += [ProblemProfile(side, row[column], row["count"]) for row in rows.collect()]

@@ -17,6 +17,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.archive.listing import plain_path
 from pipeline.errors import PipelineError, explain
 from pipeline.flag_values import duration_ms, time_ms
 from pipeline.progress import table
@@ -29,7 +30,7 @@ from pipeline.segments.segments import parse_offsets
 from pipeline.segments.source import narrow, parse_options
 from pipeline.sink.pieces import Place
 from pipeline.spark import session
-from pipeline.spark.hadoop_files import from_log, local_path
+from pipeline.spark.hadoop_files import local_path
 from wire.records import (
     EndTxnMarker,
     Record,
@@ -319,13 +320,28 @@ def test_what_a_person_configured_for_spark_is_kept(
         "PYSPARK_SUBMIT_ARGS", "--conf spark.a='b c' --packages org:avro:1 pyspark-shell"
     )
     configured = session._configured()
-    made = session._settings(configured, {"spark.sql.x": "1"}, None, True)
+    made = session._settings(configured, {"spark.sql.x": "1"}, None, session._packages(True, ()))
     assert made["spark.master"] == "spark://head:7077"
     assert "spark.ui.enabled" not in made
     assert made["spark.jars.packages"] == f"org:avro:1,{session.connector()}"
     assert configured["spark.a"] == "b c"
     assert made["spark.sql.session.timeZone"] == "UTC"
-    assert session._settings(configured, {}, "local[2]", False)["spark.master"] == "local[2]"
+    assert session._settings(configured, {}, "local[2]", [])["spark.master"] == "local[2]"
+
+
+def test_spark_is_given_what_a_table_format_needs_beside_what_a_person_configured() -> None:
+    configured = {
+        "spark.sql.extensions": "org.Mine",
+        "spark.jars.packages": "io.delta:delta-spark_2.13:4.0.1",
+    }
+    made = session._settings(configured, {}, None, session._packages(True, ["delta"]))
+    assert made["spark.sql.extensions"] == "org.Mine,io.delta.sql.DeltaSparkSessionExtension"
+    assert made["spark.jars.packages"] == (f"io.delta:delta-spark_2.13:4.0.1,{session.connector()}")
+    plain = session._settings({}, {}, None, session._packages(True, ["iceberg"]))
+    assert "spark.sql.extensions" not in plain
+    assert plain["spark.jars.packages"].endswith(
+        ",org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0"
+    )
 
 
 def test_a_topic_flag_picks_one_or_renames_the_only_one() -> None:
@@ -345,8 +361,8 @@ def test_known_causes_are_found_in_what_spark_says() -> None:
 
 
 def test_paths_of_sparks_log_are_urls() -> None:
-    assert from_log("file:///lake/topic=a%20b/x.parquet") == "file:/lake/topic=a b/x.parquet"
-    assert from_log("hdfs://host:8020/lake/x") == "hdfs://host:8020/lake/x"
+    assert plain_path("file:///lake/topic=a%20b/x.parquet") == "file:/lake/topic=a b/x.parquet"
+    assert plain_path("hdfs://host:8020/lake/x") == "hdfs://host:8020/lake/x"
     assert local_path("file:/a/b") == local_path("file:///a/b") == "/a/b"
 
 

@@ -1,0 +1,54 @@
+"""Which files of an archive count, read from its log without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.archive.listing import data_files, plain_path
+
+
+def log(lake: Path, name: str, *paths: str) -> None:
+    folder = lake / "_spark_metadata"
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"path": path, "size": 1, "action": "add"}) for path in paths]
+    (folder / name).write_text("\n".join(["v1", *lines]))
+
+
+def test_what_no_batch_lists_does_not_count_nor_does_what_compaction_replaced(
+    tmp_path: Path,
+) -> None:
+    lake = tmp_path / "lake"
+    state = f"file://{lake}/_barnabas/state"
+    log(lake, "8", f"file://{lake}/topic=a%20b/day=1/old.parquet", f"{state}/8-x.json")
+    log(lake, "9.compact", f"file://{lake}/topic=a%20b/day=1/new.parquet", f"{state}/9-x.json")
+    log(lake, "10", f"file://{lake}/topic=c/day=2/next.parquet", f"{state}/10-x.json")
+    (lake / "_spark_metadata" / ".11.tmp").write_text("v1\nhalf a")
+    found = [f"{lake}/topic=a b/day=1/new.parquet", f"{lake}/topic=c/day=2/next.parquet"]
+    assert data_files(str(lake)) == found
+
+
+def test_a_moved_archive_is_read_where_it_is(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    log(lake, "0", "file:///elsewhere/topic=a/day=1/x.parquet")
+    assert data_files(str(lake)) == [f"{lake}/topic=a/day=1/x.parquet"]
+
+
+def test_other_directories_and_logs_with_holes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is no archive of Parquet or ORC"):
+        data_files(str(tmp_path / "nowhere"))
+    lake = tmp_path / "lake"
+    log(lake, "0", "file:///elsewhere/topic=a/day=1/x.parquet")
+    log(lake, "2", "file:///elsewhere/topic=a/day=1/y.parquet")
+    with pytest.raises(ValueError, match="lacks batches; copy it again in full"):
+        data_files(str(lake))
+    log(lake, "1", "file:///elsewhere/x.parquet")
+    with pytest.raises(ValueError, match="which is no file of an archive"):
+        data_files(str(lake))
+
+
+def test_paths_of_the_log_are_urls() -> None:
+    assert plain_path("file:///lake/topic=a%20b/x.parquet") == "file:/lake/topic=a b/x.parquet"
+    assert plain_path("hdfs://host:8020/lake/x") == "hdfs://host:8020/lake/x"
