@@ -91,6 +91,13 @@ def human_bytes(count: float) -> str:
     raise AssertionError("unreachable")
 
 
+def many(count: int, noun: str) -> str:
+    """'1 file', '1,200 files'."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}{'es' if noun.endswith('ch') else 's'}"
+
+
 def rate(rows: int, seconds: float) -> str:
     """'12,345 rows/s'."""
     return f"{rows / seconds:,.0f} rows/s" if seconds > 0 else "- rows/s"

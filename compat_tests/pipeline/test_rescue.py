@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,9 @@ from compat_tests.pipeline.test_backup import (
     places,
     rest,
 )
-from testkit.brokers.nodes import RunningBroker
+from testkit import jars
+from testkit.brokers.nodes import ApacheKafka, RunningBroker
+from testkit.require import require
 
 pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -38,10 +40,30 @@ def tear(log: Path) -> None:
     log.write_bytes(data + (1000).to_bytes(8, "big") + data[8:100])
 
 
+@pytest.fixture(params=["broker", "apache_kafka"])
+def dead(
+    request: pytest.FixtureRequest, fresh_broker: Callable[..., RunningBroker], tmp_path: Path
+) -> Iterator[RunningBroker | ApacheKafka]:
+    """It runs yet."""
+    if request.param == "broker":
+        yield fresh_broker({"log.retention.ms": -1})
+        return
+    try:
+        jars.libs()
+    except jars.JarsUnavailable as missing:
+        require(False, f"Apache Kafka: {missing}")
+    broker = ApacheKafka(tmp_path / "apache-kafka", {"log.retention.ms": -1})
+    broker.start()
+    yield broker
+    broker.kill()
+
+
 def test_a_dead_broker_comes_back_whole(
-    fresh_broker: Callable[..., RunningBroker], pipeline: Pipeline, tmp_path: Path
+    dead: RunningBroker | ApacheKafka,
+    fresh_broker: Callable[..., RunningBroker],
+    pipeline: Pipeline,
+    tmp_path: Path,
 ) -> None:
-    dead = fresh_broker({"log.retention.ms": -1})
     source = dead.bootstrap_servers
     create(source, "big", 1, **BIG)
     create(source, "empty", 5, **{"cleanup.policy": "compact"})

@@ -44,7 +44,7 @@ from pipeline.archive.state import (
 from pipeline.broker_facts import BrokerTopic
 from pipeline.errors import PipelineError
 from pipeline.preflight import check_made_as, no_topics, some
-from pipeline.progress import done_of, human_bytes, rate, table
+from pipeline.progress import done_of, human_bytes, many, rate, table
 from pipeline.sink.registers import REPLAY_PREFIX
 from pipeline.spark.hadoop_files import HadoopFiles
 from pipeline.spark.kafka_admin import KafkaAdmin
@@ -145,9 +145,10 @@ def summary(job: Job, options: ArchiveOptions, totals: ArchiveTotals) -> str:
     count, size = archive.size(archive.look())
     lines = [_table(totals), "", *totals.notes]
     lines += [
-        f"archived {totals.all_rows:,} rows in {totals.batches} batches, {totals.seconds:.1f} s"
+        f"archived {many(totals.all_rows, 'row')} in {many(totals.batches, 'batch')},"
+        f" {totals.seconds:.1f} s"
         f" ({rate(totals.all_rows, totals.seconds)}); lag {totals.lag:,}",
-        f"{options.to} holds {count} files, {human_bytes(size)}",
+        f"{options.to} holds {many(count, 'file')}, {human_bytes(size)}",
     ]
     if totals.stopped_by:
         lines.append("stopped; the same command goes on where this one ended")
@@ -175,9 +176,9 @@ def _dry_summary(options: ArchiveOptions, totals: ArchiveTotals) -> str:
             table(["topic", "partition", "from offset", "to (exclusive)"], rows),
             "",
             *totals.notes,
-            f"would read {offsets:,} offsets of {len(rows)} partitions, of {len(totals.rows)}"
-            f" topics, into {options.to}, and keep the committed offsets of {len(groups)} groups;"
-            " nothing was written",
+            f"would read {many(offsets, 'offset')} of {many(len(rows), 'partition')}, of"
+            f" {many(len(totals.rows), 'topic')}, into {options.to}, and keep the committed"
+            f" offsets of {many(len(groups), 'group')}; nothing was written",
         ]
     )
 

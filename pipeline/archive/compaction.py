@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pipeline.archive.opening import open_table
 from pipeline.archive.table import CompactionTotals
-from pipeline.progress import human_bytes
+from pipeline.progress import human_bytes, many
 from pipeline.spark.session import Job
 
 
@@ -18,9 +18,9 @@ def run_compaction(job: Job, directory: str, grace_ms: int) -> CompactionTotals:
 def summary(totals: CompactionTotals) -> str:
     lines = []
     if totals.files_before:
-        rows = "" if totals.rows is None else f"{totals.rows:,} rows, "
+        rows = "" if totals.rows is None else f"{many(totals.rows, 'row')}, "
         lines.append(
-            f"compacted {totals.files_before} files into {totals.files_after}"
+            f"compacted {many(totals.files_before, 'file')} into {totals.files_after}"
             f" ({rows}{human_bytes(totals.bytes_after)})"
         )
     else:
@@ -31,5 +31,5 @@ def summary(totals: CompactionTotals) -> str:
             " .compact file (every tenth batch)"
         )
     if totals.removed:
-        lines.append(f"removed {totals.removed} files that no reader can see any more")
+        lines.append(f"removed {many(totals.removed, 'file')} that no reader can see any more")
     return "\n".join(lines)

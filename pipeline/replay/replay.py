@@ -32,7 +32,7 @@ from pipeline.archive.opening import open_table
 from pipeline.archive.state import ArchivedTopic
 from pipeline.broker_facts import Committed
 from pipeline.errors import PipelineError
-from pipeline.progress import done_of, human_bytes, rate, table
+from pipeline.progress import done_of, human_bytes, many, rate, table
 from pipeline.replay import groups
 from pipeline.sink.clients import Settings, from_java, settings_of
 from pipeline.sink.pieces import Names
@@ -173,9 +173,9 @@ def _dry_summary(totals: ReplayTotals) -> str:
         [
             table(["topic", "on the broker", "partitions", "records", "configs"], rows),
             "",
-            f"would replay {sum(records.values()):,} rows into {len(rows)} topics and create"
-            f" {len(totals.created)} of them, and set the committed offsets of"
-            f" {totals.archived_groups} groups; nothing was written",
+            f"would replay {many(sum(records.values()), 'row')} into {many(len(rows), 'topic')}"
+            f" and create {len(totals.created)} of them, and set the committed offsets of"
+            f" {many(totals.archived_groups, 'group')}; nothing was written",
         ]
     )
 
@@ -202,8 +202,8 @@ def _done_summary(totals: ReplayTotals) -> str:
     lines = [
         table(["topic", "archived", "restored", "checksum", "restored checksum"], rows),
         "",
-        f"replayed {totals.rows:,} rows, {human_bytes(totals.bytes)} in {totals.seconds:.1f} s"
-        f" ({rate(totals.rows, totals.seconds)})"
+        f"replayed {many(totals.rows, 'row')}, {human_bytes(totals.bytes)} in"
+        f" {totals.seconds:.1f} s ({rate(totals.rows, totals.seconds)})"
         + (f"; {totals.passed:,} were there from an earlier run" if totals.passed else ""),
     ]
     if totals.matches:
@@ -215,7 +215,9 @@ def _done_summary(totals: ReplayTotals) -> str:
         lines += ["", table(["group", "topic", "partitions", "lag", "committed offsets"], rows)]
         left = sum(one.text == groups.KEPT for one in totals.groups)
         if left:
-            lines.append(f"{left} groups have offsets of their own; --groups overwrite sets them")
+            lines.append(
+                f"{many(left, 'group')} with offsets of their own; --groups overwrite sets them"
+            )
     return "\n".join(lines)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pipeline.archive.log import open_archive, read_files
 from pipeline.archive.state import ArchivedTopic
 from pipeline.errors import PipelineError
-from pipeline.progress import human_bytes, rate, table
+from pipeline.progress import human_bytes, many, rate, table
 from pipeline.rescue.dead_broker import DeadBroker
 from pipeline.segments.plan import Wanted
 from pipeline.segments.segments import read_frame, write_archive
@@ -99,8 +99,8 @@ def summary(options: RescueOptions, broker: DeadBroker, totals: RescueTotals | N
     headings = ["topic", "partitions", "here", "bytes", "records", "groups", "configs"]
     size = sum(topic.bytes for topic in broker.topics.values())
     facts = (
-        f"{len(broker.topics)} topics, {human_bytes(size)} of logs and the committed offsets of"
-        f" {len(broker.groups)} groups"
+        f"{many(len(broker.topics), 'topic')}, {human_bytes(size)} of logs and the committed"
+        f" offsets of {many(len(broker.groups), 'group')}"
     )
     lines = [table(headings, rows), "", *broker.notes]
     if totals is None:
@@ -110,10 +110,10 @@ def summary(options: RescueOptions, broker: DeadBroker, totals: RescueTotals | N
     else:
         count = sum(totals.rows.values())
         lines += [
-            f"rescued {count:,} rows in {totals.seconds:.1f} s ({rate(count, totals.seconds)}):"
-            f" {facts} of {broker.owner}",
-            f"{options.to} holds {totals.files} files, {human_bytes(totals.bytes)}; bring it back:"
-            f" barnabas pipeline replay --from {options.to} --bootstrap HOST:PORT"
+            f"rescued {many(count, 'row')} in {totals.seconds:.1f} s"
+            f" ({rate(count, totals.seconds)}): {facts} of {broker.owner}",
+            f"{options.to} holds {many(totals.files, 'file')}, {human_bytes(totals.bytes)};"
+            f" bring it back: barnabas pipeline replay --from {options.to} --bootstrap HOST:PORT"
             " --keep-partitions",
         ]
     return "\n".join(lines)

@@ -20,7 +20,7 @@ from pipeline.archive.log import OWN, ArchiveLog, Description, LoggedFile, land
 from pipeline.archive.state import State
 from pipeline.errors import PipelineError
 from pipeline.preflight import UNFINISHED, not_empty
-from pipeline.progress import human_bytes, rate, table
+from pipeline.progress import human_bytes, many, rate, table
 from pipeline.segments.plan import PartitionPlan, PlanError, Wanted, plan
 from pipeline.spark.hadoop_files import HadoopFiles
 from pipeline.spark.session import Job, run_watched, stages
@@ -164,7 +164,9 @@ def summary(options: SegmentsOptions, totals: SegmentsTotals) -> str:
     if options.dry_run:
         return "\n".join([*lines, *totals.notes, *_unread(options, totals.plans)])
     if options.to is not None:
-        lines.append(f"{options.to} holds {totals.files} files, {human_bytes(totals.bytes)}")
+        lines.append(
+            f"{options.to} holds {many(totals.files, 'file')}, {human_bytes(totals.bytes)}"
+        )
     elif totals.sample:
         shown = [
             [
@@ -199,15 +201,15 @@ def _read_line(options: SegmentsOptions, totals: SegmentsTotals) -> str:
     names = ", ".join(options.topics)
     if not options.dry_run:
         return (
-            f"read {totals.rows:,} rows of {names} in {totals.seconds:.1f} s"
+            f"read {many(totals.rows, 'row')} of {names} in {totals.seconds:.1f} s"
             f" ({rate(totals.rows, totals.seconds)})"
         )
     parts = [part for one in totals.plans for part in one.parts]
     size = human_bytes(sum(part.size for part in parts))
     to = f" into {options.to}" if options.to else ""
     return (
-        f"would read {len(parts)} segments, {size}, of {len(totals.plans)} partitions of"
-        f" {names}{to}; nothing was written"
+        f"would read {many(len(parts), 'segment')}, {size}, of"
+        f" {many(len(totals.plans), 'partition')} of {names}{to}; nothing was written"
     )
 
 

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from pipeline import progress
-from pipeline.progress import Progress, done_of, human_bytes, rate, table
+from pipeline.progress import Progress, done_of, human_bytes, many, rate, table
 
 
 class Terminal(io.StringIO):
@@ -79,3 +79,12 @@ def test_progress_has_records_rate_time_left_and_the_topics_with_the_most_left()
 def test_nothing_is_divided_by_before_the_first_record() -> None:
     assert done_of({}, {"a": 7}, 0.0) == "0 of 7 records  - rows/s  a 0 %"
     assert done_of({}, {}, 1.0).startswith("0 of 0 records")
+
+
+def test_one_of_something_is_not_several() -> None:
+    assert [many(count, "topic") for count in (0, 1, 1200)] == [
+        "0 topics",
+        "1 topic",
+        "1,200 topics",
+    ]
+    assert (many(1, "batch"), many(2, "batch")) == ("1 batch", "2 batches")
