@@ -21,6 +21,7 @@ from pathlib import Path
 from replication.metadata.image import EMPTY_IMAGE, MetadataImage
 from tests.sim.clients import Administrator, Committer, Consumer, Producer
 from tests.sim.committed_reads import LedgerReader, OffsetReader, check_atomicity
+from tests.sim.consumer_members import ConsumerTeam
 from tests.sim.disks import Disks
 from tests.sim.faults import Faults
 from tests.sim.invariants import Invariants
@@ -123,6 +124,8 @@ class Options:
     partitions: int = 2
     groups: int = 2
     members: int = 2
+    consumer_members: int = 0
+    """Of a group of KIP-848."""
     member_stops: float = 0.05
     """How often one of them stands still between a heartbeat and a commit."""
     vandal_every_ms: int = 0
@@ -277,6 +280,7 @@ class SimCluster:
             self.committers.append(Committer(self, f"group-{number}", key))
         self._start_transactors()
         self.team = Group(self, "team", "orders", options.members)
+        self.consumer_team = ConsumerTeam(self, "others", "orders", options.consumer_members)
         if options.vandal_every_ms:
             Vandal(self, options.vandal_every_ms)
 
@@ -322,10 +326,11 @@ class SimCluster:
             limit_ms,
             "groups answer",
         )
-        self.run_until(self.team.is_settled, limit_ms, "the group's members work")
+        for team in (self.team, self.consumer_team):
+            self.run_until(team.is_settled, limit_ms, "the group's members work")
         self._end_transactions()
         for client in (*self.committers, *self.consumers, *self.ledger_readers,
-                       *self.offset_readers, self.team):  # fmt: skip
+                       *self.offset_readers, self.team, self.consumer_team):  # fmt: skip
             client.is_over = True
         self.run_until(self._is_replicated, limit_ms, "every ISR complete and equal")
 

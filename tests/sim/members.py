@@ -157,7 +157,7 @@ class Member:
         )
 
     def _joined(self, answer: Any) -> None:
-        code = _code(answer)
+        code = code_of(answer)
         if code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
             self._join()
@@ -190,7 +190,7 @@ class Member:
         )
 
     def _synced(self, generation: int, answer: Any) -> None:
-        code = _code(answer)
+        code = code_of(answer)
         if code != 0:
             self._failed(code)
             return
@@ -221,7 +221,7 @@ class Member:
             if generation != self.generation:
                 return
             found, is_current = answer or (None, False)
-            code = _code(found)
+            code = code_of(found)
             if code != 0:
                 self._failed(code)
                 return
@@ -258,7 +258,7 @@ class Member:
         def answered(answer: Any) -> None:
             if generation != self.generation:
                 return
-            code = _code(answer)
+            code = code_of(answer)
             if code != 0:
                 self._failed(code)
                 return
@@ -299,7 +299,7 @@ class Member:
         )
 
     def _beaten(self, answer: Any) -> None:
-        code = _code(answer)
+        code = code_of(answer)
         if code != 0:
             self._failed(code)
         elif not self.positions:
@@ -417,7 +417,7 @@ def _strange_join(name: str, member_id: str, instance_id: str | None) -> JoinGro
     )
 
 
-def _code(answer: Any) -> int | None:
+def code_of(answer: Any) -> int | None:
     """The error of an answer, 0 for none; None is no answer."""
     if answer is None:
         return None

@@ -56,6 +56,7 @@ from storage.log import follower_append, log_sync, partition_log
 from storage.log.partition_log import PartitionLog
 from storage.recovery import _Recovery
 from tests.sim.cluster import Options
+from tests.sim.consumer_mutants import CONSUMER_MUTANTS
 from tests.sim.run import SCENARIOS, simulate
 from tests.sim.transaction_mutants import TRANSACTION_MUTANTS
 from tests.sim.world import InvariantBroken
@@ -457,6 +458,10 @@ MUTANTS = (
     *(
         Mutant(name, broken, "transactions", 20, overrides)
         for name, (broken, overrides) in TRANSACTION_MUTANTS.items()
+    ),
+    *(
+        Mutant(name, broken, "consumer groups", 40, {})
+        for name, broken in CONSUMER_MUTANTS.items()
     ),
 )  # fmt: skip
 

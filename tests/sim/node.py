@@ -397,7 +397,10 @@ class SimNode:
             ),
         )
         self.group_coordinator = GroupCoordinator(
-            settings.groups(self._config), around, lambda: f"{self.world.random.getrandbits(64)}"
+            settings.groups(self._config),
+            around,
+            lambda: f"{self.world.random.getrandbits(64)}",
+            settings.consumer_groups(self._config),
         )
         self._start_transactions(around)
         installed = _Installed(self._register)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.sim.cluster import Options, SimCluster, logs_of
+from tests.sim.consumer_members import CONFIG as CONSUMER_GROUPS
 from tests.sim.transactors import FIRST_EPOCHS, epochs_from
 from tests.sim.world import InvariantBroken
 
@@ -51,6 +52,11 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "clean_every_ms": 150, "segment_bytes": 1_200, "crash_every_ms": 2_000, "down_ms": 500,
     },
     "clocks": {"clocks_disagree": True, "step_every_ms": 400, "crash_every_ms": 3_000},
+    "consumer groups": {
+        "consumer_members": 4, "partitions": 6, "members": 1, "groups": 1, "producers": 1,
+        "work_ms": 12_000,
+        "crash_every_ms": 2_500, "pause_every_ms": 4_000, "config": CONSUMER_GROUPS,
+    },
     "hostile": {"vandal_every_ms": 150, "crash_every_ms": 3_000},
     "transactions": {
         "transactors": 8, "producers": 1, "groups": 1, "members": 1, "work_ms": 14_000,

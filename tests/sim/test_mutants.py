@@ -30,6 +30,9 @@ QUICK = {
     "transactional batches are not verified": "EveryPartitionIsKnown",
     "the second producer has the first one's epoch": "Fencing|Atomicity",
     "aborted transactions are not indexed": "NoAbortedRead",
+    "a partition is given before it was given back": "OwnedByOne|OwnedOnceInAnEpoch",
+    "a commit of any member epoch counts": "OnlyOwnersCommit",
+    "members have no session after a load": "Liveness",
 }
 
 

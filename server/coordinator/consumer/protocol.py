@@ -142,7 +142,11 @@ class ConsumerGroups:
         if (
             joins
             or requests.is_full(request)
-            or requests.partitions_of(after.assigned) != requests.partitions_of(member.assigned)
+            or (
+                after is not member
+                and requests.partitions_of(after.assigned)
+                != requests.partitions_of(member.assigned)
+            )
         ):
             assignment = requests.assignment(after.assigned)
         response = ConsumerGroupHeartbeatResponse(

@@ -79,10 +79,10 @@ class Step:
 
         KafkaError INVALID_REGULAR_EXPRESSION.
         """
-        group, group_id = self.group, self.group.group_id
+        group = self.group
         is_new = member.member_id not in group.members and self.replaced is None
-        if member != before or is_new:
-            self.records.append(written.member_record(group_id, member))
+        if is_new or (member is not before and member != before):
+            self.records.append(written.member_record(group.group_id, member))
         has_new_names = member.subscribed_names != before.subscribed_names
         has_new_regex = member.subscribed_regex != before.subscribed_regex
         self.has_new_subscription = has_new_names or has_new_regex

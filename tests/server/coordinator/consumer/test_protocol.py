@@ -36,9 +36,10 @@ class Shard:
         self.image = SimpleNamespace(
             topics_by_name={"cg": topic}, topics_by_id={TOPIC_ID: topic}, brokers={}
         )
+        config = ConsumerConfig()
         outside = Outside(
             lambda: self.image,
-            lambda _: ConsumerConfig(),
+            lambda _: config,
             lambda: -1,
             lambda *_: None,
             lambda: "made",
