@@ -42,6 +42,8 @@ CONFIG = {
 }
 """What the brokers of such a run are configured with."""
 _HEARTBEAT_MS = 300
+_REBALANCE_MS = 60_000
+"""Not what ends a member here: its session does, which it knows of itself."""
 _TIMEOUT_MS = 900
 _CLIENT = Client("sim", "/sim", 1)
 _FENCED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
@@ -195,7 +197,7 @@ class ConsumerMember:
         )
         if self._says_all:
             request.topic_partitions = [topic] if self.owned else []
-            request.rebalance_timeout_ms = SESSION_MS
+            request.rebalance_timeout_ms = _REBALANCE_MS
             request.subscribed_topic_names = [self._team.topic]
         sent_ms = self._world.ms
         self._ask(request, lambda answer: self._beaten(sent_ms, answer))

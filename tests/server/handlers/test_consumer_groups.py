@@ -27,6 +27,7 @@ from wire.messages.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     HeartbeatRequest,
+    JoinGroupRequest,
     LeaveGroupRequest,
     ListGroupsRequest,
     OffsetDeleteRequest,
@@ -364,3 +365,92 @@ def test_a_group_may_have_its_own_times(clients: Clientele) -> None:
     assert describe(clients, "g")[0].members
     node.pass_time(1)
     assert not describe(clients, "g")[0].members, "at most group.consumer.max.session.timeout.ms"
+
+
+def test_the_last_member_comes_back_with_the_classic_protocol(clients: Clientele) -> None:
+    """A static one: its place is taken without a rebalance, and the group is a classic one."""
+    ask = clients.ask
+    join(clients, "A", instance_id="i")
+    assert commit(clients, "A", 2, group_instance_id="i") == 0
+    request = join_request(group_instance_id="i")
+    answer = ask(groups.join_group, request, 9)
+    assert (answer.error_code, answer.generation_id, answer.leader) == (0, 2, "")
+    (listed,) = ask(groups.list_groups, ListGroupsRequest(), 5).groups
+    assert (listed.group_type, listed.group_state) == ("classic", "Stable")
+    sync = SyncGroupRequest(
+        group_id="g", generation_id=2, member_id=answer.member_id, group_instance_id="i",
+        protocol_type="consumer", protocol_name="range", assignments=[],
+    )  # fmt: skip
+    assert given(ask(groups.sync_group, sync, 5).assignment) == {"t": [0, 1]}
+    beat = HeartbeatRequest(
+        group_id="g", generation_id=2, member_id=answer.member_id, group_instance_id="i"
+    )
+    assert ask(groups.heartbeat, beat, 4).error_code == 0
+    fenced = heartbeat(clients, "A", 2, instance_id="i")
+    assert fenced.error_code == E.GROUP_ID_NOT_FOUND
+    clients.node.restart()
+    clients.node.find()
+    assert ask(groups.heartbeat, beat, 4).error_code == 0
+    clients.node.pass_time(10_001)
+    (listed,) = ask(groups.list_groups, ListGroupsRequest(), 5).groups
+    assert listed.group_state == "Empty", "its session of the classic protocol has ended"
+
+
+def test_a_classic_member_that_does_not_come_in_time_is_removed(clients: Clientele) -> None:
+    old = classic_member(clients)
+    join(clients, "A")
+    beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=old)
+    for _ in range(4):
+        heartbeat(clients, "A", 2)
+        assert clients.ask(groups.heartbeat, beat, 4).error_code == E.REBALANCE_IN_PROGRESS
+        clients.node.pass_time(4_990)
+    assert len(describe(clients, "g")[0].members) == 2
+    assert clients.ask(groups.heartbeat, beat, 4).error_code == E.REBALANCE_IN_PROGRESS
+    clients.node.pass_time(50)
+    assert [m.member_id for m in describe(clients, "g")[0].members] == ["A"]
+    assert clients.ask(groups.heartbeat, beat, 4).error_code == E.UNKNOWN_MEMBER_ID
+
+
+def test_members_of_both_protocols_leave_by_leave_group(clients: Clientele) -> None:
+    old = classic_member(clients)
+    join(clients, "A", instance_id="i")
+    epoch = describe(clients, "g")[0].group_epoch
+    identity = LeaveGroupRequest.Member
+    answer = clients.ask(
+        groups.leave_group,
+        LeaveGroupRequest(
+            group_id="g",
+            members=[
+                identity(member_id="nobody"),
+                identity(member_id="", group_instance_id="i"),
+                identity(member_id=old),
+            ],
+        ),
+        5,
+    )
+    assert [m.error_code for m in answer.members] == [E.UNKNOWN_MEMBER_ID, 0, 0]
+    (group,) = describe(clients, "g")
+    assert (group.group_state, group.group_epoch) == ("Empty", epoch + 1)
+
+
+def test_classic_requests_of_members_of_the_other_protocol(clients: Clientele) -> None:
+    join(clients, "A")
+    beat = HeartbeatRequest(group_id="g", generation_id=2, member_id="A")
+    assert clients.ask(groups.heartbeat, beat, 4).error_code == E.UNKNOWN_MEMBER_ID
+    other = join_request(
+        protocols=[JoinGroupRequest.Protocol(name="x", metadata=b"nonsense")],
+        member_id="B",
+    )
+    answer = clients.ask(groups.join_group, other, 9)
+    assert answer.error_code == E.INCONSISTENT_GROUP_PROTOCOL
+    assert [m.member_id for m in describe(clients, "g")[0].members] == ["A"]
+
+
+def test_a_custom_assignor_keeps_its_group(clients: Clientele) -> None:
+    """Its assignments say what a server-side assignor would lose."""
+    joined(clients, group="odd")  # an assignment that is no assignment of the consumer protocol
+    refused = join(clients, group="odd")
+    assert refused.error_code == E.GROUP_ID_NOT_FOUND
+    assert "malformed" in refused.error_message
+    (listed,) = clients.ask(groups.list_groups, ListGroupsRequest(), 5).groups
+    assert (listed.group_type, listed.group_state) == ("classic", "Stable")

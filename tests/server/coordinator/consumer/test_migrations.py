@@ -1,0 +1,239 @@
+"""Random lives of a group whose members speak one protocol or the other, and change it.
+
+Members join, work, fall silent, leave, and come back with either protocol; coordinators fail over.
+What must hold after each step: a partition is in the hands of one client at a time. What must hold
+in the end: the group settles, all partitions are somebody's, and it is of the kind that its members
+speak.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from replication.metadata.image import EMPTY_IMAGE, TopicImage
+from replication.metadata.registrations import PartitionRegistration
+from server.coordinator.consumer import embedded
+from server.coordinator.group_messages import Client
+from tests.server.coordinator.group_support import GROUP, Answer, World
+from wire.errors import ErrorCode as E
+from wire.messages.groups import ConsumerGroupHeartbeatRequest
+
+TOPIC_ID = b"t".ljust(16)
+PARTITIONS = 4
+STEPS = 150
+SESSION_MS = 10_000
+
+
+class Lives:
+    """One group, and who is or was in it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.world = World(seed=seed)
+        self.world.looks_twice = seed % 5 == 0  # it takes most of the time
+        registration = PartitionRegistration((1,), (b"d" * 16,), (1,), 1)
+        topic = TopicImage("t", TOPIC_ID, dict.fromkeys(range(PARTITIONS), registration))
+        self.world.image = replace(
+            EMPTY_IMAGE, offset=1, topics_by_name={"t": topic}, topics_by_id={TOPIC_ID: topic}
+        )
+        self.clients: list[ClassicClient | ConsumerClient] = []
+        for number in range(self.rng.randrange(2, 5)):
+            self.clients.append(self.a_client(number))
+
+    def a_client(self, number: int) -> ClassicClient | ConsumerClient:
+        kind = self.rng.choice((ClassicClient, ConsumerClient))
+        return kind(self.world, f"m{number}-{self.rng.randrange(10**6)}")
+
+    def members(self) -> set[str]:
+        """Ids of all members on record."""
+        shard = self.world.shard
+        kinds: tuple[Any, ...] = (shard.classic, shard.consumer)
+        return {id_ for kind in kinds if GROUP in kind.groups for id_ in kind.groups[GROUP].members}
+
+    def check(self) -> None:
+        """Who is no member any more is told so before long, and its session has ended."""
+        members = self.members()
+        owners: dict[int, str] = {}
+        for client in self.clients:
+            if client.member_id not in members:
+                client.owned = set()
+            for partition in client.owned:
+                assert partition not in owners, (partition, owners[partition], client.member_id)
+                owners[partition] = client.member_id
+
+
+class ClassicClient:
+    """A consumer with the eager protocol: it gives everything up whenever it joins."""
+
+    kind = "classic"
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.start()
+
+    def start(self) -> None:
+        self.member_id = ""
+        self.generation = -1
+        self.owned: set[int] = set()
+        self._waits: Answer | None = None
+        self._is_joining = False
+
+    def turn(self) -> None:
+        """What a client library does next."""
+        if self._waits is not None:
+            if self._waits.waits:
+                return
+            answer, self._waits = self._waits, None
+            (self._joined if self._is_joining else self._synced)(answer)
+        elif self.generation < 0:
+            self._join()
+        else:
+            code = self.world.heartbeat(self.member_id, self.generation)
+            if code:
+                self._failed(code)
+
+    def _join(self) -> None:
+        self.owned, self._is_joining = set(), True
+        self._waits = self.world.join(self.member_id, session_ms=SESSION_MS, client_id=self.name)
+
+    def _joined(self, answer: Answer) -> None:
+        if answer.error == E.MEMBER_ID_REQUIRED:
+            self.member_id = answer.response.member_id
+            return
+        if answer.error:
+            self._failed(answer.error)
+            return
+        told = answer.response
+        self.member_id, generation = told.member_id, told.generation_id
+        parts = {}
+        if told.leader == self.member_id:
+            for at, member in enumerate(told.members):
+                own = frozenset(range(at, PARTITIONS, len(told.members)))
+                parts[member.member_id] = embedded.write_assignment(
+                    {TOPIC_ID: own} if own else {}, 0, self.world.image
+                )
+        self.generation, self._is_joining = generation, False
+        self._waits = self.world.sync(
+            self.member_id, generation, parts, protocol_name=told.protocol_name
+        )
+
+    def _synced(self, answer: Answer) -> None:
+        if answer.error:
+            self._failed(answer.error)
+            return
+        topics = embedded.read_assignment(answer.response.assignment).assigned_partitions
+        self.owned = {partition for topic in topics for partition in topic.partitions}
+
+    def _failed(self, code: int) -> None:
+        assert code in (
+            E.REBALANCE_IN_PROGRESS, E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION, E.NOT_COORDINATOR,
+        ), E(code)  # fmt: skip
+        self.generation, self.owned = -1, set()
+        if code == E.UNKNOWN_MEMBER_ID:
+            self.member_id = ""
+
+    def leave(self) -> None:
+        if self.member_id:
+            self.world.leave((self.member_id, None))
+        self.start()
+
+    def lost(self) -> None:
+        """The coordinator is another one: whatever waits is not answered by that."""
+        if self._waits is not None and self._waits.waits:
+            self._waits, self.generation = None, -1
+
+
+class ConsumerClient:
+    """A consumer with the protocol of KIP-848."""
+
+    kind = "consumer"
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.member_id = world, name
+        self.start()
+
+    def start(self) -> None:
+        self.epoch = 0
+        self.owned: set[int] = set()
+        self._must_tell = True
+
+    def turn(self) -> None:
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=GROUP, member_id=self.member_id, member_epoch=self.epoch
+        )
+        if self.epoch == 0:
+            self.owned = set()
+            request.rebalance_timeout_ms = 30_000
+            request.subscribed_topic_names = ["t"]
+        if self._must_tell or self.epoch == 0:
+            topic = ConsumerGroupHeartbeatRequest.Topic
+            own = [topic(topic_id=TOPIC_ID, partitions=sorted(self.owned))]
+            request.topic_partitions = own if self.owned else []
+        answer = self._ask(request)
+        if answer.error:
+            assert answer.error in (
+                E.UNKNOWN_MEMBER_ID, E.FENCED_MEMBER_EPOCH, E.GROUP_ID_NOT_FOUND,
+            ), E(answer.error)  # fmt: skip
+            self.start()
+            return
+        told = answer.response
+        self.epoch, self._must_tell = told.member_epoch, False
+        if told.assignment is not None:
+            given = {p for topic in told.assignment.topic_partitions for p in topic.partitions}
+            self._must_tell = not given >= self.owned
+            self.owned = given
+
+    def _ask(self, request: ConsumerGroupHeartbeatRequest) -> Answer:
+        client = Client("c", "/h", 1)
+        return self.world.run(lambda: self.world.shard.consumer_heartbeat(request, client))
+
+    def leave(self) -> None:
+        if self.epoch:
+            self._ask(
+                ConsumerGroupHeartbeatRequest(
+                    group_id=GROUP, member_id=self.member_id, member_epoch=-1
+                )
+            )
+        self.start()
+
+    def lost(self) -> None:
+        """Nothing of it waits."""
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_a_partition_has_one_owner_whatever_its_members_speak(seed: int) -> None:
+    lives = Lives(seed)
+    rng, world = lives.rng, lives.world
+    for _ in range(STEPS):
+        at = rng.randrange(len(lives.clients))
+        what = rng.random()
+        if what < 0.06:
+            lives.clients[at].leave()
+            lives.clients[at] = lives.a_client(at)
+        elif what < 0.09:
+            lives.clients[at] = lives.a_client(at)  # the one before died
+        elif what < 0.12:
+            world.fail_over()
+            for client in lives.clients:
+                client.lost()
+        else:
+            lives.clients[at].turn()
+        lives.check()
+        world.advance(rng.choice((0, 0, 100, 700, 2_500)))
+        lives.check()
+    for _ in range(60):
+        for client in lives.clients:
+            client.turn()
+            lives.check()
+        world.advance(1_100)
+        lives.check()
+    owned = sorted(partition for client in lives.clients for partition in client.owned)
+    assert owned == list(range(PARTITIONS))
+    kinds = {client.kind for client in lives.clients}
+    groups = world.shard.consumer.groups if "consumer" in kinds else world.shard.classic.groups
+    assert GROUP in groups
+    assert world.shard.digest() == world.replayed().digest(), "what is true is what the log says"
