@@ -43,7 +43,7 @@ from server.coordinator.runtime import Surroundings
 from server.coordinator.transactions.coordinator import TransactionCoordinator
 from server.handlers.fetch_session import FetchSessionCache
 from server.handlers.transaction_markers import write_markers
-from server.network.listeners import PLAINTEXT, Listener
+from server.network.listeners import PLAINTEXT, PROTOCOLS, Listener
 from server.node import settings
 from server.node.broker_lifecycle import BrokerLifecycle, BrokerState
 from server.node.controller_registration import ControllerRegistrationManager
@@ -321,7 +321,7 @@ class SimNode:
         self._registration = ControllerRegistration(
             self.node_id,
             self.incarnation_id,
-            {"CONTROLLER": Endpoint(f"node{self.node_id}", self.node_id, PLAINTEXT)},
+            {"CONTROLLER": Endpoint(f"node{self.node_id}", self.node_id, PROTOCOLS[PLAINTEXT])},
             dict(SUPPORTED_FEATURES),
         )
         random = self.world.random
