@@ -6,7 +6,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from storage.config import SystemClock
 from testkit import jars
 from testkit.brokers.nodes import ApacheKafka
 from testkit.require import require
+from testkit.wait import eventually
 from tests.replication.controller.test_controller import Answer
 from tests.replication.controller_support import Schema, new_topic
 from wire.errors import ErrorCode
@@ -363,21 +364,21 @@ def test_we_open_what_apache_kafka_wrote(tmp_path: Path, class_path: str) -> Non
     from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
     with ApacheKafka(tmp_path) as kafka:
-        admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
-        admin.create_topics(
-            {
-                "alpha": {
-                    "num_partitions": 3, "replication_factor": 1,
-                    "configs": {"cleanup.policy": "compact"},
-                },
-                "beta": {"num_partitions": 1, "replication_factor": 1},
-                "gone": {"num_partitions": 1, "replication_factor": 1},
-            }
-        )  # fmt: skip
-        change = ConfigResource(ConfigResourceType.TOPIC, "beta", {"retention.bytes": "999"})
-        admin.alter_configs([change])
-        admin.delete_topics(["gone"])
-        admin.close()
+        with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)) as admin:
+            admin.create_topics(
+                {
+                    "alpha": {
+                        "num_partitions": 3, "replication_factor": 1,
+                        "configs": {"cleanup.policy": "compact"},
+                    },
+                    "beta": {"num_partitions": 1, "replication_factor": 1},
+                    "gone": {"num_partitions": 1, "replication_factor": 1},
+                }
+            )  # fmt: skip
+            change = ConfigResource(ConfigResourceType.TOPIC, "beta", {"retention.bytes": "999"})
+            # The client asks first which keys there are, maybe before the broker has the topic.
+            eventually(lambda: admin.alter_configs([change]))
+            admin.delete_topics(["gone"])
         kafka.stop()
     identity = read_meta_properties(kafka.data_dir / "meta.properties")
     assert identity is not None
