@@ -454,3 +454,20 @@ def test_a_custom_assignor_keeps_its_group(clients: Clientele) -> None:
     assert "malformed" in refused.error_message
     (listed,) = clients.ask(groups.list_groups, ListGroupsRequest(), 5).groups
     assert (listed.group_type, listed.group_state) == ("classic", "Stable")
+
+
+def test_who_waits_in_a_group_that_changes_its_protocol_is_to_join_again(
+    clients: Clientele,
+) -> None:
+    """Under its own id: it has lost nothing."""
+    old = classic_member(clients)
+    other = clients.ask(groups.join_group, join_request(), 9).member_id
+    waiting = clients.start(groups.join_group, join_request(member_id=other), 9)
+    assert not waiting.answers
+    assert join(clients, "A").error_code == 0
+    (told,) = waiting.answers
+    assert (told.error_code, told.member_id) == (E.REBALANCE_IN_PROGRESS, other)
+    kinds = {m.member_id: m.member_type for m in describe(clients, "g")[0].members}
+    assert kinds == {old: 0, other: 0, "A": 1}
+    again = clients.ask(groups.join_group, join_request(member_id=other), 9)
+    assert again.error_code == 0
