@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from barnabas.process import BrokerError, Context, NodeProcess, property_text
+from barnabas.process import (
+    BrokerError,
+    Context,
+    NodeProcess,
+    properties_text,
+    property_text,
+    write_private,
+)
 
 __all__ = ["Broker", "BrokerError"]
 
@@ -95,8 +102,10 @@ class Broker(Context):
         arguments += ["--then-remove", str(self._scratch)]
         if self._listen is not None:
             arguments += ["--listen", self._address or self._listen]
-        for name, value in self._config.items():
-            arguments += ["--set", f"{name}={value}"]
+        if self._config:  # not as arguments: who lists processes must see no password
+            properties = self._scratch / "server.properties"
+            write_private(properties, properties_text(self._config))
+            arguments += ["--config", str(properties)]
         self._process = NodeProcess("the broker", self._scratch / "broker.log")
         self._process.spawn(arguments)
         self._address = self._process.await_ready(self._start_timeout_s)

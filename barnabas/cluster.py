@@ -34,7 +34,14 @@ from typing import Self
 from barnabas.fresh import HOST, free_ports, random_uuid
 from barnabas.launch import command
 from barnabas.link_proxy import LinkProxy
-from barnabas.process import BrokerError, Context, NodeProcess, property_text
+from barnabas.process import (
+    BrokerError,
+    Context,
+    NodeProcess,
+    properties_text,
+    property_text,
+    write_private,
+)
 
 _CONTROLLERS_MAX = 3
 _CLIENTS, _BROKERS, _CONTROLLERS = "PLAINTEXT", "REPLICATION", "CONTROLLER"
@@ -339,10 +346,10 @@ class Cluster(Context):
             self._load_or_choose()
         for node in self.nodes:
             self.node_dir(node).mkdir(parents=True, exist_ok=True)
-            text = "".join(f"{key}={value}\n" for key, value in self._properties(node).items())
+            text = properties_text(self._properties(node))
             path = self.node_dir(node) / "server.properties"
             if not path.exists() or path.read_text("utf-8") != text:
-                path.write_text(text, "utf-8")
+                write_private(path, text)
         self._format()
         if self._proxied and self._proxy is None:
             self._proxy = self._make_proxy()

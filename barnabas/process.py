@@ -267,3 +267,33 @@ def property_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
+
+
+def properties_text(values: Mapping[str, str]) -> str:
+    """A file of Java's format, as readable as can be."""
+    return "".join(f"{key}={_escaped(value)}\n" for key, value in values.items())
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner reads: it may hold passwords."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        os.fchmod(descriptor, 0o600)
+        file.write(text)
+
+
+_ESCAPES = {"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+def _escaped(value: str) -> str:
+    escaped = []
+    for char in value:
+        if char in _ESCAPES:
+            escaped.append(_ESCAPES[char])
+        elif " " <= char <= "~":
+            escaped.append(char)
+        else:
+            units = char.encode("utf-16-be").hex()
+            escaped += [rf"\u{units[i : i + 4]}" for i in range(0, len(units), 4)]
+    text = "".join(escaped)
+    return "\\" + text if text.startswith(" ") else text

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
 import barnabas
 from barnabas import launch
 from barnabas.broker import BrokerError
+from barnabas.process import properties_text, write_private
+from server.config.kafka_config import load_properties
 
 
 def test_a_broker_that_was_not_started_has_no_address_and_no_directory() -> None:
@@ -54,3 +57,14 @@ def test_a_foreign_module_of_our_name_is_not_mixed_with_ours(
     launch.expose_app()
     launch.expose_app()
     assert sys.path[:2] == [str(launch.app_dir()), "first"]
+
+
+def test_properties_are_written_for_their_owner_alone_and_read_back_as_they_were(
+    tmp_path: Path,
+) -> None:
+    values = {"a.b": "plain", "c": " \\ \n\t\r é 日本 🐍 = : #", "d": "", "e": "x " * 3}
+    path = tmp_path / "server.properties"
+    path.touch(0o644)
+    write_private(path, properties_text(values))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert load_properties(path) == values
