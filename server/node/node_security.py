@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from server.config.kafka_config import KafkaConfig
+from server.config.kafka_config import ConfigError, KafkaConfig
 from server.network.listeners import PLAINTEXT, Listener, read_listeners
 from server.node.quorum_config import QuorumConfig
 
@@ -47,6 +47,7 @@ class NodeSecurity:
         """As a client of controllers, likewise."""
         self._lock = threading.Lock()
         listeners = read_listeners(config)
+        _check_names(config, listeners.protocols)
         if all(protocol == PLAINTEXT for protocol in listeners.protocols.values()):
             return
         from server.security.listener_security import secured_listeners
@@ -94,3 +95,18 @@ class NodeSecurity:
     def _warn(self) -> None:
         for listener in self._listeners.values():
             listener.warn_of_expiry()
+
+
+def _check_names(config: KafkaConfig, known: Mapping[str, str]) -> None:
+    """Refuse what is said of a listener that is not there: a slip of the pen in its name would
+    leave the real one open. Names of the protocol map are known, for nodes of other roles may share
+    a file."""
+    mapped = config.get_str("listener.security.protocol.map").split(",")
+    names = {*known, *config.get_list("controller.listener.names")}
+    names |= {pair.partition(":")[0].strip() for pair in mapped}
+    lowered = {name.lower() for name in names}
+    for key in config.static:
+        name, dot, _rest = key.removeprefix("listener.name.").partition(".")
+        if dot and key.startswith("listener.name.") and name not in lowered:
+            expected = f"there is no such listener: expected one of {', '.join(sorted(lowered))}"
+            raise ConfigError(key, None, expected)

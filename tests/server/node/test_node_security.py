@@ -1,0 +1,141 @@
+"""What a node as a whole makes of the keys of security, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from server.config.kafka_config import ConfigError, KafkaConfig
+from server.node import quorum_config
+from server.node.node_security import NodeSecurity
+from tests.server.security.security_support import Authority, nobody
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+LOGIN = f'{PLAIN} required username="admin" password="hunter2" user_admin="hunter2";'
+CLUSTER = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "listeners": "CLIENT://localhost:9092,CTL://localhost:9093",
+    "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,CTL:SASL_PLAINTEXT",
+    "controller.listener.names": "CTL",
+    "controller.quorum.voters": "1@localhost:9093,2@localhost:9094,3@localhost:9095",
+    "inter.broker.listener.name": "CLIENT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "sasl.mechanism.controller.protocol": "PLAIN",
+    "listener.name.client.plain.sasl.jaas.config": LOGIN,
+    "listener.name.ctl.plain.sasl.jaas.config": LOGIN,
+}
+
+
+def security(keys: dict[str, str | None]) -> NodeSecurity:
+    config = KafkaConfig({key: text for key, text in keys.items() if text is not None})
+    return NodeSecurity(config, quorum_config.check(config), nobody)
+
+
+def test_a_node_knows_its_listeners_and_is_a_client_of_the_others() -> None:
+    made = security({**CLUSTER})
+    assert not made.is_open
+    assert made.towards_brokers is not None
+    assert made.towards_controllers is not None
+    assert made.towards_brokers.login == ("admin", "hunter2")
+
+
+def test_where_everything_is_plaintext_nothing_is_done() -> None:
+    assert security({"listeners": "PLAINTEXT://localhost:9092"}).is_open
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"sasl.enabled.mechanisms": None}, "sasl.enabled.mechanisms"),
+        ({"sasl.enabled.mechanisms": "PLAIN,GSSAPI"}, "sasl.enabled.mechanisms"),
+        ({"sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER"}, "sasl.enabled.mechanisms"),
+        ({"sasl.mechanism.inter.broker.protocol": None}, "sasl.mechanism.inter.broker.protocol"),
+        ({"sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256"}, "sasl.mechanism.inter"),
+        ({"sasl.mechanism.controller.protocol": None}, "sasl.mechanism.controller.protocol"),
+        ({"listener.name.client.plain.sasl.jaas.config": None}, "listener.name.client.plain"),
+        (
+            {
+                "listener.name.client.plain.sasl.jaas.config": None,
+                "sasl.jaas.config": LOGIN,
+            },
+            "listener.name.client.plain",
+        ),
+        (
+            {"listener.name.ctl.plain.sasl.jaas.config": f'{PLAIN} required user_a="hunter2";'},
+            "listener.name.ctl.plain",
+        ),
+        (
+            {"listener.name.client.plain.sasl.jaas.config": f"{SCRAM} required;"},
+            "listener.name.client.plain",
+        ),
+        (
+            {"listener.name.client.plain.sasl.jaas.config": f"{LOGIN} {LOGIN}"},
+            "listener.name.client.plain",
+        ),
+        ({"listener.security.protocol.map": "CLIENT:SSL,CTL:SASL_PLAINTEXT"}, "ssl.keystore"),
+        ({"listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT"}, "listener.security.protocol"),
+        ({"listener.name.klient.ssl.client.auth": "required"}, "listener.name.klient"),
+        ({"principal.builder.class": "com.example.X"}, "principal.builder.class"),
+        ({"listener.name.client.sasl.server.callback.handler.class": "com.example.X"},
+         "listener.name.client.sasl.server"),
+        ({"listener.name.client.plain.sasl.server.callback.handler.class": "com.example.X"},
+         "listener.name.client.plain.sasl.server"),
+        ({"sasl.login.class": "com.example.X"}, "sasl.login.class"),
+        ({"ssl.engine.factory.class": "com.example.X"}, "ssl.engine.factory.class"),
+        ({"ssl.principal.mapping.rules": "RULE:x"}, "ssl.principal.mapping.rules"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_obeyed_refuses_the_start(
+    changes: dict[str, str | None], named: str
+) -> None:
+    with pytest.raises(ConfigError) as failed:
+        security({**CLUSTER, **changes})
+    assert failed.value.name.startswith(named)
+    assert "hunter2" not in str(failed.value)
+
+
+def test_scram_cannot_elect_a_first_controller() -> None:
+    keys = {
+        **CLUSTER,
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        "sasl.mechanism.controller.protocol": "SCRAM-SHA-256",
+        **{
+            f"listener.name.{name}.scram-sha-256.sasl.jaas.config": (
+                f'{SCRAM} required username="admin" password="hunter2";'
+            )
+            for name in ("client", "ctl")
+        },
+    }
+    with pytest.raises(ConfigError, match="expected PLAIN"):
+        security({**keys})
+
+
+def test_users_may_stand_in_a_jaas_file_that_kafka_opts_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "jaas.conf"
+    path.write_text(f"ctl.KafkaServer {{ {LOGIN} }};\nKafkaServer {{ {LOGIN} }};")
+    monkeypatch.setenv("KAFKA_OPTS", f"-Xmx1g -Djava.security.auth.login.config={path} -Da=b")
+    bare = {key: text for key, text in CLUSTER.items() if "jaas" not in key}
+    assert not security({**bare}).is_open
+    path.write_text("KafkaServer {")
+    with pytest.raises(ConfigError, match="JAAS file"):
+        security({**bare})
+
+
+def test_stores_are_checked_before_a_change_of_them_is_taken(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    store = authority.key_store("s.pem", "localhost", common_name="broker")
+    other = authority.key_store("o.pem", "localhost", common_name="another")
+    keys = {"listeners": "SSL://localhost:9092", **authority.tls_keys(store)}
+    config = KafkaConfig(keys)
+    made = NodeSecurity(config, quorum_config.check(config), nobody)
+    name = "listener.name.ssl.ssl.keystore.location"
+    made.check_reload(config.with_dynamic({name: str(store)}, {}))
+    for wrong in (str(other), "/not/there"):
+        with pytest.raises(ConfigError):
+            made.check_reload(config.with_dynamic({name: wrong}, {}))
