@@ -27,7 +27,7 @@ Transitions:
     claiming -> active     the loader's image has all of it: activation records are written
     any -> inactive        another epoch: answers that rest on what is not committed are refused
 
-Gaps: quotas and delegation tokens are not served yet.
+Gaps: delegation tokens are not served yet.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def _update_features(
     )
 
 
-# --- access rules -------------------------------------------------------------------------------
+# --- access rules, quotas -----------------------------------------------------------------------
 
 
 def _create_acls(state: ActiveState, request: Any, _: ControllerContext) -> ControllerResult:
@@ -137,6 +137,14 @@ def _alter_user_scram_credentials(
     from replication.controller import scram
 
     return scram.alter_user_scram_credentials(state.image, request)
+
+
+def _alter_client_quotas(
+    state: ActiveState, request: Any, _: ControllerContext
+) -> ControllerResult:
+    from replication.controller import quotas
+
+    return quotas.alter_client_quotas(state.image, request)
 
 
 # --- partitions ---------------------------------------------------------------------------------
@@ -225,6 +233,7 @@ def _register_controller(
 
 _DECISIONS: dict[str, Decision] = {
     "AllocateProducerIdsRequest": _allocate_producer_ids,
+    "AlterClientQuotasRequest": _alter_client_quotas,
     "AlterConfigsRequest": _alter_configs,
     "AlterPartitionReassignmentsRequest": _alter_partition_reassignments,
     "AlterPartitionRequest": _alter_partition,

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from replication.metadata.cluster_tables import BROKERS, CONTROLLERS, FEATURES, PRODUCER_IDS
+from replication.metadata.quota_entities import entity_of
 from replication.metadata.tables import Changes, Replay, records_table
 from replication.metadata.topic_tables import CONFIGS, TOPICS
 from wire.messages import metadata_records as m
 
-
-def _quota_key(record: m.ClientQuotaRecord) -> tuple[Any, ...]:
-    entity = ((e.entity_type, e.entity_name or "", e.entity_name is None) for e in record.entity)
-    return (tuple(sorted(entity)), record.key)
-
-
 CLIENT_QUOTAS = records_table(
-    "client_quotas", _quota_key, m.ClientQuotaRecord, is_removal=lambda record: record.remove
+    "client_quotas",
+    lambda record: (entity_of(record.entity), record.key),
+    m.ClientQuotaRecord,
+    is_removal=lambda record: record.remove,
 )
 ACLS = records_table(
     "acls", lambda record: record.id, m.AccessControlEntryRecord, m.RemoveAccessControlEntryRecord

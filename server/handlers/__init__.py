@@ -19,8 +19,8 @@ it says no to all else before it has done anything, and the handler is asked.
 Areas are imported at first use: a broker that nobody asks for its log directories never loads that
 code, and starts sooner.
 
-Gaps: the rest of Kafka's keys (quotas, delegation tokens, share and streams groups) is
-neither served nor advertised; see docs/GAPS.md.
+Gaps: the rest of Kafka's keys (delegation tokens, share and streams groups) is neither served nor
+advertised; see docs/GAPS.md.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (45, "AlterPartitionReassignments", "admin", 0, 1, _BLOCKS, "bcf", "ALTER CLUSTER"),
     (46, "ListPartitionReassignments", "admin", 0, 0, _BLOCKS, "bcf", "DESCRIBE CLUSTER"),
     (47, "OffsetDelete", "group_offsets", 0, 0, _BLOCKS, "b", "DELETE GROUP"),
+    (48, "DescribeClientQuotas", "quotas", 0, 1, _BLOCKS, "b", "DESCRIBE_CONFIGS CLUSTER"),
+    (49, "AlterClientQuotas", "quotas", 0, 1, _BLOCKS, "bcf", "ALTER_CONFIGS CLUSTER"),
     (50, "DescribeUserScramCredentials", "scram", 0, 0, _BLOCKS, "bc", "DESCRIBE CLUSTER"),
     (51, "AlterUserScramCredentials", "scram", 0, 0, _BLOCKS, "bcf", "ALTER CLUSTER"),
     (52, "Vote", "quorum", 0, 2, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),

@@ -405,7 +405,7 @@ def fetch(
     Versions:  5 log start offset. 7 sessions. 9 leader epoch. 11 rack: consumers may read
                from followers (KIP-392). 12 diverging epoch. 13 topic ids. 15 broker epoch of a
                follower (KIP-903). 16 names the new leader (KIP-951).
-    Gaps:      no quotas of clients.
+    Gaps:      -
     Budget:    one partition in a session, besides `ReplicaManager.fetch`: 10 µs.
     """
     version, broker = ctx.api_version, ctx.broker
@@ -413,6 +413,7 @@ def fetch(
     follow = None
     if replica_id >= 0:
         check_replica(ctx, replica_id)
+        ctx.exempt()
         follow = broker.replica_manager.follower_session
     else:
         replica_id = CONSUMER_REPLICA_ID
@@ -443,7 +444,7 @@ def fetch(
             replica_id,
             request.max_wait_ms,
             request.min_bytes,
-            request.max_bytes,
+            min(request.max_bytes, ctx.fetch_bytes_max),
             request.isolation_level,
             partitions,
             on_complete,

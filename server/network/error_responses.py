@@ -47,6 +47,7 @@ _KEYS: tuple[frozenset[str], ...] = (
     frozenset({"key"}),
     frozenset({"id"}),
     frozenset({"session_id"}),
+    frozenset({"entity"}),
 )
 _SAME_KEY = {name: same for same in _KEYS for name in same} | {"user": frozenset({"user", "name"})}
 # Keys of the members that leave a group, and of the producers of markers; elsewhere Kafka forgets

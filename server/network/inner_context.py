@@ -59,6 +59,13 @@ class InnerContext(RequestContext[Any]):
             if response is not None:
                 self.respond(response)
 
+    @property
+    def fetch_bytes_max(self) -> int:  # type: ignore[override]  # a class attribute, as a default
+        return self._outer.fetch_bytes_max
+
+    def exempt(self) -> None:
+        self._outer.exempt()
+
     def no_response(self) -> None:
         self._outer.no_response()
 

@@ -123,6 +123,17 @@ class RequestContext(Generic[B]):
         self._cancel: Callable[[], Any] | None = None
         self._complete_early: Callable[[], Any] | None = None
 
+    # -- quotas, where there are any (server.network.metering)
+
+    fetch_bytes_max = (1 << 31) - 1
+    """The most that one Fetch may read."""
+
+    def begin(self) -> None:
+        """Another thread works on it from now on."""
+
+    def exempt(self) -> None:
+        """It is done for the cluster: nobody's quota is used up."""
+
     # -- who asks
 
     @property
@@ -252,6 +263,7 @@ class RequestChannel:
         self._lock = threading.Lock()  # guards _threads, _busy, _waiting
         self._waiting: set[ChannelOwner] = set()
         self._stopped = False
+        self._metered: Callable[..., RequestContext[Any]] | None = None
         self.handed_over = 0
         self.malformed = 0
         self.failed = 0
@@ -273,10 +285,13 @@ class RequestChannel:
             raw = frame[14:pos]
             if raw != channel.client_id_raw and not self._set_client_id(channel, raw, length):
                 return True
-        context = RequestContext(
-            api, version, correlation_id, channel.client_id if length > 0 else "", channel,
-            self._broker,
-        )  # fmt: skip
+        client_id = channel.client_id if length > 0 else ""
+        if self._metered is None:
+            context = RequestContext(api, version, correlation_id, client_id, channel, self._broker)
+        else:
+            context = self._metered(
+                api, version, correlation_id, client_id, channel, self._broker, len(frame)
+            )
         channel.in_flight = context  # Connection.begin: the processor asked may_start
         if inline and self.run(context, frame, pos, INLINE_ELEMENTS):
             return True
@@ -285,6 +300,10 @@ class RequestChannel:
             return False
         self._hand_over((context, frame, pos))
         return True
+
+    def measure(self, metered: Callable[..., RequestContext[Any]] | None) -> None:
+        """Make contexts with this, which is given a frame's size besides, from now on."""
+        self._metered = metered
 
     def await_room(self, processor: ChannelOwner) -> None:
         """Call `processor.resume` as soon as the queue has room."""
@@ -429,6 +448,7 @@ class RequestChannel:
                 self._tell_waiting()
             try:
                 if isinstance(queued, tuple):
+                    queued[0].begin()
                     self.run(*queued, elements_max(len(queued[1])))
                 else:
                     queued()

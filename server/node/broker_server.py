@@ -27,6 +27,7 @@ from server.handlers import BROKER_APIS
 from server.handlers.fetch_session import FetchSessionCache
 from server.handlers.transaction_markers import write_own_markers
 from server.network.listeners import own_host_name
+from server.network.metering import ClientQuotas, MeteredContext
 from server.network.socket_server import SocketServer
 from server.node import config_check, settings
 from server.node.broker_lifecycle import BrokerLifecycle
@@ -86,6 +87,7 @@ class BrokerServer(NodePart):
             self.config, self.listeners.broker
         )
         """Names of the listeners on which compressed batches are decompressed to be checked."""
+        self.client_quotas = ClientQuotas()
         self.fetch_sessions = FetchSessionCache(
             self.config.get_int("max.incremental.fetch.session.cache.slots")
         )
@@ -144,6 +146,7 @@ class BrokerServer(NodePart):
         self._start_storage()
         self._start_coordinators()
         return [
+            self._publish_quotas,
             self._publish_configs,
             self._publish_partitions(),
             self.group_coordinator.on_metadata,
@@ -385,6 +388,13 @@ class BrokerServer(NodePart):
             self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second"),
         )
         return changed
+
+    def _publish_quotas(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if delta.changed["client_quotas"]:
+            quotas = self.client_quotas
+            quotas.update(image.client_quotas.values())
+            metered = partial(MeteredContext, quotas) if quotas.any else None
+            self.socket_server.request_channel.measure(metered)
 
     def _publish_partitions(self) -> MetadataPublisher:
         """A node alone may lead by what it was before: nobody else has anything to compare."""

@@ -17,6 +17,7 @@ from server.handlers.access.guard import DENIED, Access, GuardedApi, Rule, Verdi
 from server.handlers.access.shapes import items, itself, whole, whole_at_top
 from server.network.api import Api, Operation, Resource
 from server.network.error_responses import error_response
+from wire.messages.admin import DescribeClientQuotasResponse
 
 if TYPE_CHECKING:
     from server.security.authorizer import Authorizer
@@ -38,6 +39,14 @@ def rule_of(api: Api) -> Rule:
     if api.operation is None or api.resource is not CLUSTER:
         raise LookupError(f"nobody knows who may ask for {api.name}")
     return whole(api.operation, CLUSTER)
+
+
+def describe_client_quotas(access: Access, _request: Any) -> Verdict:
+    """All or nothing; nothing is null."""
+    if access.may(Operation.DESCRIBE_CONFIGS, CLUSTER):
+        return None
+    code = int(DENIED[CLUSTER][0])
+    return DescribeClientQuotasResponse(error_code=code, error_message=None, entries=None)
 
 
 # ---- configs
@@ -129,6 +138,7 @@ _RULES: Mapping[str, Rule] = {
     "Heartbeat": whole(Operation.READ, GROUP, "group_id"),
     "LeaveGroup": whole_at_top(Operation.READ, GROUP, "group_id"),
     "SyncGroup": whole(Operation.READ, GROUP, "group_id"),
+    "DescribeClientQuotas": describe_client_quotas,
     "DescribeGroups": groups.describe_groups,
     "ListGroups": groups.list_groups,
     "CreateTopics": topics.create_topics,

@@ -220,6 +220,7 @@ def test_what_brokers_pass_on_is_what_kafkas_do() -> None:
     assert forwardable == {
         "AddRaftVoter",
         "AllocateProducerIds",
+        "AlterClientQuotas",
         "AlterConfigs",
         "AlterPartitionReassignments",
         "AlterUserScramCredentials",

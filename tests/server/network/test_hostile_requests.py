@@ -55,6 +55,8 @@ class Wild:
             return rng.choice(edges if kind == "uint16" else (*edges, -1, -2))
         if kind == "bool":
             return rng.random() < 0.5
+        if kind == "float64":
+            return rng.choice((0.0, 1.5, -1.0, float("inf"), float("nan")))
         if kind == "string":
             return rng.choice(NAMES)
         if kind == "uuid":

@@ -63,7 +63,7 @@ def test_every_listed_api_is_declared_and_served_in_its_whole_range(role, key):
 def test_what_a_broker_passes_on_is_served_by_controllers_and_only_that():
     """ApiKeys.forwardable, of what is served."""
     passed_on = {api.api_key for api in CONTROLLER_APIS.values() if api.is_forwardable}
-    assert passed_on == {19, 20, 30, 31, 33, 37, 43, 44, 45, 46, 51, 55, 57, 64, 67, 80, 81}
+    assert passed_on == {19, 20, 30, 31, 33, 37, 43, 44, 45, 46, 49, 51, 55, 57, 64, 67, 80, 81}
 
 
 def test_every_api_says_what_its_sender_must_be_allowed():
@@ -126,7 +126,7 @@ def test_every_api_can_say_an_error_in_every_version(key):
 ECHOED = {
     "name", "topic", "topic_name", "topic_id", "partition_index", "partition", "index",
     "partition_id", "resource_name", "resource_type", "group_id", "key", "id", "session_id",
-    "transactional_id", "user",
+    "transactional_id", "user", "entity_type", "entity_name",
 }  # fmt: skip
 """What Kafka's getErrorResponse repeats: names and ids of what failed."""
 

@@ -1,0 +1,223 @@
+"""Quotas of clients: who counts with whom, how long somebody waits, and what is said of it."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+
+import pytest
+
+from server.network.metering import ClientQuotas, Meter, MeteredContext
+from tests.server.handler_support import Asked, FakeBroker, image_of, topic_image
+from tests.server.handlers.access.test_rules import fetch, produce
+from wire.messages.metadata_records import ClientQuotaRecord
+
+PRODUCER, CONSUMER, REQUEST = range(3)
+KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+
+
+def quota(key, value, **entity):
+    parts = [
+        ClientQuotaRecord.Entity(entity_type=kind.replace("_", "-"), entity_name=name)
+        for kind, name in entity.items()
+    ]
+    return ClientQuotaRecord(entity=parts, key=key, value=value, remove=False)
+
+
+def quotas_of(*records):
+    quotas = ClientQuotas()
+    quotas.update(records)
+    return quotas
+
+
+# ---- the rate
+
+
+def sent_in(meter, size, duration_ms, start_ms=0):
+    """What a client gets through that sends `size` whenever it may."""
+    now_ms, sent = start_ms, 0
+    while now_ms < start_ms + duration_ms:
+        sent += size
+        now_ms += meter.record(size, now_ms) or 1
+    return sent, now_ms
+
+
+@pytest.mark.parametrize("bound", [1_000.0, 100_000.0, 1_000_000.0])
+@pytest.mark.parametrize("a_second", [1_000, 100, 20, 5])
+def test_ten_seconds_give_ten_seconds_worth_at_any_time(bound, a_second):
+    """Within five per cent, besides the one request that went below zero."""
+    meter, size = Meter(bound), bound / a_second
+    now_ms = 5
+    for _ in range(5):
+        sent, now_ms = sent_in(meter, size, 10_000, now_ms)
+        assert sent == pytest.approx(bound * 10, rel=0.05, abs=0.05 * bound * 10 + size)
+        now_ms += 60_000  # silent: that is no credit
+    sent, _ = sent_in(Meter(bound), size, 60_000)
+    assert sent == pytest.approx(bound * 60, rel=0.02)
+
+
+def test_below_the_bound_nobody_waits():
+    meter = Meter(1_000)
+    assert not any(meter.record(99, now_ms) for now_ms in range(0, 60_000, 100))
+
+
+def test_how_long():
+    meter = Meter(100)
+    assert meter.record(40, 0) == 0
+    assert meter.record(100, 0) == 1_000
+    assert meter.record(900, 500) == 9_500
+    assert meter.record(0, 10_000) == 0
+    assert meter.record(0, 9_000) == 0, "a clock that was read earlier"
+    assert Meter(1_000_000).record(100_000_000, 5) == 99_600
+
+
+# ---- who
+
+
+LEVELS = [
+    {"user": "a", "client_id": "c"}, {"user": "a", "client_id": None}, {"user": "a"},
+    {"user": None, "client_id": "c"}, {"user": None, "client_id": None}, {"user": None},
+    {"client_id": "c"}, {"client_id": None},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("defined", list(product([False, True], repeat=8)), ids=str)
+def test_the_first_that_is_defined_counts(defined):
+    records = [
+        quota(KEYS[0], float(rank + 1), **level)
+        for rank, level in enumerate(LEVELS)
+        if defined[rank]
+    ]
+    meter = quotas_of(*records).of("User:a", "c")[PRODUCER]
+    first = next((rank + 1 for rank in range(8) if defined[rank]), None)
+    assert (meter and meter.bound) == first
+
+
+@pytest.mark.parametrize(
+    ("entity", "shared", "apart"),
+    [
+        ({"user": "a"}, [("a", "c"), ("a", "d")], [("b", "c")]),
+        ({"user": None}, [("b", "c"), ("b", "d")], [("c", "c")]),
+        ({"client_id": None}, [("a", "c"), ("b", "c")], [("a", "d")]),
+        ({"user": None, "client_id": None}, [("a", "c"), ("a", "c")], [("a", "d")]),
+    ],
+)
+def test_who_counts_together(entity, shared, apart):
+    quotas = quotas_of(quota(KEYS[0], 5.0, **entity))
+    (first,) = {id(quotas.of(f"User:{user}", client)[PRODUCER]) for user, client in shared}
+    for user, client in apart:
+        assert id(quotas.of(f"User:{user}", client)[PRODUCER]) != first
+
+
+def test_each_key_is_for_itself_and_changes_at_once():
+    quotas = quotas_of(quota(KEYS[0], 5.0, user="a"), quota(KEYS[1], 7.0, client_id="c"))
+    producer, consumer, request = quotas.of("User:a", "c")
+    assert (producer.bound, consumer.bound, request) == (5.0, 7.0, None)
+    producer.record(3.0, 0)
+    quotas.update([quota(KEYS[0], 9.0, user="a")])
+    again, consumer, _ = quotas.of("User:a", "c")
+    assert again is producer, "what was used stays used"
+    assert (again.bound, consumer) == (9.0, None)
+    quotas.update([])
+    assert not quotas.any
+    assert quotas.of("User:a", "c") == (None, None, None)
+
+
+def test_what_this_broker_does_not_keep_to_is_not_measured():
+    assert not quotas_of(
+        quota("controller_mutation_rate", 1.0, user="a"),
+        quota("connection_creation_rate", 1.0, ip="10.0.0.1"),
+    ).any
+
+
+def test_names_of_clients_choice_are_bounded():
+    quotas = quotas_of(quota(KEYS[0], 5.0, client_id=None))
+    for number in range(100_050):
+        quotas.of("User:a", str(number))
+    assert len(quotas._meters) <= 100_000
+
+
+# ---- on a connection
+
+
+def metered(*records):
+    asked = Asked(FakeBroker(image_of(topic_image("a", 2))))
+    asked.channel.principal = "User:alice"
+    asked.requests.measure(partial(MeteredContext, quotas_of(*records)))
+    completed = []
+    complete = asked.processor.complete
+
+    def noted(channel, request, parts):
+        completed.append(request.throttle_ms)
+        complete(channel, request, parts)
+
+    asked.processor.complete = noted
+    return asked, completed
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 12, 13])
+@pytest.mark.parametrize("short", [True, False])
+def test_a_producer_is_told_how_long_it_is_muted(version, short):
+    asked, throttled = metered(quota(KEYS[0], 10.0, user="alice"))
+    asked.broker.metadata.topics_by_id[b"a" * 16] = asked.broker.metadata.topics_by_name["a"]
+    if not short:
+        asked.requests._apis[0].load()
+        asked.requests._apis[0].ordinary = None
+    first = asked.ask(produce("a"), version)
+    assert first.responses[0].partition_responses[0].error_code == 0
+    assert (first.throttle_time_ms, throttled) == (throttled[0], [throttled[0]])
+    second = asked.ask(produce("a"), version)
+    assert second.throttle_time_ms == throttled[1] > 5_000
+    assert second.responses[0].partition_responses[0].base_offset == 100
+    assert len(asked.broker.replica_manager.appended) == 2, "nothing is refused"
+
+
+def test_without_acks_there_is_only_the_mute():
+    asked, throttled = metered(quota(KEYS[0], 1.0, client_id="test"))
+    assert asked.ask(produce("a", acks=0), 9) is None
+    assert throttled[0] > 10_000
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 13])
+def test_a_consumer_is_told_how_long_it_is_muted(version):
+    asked, throttled = metered(quota(KEYS[1], 1.0, user=None))
+    answer = asked.ask(fetch("a"), version)
+    assert answer.throttle_time_ms == throttled[0] > 10_000
+    assert len(answer.responses) == 1
+    assert asked.broker.replica_manager.fetched
+
+
+def test_one_fetch_reads_no_more_than_the_window_gives():
+    asked, _ = metered(quota(KEYS[1], 100.0, user=None))
+    limits = []
+    answered = asked.broker.replica_manager.fetch
+
+    def noted(replica_id, max_wait_ms, min_bytes, max_bytes, *rest, **named):
+        limits.append(max_bytes)
+        answered(replica_id, max_wait_ms, min_bytes, max_bytes, *rest, **named)
+
+    asked.broker.replica_manager.fetch = noted
+    asked.ask(fetch("a"), 12)
+    assert limits == [40]
+
+
+def test_a_request_counts_for_the_time_it_takes():
+    asked, throttled = metered(quota(KEYS[2], 1e-6, user="alice"))
+    answer = asked.ask(fetch("a"), 12)
+    assert throttled == [1_000], "at most one window"
+    assert answer.throttle_time_ms == 1_000
+
+
+def test_others_are_not_muted():
+    asked, throttled = metered(quota(KEYS[0], 1.0, user="bob"), quota(KEYS[1], 1.0, user="bob"))
+    assert asked.ask(produce("a"), 9).throttle_time_ms == 0
+    assert asked.ask(fetch("a"), 12).throttle_time_ms == 0
+    assert throttled == [0, 0]
+
+
+def test_replicas_are_exempt():
+    asked, throttled = metered(*(quota(key, 1e-6, user=None) for key in KEYS[1:]))
+    asked.broker.metadata.brokers[2] = asked.broker.metadata.brokers[1]
+    asked.broker.replica_manager.follower_session = None
+    assert asked.ask(fetch("a", replica_id=2), 12).throttle_time_ms == 0
+    assert throttled == [0]
