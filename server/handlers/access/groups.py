@@ -10,7 +10,7 @@ from server.handlers.access.shapes import at_top, finished, items, itself, name_
 from server.handlers.access.topics import topic_name
 from server.network.api import Operation, Resource
 from server.network.error_responses import error_response
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import ErrorCode
 from wire.messages.groups import (
     BATCHED_KEYS_VERSION,
     FETCH_GROUPS_VERSION,
@@ -120,14 +120,22 @@ def consumer_group_heartbeat(access: Access, request: Any) -> Verdict:
     """Read on the group, Describe on each topic subscribed to by name. A pattern is for who may
     describe every topic there is: which it means is found out without asking again.
     """
-    access.must(Operation.READ, GROUP, request.group_id)
-    for name in request.subscribed_topic_names or ():
-        access.must(Operation.DESCRIBE, TOPIC, name)
-    if getattr(request, "subscribed_topic_regex", None):
-        for name in access.ctx.broker.metadata.topics_by_name:
-            if not access.sees(Operation.DESCRIBE, TOPIC, name):
-                raise KafkaError(*DENIED[TOPIC])
-    return None
+    refused = None
+    if not access.may(Operation.READ, GROUP, request.group_id):
+        refused = GROUP
+    elif not all(
+        access.may(Operation.DESCRIBE, TOPIC, name) for name in request.subscribed_topic_names or ()
+    ) or (
+        request.subscribed_topic_regex
+        and not all(
+            access.sees(Operation.DESCRIBE, TOPIC, name)
+            for name in access.ctx.broker.metadata.topics_by_name
+        )
+    ):
+        refused = TOPIC
+    if refused is None:
+        return None
+    return error_response(request, access.ctx.api_version, DENIED[refused][0])
 
 
 def consumer_group_describe(access: Access, request: Any) -> Verdict:
@@ -268,6 +276,8 @@ def _offset_fetch_of_one(access: Access, request: Any) -> Verdict:
         request.topics = kept
 
     def finish(response: Any) -> Any:
+        if response.error_code and access.ctx.api_version >= FETCH_TOP_LEVEL_ERROR_VERSION:
+            return response  # of a group that could not be read nothing else is said
         response.topics = [*_shown_topics(access, response.topics), *refused]
         return response
 

@@ -49,6 +49,15 @@ def describe_client_quotas(access: Access, _request: Any) -> Verdict:
     return DescribeClientQuotasResponse(error_code=code, error_message=None, entries=None)
 
 
+def alter_user_scram_credentials(access: Access, request: Any) -> Verdict:
+    """All or nothing; each user is answered once."""
+    if access.may(Operation.ALTER, CLUSTER):
+        return None
+    refused: Any = error_response(request, access.ctx.api_version, *DENIED[CLUSTER])
+    refused.results = list({one.user: one for one in refused.results}.values())
+    return refused
+
+
 # ---- configs
 
 
@@ -154,6 +163,7 @@ _RULES: Mapping[str, Rule] = {
     "DescribeConfigs": _configs(Operation.DESCRIBE_CONFIGS, "results"),
     "AlterConfigs": _configs(Operation.ALTER_CONFIGS, "responses"),
     "IncrementalAlterConfigs": _configs(Operation.ALTER_CONFIGS, "responses"),
+    "AlterUserScramCredentials": alter_user_scram_credentials,
     "CreatePartitions": items(Operation.ALTER, TOPIC, "topics", "results"),
     "DeleteGroups": items(Operation.DELETE, GROUP, "groups_names", "results", itself),
     "OffsetDelete": groups.offset_delete,
