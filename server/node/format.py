@@ -146,7 +146,8 @@ def _check_options(config: KafkaConfig, quorum: QuorumConfig, options: FormatOpt
         )
     if options.standalone and not quorum.is_controller:
         raise FormatError("--standalone: this node is no controller (process.roles)")
-    if quorum.is_controller and not quorum.voters and not options.is_dynamic:
+    is_told = bool(quorum.voters) or options.is_dynamic or quorum.is_alone
+    if quorum.is_controller and not is_told:
         raise FormatError(
             "controller.quorum.voters is not set, so say who votes first: --standalone (this node"
             " alone), --initial-controllers (the same list on every node), or"

@@ -87,6 +87,16 @@ def test_users_may_be_there_from_the_first_start_on(tmp_path: Path) -> None:
     assert (bob.name, bob.mechanism, bob.salt, bob.iterations) == ("bob", 2, b"salt", 4096)
 
 
+def test_a_node_alone_is_formatted_without_saying_who_votes(tmp_path: Path) -> None:
+    """It has no listener for other controllers, which --standalone would ask for."""
+    alone = config(tmp_path, listeners="PLAINTEXT://:9092", controller_quorum_bootstrap_servers="")
+    run(alone, add_scram=["SCRAM-SHA-256=[name=alice,password=secret]"])
+    path = tmp_path / "a" / "bootstrap.checkpoint"
+    records = [MetadataRecordSerde().decode(value) for value in read_snapshot(path).values]
+    assert records[-1].name == "alice"
+    assert not (tmp_path / "a" / FIRST_CHECKPOINT).exists()
+
+
 @pytest.mark.parametrize(
     "argument",
     [
