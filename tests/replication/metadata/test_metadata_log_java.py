@@ -365,16 +365,15 @@ def test_we_open_what_apache_kafka_wrote(tmp_path: Path, class_path: str) -> Non
 
     with ApacheKafka(tmp_path) as kafka:
         with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)) as admin:
-            admin.create_topics(
-                {
-                    "alpha": {
-                        "num_partitions": 3, "replication_factor": 1,
-                        "configs": {"cleanup.policy": "compact"},
-                    },
-                    "beta": {"num_partitions": 1, "replication_factor": 1},
-                    "gone": {"num_partitions": 1, "replication_factor": 1},
-                }
-            )  # fmt: skip
+            topics = {
+                "alpha": {
+                    "num_partitions": 3, "replication_factor": 1,
+                    "configs": {"cleanup.policy": "compact"},
+                },
+                "beta": {"num_partitions": 1, "replication_factor": 1},
+                "gone": {"num_partitions": 1, "replication_factor": 1},
+            }  # fmt: skip
+            eventually(lambda: admin.create_topics(topics))  # its broker may still be fenced
             change = ConfigResource(ConfigResourceType.TOPIC, "beta", {"retention.bytes": "999"})
             # The client asks first which keys there are, maybe before the broker has the topic.
             eventually(lambda: admin.alter_configs([change]))
