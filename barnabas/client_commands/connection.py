@@ -7,15 +7,19 @@ import contextlib
 import logging
 import socket
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from server.commands.client_config import add_client_config, client_config
 from server.commands.main import host_port, seconds
 from server.commands.outcomes import EXIT_USAGE, UserError, add_json
 
+if TYPE_CHECKING:
+    from server.security.peer_security import PeerSecurity
+
 BOOTSTRAP = "127.0.0.1:9092"
 _CLIENT_ID = "barnabas-cli"
 _NEXT_STEP = "is a broker running there? `barnabas start` starts one"
+_NEXT_STEP_SECURED = "does the file of --client-config fit that listener?"
 
 
 def add_flags(command: argparse.ArgumentParser, *, timeout_s: float = 10.0) -> None:
@@ -51,8 +55,8 @@ def addresses(bootstrap: str) -> list[tuple[str, int]]:
     return [host_port(part, "--bootstrap") for part in parts]
 
 
-def listening(bootstrap: str, timeout_s: float) -> list[str]:
-    """Those of the addresses that take a connection, the first that does first.
+def listening(bootstrap: str, timeout_s: float, security: PeerSecurity | None = None) -> list[str]:
+    """Those of the addresses that take a connection, and a login, the first that does first.
 
     A client library tries for its whole timeout what a dial tells at once. Raises UserError, which
     says of each address what is wrong, when there is none.
@@ -61,12 +65,25 @@ def listening(bootstrap: str, timeout_s: float) -> list[str]:
     wanted = addresses(bootstrap)
     for index, (host, port) in enumerate(wanted):
         try:
-            socket.create_connection((host, port), timeout_s).close()
+            _dial(host, port, timeout_s, security)
         except (OSError, UnicodeError) as error:
             failures.append(f"{host}:{port}: {dial_error(error)}")
         else:
             return [_text(*address) for address in wanted[index:]]
-    raise UserError(f"no broker at {'; '.join(failures)}; {_NEXT_STEP}")
+    next_step = _NEXT_STEP if security is None else _NEXT_STEP_SECURED
+    raise UserError(f"no broker at {'; '.join(failures)}; {next_step}")
+
+
+def _dial(host: str, port: int, timeout_s: float, security: PeerSecurity | None) -> None:
+    if security is None:
+        socket.create_connection((host, port), timeout_s).close()
+        return
+    from server.peers.blocking_peer import BlockingPeer
+    from wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+
+    peer = BlockingPeer(host, port, _CLIENT_ID, timeout_s, security)
+    with contextlib.closing(peer):
+        peer.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
 
 
 def dial_error(error: Exception) -> str:
@@ -86,18 +103,18 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """What all clients of kafka-python are told. Raises UserError when nobody listens."""
     # Its warnings are about what we say in one line, or mend by trying again.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    security = client_config(arguments)
     return {
-        "bootstrap_servers": listening(arguments.bootstrap, arguments.timeout),
+        "bootstrap_servers": listening(arguments.bootstrap, arguments.timeout, security),
         "client_id": _CLIENT_ID,
         "bootstrap_timeout_ms": int(arguments.timeout * 1000),
         "reconnect_backoff_max_ms": 1000,
-        **_secured(arguments),
+        **_secured(security),
     }
 
 
-def _secured(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What kafka-python is told of a --client-config. Raises ConfigError."""
-    security = client_config(arguments)
+def _secured(security: PeerSecurity | None) -> dict[str, Any]:
+    """What kafka-python is told of a --client-config."""
     if security is None:
         return {}
     told: dict[str, Any] = {"security_protocol": security.protocol}

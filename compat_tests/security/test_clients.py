@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 import subprocess
@@ -227,6 +228,19 @@ def test_our_own_commands(secure: SecureBroker, tmp_path: Path) -> None:
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
             assert "secret" not in done.stdout + done.stderr
+
+
+def test_our_own_commands_say_why_nobody_lets_them_in(secure: SecureBroker, tmp_path: Path) -> None:
+    file = secure.java_file(tmp_path, "SASL_SSL", "SCRAM-SHA-512", "bob")
+    file.write_text(re.sub(r'(password=")[^"]*', r"\1wrong", file.read_text()))
+    done = subprocess.run(
+        [sys.executable, "-m", "barnabas", "topic", "list", "--bootstrap",
+         secure.bootstrap("SASL_SSL"), "--client-config", str(file)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "invalid credentials" in done.stderr
+    assert "--client-config" in done.stderr
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])

@@ -43,6 +43,7 @@ from replication.replicas.timer import BackgroundScheduler, Timer
 from server.handlers import data as handlers
 from server.handlers import offsets
 from server.handlers.fetch_session import FetchSessionCache
+from server.network.request_channel import RequestContext
 from storage.config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.log.partition_log import PartitionLog
@@ -248,6 +249,8 @@ class SimNode:
             received_ms=self.cluster.events.ms,
             respond=respond,
             park=lambda operation: None,
+            exempt=lambda: None,
+            fetch_bytes_max=RequestContext.fetch_bytes_max,
         )
         handle = handlers.fetch if kind is FetchRequest else offsets.list_offsets
         try:

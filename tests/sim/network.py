@@ -26,6 +26,7 @@ from server.coordinator.transactions.state import BUMPS_EPOCHS
 from server.handlers import BROKER_APIS, offsets
 from server.handlers import data as handlers
 from server.network.error_responses import error_response
+from server.network.request_channel import RequestContext
 from server.peers.call import PeerError
 from storage.open_files import FileSlice
 from tests.sim.world import World
@@ -375,6 +376,8 @@ def context(node: SimNode, version: int, respond: Callable[[Any], None]) -> Any:
         listener_name="PLAINTEXT",
         respond=respond,
         park=lambda operation: None,
+        exempt=lambda: None,
+        fetch_bytes_max=RequestContext.fetch_bytes_max,
     )
 
 
