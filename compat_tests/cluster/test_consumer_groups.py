@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from testkit.brokers.clusters import ClusterOfNodes
-from testkit.clients.members import poll_in_turns_until
+from testkit.clients.members import owned, poll_in_turns_until, read_one_each
 from testkit.faults.rounds import TIMEOUT_S
-from testkit.wait import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
 
@@ -24,10 +22,6 @@ CONFIG = {
     "group.consumer.min.heartbeat.interval.ms": 300,
     "group.consumer.assignment.interval.ms": 0,
 }
-
-
-def had(members: list[Any]) -> list[list[int]]:
-    return [sorted(tp.partition for tp in member.assignment()) for member in members]
 
 
 def test_members_keep_what_they_have_through_each_fail_over(
@@ -48,14 +42,14 @@ def test_members_keep_what_they_have_through_each_fail_over(
         for member in members:
             member.subscribe([topic_name])
         poll_in_turns_until(
-            members, lambda: [len(of) for of in had(members)] == [2, 2, 2], timeout_s=60
+            members, lambda: [len(of) for of in owned(members)] == [2, 2, 2], timeout_s=60
         )
-        before = had(members)
+        before = owned(members)
         for number in range(1, 4):
             victim = cluster.leader(OFFSETS)
             cluster.kill(victim)
-            read_one_each(producer, members, topic_name)
-            assert had(members) == before
+            read_one_each(producer, members, topic_name, PARTITIONS)
+            assert owned(members) == before
             asked = [TopicPartition(topic_name, p) for p in range(PARTITIONS)]
             committed = members[0].committed(asked, timeout=60)
             assert [tp.offset for tp in committed] == [number] * PARTITIONS
@@ -64,22 +58,3 @@ def test_members_keep_what_they_have_through_each_fail_over(
     finally:
         for member in members:
             member.close()
-
-
-def read_one_each(producer: Producer, members: list[Any], topic: str) -> None:
-    """A record to each partition, read and committed by whoever has it."""
-    for partition in range(PARTITIONS):
-        producer.produce(topic, b"x", partition=partition)
-    assert producer.flush(60) == 0
-    seen: list[int] = []
-
-    def all_read() -> bool:
-        for member in members:
-            message = member.poll(0.1)
-            if message is not None and message.error() is None:
-                member.commit(message, asynchronous=False)
-                seen.append(message.partition())
-        return len(seen) >= PARTITIONS
-
-    eventually(all_read, timeout_s=90, what="a record of each partition")
-    assert sorted(seen) == list(range(PARTITIONS))

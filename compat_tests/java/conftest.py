@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from testkit import jars
+from testkit.brokers.nodes import ApacheKafka, Barnabas, RunningBroker
 from testkit.clients.java_tools import Finished, JavaTools
 from testkit.require import require
 
@@ -20,6 +23,26 @@ def java_tools() -> Iterator[JavaTools]:
     tools = JavaTools()
     yield tools
     tools.close()
+
+
+@pytest.fixture
+def hands_of(tmp_path: Path) -> Iterator[Callable[..., dict[str, RunningBroker]]]:
+    """`hands_of(config)`: a node of each kind by its name, not started, over one data directory."""
+    made: list[RunningBroker] = []
+
+    def make(config: Mapping[str, Any]) -> dict[str, RunningBroker]:
+        try:
+            jars.libs()
+        except jars.JarsUnavailable as missing:
+            require(False, f"Apache Kafka: {missing}")
+        data_dir = tmp_path / "data"
+        made.append(ApacheKafka(tmp_path / "kafka", config, data_dir=data_dir))
+        made.append(Barnabas(tmp_path / "barnabas", config, data_dir=data_dir))
+        return {broker.kind: broker for broker in made}
+
+    yield make
+    for broker in made:
+        broker.kill()
 
 
 @pytest.fixture

@@ -6,19 +6,15 @@ it by their bootstrap list, and must be to the one what they were to the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from testkit import jars
-from testkit.brokers.nodes import ApacheKafka, Barnabas, RunningBroker
-from testkit.clients.members import poll_in_turns_until
-from testkit.require import require
-from testkit.wait import eventually
+from testkit.brokers.nodes import RunningBroker
+from testkit.clients.members import owned, poll_in_turns_until, read_one_each
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -30,43 +26,12 @@ CONFIG = {
 
 
 @pytest.fixture
-def hands(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """A node of each kind, over one data directory."""
-    try:
-        jars.libs()
-    except jars.JarsUnavailable as missing:
-        require(False, f"Apache Kafka: {missing}")
-    brokers = {
-        "kafka": ApacheKafka(tmp_path / "kafka", CONFIG, data_dir=tmp_path / "data"),
-        "barnabas": Barnabas(tmp_path / "barnabas", CONFIG, data_dir=tmp_path / "data"),
-    }
-    yield brokers
-    for broker in brokers.values():
-        broker.kill()
+def hands(hands_of: Callable[..., dict[str, RunningBroker]]) -> dict[str, RunningBroker]:
+    return hands_of(CONFIG)
 
 
-def had(members: list[Any]) -> list[list[int]]:
-    return [sorted(tp.partition for tp in member.assignment()) for member in members]
-
-
-def read_one_each(broker: RunningBroker, members: list[Any]) -> None:
-    """A record to each partition, read and committed by whoever has it."""
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    for partition in range(4):
-        producer.produce(TOPIC, b"x", partition=partition)
-    assert producer.flush(60) == 0
-    seen: list[int] = []
-
-    def all_read() -> bool:
-        for member in members:
-            message = member.poll(0.1)
-            if message is not None and message.error() is None:
-                seen.append(message.partition())
-                member.commit(message, asynchronous=False)
-        return len(seen) >= 4
-
-    eventually(all_read, timeout_s=90, what="a record of each partition")
-    assert sorted(seen) == [0, 1, 2, 3]
+def producer_to(broker: RunningBroker) -> Producer:
+    return Producer({"bootstrap.servers": broker.bootstrap_servers})
 
 
 @pytest.mark.parametrize("first", ["kafka", "barnabas"])
@@ -91,26 +56,26 @@ def test_members_do_not_notice(hands: dict[str, Any], first: str) -> None:
         members[0].subscribe([TOPIC])
         members[1].subscribe([f"^{TOPIC[:-1]}.*"])
         poll_in_turns_until(
-            members, lambda: [len(of) for of in had(members)] == [2, 2], timeout_s=60
+            members, lambda: [len(of) for of in owned(members)] == [2, 2], timeout_s=60
         )
-        before, ids = had(members), [member.memberid() for member in members]
-        read_one_each(one, members)
+        before, ids = owned(members), [member.memberid() for member in members]
+        read_one_each(producer_to(one), members, TOPIC, 4)
 
         one.kill()
         other.start()
-        read_one_each(other, members)
-        assert had(members) == before
+        read_one_each(producer_to(other), members, TOPIC, 4)
+        assert owned(members) == before
         assert [member.memberid() for member in members] == ids
         members.pop().close()  # a static member goes for a while
         again = Consumer({**config, "group.instance.id": "b"})
         again.subscribe([f"^{TOPIC[:-1]}.*"])
         members.append(again)
-        poll_in_turns_until(members, lambda: had(members) == before, timeout_s=60)
+        poll_in_turns_until(members, lambda: owned(members) == before, timeout_s=60)
 
         other.kill()
         one.start()
-        read_one_each(one, members)
-        assert had(members) == before
+        read_one_each(producer_to(one), members, TOPIC, 4)
+        assert owned(members) == before
         committed = members[0].committed([TopicPartition(TOPIC, p) for p in range(4)], timeout=30)
         assert [tp.offset for tp in committed] == [3] * 4
     finally:

@@ -6,18 +6,15 @@ Open transactions, their fences, epochs and offsets must be to the one what they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from testkit import jars
-from testkit.brokers.nodes import ApacheKafka, Barnabas, RunningBroker
+from testkit.brokers.nodes import RunningBroker
 from testkit.clients.java_tools import JavaTools
-from testkit.require import require
 from testkit.wait import eventually
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -27,19 +24,8 @@ CONFIG = {"node.id": 1, "transaction.abort.timed.out.transaction.cleanup.interva
 
 
 @pytest.fixture
-def hands(tmp_path: Path) -> Iterator[dict[str, RunningBroker]]:
-    """A node of each kind, over one data directory."""
-    try:
-        jars.libs()
-    except jars.JarsUnavailable as missing:
-        require(False, f"Apache Kafka: {missing}")
-    brokers: dict[str, RunningBroker] = {
-        "kafka": ApacheKafka(tmp_path / "kafka", CONFIG, data_dir=tmp_path / "data"),
-        "barnabas": Barnabas(tmp_path / "barnabas", CONFIG, data_dir=tmp_path / "data"),
-    }
-    yield brokers
-    for broker in brokers.values():
-        broker.kill()
+def hands(hands_of: Callable[..., dict[str, RunningBroker]]) -> dict[str, RunningBroker]:
+    return hands_of(CONFIG)
 
 
 def producer_of(broker: RunningBroker, transactional_id: str, **config: Any) -> Producer:

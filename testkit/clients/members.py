@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from testkit.wait import eventually
+
 
 def poll_all_until(
     members: Iterable[Any],
@@ -57,3 +59,27 @@ def poll_in_turns_until(
         assert time.monotonic() < deadline, f"not within {timeout_s} s: the group settles"
         for member in members:
             member.poll(0.05)
+
+
+def owned(members: list[Any]) -> list[list[int]]:
+    """The partitions that each has, of one topic."""
+    return [sorted(tp.partition for tp in member.assignment()) for member in members]
+
+
+def read_one_each(producer: Any, members: list[Any], topic: str, partitions: int) -> None:
+    """A record to each partition, read and committed by whoever has it."""
+    for partition in range(partitions):
+        producer.produce(topic, b"x", partition=partition)
+    assert producer.flush(60) == 0
+    seen: list[int] = []
+
+    def all_read() -> bool:
+        for member in members:
+            message = member.poll(0.1)
+            if message is not None and message.error() is None:
+                member.commit(message, asynchronous=False)
+                seen.append(message.partition())
+        return len(seen) >= partitions
+
+    eventually(all_read, timeout_s=90, what="a record of each partition")
+    assert sorted(seen) == list(range(partitions))
