@@ -98,8 +98,9 @@ class Broker(Context):
             weakref.finalize(self, shutil.rmtree, str(self._scratch), ignore_errors=True)
         if self._owns_data:
             self._data_dir = self._scratch / "data"
-        arguments = ["start", "--data-dir", str(self._data_dir)]
-        arguments += ["--then-remove", str(self._scratch)]
+        arguments = ["start", "--then-remove", str(self._scratch)]
+        if "log.dirs" not in self._config:  # a flag counts more than a file
+            arguments += ["--data-dir", str(self._data_dir)]
         if self._listen is not None:
             arguments += ["--listen", self._address or self._listen]
         if self._config:  # not as arguments: who lists processes must see no password

@@ -65,7 +65,7 @@ def listening(bootstrap: str, timeout_s: float, security: PeerSecurity | None = 
     wanted = addresses(bootstrap)
     for index, (host, port) in enumerate(wanted):
         try:
-            _dial(host, port, timeout_s, security)
+            dial(host, port, timeout_s, security)
         except (OSError, UnicodeError) as error:
             failures.append(f"{host}:{port}: {dial_error(error)}")
         else:
@@ -74,7 +74,8 @@ def listening(bootstrap: str, timeout_s: float, security: PeerSecurity | None = 
     raise UserError(f"no broker at {'; '.join(failures)}; {next_step}")
 
 
-def _dial(host: str, port: int, timeout_s: float, security: PeerSecurity | None) -> None:
+def dial(host: str, port: int, timeout_s: float, security: PeerSecurity | None) -> None:
+    """Connect, and with `security` log in. Raises OSError, UnicodeError."""
     if security is None:
         socket.create_connection((host, port), timeout_s).close()
         return

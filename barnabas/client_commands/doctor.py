@@ -10,22 +10,23 @@ import argparse
 import contextlib
 import ipaddress
 import logging
-import socket
 from typing import Any, NamedTuple
 
 from barnabas.client_commands.connection import (
     BOOTSTRAP,
     addresses,
     admin_client,
+    dial,
     dial_error,
     settings,
 )
+from server.commands.client_config import add_client_config, client_config
 from server.commands.main import seconds
 from server.commands.outcomes import EXIT_FAILURE, EXIT_OK, print_json
 
 _NOT_KAFKA = (
-    "takes connections but does not answer as a Kafka broker: a listener with TLS or SASL, a"
-    " controller's listener, a process that hangs, or another program?"
+    "takes connections but does not answer as a Kafka broker: a listener with TLS or SASL"
+    " (--client-config), a controller's listener, a process that hangs, or another program?"
 )
 _SET = "set advertised.listeners of node {} to an address that clients reach"
 
@@ -58,6 +59,7 @@ def add_commands(commands: Any) -> None:
     command.add_argument(
         "--timeout", metavar="SECONDS", type=seconds, default=3.0, help="for each answer (3)"
     )
+    add_client_config(command)
     command.add_argument("--json", action="store_true", help="print JSON, for programs")
     command.set_defaults(run=_doctor)
 
@@ -90,7 +92,7 @@ def _ask_address(
     answers: dict[Address, Answer],
 ) -> None:
     what = f"bootstrap address {_text(address)}"
-    failure = _dial(address, arguments.timeout)
+    failure = _dial(address, arguments)
     if failure is not None:
         findings.append(Finding(False, f"{what}: {failure}; {_remedy(failure)}"))
         return
@@ -105,10 +107,10 @@ def _ask_address(
     )
 
 
-def _dial(address: Address, timeout_s: float) -> str | None:
-    """Why an address takes no connection; None when it does."""
+def _dial(address: Address, arguments: argparse.Namespace) -> str | None:
+    """Why an address takes no connection, or no login; None when it does."""
     try:
-        socket.create_connection(address, timeout_s).close()
+        dial(*address, arguments.timeout, client_config(arguments))
     except (OSError, UnicodeError) as error:
         return dial_error(error)
     return None
@@ -117,6 +119,8 @@ def _dial(address: Address, timeout_s: float) -> str | None:
 def _remedy(failure: str) -> str:
     if "resolve" in failure:
         return "is the name right, and known to this machine (DNS, /etc/hosts)?"
+    if "uthentication" in failure or "TLS" in failure:
+        return "does the file of --client-config fit that listener?"
     if "in time" in failure:
         return "is there a firewall in between, or another machine behind the address?"
     return "is a broker running there? `barnabas start` starts one"
@@ -127,7 +131,7 @@ def _ask(address: Address, arguments: argparse.Namespace) -> Answer | None:
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
 
-    here = argparse.Namespace(bootstrap=_text(address), timeout=arguments.timeout)
+    here = argparse.Namespace(**{**vars(arguments), "bootstrap": _text(address)})
     try:
         with contextlib.closing(KafkaAdminClient(**settings(here))) as client:
             cluster = client._manager.cluster  # of the bootstrap: the client shows it nowhere else
@@ -169,7 +173,7 @@ def _look_at_node(
         why = "where every client finds only its own machine"
         findings.append(Finding(False, f"{what}, {why}; {_SET.format(node)}"))
         return
-    failure = _dial(address, arguments.timeout)
+    failure = _dial(address, arguments)
     if failure is not None:
         text = f"{what}, which cannot be dialled from here: {failure}; is the node down? if not,"
         findings.append(Finding(False, f"{text} {_SET.format(node)} (docs/deployment.md)"))

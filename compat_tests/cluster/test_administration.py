@@ -37,7 +37,7 @@ def test_administration_goes_on_under_kills_and_no_life_of_a_topic_leaks_into_th
                 if victim == ALL:
                     cluster.kill_all()
                     cluster.begin_start()
-                    cluster.await_all()
+                    cluster.await_nodes()
                 else:
                     cluster.kill(victim)
                     administrator.await_more(2)

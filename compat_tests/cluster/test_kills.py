@@ -70,7 +70,7 @@ def test_c2_all_nodes_killed_at_once_lose_nothing(
             kills[now()] = list(range(load.partitions))
             cluster.kill_all()
             cluster.begin_start()
-            cluster.await_all()
+            cluster.await_nodes()
             load.await_each_producing()
             cluster.await_full_isr(topic_name)
         load.prove()

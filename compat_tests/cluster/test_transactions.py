@@ -69,7 +69,7 @@ def test_transactions_survive_the_end_of_everybody(
             load.await_more(20)
             cluster.kill_all()
             cluster.begin_start()
-            cluster.await_all()
+            cluster.await_nodes()
         load.await_more(20)
     load.prove(read_committed(cluster, topic_name))
 

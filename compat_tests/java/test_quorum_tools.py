@@ -333,7 +333,7 @@ def test_static_voters_become_dynamic_ones_by_kafka_features(
     eventually(added, what="it is a voter again")
     made.kill(leader)
     made.restart(leader)
-    made.await_all()
+    made.await_nodes()
     describes(made, status_of(quorum_tool("describe", "--status")))
     text = dumped(java_tools, sorted((made.node_data_dir(node.id) / METADATA_LOG).glob("*.log")))
     assert 'KRaftVersion {"version":0,"kRaftVersion":1}' in text.replace(": {", " {")
@@ -360,7 +360,7 @@ def test_nodes_that_apache_kafkas_storage_tool_formatted_form_a_quorum(
                 *(("--initial-controllers", initial) if dynamic else ()),
             ).ok()  # fmt: skip
         made.begin_start()
-        made.await_all()
+        made.await_nodes()
         where = ("--bootstrap-server", made.bootstrap_servers)
         status = status_of(java_tools.run("MetadataQuorumCommand", *where, "describe", "--status"))
         assert status["ClusterId"] == made.cluster_id

@@ -191,10 +191,10 @@ class Leading:
         if leader_epoch != self.leader_epoch:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another leader epoch began")
 
-    def not_enough_replicas(self) -> KafkaError:
+    def not_enough_replicas(self, code: ErrorCode) -> KafkaError:
         """The ISR is too small for an append with acks=all (H-11)."""
         return KafkaError(
-            ErrorCode.NOT_ENOUGH_REPLICAS,
+            code,
             f"the ISR {sorted(self.isr_state.isr)} is smaller than min.insync.replicas"
             f" {self.min_isr}",
         )

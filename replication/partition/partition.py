@@ -273,11 +273,10 @@ class Partition:
         """Append one client's batch; returns what was appended and whether the HW advanced.
 
         Raises KafkaError: NOT_ENOUGH_REPLICAS (19) before anything is written when acks is -1 and
-        the ISR is too small (H-11), unless the batch is here already: then it waits like the first
-        time, for to an idempotent producer that code means that it is not (in Kafka it is told so,
-        and librdkafka writes it again under its next epoch). The leadership errors, also when we
-        lead under another epoch than the `leader_epoch` the caller counts on; whatever the log
-        refuses.
+        the ISR is too small (H-11). To an idempotent producer that means that its batch is not
+        here: if it is, NOT_ENOUGH_REPLICAS_AFTER_APPEND (in Kafka 19, and librdkafka writes it
+        again under its next epoch). The leadership errors, also when we lead under another epoch
+        than the `leader_epoch` the caller counts on; whatever the log refuses.
         Duties of the caller: complete delayed operations, `request_flush` if `must_flush`.
         Budget: 1 µs on top of `append_as_leader`.
         """
@@ -291,7 +290,9 @@ class Partition:
             if acks == -1 and not role.has_min_isr:
                 original = log.find_duplicate(records, epoch, wall_ms, source)
                 if original is None:
-                    raise role.not_enough_replicas()
+                    raise role.not_enough_replicas(ErrorCode.NOT_ENOUGH_REPLICAS)
+                if original.last_offset >= log.high_watermark:
+                    raise role.not_enough_replicas(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
                 return original, False
             info = log.append_as_leader(records, epoch, wall_ms, source)
             next_offset = info.last_offset + 1

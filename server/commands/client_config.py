@@ -7,6 +7,7 @@ ssl.truststore.location, ...), as `--command-config` of Kafka's own tools takes 
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,8 +31,12 @@ def add_client_config(command: argparse.ArgumentParser) -> None:
 def client_config(arguments: argparse.Namespace) -> PeerSecurity | None:
     """What the file says; None without one, or for PLAINTEXT. Raises ConfigError."""
     path: Path | None = arguments.client_config
-    if path is None:
-        return None
+    return None if path is None else _read(path)
+
+
+@functools.cache
+def _read(path: Path) -> PeerSecurity | None:
+    """Once, and so one warning."""
     from server.security.peer_security import client_security
 
     properties = load_properties(path)

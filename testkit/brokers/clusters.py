@@ -239,7 +239,7 @@ class ClusterOfNodes(Cluster):
     def start(self) -> Self:
         """Format and start every node; return when each knows all the others."""
         self.begin_start()
-        self.await_all()
+        self.await_nodes()
         return self
 
     def format(self, id_: int, *, joining: bool = False) -> None:
@@ -265,10 +265,10 @@ class ClusterOfNodes(Cluster):
         (node.directory_id,) = re.findall(r"(?m)^directory\.id=(\S+)$", text)
 
     def await_ready(self, node: int, /) -> str:
-        self.await_all(node)
+        self.await_nodes(node)
         return self.address(node)
 
-    def await_all(self, *ids: int, timeout_s: float = READY_TIMEOUT_S) -> None:
+    def await_nodes(self, *ids: int, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Until these nodes (by default all that run) answer and know every running one."""
         running = [node for node in self.nodes.values() if node.runs]
         asked = [self.nodes[id_] for id_ in ids] or running

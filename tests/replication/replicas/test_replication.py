@@ -329,7 +329,7 @@ def test_nothing_is_committed_while_the_isr_is_too_small(orders: SimCluster) -> 
     orders.run_until(lambda: hw(orders, 1) == [1], 5_000)
 
 
-def test_a_retry_of_what_is_in_the_log_waits_while_the_isr_is_too_small(
+def test_a_retry_of_what_is_in_the_log_is_told_so_while_the_isr_is_too_small(
     orders: SimCluster,
 ) -> None:
     batch = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
@@ -339,10 +339,13 @@ def test_a_retry_of_what_is_in_the_log_waits_while_the_isr_is_too_small(
     orders.run_until(lambda: bool(told), 70_000)
     assert told[0].error_code == ErrorCode.REQUEST_TIMED_OUT
     orders.run_until(lambda: orders.registration().isr == (1,), 70_000)
+    orders.run(200)  # the leader hears of it
     again = orders.produce(1, b"a", timeout_ms=60_000, **batch)
-    orders.run(200)
-    assert not again
+    orders.run(20)  # at once: other requests of its connection wait behind it
+    assert again[0].error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     orders.heal()
+    orders.run_until(lambda: hw(orders, 1) == [1], 5_000)
+    again = orders.produce(1, b"a", timeout_ms=60_000, **batch)
     orders.run_until(lambda: bool(again), 5_000)
     assert (again[0].error_code, again[0].base_offset) == (0, 0)
     assert leo(orders, 1) == [1]
