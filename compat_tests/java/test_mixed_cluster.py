@@ -263,9 +263,10 @@ def elect_preferred_leaders(cluster: MixedCluster, topic: str = "shared") -> Non
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
 
     def first_leads() -> bool:
-        admin.elect_leaders(ElectionType.PREFERRED).result()
+        told = admin.elect_leaders(ElectionType.PREFERRED).result()
+        refused = {str(at): str(why) for at, why in told.items() if at.topic == topic and why}
         view = cluster.view(cluster.running()[0], topic).topics[topic]
-        assert all(part.leader == part.replicas[0] for part in view), view
+        assert all(part.leader == part.replicas[0] for part in view), (refused, view)
         return True
 
     eventually(first_leads, timeout_s=30, what="preferred leaders")
