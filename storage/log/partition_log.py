@@ -265,7 +265,7 @@ class PartitionLog(LogReader):
         """What `append_as_leader` answers to a batch that is here already. Raises as it does."""
         header = prepare_batch(records, self.config, wall_ms, source)[0]
         with self.lock:
-            original = self.producer_state.find_duplicate(header)
+            original = self.producer_state.find_duplicate(header, source)
             return None if original is None else self._of_duplicate(original, leader_epoch)
 
     def _of_duplicate(self, original: BatchMetadata, leader_epoch: int) -> LogAppendInfo:

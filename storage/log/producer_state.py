@@ -149,10 +149,13 @@ class ProducerStateManager:
             )
         return None
 
-    def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
-        """What a client's batch was stored as, if it is one of its producer's last five."""
+    def find_duplicate(self, header: BatchHeader, source: AppendSource) -> BatchMetadata | None:
+        """What a client's batch was stored as, if it is one of its producer's last five. Those of a
+        coordinator have its producer's id and no sequences: they are never the same."""
         entry = self._producers.get(header.producer_id)
-        return None if entry is None else entry.find_duplicate(header)
+        if entry is None or source.origin is not AppendOrigin.CLIENT:
+            return None
+        return entry.find_duplicate(header)
 
     def _check_verified(self, header: BatchHeader, verification: Verification | None) -> None:
         if verification is None or self._verifications.get(header.producer_id) is not verification:

@@ -50,6 +50,7 @@ from storage.checkpoint import (
     RECOVERY_POINT_CHECKPOINT,
     OffsetCheckpoint,
 )
+from storage.log.append_source import FROM_CLIENT
 from storage.log.partition_log import PartitionLog
 from tests.sim.batches import headers_of
 from tests.sim.transaction_rules import Transactions
@@ -350,7 +351,7 @@ class Invariants:
 
     def refuse(self, key: TopicPartition, log: PartitionLog, header: BatchHeader) -> None:
         """Somebody says that an idempotent producer's batch is not written."""
-        if log.producer_state.find_duplicate(header) is not None:
+        if log.producer_state.find_duplicate(header, FROM_CLIENT) is not None:
             raise self.broken("RefusedIsNotThere", f"{key}: {header}")
 
     def _expose(self, key: TopicPartition, log: PartitionLog, end: int) -> None:

@@ -231,6 +231,21 @@ def test_what_is_in_the_log_is_never_told_as_not_written_when_the_isr_is_too_sma
     assert (again.duplicate, again.first_offset, is_advanced) == (True, 0, False)
 
 
+def test_a_coordinators_batch_is_no_duplicate_of_its_last_one_when_the_isr_is_too_small(
+    tmp_path: Path,
+) -> None:
+    """Offsets of a transaction, and its marker, have their producer's id and no sequence."""
+    node = Node(tmp_path / "orders-0", LogConfig(min_insync_replicas=2))
+    node.lead(isr=(1, 2), replicas=(1, 2))
+    batch = {"producer_id": 7, "producer_epoch": 0, "base_sequence": -1}
+    node.append(b"offsets", source=FROM_COORDINATOR, **batch)
+    node.log.update_high_watermark(1)
+    node.lead(epoch=1, isr=(1,), replicas=(1, 2))
+    with refused(ErrorCode.NOT_ENOUGH_REPLICAS):
+        node.append(b"others", source=FROM_COORDINATOR, **batch)
+    assert node.log.log_end_offset == 1
+
+
 def test_min_insync_replicas_never_asks_for_more_than_there_are(tmp_path: Path) -> None:
     node = Node(tmp_path / "orders-0", LogConfig(min_insync_replicas=2))
     node.lead()
