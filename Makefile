@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help run test coverage lint fetch compat compat-cluster chaos compat-spark compat-pipeline fuzz soak sim sim-mutants workflows bench bench-quick bench-growth bench-micro clean
+.PHONY: help run test coverage lint fetch compat compat-security compat-cluster chaos compat-spark compat-pipeline fuzz soak sim sim-mutants faults faults-mutants mutants workflows bench bench-quick bench-growth bench-micro clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -21,14 +21,18 @@ coverage: $(VENV)/.spark  ## which lines of the packages the unit tests run
 	$(BIN)/python -m coverage report --skip-covered
 
 # The pipeline is checked against the types of PySpark and NumPy, so lint needs both.
-lint: $(VENV)/.spark  ## ruff, mypy --strict, import contracts
+lint: $(VENV)/.spark  ## ruff, mypy --strict, import contracts, bandit
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit -q -ll -c pyproject.toml -r barnabas server replication storage wire pipeline
 
 compat: $(VENV)/.test  ## real clients (Python, C, Java, kcat) against a real broker process
-	$(BIN)/python -m pytest compat_tests --ignore=compat_tests/spark --ignore=compat_tests/pipeline --ignore=compat_tests/cluster --ignore=compat_tests/soak --ignore=compat_tests/java/test_mixed_cluster.py $(ARGS)
+	$(BIN)/python -m pytest compat_tests --ignore=compat_tests/spark --ignore=compat_tests/pipeline --ignore=compat_tests/cluster --ignore=compat_tests/soak --ignore=compat_tests/security --ignore=compat_tests/java/test_mixed_cluster.py $(ARGS)
+
+compat-security: $(VENV)/.test  ## the same over TLS and SASL, with rules and quotas; secured clusters of both kinds
+	$(BIN)/python -m pytest compat_tests/security $(ARGS)
 
 compat-cluster: $(VENV)/.test  ## three nodes under kills, pauses, partitions, bad disks; one of them Apache Kafka
 	$(BIN)/python -m pytest compat_tests/cluster compat_tests/java/test_mixed_cluster.py $(ARGS)
@@ -56,6 +60,16 @@ sim: $(VENV)/.test  ## whole clusters in virtual time: SEEDS=10000, or one: SEED
 
 sim-mutants: $(VENV)/.test  ## faults put into the product that the simulator must notice
 	$(BIN)/python -m tests.sim.mutants $(ARGS)
+
+FAULT_SEEDS ?= 300
+faults: $(VENV)/.test  ## logs on a disk whose every call may fail: FAULT_SEEDS=10000, or one: SEED=17 (its story)
+	$(BIN)/python -m tests.storage.faults.run $(if $(SEED),$(SEED) --story,--seeds 0-$$(($(FAULT_SEEDS) - 1)))
+
+faults-mutants: $(VENV)/.test  ## faults put into storage that this fuzzer must notice
+	$(BIN)/python -m tests.storage.faults.mutants $(ARGS)
+
+mutants: $(VENV)/.spark  ## small faults that the unit tests must notice (SAMPLE=9999: all)
+	$(BIN)/python -m tests.mutation.run --sample $(or $(SAMPLE),25) --seed $$(git rev-parse HEAD) $(ARGS)
 
 fetch: $(VENV)/.test  ## what tests fetch when they first need it: Apache Kafka, the image's base
 	$(BIN)/python -m testkit.fetch

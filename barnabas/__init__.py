@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from barnabas.cluster import Cluster
+    from barnabas.secured import Acl
 
-__all__ = ["Broker", "BrokerError", "Cluster", "archive_files", "register_source"]
+__all__ = ["Acl", "Broker", "BrokerError", "Cluster", "archive_files", "register_source"]
 
 
 def register_source(spark: SparkSession) -> None:
@@ -51,11 +52,15 @@ def archive_files(directory: str) -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    """`Cluster` and `__version__`, looked up only when asked: both are slow to import."""
+    """`Cluster`, `Acl` and `__version__`, looked up only when asked: they are slow to import."""
     if name == "Cluster":
         from barnabas.cluster import Cluster
 
         return Cluster
+    if name == "Acl":
+        from barnabas.secured import Acl
+
+        return Acl
     if name == "__version__":
         from importlib.metadata import version
 

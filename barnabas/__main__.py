@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -20,8 +21,37 @@ def _main() -> int:
     expose_app()
     from server.commands.main import main as run
 
-    # A broker's start waits for no code of commands that are not the broker's.
-    return int(run(extend=None if sys.argv[1:2] == ["start"] else _add_commands))
+    return int(run(extend=_extend))
+
+
+def _extend(commands: Any) -> None:
+    _add_secure(commands)
+    if sys.argv[1:2] != ["start"]:  # which waits for no code of commands that are not the broker's
+        _add_commands(commands)
+
+
+def _add_secure(commands: Any) -> None:
+    """`start --secure`, whose code no other start waits for."""
+    start = commands.choices["start"]
+    start.add_argument(
+        "--secure",
+        metavar="DIR",
+        nargs="?",
+        type=Path,
+        const=Path("barnabas-secure"),
+        help="serve SASL_SSL only: certificates, a user and a file for clients are made in DIR"
+        " (./barnabas-secure), and used again at the next start",
+    )
+    run = start.get_default("run")
+
+    def secured(arguments: Any) -> int:
+        if arguments.secure is None:
+            return int(run(arguments))
+        from barnabas.secure_start import start as start_secured
+
+        return start_secured(arguments, run)
+
+    start.set_defaults(run=secured)
 
 
 def _add_commands(commands: Any) -> None:

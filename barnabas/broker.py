@@ -6,18 +6,23 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
+from barnabas.fresh import random_uuid
 from barnabas.process import (
     BrokerError,
     Context,
+    Formatting,
     NodeProcess,
     properties_text,
-    property_text,
+    property_texts,
     write_private,
 )
+
+if TYPE_CHECKING:
+    from barnabas.secured import Acl, Security
 
 __all__ = ["Broker", "BrokerError"]
 
@@ -30,6 +35,10 @@ class Broker(Context):
     config    broker properties by Kafka's names; values are turned to text (True becomes "true").
     listen    "HOST:PORT"; port 0, the default, takes a free one. `restart` keeps the port. Several
               listeners are `listeners` in the config, with ports of your choice.
+    security  "sasl_ssl": TLS by a throw-away authority, and nobody but `users` (name: password) is
+              let in. `client_config` says how each library connects. A data_dir of yours must be
+              empty at the first start.
+    acls      barnabas.Acl rules; even none ([]) means that nobody may do what no rule allows.
     """
 
     def __init__(
@@ -38,14 +47,25 @@ class Broker(Context):
         config: Mapping[str, object] | None = None,
         listen: str | None = None,
         *,
+        security: str | None = None,
+        users: Mapping[str, str] | None = None,
+        acls: Iterable[Acl] | None = None,
         start_timeout_s: float = 60.0,
         stop_timeout_s: float = 60.0,
     ) -> None:
         __tracebackhide__ = True
-        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._data_dir = None if data_dir is None else Path(data_dir).absolute()
         self._owns_data = data_dir is None
-        self._config = {name: property_text(value) for name, value in (config or {}).items()}
+        self._config = property_texts(config)
         self._listen = _listen_flag(listen, self._config)
+        self._security: Security | None = None
+        self._is_formatted = False  # by us, with these users
+        if (security, users, acls) != (None, None, None):
+            from barnabas.secured import Security  # slow to import, and most need it not
+
+            self._security = Security.of(security, users, acls, self._config)
+            if self._config.keys() & {"log.dir", "log.dirs"}:
+                raise ValueError("config log.dirs: a secured broker has one directory, data_dir")
         self._address: str | None = None
         self._process: NodeProcess | None = None
         self._scratch: Path | None = None  # holds the log, and the data when that is ours
@@ -81,6 +101,20 @@ class Broker(Context):
             return self._last_log
         return self._process.log_text()
 
+    def client_config(self, user: str, *, library: str, mechanism: str = "PLAIN") -> dict[str, Any]:
+        """How a user connects to a secured broker that was started, in a library's own words.
+
+        library    "confluent-kafka", "kafka-python", "aiokafka" (keyword arguments), "java"
+                   (properties) or "spark" (options)
+        mechanism  "PLAIN", "SCRAM-SHA-256" or "SCRAM-SHA-512"
+
+        Raises ValueError for a user, library or mechanism that is not there.
+        """
+        __tracebackhide__ = True
+        if self._security is None:
+            raise ValueError("the broker is not secured: it was made without security=")
+        return self._security.client_config(self.bootstrap_servers, user, library, mechanism)
+
     def last_requests(self) -> str:
         """What clients asked last, a line each, while it runs: for a report of what went wrong."""
         return "" if self._process is None else self._process.last_requests()
@@ -101,16 +135,47 @@ class Broker(Context):
         arguments = ["start", "--then-remove", str(self._scratch)]
         if "log.dirs" not in self._config:  # a flag counts more than a file
             arguments += ["--data-dir", str(self._data_dir)]
-        if self._listen is not None:
+        config = self._config
+        if self._security is not None:
+            config = self._secured(self._security, self._scratch)
+        elif self._listen is not None:
             arguments += ["--listen", self._address or self._listen]
-        if self._config:  # not as arguments: who lists processes must see no password
+        if config:  # not as arguments: who lists processes must see no password
             properties = self._scratch / "server.properties"
-            write_private(properties, properties_text(self._config))
+            write_private(properties, properties_text(config))
             arguments += ["--config", str(properties)]
+        if self._security is not None and not self._is_formatted:
+            self._format(properties, self._security)
         self._process = NodeProcess("the broker", self._scratch / "broker.log")
         self._process.spawn(arguments)
         self._address = self._process.await_ready(self._start_timeout_s)
         return self
+
+    def _secured(self, security: Security, scratch: Path) -> dict[str, str]:
+        __tracebackhide__ = True
+        address = self._address or self._listen
+        assert address is not None  # `listeners` in the config is refused with security
+        security.prepare(scratch / "security", [address.rpartition(":")[0].strip("[]")])
+        return {
+            **self._config,
+            "listeners": f"SASL_SSL://{address}",
+            "log.dirs": str(self._data_dir),
+            **security.properties("SASL_SSL", config=self._config),
+        }
+
+    def _format(self, properties: Path, security: Security) -> None:
+        __tracebackhide__ = True
+        if (self.data_dir / "meta.properties").exists():
+            raise BrokerError(
+                f"{self.data_dir} was formatted before, with users and access rules of its own: a"
+                " secured broker needs an empty directory, or none (it makes one)"
+            )
+        first = security.format()
+        run = Formatting("the broker", properties, random_uuid(), self._scratch, *first)
+        complaint = run.wait()
+        if complaint is not None:
+            raise complaint
+        self._is_formatted = True
 
     def stop(self) -> None:
         """Stop the broker cleanly (SIGTERM). Removes the data directory when it made it.
@@ -124,6 +189,7 @@ class Broker(Context):
                 self._last_log = self.log_text
                 shutil.rmtree(self._scratch, ignore_errors=True)
                 self._scratch = None
+                self._is_formatted = self._is_formatted and not self._owns_data
 
     def kill(self) -> None:
         """End the broker at once (SIGKILL), as a crash would. The data directory stays."""

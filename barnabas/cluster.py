@@ -21,29 +21,33 @@ one process); `proxied=False` leaves it out, for speed.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
-import subprocess
 import tempfile
 import threading
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from barnabas.fresh import HOST, free_ports, random_uuid
-from barnabas.launch import command
 from barnabas.link_proxy import LinkProxy
 from barnabas.process import (
     BrokerError,
     Context,
+    Formatting,
     NodeProcess,
     properties_text,
-    property_text,
+    property_texts,
     write_private,
 )
 
+if TYPE_CHECKING:
+    from barnabas.secured import Acl, Security
+
 _CONTROLLERS_MAX = 3
+_SECURED, _USERS = "security", "users.json"
 _CLIENTS, _BROKERS, _CONTROLLERS = "PLAINTEXT", "REPLICATION", "CONTROLLER"
 _CLUSTER_FILE = "cluster.properties"
 # What the cluster says for each node by itself, and a config for all of them cannot say.
@@ -67,6 +71,8 @@ class Cluster(Context):
     proxied    whether `partition` can be used; see the module.
     base_port  clients reach node i at base_port + i - 1; None takes free ports, or, with an
                existing data directory, its own.
+    security   "sasl_ssl" encrypts all of it; `users` and `acls` as of Broker: barnabas.secured. The
+               links of what is encrypted cannot be cut.
     """
 
     def __init__(
@@ -77,6 +83,9 @@ class Cluster(Context):
         *,
         proxied: bool = True,
         base_port: int | None = None,
+        security: str | None = None,
+        users: Mapping[str, str] | None = None,
+        acls: Iterable[Acl] | None = None,
         start_timeout_s: float = 60.0,
         stop_timeout_s: float = 60.0,
     ) -> None:
@@ -85,13 +94,19 @@ class Cluster(Context):
             raise ValueError(f"nodes = {nodes}: expected at least 1")
         self.nodes: Collection[int] = tuple(range(1, nodes + 1))
         self.cluster_id = ""
-        self._config = {name: property_text(value) for name, value in (config or {}).items()}
+        self._config = property_texts(config)
         if wrong := sorted(self._config.keys() & _OF_EACH_NODE):
             raise ValueError(
                 f"config {wrong[0]}: a cluster sets this for each of its nodes by itself;"
                 " base_port and data_dir choose the ports and the place"
             )
-        self._proxied = proxied and nodes > 1
+        self._security: Security | None = None
+        if (security, users, acls) != (None, None, None):
+            from barnabas.secured import Security
+
+            self._security = Security.of(security, users, acls, self._config)
+        # The proxy reads in the clear who opened a connection.
+        self._proxied = proxied and nodes > 1 and self._security is None
         self._base_port = base_port
         self._owns_data = data_dir is None
         self._dir: Path | None = None if data_dir is None else Path(data_dir).absolute()
@@ -107,6 +122,15 @@ class Cluster(Context):
         """Does a directory hold a cluster."""
         return (directory / _CLUSTER_FILE).exists()
 
+    @staticmethod
+    def users_in(directory: Path) -> dict[str, str] | None:
+        """The users of a secured cluster that a directory holds; None if it holds none."""
+        path = directory / _SECURED / _USERS
+        if not path.exists():
+            return None
+        users: dict[str, str] = json.loads(path.read_text("ascii"))["users"]
+        return users
+
     # ---- what a test asks
 
     @property
@@ -119,6 +143,13 @@ class Cluster(Context):
         if not self._ports:
             raise BrokerError("the cluster was not started: call start(), or use it in a `with`")
         return f"{HOST}:{self._port(node, _CLIENTS)}"
+
+    def client_config(self, user: str, *, library: str, mechanism: str = "PLAIN") -> dict[str, Any]:
+        """As of Broker."""
+        __tracebackhide__ = True
+        if self._security is None:
+            raise ValueError("the cluster is not secured: it was made without security=")
+        return self._security.client_config(self.bootstrap_servers, user, library, mechanism)
 
     @property
     def data_dir(self) -> Path:
@@ -287,7 +318,11 @@ class Cluster(Context):
 
     def _links(self) -> LinkProxy:
         if self._proxy is None:
-            why = "it was made with proxied=False" if not self._proxied else "it does not run"
+            why = "it does not run"
+            if not self._proxied:
+                why = "it was made with proxied=False"
+            if self._security is not None:
+                why = "whose they are is encrypted (security=)"
             raise BrokerError(f"the links of this cluster cannot be cut: {why}")
         return self._proxy
 
@@ -344,6 +379,7 @@ class Cluster(Context):
             weakref.finalize(self, shutil.rmtree, str(self._dir), ignore_errors=True)
         if not self._ports:
             self._load_or_choose()
+        self._prepare_security()
         for node in self.nodes:
             self.node_dir(node).mkdir(parents=True, exist_ok=True)
             text = properties_text(self._properties(node))
@@ -353,6 +389,23 @@ class Cluster(Context):
         self._format()
         if self._proxied and self._proxy is None:
             self._proxy = self._make_proxy()
+
+    def _prepare_security(self) -> None:
+        __tracebackhide__ = True
+        folder = self.data_dir / _SECURED
+        known = folder / _USERS
+        if self._security is None:
+            if known.exists():
+                raise BrokerError(
+                    f"{self.data_dir} is of a secured cluster: give its security, users and acls"
+                )
+            return
+        if not known.exists() and any(self.data_dir.glob("node-*")):
+            raise BrokerError(
+                f"{self.data_dir} is of a cluster that is not secured: use another directory"
+            )
+        self._security.prepare(folder)
+        self._security.same_as_in(known)
 
     def _make_proxy(self) -> LinkProxy:
         targets: dict[str, dict[str, int]] = {}
@@ -422,24 +475,28 @@ class Cluster(Context):
         is_controller = node in self._controllers
         suffix = ".proxy" if self._proxied else ""
         voters = (f"{n}@{HOST}:{self._port(n, _CONTROLLERS, suffix)}" for n in self._controllers)
-        names = [_CLIENTS, *([_BROKERS] if self._proxied else [])]
-        opened = [*names, *([_CONTROLLERS] if is_controller else [])]
-        told = [
-            f"{name}://{HOST}:{self._port(node, name, '' if name == _CLIENTS else suffix)}"
-            for name in opened
-        ]
+        protocol = "PLAINTEXT" if self._security is None else "SASL_SSL"
+        ports = {protocol: self._port(node, _CLIENTS)}  # a listener called like its protocol
+        told = dict(ports)
+        for name in (*([_BROKERS] if self._proxied else []), *([_CONTROLLERS] * is_controller)):
+            ports[name] = self._port(node, name)
+            told[name] = self._port(node, name, suffix)
+        own: dict[str, str] = {}
+        if self._security is not None:
+            nodes = [_BROKERS, _CONTROLLERS] if self._proxied else [_CONTROLLERS]
+            own = self._security.properties(protocol, nodes, self._config)
         replicas = str(min(3, len(self.nodes)))
         in_sync = "2" if len(self.nodes) > 2 else "1"
         return {
             "process.roles": "broker,controller" if is_controller else "broker",
             "node.id": str(node),
             "controller.quorum.voters": ",".join(voters),
-            "listeners": ",".join(f"{n}://{HOST}:{self._port(node, n)}" for n in opened),
-            "advertised.listeners": ",".join(told),
+            "listeners": _listeners(ports),
+            "advertised.listeners": _listeners(told),
             "controller.listener.names": _CONTROLLERS,
-            "inter.broker.listener.name": names[-1],
+            "inter.broker.listener.name": _BROKERS if self._proxied else protocol,
             "listener.security.protocol.map": ",".join(
-                f"{name}:PLAINTEXT" for name in (_CLIENTS, _BROKERS, _CONTROLLERS)
+                f"{name}:{protocol}" for name in (protocol, _BROKERS, _CONTROLLERS)
             ),
             "log.dirs": str(self.node_dir(node) / "data"),
             "default.replication.factor": replicas,
@@ -452,30 +509,27 @@ class Cluster(Context):
             "share.coordinator.state.topic.min.isr": in_sync,
             "group.initial.rebalance.delay.ms": "0",
             **self._config,
+            **own,
         }
 
     def _format(self) -> None:
         """Format the nodes that are not, all at once."""
         __tracebackhide__ = True
-        runs: list[tuple[int, subprocess.Popen[str]]] = []
+        runs = []
+        first = () if self._security is None else self._security.format()
+        scratch = self.data_dir if self._owns_data else None
         for node in self.nodes:
             folder = self.node_dir(node)
-            if (folder / "data" / "meta.properties").exists():
-                continue
-            arguments = ["format", "--cluster-id", self.cluster_id, "--ignore-formatted"]
-            arguments += ["--config", str(folder / "server.properties")]
-            run = subprocess.Popen(
-                command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-            runs.append((node, run))
-        complaints = []
-        for node, run in runs:
-            _output, complaint = run.communicate()
-            if run.returncode != 0:
-                why = complaint.strip().removeprefix("barnabas: ")
-                complaints.append(f"node {node} cannot be formatted: {why}")
+            if not (folder / "data" / "meta.properties").exists():
+                config = folder / "server.properties"
+                runs.append(Formatting(f"node {node}", config, self.cluster_id, scratch, *first))
+        complaints = [complaint for run in runs if (complaint := run.wait()) is not None]
         if complaints:
-            raise BrokerError(complaints[0])
+            raise complaints[0]
+
+
+def _listeners(ports: Mapping[str, int]) -> str:
+    return ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items())
 
 
 def _remove(directory: Path) -> None:

@@ -19,6 +19,25 @@ def add_commands(commands: Any) -> None:
         " its own. For separate machines see `barnabas format` and docs/deployment.md.",
     )
     actions = cluster.add_subparsers(metavar="ACTION", required=True)
+    _add_start(actions)
+    _add_status(actions)
+    for name, text in (
+        ("kill", "end a node at once (SIGKILL), as a crash would"),
+        ("stop", "stop a node cleanly: its leaderships move to the others first"),
+        ("restart", "stop a node if it runs, and start it"),
+    ):
+        action = actions.add_parser(
+            name,
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}. For a cluster that `barnabas cluster start`"
+            " runs on this machine.",
+        )
+        action.add_argument("node", metavar="N", type=_count, help="the node's number")
+        _add_data_dir(action)
+        action.set_defaults(run=_on_node, action=name)
+
+
+def _add_start(actions: Any) -> None:
     start = actions.add_parser(
         "start",
         help="start all nodes and run until Ctrl-C",
@@ -41,8 +60,16 @@ def add_commands(commands: Any) -> None:
         default=[],
         help="set one property of every node; may be given again",
     )
+    start.add_argument(
+        "--secure",
+        action="store_true",
+        help="encrypt all of it, and let in one user only, whose password is made at the first"
+        " start; DIR/client.properties is how to connect, for --client-config",
+    )
     start.set_defaults(run=_start)
 
+
+def _add_status(actions: Any) -> None:
     from server.commands.client_config import add_client_config
 
     status = actions.add_parser(
@@ -56,21 +83,6 @@ def add_commands(commands: Any) -> None:
     add_client_config(status)
     add_json(status)
     status.set_defaults(run=_status)
-
-    for name, text in (
-        ("kill", "end a node at once (SIGKILL), as a crash would"),
-        ("stop", "stop a node cleanly: its leaderships move to the others first"),
-        ("restart", "stop a node if it runs, and start it"),
-    ):
-        action = actions.add_parser(
-            name,
-            help=text,
-            description=f"{text[0].upper()}{text[1:]}. For a cluster that `barnabas cluster start`"
-            " runs on this machine.",
-        )
-        action.add_argument("node", metavar="N", type=_count, help="the node's number")
-        _add_data_dir(action)
-        action.set_defaults(run=_on_node, action=name)
 
 
 def _add_data_dir(parser: argparse.ArgumentParser) -> None:
@@ -113,7 +125,7 @@ def _start(arguments: argparse.Namespace) -> int:
             print(f"barnabas: --set {pair!r}: expected KEY=VALUE", file=sys.stderr)
             return 2
         config[key.strip()] = value
-    return run(arguments.data_dir, arguments.nodes, arguments.base_port, config)
+    return run(arguments.data_dir, arguments.nodes, arguments.base_port, config, arguments.secure)
 
 
 def _on_node(arguments: argparse.Namespace) -> int:

@@ -45,6 +45,9 @@ def act(action: str, cluster_dir: Path, number: int) -> int:
     except BrokerError as error:
         print(f"barnabas: {error}", file=sys.stderr)
         return 1
+    except OSError as error:  # another user's node; or the cluster is starting, or stopping
+        print(f"barnabas: cannot {action} node {number}: {error}", file=sys.stderr)
+        return 1
     print(f"{node.name} {outcome}")
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import time
@@ -12,14 +13,16 @@ from pathlib import Path
 
 from barnabas.cluster import Cluster
 from barnabas.cluster_nodes import STOP_TIMEOUT_S, await_end, end_process, lifeline, node_pid
-from barnabas.process import BrokerError
+from barnabas.process import BrokerError, properties_text, write_private
 from storage.checkpoint import DirectoryLock
 
 _LOOK_S = 0.2
 _BASE_PORT = 9092
 
 
-def run(data_dir: Path, nodes: int, base_port: int | None, config: dict[str, str]) -> int:
+def run(
+    data_dir: Path, nodes: int, base_port: int | None, config: dict[str, str], secure: bool
+) -> int:
     """Start all nodes and run until a signal asks to stop; the exit code."""
     from server.commands.main import on_stop_signals
 
@@ -27,10 +30,10 @@ def run(data_dir: Path, nodes: int, base_port: int | None, config: dict[str, str
     on_stop_signals(lambda number, _frame: _on_signal(number, stopping))
     try:
         with _locked(data_dir), lifeline(data_dir):
-            _start_cluster(data_dir, nodes, base_port, config, stopping)
-    except (BrokerError, ValueError) as error:
+            _start_cluster(_cluster(data_dir, nodes, base_port, config, secure), stopping)
+    except (BrokerError, ValueError) as error:  # a ValueError: what --set says is wrong
         print(f"barnabas: {error}", file=sys.stderr)
-        return 1
+        return 1 if isinstance(error, BrokerError) else 2
     except OSError as error:
         print(
             f"barnabas: {error.filename or data_dir} cannot be used: {error.strerror}"
@@ -57,12 +60,29 @@ def _locked(directory: Path) -> Iterator[None]:
         lock.release()
 
 
-def _start_cluster(
-    data_dir: Path, nodes: int, base_port: int | None, config: dict[str, str], stopping: list[int]
-) -> None:
+def _cluster(
+    data_dir: Path, nodes: int, base_port: int | None, config: dict[str, str], secure: bool
+) -> Cluster:
+    """What the directory holds, or shall. A cluster that was made secure stays so."""
     if base_port is None and not Cluster.is_in(data_dir):
         base_port = _BASE_PORT
-    cluster = Cluster(nodes, data_dir, config, proxied=False, base_port=base_port)
+    users = Cluster.users_in(data_dir)
+    if users is None and secure:
+        from barnabas.secure_start import new_users
+
+        users = new_users()
+    return Cluster(
+        nodes,
+        data_dir,
+        config,
+        proxied=False,
+        base_port=base_port,
+        security=None if users is None else "sasl_ssl",
+        users=users,
+    )
+
+
+def _start_cluster(cluster: Cluster, stopping: list[int]) -> None:
     brought_back: dict[int, int] = {}
     try:
         _run_nodes(cluster, stopping)
@@ -113,6 +133,14 @@ def _run_nodes(cluster: Cluster, stopping: list[int]) -> None:
         f" (cluster {cluster.cluster_id}, {len(cluster.nodes)} nodes, data {cluster.data_dir})",
         flush=True,
     )
+    users = Cluster.users_in(cluster.data_dir)
+    if users is not None:
+        file = shlex.quote(str(_client_file(cluster, next(iter(users)))))
+        print(
+            f"only who logs in is let in: barnabas topic list --bootstrap"
+            f" {cluster.bootstrap_servers} --client-config {file}",
+            file=sys.stderr,
+        )
     if sys.stderr.isatty():
         print(
             "Ctrl-C stops all nodes; the data stays. In another terminal:"
@@ -120,6 +148,15 @@ def _run_nodes(cluster: Cluster, stopping: list[int]) -> None:
             file=sys.stderr,
         )
     _look_after(cluster, stopping)
+
+
+def _client_file(cluster: Cluster, user: str) -> Path:
+    """How to connect, for `--client-config` of our commands and `--command-config` of Kafka's."""
+    path = cluster.data_dir / "client.properties"
+    config = cluster.client_config(user, library="java")
+    del config["bootstrap.servers"]  # each command names it
+    write_private(path, properties_text(config))
+    return path
 
 
 def _look_after(cluster: Cluster, stopping: list[int]) -> None:

@@ -35,17 +35,21 @@ UNKNOWN = ""
 
 _HELD_BYTES_MAX = 4 << 20
 _READ_BYTES = 1 << 16
+_FRAME_BYTES_MAX = 100 << 20  # Kafka's socket.request.max.bytes: what says more speaks no Kafka
 _HEAD = struct.Struct(">ihhih")  # size, API key, version, correlation id, length of the client id
 # Kafka's names (KafkaRaftManager, ReplicaFetcherManager, NodeToControllerChannelManager) and ours.
 _NODE = re.compile(r"(?:raft-client-|broker-|controller-|)(\d+)(?:-.*)?\Z")
 
 
 def source_of(data: bytes) -> str:
-    """Which node sent this first frame; CLIENT when none did, UNKNOWN while too little has come."""
+    """Which node sent this first frame; CLIENT when none did, UNKNOWN while too little has come.
+
+    What begins no frame (a TLS hello) is a client's: nothing waits for a name in it.
+    """
     if len(data) < _HEAD.size:
         return UNKNOWN
-    length = _HEAD.unpack_from(data)[4]
-    if length < 0:
+    size, _key, _version, _correlation_id, length = _HEAD.unpack_from(data)
+    if not 0 <= length <= size <= _FRAME_BYTES_MAX:
         return CLIENT
     name = data[_HEAD.size : _HEAD.size + length]
     if len(name) < length:
@@ -100,7 +104,13 @@ class LinkProxy:
             stdout=subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C in the terminal is for the parent
         )
-        self._ports: dict[str, dict[str, int]] = self._answer()
+        answer = self._answer()
+        if "problem" in answer:
+            from barnabas.process import BrokerError  # not in the process, which knows no package
+
+            self.close()
+            raise BrokerError(f"the link proxy did not start: {answer['problem']}")
+        self._ports: dict[str, dict[str, int]] = answer["ports"]
 
     def address(self, node: str, listener: str) -> str:
         return f"127.0.0.1:{self._ports[node][listener]}"
@@ -224,7 +234,7 @@ class _Proxy:
         commands = sys.stdin.buffer.raw  # type: ignore[union-attr]
         os.set_blocking(commands.fileno(), False)
         self._selector.register(commands, selectors.EVENT_READ, None)
-        self._say(self.ports)
+        _say({"ports": self.ports})
         unread = b""
         while True:
             touched: set[_Connection] = set()
@@ -257,12 +267,7 @@ class _Proxy:
                 self._links.heal()
             case "sources":
                 answer = {listener: sorted(found) for listener, found in self._sources.items()}
-        self._say(answer)
-
-    @staticmethod
-    def _say(answer: Any) -> None:
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        _say(answer)
 
     def _accept(self, server: Any, node: str, listener: str) -> None:
         try:
@@ -374,5 +379,19 @@ class _Proxy:
         self._waiting.discard(connection)
 
 
+def _say(answer: Any) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def _main(targets: str, ports: str) -> None:
+    try:
+        proxy = _Proxy(json.loads(targets), json.loads(ports))
+    except OSError as error:  # somebody listens on one of the ports
+        _say({"problem": error.strerror})
+    else:
+        proxy.run()
+
+
 if __name__ == "__main__":
-    _Proxy(json.loads(sys.argv[1]), json.loads(sys.argv[2])).run()
+    _main(*sys.argv[1:])

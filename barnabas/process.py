@@ -262,16 +262,58 @@ def log_end(text: str, lines: int = _LOG_LINES) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
-def property_text(value: object) -> str:
-    """A property's value as Kafka writes it."""
+class Formatting:
+    """A run of `barnabas format`, begun at once; `wait` for its end.
+
+    `scratch` is a directory that ends with us: where we are gone by then, the run removes it.
+    """
+
+    def __init__(
+        self, name: str, config: Path, cluster_id: str, scratch: Path | None,
+        more: Sequence[str] = (), stdin: str = "",
+    ) -> None:  # fmt: skip
+        arguments = ["format", "--cluster-id", cluster_id, "--ignore-formatted", *more]
+        arguments += ["--config", str(config)]
+        if scratch is not None:
+            arguments += ["--starter", str(os.getpid()), "--then-remove", str(scratch)]
+        self._name = name
+        self._input = stdin
+        pipe = subprocess.PIPE
+        self._run = subprocess.Popen(
+            command(*arguments), stdin=pipe, stdout=pipe, stderr=pipe, text=True
+        )
+
+    def wait(self) -> BrokerError | None:
+        """What went wrong."""
+        _output, complaint = self._run.communicate(self._input)
+        if self._run.returncode == 0:
+            return None
+        why = complaint.strip().removeprefix(_MISTAKE)
+        return BrokerError(f"{self._name} cannot be formatted: {why}")
+
+
+def property_texts(config: Mapping[str, object] | None) -> dict[str, str]:
+    """Properties as Kafka writes them. Raises ValueError for what cannot be meant."""
+    __tracebackhide__ = True
+    if not isinstance(config, Mapping | None):
+        raise ValueError(f'config {config!r}: expected a dict such as {{"num.partitions": 3}}')
+    return {str(name): _property_text(name, value) for name, value in (config or {}).items()}
+
+
+def _property_text(name: str, value: object) -> str:
+    __tracebackhide__ = True
+    if value is None:
+        raise ValueError(f"config {name} = None: expected a value; for the default leave it out")
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return ",".join(str(one) for one in value)
     return str(value)
 
 
 def properties_text(values: Mapping[str, str]) -> str:
     """A file of Java's format, as readable as can be."""
-    return "".join(f"{key}={_escaped(value)}\n" for key, value in values.items())
+    return "".join(f"{_escaped_key(key)}={_escaped(value)}\n" for key, value in values.items())
 
 
 def write_private(path: Path, text: str) -> None:
@@ -283,6 +325,11 @@ def write_private(path: Path, text: str) -> None:
 
 
 _ESCAPES = {"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+def _escaped_key(key: str) -> str:
+    """Without an escape it would end there, or be a comment."""
+    return "".join(f"\\{char}" if char in " =:#!" else _escaped(char) for char in key)
 
 
 def _escaped(value: str) -> str:

@@ -13,7 +13,8 @@ _LIMIT_MS = 20.0
 _UNITS = {
     "mb_s": "MB/s", "records_s": "records/s", "requests_s": "requests/s",
     "produced_s": "produced/s", "consumed_s": "consumed/s", "cpu_s": "broker CPU s",
-    "broker_cpu_s": "broker CPU s", "client_cpu_s": "client CPU s", "peak_mib": "peak MiB",
+    "broker_cpu_s": "broker CPU s", "roll_cpu_s": "broker CPU s, rolling",
+    "client_cpu_s": "client CPU s", "peak_mib": "peak MiB",
     "idle_mib": "idle MiB", "disk_mib": "disk MiB", "idle_cpu_pct": "idle CPU %",
     "batch_bytes": "bytes a batch", "waiting_cpu_pct": "CPU % with waiting fetches",
     "broker_cpu_us": "broker CPU us a request", "client_cpu_us": "client CPU us a request",

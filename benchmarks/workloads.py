@@ -2,13 +2,10 @@
 
 The ids are those of the comparison plan: W0 cold start, W1 and W2 Kafka's ProducerPerformance, W3
 its modern defaults, W4 fixed rates, W5 ping-pong, W6 catch-up reads, W7 both at once, W8
-compression, W10 transactions, W11 many partitions, W12 many group members, W13 three nodes, W14
-Python clients, W15 Spark, W16 a test suite, W17 crash recovery, W18 more nodes. "C" are the rows
-with a C client, "F" those whose batches are fixed beforehand, the same for both brokers. Each runs
-alone, by id or name: `python -m benchmarks --only W3,produce-100`.
-
-W9 (TLS) is not here: a feature that is not there yet. For the same reason "members-consumer"
-(KIP-848) runs only when it is named.
+compression, W9 TLS, W10 transactions, W11 many partitions, W12 many group members, W13 three nodes,
+W14 Python clients, W15 Spark, W16 a test suite, W17 crash recovery, W18 more nodes. "C" are the
+rows with a C client, "F" those whose batches are fixed beforehand, the same for both brokers. Each
+runs alone, by id or name: `python -m benchmarks --only W3,produce-100`.
 """
 
 from __future__ import annotations
@@ -274,6 +271,13 @@ def _reads() -> list[Workload]:
 
 def _users() -> list[Workload]:
     return [
+        Workload(
+            "W9", "tls-1000", "TLS 1.2, AES-128-GCM, 1,000 B, librdkafka and kcat",
+            "tls.produce_and_consume", {"size": 1000, "count": 500_000},
+            ("produced_s", "produce_cpu_s", "consumed_s", "consume_cpu_s"),
+            bars={"produced_s": 1.2, "produce_cpu_s": 0.8, "consumed_s": 1.2, "consume_cpu_s": 0.8},
+            pairs=3, warm_up=False, own_broker=True, tiny={"count": 2000},
+        ),
         *(
             Workload(
                 "W14", f"{client}-{size}", f"{client.replace('_', '-')}, {size:,} B",
@@ -319,9 +323,38 @@ def _scale() -> list[Workload]:
                 ("stable_s", "roll_s", "rebalances", "broker_cpu_s"),
                 pairs=1, warm_up=False, own_broker=True,
                 tiny={"members": 10, "partitions": 20, "rolled": 2},
-                default=protocol == "classic",
             )
             for protocol in ("classic", "consumer")
+        ),
+        Workload(
+            "W12", "members-1000", "1,000 members join one group, consumer protocol",
+            "consumer_members.settle",
+            {"groups": 1, "members": 1000, "partitions": 1000, "rolled": 0, "heartbeat_ms": 5000},
+            ("stable_s", "broker_cpu_s"), bars={"stable_s": 0.6, "broker_cpu_s": 0.6},
+            pairs=1, warm_up=False, own_broker=True, tiny={"members": 20, "heartbeat_ms": 200},
+        ),
+        Workload(
+            "W12", "groups-100", "100 groups of 10 members rolled, consumer protocol",
+            "consumer_members.settle",
+            {"groups": 100, "members": 10, "partitions": 20, "rolled": 10, "heartbeat_ms": 1000},
+            ("stable_s", "broker_cpu_s", "roll_s", "roll_cpu_s"),
+            bars={"stable_s": 0.6, "broker_cpu_s": 0.6, "roll_s": 1.0, "roll_cpu_s": 0.6},
+            pairs=1, warm_up=False, own_broker=True,
+            tiny={"groups": 3, "members": 4, "rolled": 1, "heartbeat_ms": 200},
+        ),
+        Workload(
+            "W12", "share-10", "share group of 10 consumers, 1,000 B, ShareConsumerPerformance",
+            "share.throughput",
+            {"size": 1000, "count": 500_000, "partitions": 4, "consumers": 10},
+            ("records_s", "broker_cpu_s"), bars={"records_s": 1.0}, pairs=2, warm_up=False,
+            own_broker=True, tiny={"count": 2000},
+        ),
+        Workload(
+            "W12", "share-rate-1000", "share group of 10 consumers, 1 KiB at 1,000 a second",
+            "share.fixed_rate",
+            {"rate": 1000, "size": 1024, "seconds": 8, "warm_up_s": 4, "consumers": 10},
+            ("e2e_p50_ms", "e2e_p99_ms", "broker_cpu_s"), bars={"e2e_p99_ms": 1.0}, pairs=2,
+            warm_up=False, own_broker=True, tiny={"rate": 100, "seconds": 1, "warm_up_s": 0.5},
         ),
         Workload(
             "W12", "quiet", "nobody is looking: 1,000 partitions, 200 groups, 500 connections",

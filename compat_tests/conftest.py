@@ -19,6 +19,7 @@ import pytest
 from testkit import jars
 from testkit.brokers.clusters import CLUSTERS, ClusterOfNodes
 from testkit.brokers.nodes import LOG_TAIL_BYTES, ApacheKafka, Barnabas, RunningBroker
+from testkit.clients.java_tools import JavaTools
 from testkit.require import require
 
 # Warnings of the clients themselves, which are not ours to mend; ours stay errors. Twice: for the
@@ -51,14 +52,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if report.failed:
         for broker in _brokers_of(item):
-            is_cluster = isinstance(broker, ClusterOfNodes)
-            log = broker.all_logs() if is_cluster else broker.log_text()[-LOG_TAIL_BYTES:]
+            if isinstance(broker, ClusterOfNodes):
+                log = broker.all_logs()
+            else:
+                log = broker.log_text()[-LOG_TAIL_BYTES:]
             report.sections.append((f"log of the {broker.kind} broker, {report.when}", log))
     return report
 
 
 def _brokers_of(item: pytest.Item) -> list[RunningBroker | ClusterOfNodes]:
-    used = list(item.stash.get(BROKERS_USED, []))
+    used: list[RunningBroker | ClusterOfNodes] = list(item.stash.get(BROKERS_USED, []))
     shared = getattr(item, "funcargs", {}).get("broker")
     return [*used, shared] if shared is not None and shared not in used else used
 
@@ -67,6 +70,18 @@ def _brokers_of(item: pytest.Item) -> list[RunningBroker | ClusterOfNodes]:
 def broker_kind(request: pytest.FixtureRequest) -> str:
     """`barnabas` or `kafka`: for the few expectations that differ, each with its reason."""
     return str(request.config.getoption("--broker"))
+
+
+@pytest.fixture(scope="session")
+def java_tools() -> Iterator[JavaTools]:
+    """Apache Kafka's command-line tools."""
+    try:
+        jars.libs()
+    except jars.JarsUnavailable as missing:
+        require(False, f"Apache Kafka's tools: {missing}")
+    tools = JavaTools()
+    yield tools
+    tools.close()
 
 
 @pytest.fixture(scope="session")

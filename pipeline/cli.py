@@ -13,6 +13,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline.errors import (
@@ -23,6 +24,7 @@ from pipeline.errors import (
     from_os,
 )
 from pipeline.flag_values import (
+    client_file,
     duration_ms,
     names,
     pair,
@@ -33,6 +35,7 @@ from pipeline.flag_values import (
     topic_name,
 )
 from pipeline.preflight import (
+    check_empty,
     check_new,
     check_source,
     check_target,
@@ -265,9 +268,17 @@ def _add_spark(parser: argparse.ArgumentParser, *, client: bool) -> None:
     )
     if client:
         parser.add_argument(
-            "--client-property", metavar="K=V", type=pair, action="append", default=[],
-            help="a setting of the Kafka client (security.protocol=...)",
+            "--client-config", metavar="FILE", type=client_file, default={},
+            help="how to connect, by properties of Kafka's Java client (security.protocol, ...)",
         )  # fmt: skip
+        parser.add_argument(
+            "--client-property", metavar="K=V", type=pair, action="append", default=[],
+            help="one of them, which wins over the file's",
+        )  # fmt: skip
+
+
+def _client(arguments: argparse.Namespace) -> dict[str, str]:
+    return {**arguments.client_config, **dict(arguments.client_property)}
 
 
 # ---- the commands
@@ -292,7 +303,7 @@ def _archive(arguments: argparse.Namespace) -> int:
             arguments.max_per_trigger,
             arguments.skip_lost,
             arguments.dry_run,
-            dict(arguments.client_property),
+            _client(arguments),
             typed,
         )
         totals = archive.run_archive(job, options)
@@ -301,8 +312,9 @@ def _archive(arguments: argparse.Namespace) -> int:
 
     if arguments.compact:
         return _with_spark(
-            arguments, "barnabas-compact", compact, needs_kafka=False, archive=arguments.to
-        )
+            arguments, "barnabas-compact", compact, needs_kafka=False, archive=arguments.to,
+            check=_on_disk(arguments, arguments.to, partial(check_source, flag="--to")),
+        )  # fmt: skip
     if arguments.bootstrap is None or not (arguments.topics or arguments.pattern):
         return _fail(
             PipelineError("archive needs --bootstrap and --topics or --pattern", EXIT_USAGE)
@@ -315,10 +327,12 @@ def _archive(arguments: argparse.Namespace) -> int:
     def check(to: str, folder: str) -> None:
         check_target(to, folder, (arguments.format, arguments.partition_by))
         made = description(folder)
-        if made is not None:
+        if made is not None:  # it may have topics of old, and one that goes on may wait for some
             check_formats(to, made.get("typed"), typed)
-        if arguments.topics and not os.path.exists(folder):  # else it may have them of old
-            check_topics(arguments.bootstrap, arguments.topics, dict(arguments.client_property))
+        else:
+            check_empty(to, folder)
+            awaited = arguments.pattern if arguments.every is None else None
+            check_topics(arguments.bootstrap, arguments.topics or (), _client(arguments), awaited)
 
     return _with_spark(
         arguments, "barnabas-archive", run, bootstrap=arguments.bootstrap,
@@ -329,35 +343,37 @@ def _archive(arguments: argparse.Namespace) -> int:
 def _replay(arguments: argparse.Namespace) -> int:
     from pipeline.replay import replay
 
+    options = replay.ReplayOptions(
+        arguments.source,
+        arguments.bootstrap,
+        arguments.topic,
+        arguments.topic_prefix or "",
+        arguments.since,
+        arguments.until,
+        arguments.keep_partitions,
+        arguments.rate,
+        arguments.append,
+        arguments.id,
+        arguments.groups,
+        arguments.client or "auto",
+        arguments.dry_run,
+        _client(arguments),
+    )
+
     def run(job: Job) -> int:
-        options = replay.ReplayOptions(
-            arguments.source,
-            arguments.bootstrap,
-            arguments.topic,
-            arguments.topic_prefix or "",
-            arguments.since,
-            arguments.until,
-            arguments.keep_partitions,
-            arguments.rate,
-            arguments.append,
-            arguments.id,
-            arguments.groups,
-            arguments.client or "auto",
-            arguments.dry_run,
-            dict(arguments.client_property),
-        )
         totals = replay.run_replay(job, options)
         _say(job, replay.summary(options, totals))
         if options.dry_run or totals.matches:
             return EXIT_OK
-        raise PipelineError(
-            "what was read back is not what was archived (see the table): did somebody else write"
-            " to the topics meanwhile? Delete them and replay again"
-        )
+        raise PipelineError(totals.difference())
+
+    def check() -> None:
+        replay.client_settings(options)
+        _on_disk(arguments, options.source, check_source)()
 
     return _with_spark(
         arguments, "barnabas-replay", run, conf=replay.NO_COPIES, bootstrap=arguments.bootstrap,
-        check=_on_disk(arguments, arguments.source, check_source), archive=arguments.source,
+        check=check, archive=arguments.source,
     )  # fmt: skip
 
 
@@ -455,7 +471,7 @@ def _profile(arguments: argparse.Namespace) -> int:
             arguments.bootstrap,
             arguments.data_dir,
             arguments.html,
-            dict(arguments.client_property),
+            _client(arguments),
             typed_options(arguments),
             arguments.source,
         )
@@ -476,7 +492,7 @@ def _profile(arguments: argparse.Namespace) -> int:
 
 def _check_profiled(arguments: argparse.Namespace) -> None:
     if arguments.bootstrap is not None:
-        properties = dict(arguments.client_property)
+        properties = _client(arguments)
         check_topics(arguments.bootstrap, [arguments.topic], properties)
     if arguments.source is not None:
         _on_disk(arguments, arguments.source, check_source)()

@@ -34,6 +34,8 @@ class _Cause(NamedTuple):
     message: str
 
 
+_OF_START = 7
+"""So many of them keep Spark from starting; then its log is all that tells."""
 # In this order: the first that matches wins, so causes stand before their consequences.
 _CAUSES = (
     _Cause(
@@ -61,6 +63,16 @@ _CAUSES = (
         "this Spark has no Kafka connector; with spark-submit add --packages {connector}",
     ),
     _Cause(
+        r"Could not create the Java Virtual Machine",
+        "Java did not start with the memory and options that it was given; correct --conf"
+        " spark.driver.memory, spark.driver.extraJavaOptions or JAVA_TOOL_OPTIONS",
+    ),
+    _Cause(
+        r"Master must either be|Could not parse Master URL",
+        "there is no such Spark master; --master is local[N], spark://HOST:PORT, yarn or"
+        " k8s://HOST:PORT",
+    ),
+    _Cause(
         r"No module named '(numpy|pyarrow|pandas)'",
         "the Python of Spark's executors lacks NumPy, PyArrow or pandas; install them there"
         " (pip install pyarrow pandas), or point PYSPARK_PYTHON at a Python that has them",
@@ -83,7 +95,7 @@ _CAUSES = (
     ),
     _Cause(
         r"SaslAuthenticationException|SslAuthenticationException|AuthorizationException",
-        "the broker refused us; check --client-property (security.protocol, sasl.*, ssl.*) and the"
+        "the broker refused us; check --client-config (security.protocol, sasl.*, ssl.*) and the"
         " permissions of that user",
     ),
     _Cause(
@@ -91,11 +103,15 @@ _CAUSES = (
         "permission denied; check who owns the directory",
     ),
     _Cause(
-        r"Initial job has not accepted any resources|All masters are unresponsive|"
-        r"Could not parse Master URL",
+        r"Initial job has not accepted any resources|All masters are unresponsive",
         "the Spark master is not right or has no free executors; check --master",
     ),
 )
+
+
+_PACKAGE = re.compile(r"^(?:\w+\.)+(?=\w+(?:Exception|Error)\b)")
+"""Of the class of an exception."""
+_SAYS_NOTHING = re.compile(r"at |JVM stacktrace|(\w+: )?An error occurred while calling ")
 
 
 def explain(error: BaseException, log_text: str = "", connector: str = "") -> str | None:
@@ -107,7 +123,7 @@ def explain(error: BaseException, log_text: str = "", connector: str = "") -> st
     for cause in _CAUSES:
         if re.search(cause.pattern, text):
             return _with_detail(cause.message.replace("{connector}", connector), text)
-    for cause in _CAUSES[:5]:
+    for cause in _CAUSES[:_OF_START]:
         if re.search(cause.pattern, log_text):
             return cause.message.replace("{connector}", connector)
     return None
@@ -124,13 +140,14 @@ def from_os(error: OSError) -> PipelineError:
 
 
 def short(error: BaseException, limit: int = 300) -> str:
-    """The first meaningful line of an exception."""
-    for line in _text(error).splitlines():
-        line = line.strip()
-        if line and not line.startswith(
-            ("at ", "JVM stacktrace", "An error occurred while calling")
-        ):
-            return line[:limit]
+    """The line of an exception that says most: of Java's, its innermost cause."""
+    java = getattr(error, "java_exception", None)
+    said = [f"{type(error).__name__}: {error}", *_java_texts(java)]
+    for text in reversed(said):
+        for line in text.splitlines():
+            line = _PACKAGE.sub("", line.strip(), count=1)
+            if line and not _SAYS_NOTHING.match(line):
+                return line[:limit]
     return type(error).__name__
 
 
@@ -140,22 +157,21 @@ def _text(error: BaseException) -> str:
     seen: BaseException | None = error
     while seen is not None and len(parts) < 10:
         parts.append(f"{type(seen).__name__}: {seen}")
-        java = getattr(seen, "java_exception", None)
-        if java is not None:
-            parts.append(_java_text(java))
+        parts += _java_texts(getattr(seen, "java_exception", None))
         seen = seen.__cause__ or seen.__context__
     return "\n".join(parts)
 
 
-def _java_text(java: object) -> str:
+def _java_texts(java: object) -> list[str]:
+    """What an exception of the JVM says, and then its causes."""
     texts: list[str] = []
     try:
         while java is not None and len(texts) < 12:
             texts.append(str(java.toString()))  # type: ignore[attr-defined]
             java = java.getCause()  # type: ignore[attr-defined]
     except Exception:  # the JVM may be gone; what we have must do
-        return "\n".join(texts)
-    return "\n".join(texts)
+        return texts
+    return texts
 
 
 def _with_detail(message: str, text: str) -> str:

@@ -10,13 +10,17 @@ import contextlib
 import json
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.errors import PipelineError
 
 _BROKER_WAIT_MS = 3000
-UNFINISHED = "_barnabas/unfinished"
+OWN, METADATA = "_barnabas", "_spark_metadata"
+"""Folders of an archive (archive.listing, which travels alone)."""
+DESCRIPTION = f"{OWN}/archive.json"
+UNFINISHED = f"{OWN}/unfinished"
 """Is in an archive of one batch (`segments --to`, `rescue`) until it is complete."""
 
 
@@ -52,14 +56,47 @@ def check_made_as(to: str, made: tuple[str, str] | None, wanted: tuple[str, str]
         )
 
 
-def check_topics(bootstrap: str, topics: Sequence[str], properties: Mapping[str, str]) -> None:
-    """Raise PipelineError for a topic that the broker has not.
+def check_empty(to: str, folder: str) -> None:
+    """Raise PipelineError for a directory that holds other things than an archive."""
+    if os.path.isdir(folder) and not os.path.exists(os.path.join(folder, DESCRIPTION)):
+        check_fresh(to, os.listdir(folder))
+
+
+def check_fresh(to: str, names: Sequence[str]) -> None:
+    """Raise PipelineError for a directory without an archive that holds other things. What a run
+    left that was killed before it had described its archive is none of them."""
+    others = sorted(name for name in names if name != OWN)
+    if others:
+        what = "an archive of another program" if METADATA in others else "other files"
+        raise PipelineError(
+            f"{to} already holds {what} ({others[0]}, ...); choose an empty directory"
+        )
+
+
+def check_topics(
+    bootstrap: str,
+    topics: Sequence[str],
+    properties: Mapping[str, str],
+    pattern: str | None = None,
+) -> None:
+    """Raise PipelineError for a topic that the broker has not, and when none matches `pattern`.
 
     Only of brokers that ask nobody who he is: the settings of others are those of Spark's client,
     which looks again. A broker that gives no answer here is told by that, too.
     """
-    if properties.get("security.protocol", "PLAINTEXT").upper() != "PLAINTEXT":
+    there = _topics(bootstrap, properties)
+    if there is None:
         return
+    missing = [topic for topic in topics if topic not in there]
+    if missing:
+        raise no_topics(bootstrap, missing, there)
+    if pattern is not None and not any(re.fullmatch(pattern, name) for name in there):
+        raise no_match(bootstrap, pattern, there)
+
+
+def _topics(bootstrap: str, properties: Mapping[str, str]) -> list[str] | None:
+    if properties.get("security.protocol", "PLAINTEXT").upper() != "PLAINTEXT":
+        return None
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
 
@@ -72,17 +109,19 @@ def check_topics(bootstrap: str, topics: Sequence[str], properties: Mapping[str,
                 request_timeout_ms=_BROKER_WAIT_MS,
             )
         ) as client:
-            there = sorted(client.list_topics())
+            return sorted(client.list_topics())
     except KafkaError:
-        return
-    missing = [topic for topic in topics if topic not in there]
-    if missing:
-        raise no_topics(bootstrap, missing, there)
+        return None
 
 
 def no_topics(bootstrap: str, missing: Sequence[str], there: Sequence[str]) -> PipelineError:
     known = [name for name in there if not name.startswith("__")]
     return PipelineError(f"no topic {', '.join(missing)} on {bootstrap}; there are: {some(known)}")
+
+
+def no_match(bootstrap: str, pattern: str, there: Sequence[str]) -> PipelineError:
+    known = [name for name in there if not name.startswith("__")]
+    return PipelineError(f"no topic of {bootstrap} matches {pattern!r}; there are: {some(known)}")
 
 
 def some(names: Sequence[str], limit: int = 8) -> str:
@@ -106,14 +145,23 @@ def not_empty(to: str) -> PipelineError:
     return PipelineError(f"{to} is not empty; choose an empty directory")
 
 
-def check_source(source: str, folder: str) -> None:
+def check_source(source: str, folder: str, flag: str = "--from") -> None:
     """Raise PipelineError unless an archive can be read there."""
     if not os.path.exists(folder):
-        raise PipelineError(f"{source} does not exist; check --from")
+        raise PipelineError(f"{source} does not exist; check {flag}")
     if not os.path.isdir(folder):
         raise PipelineError(f"{source} is no directory; give the one that `archive --to` wrote")
     if not os.access(folder, os.R_OK | os.X_OK):
         raise PipelineError(f"permission denied: {source} cannot be read; check who owns it")
+    if not any(os.path.lexists(os.path.join(folder, name)) for name in (METADATA, DESCRIPTION)):
+        raise no_archive(source)
+
+
+def no_archive(source: str) -> PipelineError:
+    return PipelineError(
+        f"{source} is no archive: it holds no {METADATA}; give the directory that"
+        " `barnabas pipeline archive --to` or `segments --to` wrote"
+    )
 
 
 def format_of(folder: str) -> str | None:
@@ -125,7 +173,7 @@ def format_of(folder: str) -> str | None:
 def description(folder: str) -> dict[str, Any] | None:
     """How an archive was made; None where there is none, or one that only Spark can judge."""
     try:
-        with open(os.path.join(folder, "_barnabas", "archive.json"), encoding="utf-8") as file:
+        with open(os.path.join(folder, DESCRIPTION), encoding="utf-8") as file:
             content = json.load(file)
         return content if content["format"] and content["partition_by"] else None
     except (OSError, ValueError, KeyError, TypeError):

@@ -153,7 +153,7 @@ def _number(path: Path, line: int, text: str, minimum: int) -> int:
 
 
 def _text(path: Path) -> str:
-    data = path.read_bytes()
+    data = files.read_file(path)
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -317,7 +317,7 @@ class CleanShutdownFile:
         import json
 
         try:
-            content = json.loads(self.path.read_bytes())
+            content = json.loads(files.read_file(self.path))
         except (OSError, ValueError):
             return -1
         epoch = content.get("brokerEpoch") if isinstance(content, dict) else None

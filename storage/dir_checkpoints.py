@@ -77,7 +77,7 @@ L = TypeVar("L", bound=CheckpointedLog)
 class DirCheckpoints:
     """The offset checkpoints of one log directory; see the module. OSError is the disk's."""
 
-    def __init__(self, directory: Path, make_room: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, directory: Path, make_room: Callable[[], bool] = files.no_room) -> None:
         """`make_room` frees some space of a full disk; False if there is none to free."""
         self._directory = directory
         self._make_room = make_room
@@ -171,12 +171,7 @@ class DirCheckpoints:
         if offsets == self._recorded[kind]:
             return
         self._recorded[kind] = None  # a failure leaves the old lines or the new ones
-        try:
-            self._file(kind).write(offsets)
-        except OSError as error:
-            if not files.is_disk_full(error) or not self._make_room():
-                raise
-            self._file(kind).write(offsets)
+        files.with_room(lambda: self._file(kind).write(offsets), self._make_room)
         self._recorded[kind] = offsets
 
     def _file(self, kind: str) -> OffsetCheckpoint:

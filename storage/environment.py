@@ -25,10 +25,6 @@ def _nobody_notes_it() -> None:
     """No checkpoints are kept of these logs."""
 
 
-def _no_room() -> bool:
-    return False
-
-
 @dataclass(slots=True)
 class LogEnvironment:
     """One per log directory; shared by its logs, written by whoever sees a failure first."""
@@ -49,8 +45,9 @@ class LogEnvironment:
     """False if appends are refused: offline, or the disk is full and its reserve is in use."""
     is_offline: bool = False
     failure: OSError | None = None
-    make_room: Callable[[], bool] = _no_room
-    """Frees some space of a full disk for checkpoints; False if there is none to free (S-16)."""
+    make_room: Callable[[], bool] = files.no_room
+    """Frees some space of a full disk for what cannot be refused (checkpoints, an aborted
+    transaction's entry); False if there is none to free (S-16). Called under any lock."""
     checkpoints: DirCheckpoints = field(init=False)
     """Told before a truncation touches a file (S-6); without effect until it has read its files."""
 

@@ -15,8 +15,10 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 from weakref import WeakSet
+
+_T = TypeVar("_T")
 
 # A buffer of bytes for the system calls.
 Buffer = bytes | bytearray | memoryview
@@ -33,6 +35,8 @@ ftruncate = os.ftruncate
 fstat = os.fstat
 unlink = os.unlink
 replace = os.replace
+mkdir = os.mkdir
+rmdir = os.rmdir
 sendfile = getattr(os, "sendfile", None)
 
 
@@ -127,6 +131,16 @@ def open_or_relieve(path: str | os.PathLike[str], flags: int, mode: int = 0o644)
     return open_file(path, flags, mode)
 
 
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """All bytes of a file, opened as `open_or_relieve` does: what a log needs to be read or written
+    again after its files were let go must not be what finds no descriptor.
+
+    Raises OSError, FileNotFoundError among them.
+    """
+    with open(path, "rb", opener=open_or_relieve) as file:
+        return file.read()
+
+
 def sync_directory(path: str | os.PathLike[str]) -> None:
     """Make creations, renames and removals in a directory durable (S-5)."""
     fd = open_or_relieve(path, READ_ONLY)
@@ -145,7 +159,7 @@ def remove_directory(path: str | os.PathLike[str]) -> None:
     """Remove a directory that has files only. Raises OSError."""
     for name in os.listdir(path):
         unlink(os.path.join(path, name))
-    os.rmdir(path)
+    rmdir(path)
 
 
 def sync_file(path: str | os.PathLike[str]) -> None:
@@ -171,6 +185,22 @@ def allocate(fd: int, size: int) -> None:
 def is_disk_full(error: OSError) -> bool:
     """No space, quota or file size left: the disk is healthy and may have room later (S-16)."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def no_room() -> bool:
+    """There is nothing to free on a full disk."""
+    return False
+
+
+def with_room(write: Callable[[], _T], make_room: Callable[[], bool]) -> _T:
+    """What must be written although the disk is full: once more in what `make_room` frees, if it
+    frees something (S-16). Raises OSError."""
+    try:
+        return write()
+    except OSError as error:
+        if not is_disk_full(error) or not make_room():
+            raise
+    return write()
 
 
 def is_out_of_descriptors(error: OSError) -> bool:

@@ -217,7 +217,7 @@ def open_log(
     recovery = _Recovery(directory, topic_partition, config, environment, had_clean_shutdown)
     is_new = not directory.is_dir()
     if is_new:
-        os.mkdir(directory)
+        files.mkdir(directory)
     try:
         if is_new:
             files.sync_directory(directory.parent)

@@ -46,10 +46,11 @@ USED_BY_OTHERS = {
     "barnabas_cluster": "fixture of the pytest plugin",
     "pushFilters": "PySpark calls it (DataSourceReader)",
     "streamWriter": "PySpark calls it (DataSource)",
+    "on_partitions_assigned": "kafka-python calls it (ConsumerRebalanceListener)",
+    "on_partitions_revoked": "kafka-python calls it (ConsumerRebalanceListener)",
     "resign": "the driver's own way out of leadership; the quorum's tests depose leaders with it",
     # What tests look at, to see that nothing is kept or that two states are one.
     "delayed": "replication.replicas.purgatory",
-    "features_changed": "replication.metadata.image",
     "heap_size": "replication.replicas.timer",
     "inspect": "server.coordinator.shard",
     "queue_size": "server.network.request_channel",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wire.errors import MalformedFrame, TooManyElements
 from wire.primitives import read_uvarint, uvarint
 
-_STRING_MAX = 32_767
+STRING_BYTES_MAX = 32_767
 
 
 def more(data: bytes, pos: int, first: int) -> tuple[int, int]:
@@ -25,8 +25,10 @@ def long_length(data: bytes, pos: int, first: int) -> tuple[int, int]:
 def more_text(data: bytes, pos: int, first: int) -> tuple[int, int]:
     """As `more`, for a string: Kafka's generated readers refuse more than an int16 could tell."""
     length, pos = read_uvarint(data, pos - 1)
-    if length > _STRING_MAX + 1:
-        raise MalformedFrame(f"a string of {length - 1} bytes, at most {_STRING_MAX} are allowed")
+    if length > STRING_BYTES_MAX + 1:
+        raise MalformedFrame(
+            f"a string of {length - 1} bytes, at most {STRING_BYTES_MAX} are allowed"
+        )
     return length, pos
 
 

@@ -43,6 +43,7 @@ NO_OFFSET = -1
 # Fetch sessions (KIP-227).
 NO_SESSION = 0
 INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
 
 # Tagged fields that a header may have. Kafka 4.3's have none.

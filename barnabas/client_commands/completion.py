@@ -53,7 +53,7 @@ def script(commands: Mapping[str, argparse.ArgumentParser], shell: str) -> str:
     cases = "\n".join(f'    "{path}") choices="{" ".join(w)}" ;;' for path, w in words.items())
     paths = "|".join(f'"{path}"' for path in words if path)
     prelude = _ZSH if shell == "zsh" else ""
-    return _SCRIPT.format(shell=shell, prelude=prelude, paths=paths, cases=cases)
+    return _SCRIPT.format(shell=shell, prelude=prelude, paths=paths, cases=cases)  # nosec B604
 
 
 def _words(parser: argparse.ArgumentParser, path: str) -> Iterator[tuple[str, list[str]]]:

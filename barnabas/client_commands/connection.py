@@ -6,11 +6,11 @@ import argparse
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from server.commands.client_config import add_client_config, client_config
-from server.commands.main import host_port, seconds
+from server.commands.main import address_text, host_port, seconds
 from server.commands.outcomes import EXIT_USAGE, UserError, add_json
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def listening(bootstrap: str, timeout_s: float, security: PeerSecurity | None = 
         except (OSError, UnicodeError) as error:
             failures.append(f"{host}:{port}: {dial_error(error)}")
         else:
-            return [_text(*address) for address in wanted[index:]]
+            return [address_text(*address) for address in wanted[index:]]
     next_step = _NEXT_STEP if security is None else _NEXT_STEP_SECURED
     raise UserError(f"no broker at {'; '.join(failures)}; {next_step}")
 
@@ -96,10 +96,6 @@ def dial_error(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _text(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """What all clients of kafka-python are told. Raises UserError when nobody listens."""
     # Its warnings are about what we say in one line, or mend by trying again.
@@ -124,8 +120,22 @@ def _secured(security: PeerSecurity | None) -> dict[str, Any]:
         told["ssl_check_hostname"] = security.ssl_context.check_hostname
     if security.mechanism:
         told["sasl_mechanism"] = security.mechanism
-        told["sasl_plain_username"], told["sasl_plain_password"] = security.login
+        if security.token is not None:
+            told["sasl_oauth_token_provider"] = _provider(security.token)
+        else:
+            told["sasl_plain_username"], told["sasl_plain_password"] = security.login
     return told
+
+
+def _provider(token: Callable[[], str]) -> Any:
+    """What kafka-python asks for tokens."""
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+
+    class Provider(AbstractTokenProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            return token()
+
+    return Provider()
 
 
 @contextlib.contextmanager
@@ -156,10 +166,15 @@ def told(arguments: argparse.Namespace) -> Iterator[None]:
         where = f"the cluster at {arguments.bootstrap}"
         if not error.retriable:
             raise UserError(f"{where} cannot be used: {plain(str(error))}") from None
-        raise UserError(
-            f"no answer from {where} within {arguments.timeout:g} s;"
-            f" `barnabas doctor --bootstrap {arguments.bootstrap}` looks for the reason"
-        ) from None
+        raise no_answer(arguments) from None
+
+
+def no_answer(arguments: argparse.Namespace) -> UserError:
+    """What is told of a cluster that was waited for in vain."""
+    return UserError(
+        f"no answer from the cluster at {arguments.bootstrap} within {arguments.timeout:g} s;"
+        f" `barnabas doctor --bootstrap {arguments.bootstrap}` looks for the reason"
+    )
 
 
 def refuse(code: int, detail: str | None, what: str, next_step: str = "") -> None:

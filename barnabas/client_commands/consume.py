@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 from barnabas.client_commands import positions, records
-from barnabas.client_commands.connection import add_flags, count, settings, told
+from barnabas.client_commands.connection import add_flags, count, no_answer, settings, told
 from barnabas.client_commands.positions import Position
 from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError
 
@@ -53,6 +55,12 @@ def add_commands(commands: Any) -> None:
         metavar="GROUP",
         help="as a member of this group: begin where it stands, and commit what was printed",
     )
+    command.add_argument(
+        "--isolation-level",
+        choices=["read_uncommitted", "read_committed"],
+        default="read_uncommitted",
+        help="read_committed: no records of transactions that were aborted, or are open",
+    )
     add_flags(command)
     command.set_defaults(run=_consume)
 
@@ -74,6 +82,7 @@ def _consume(arguments: argparse.Namespace) -> int:
             enable_auto_commit=False,
             auto_offset_reset="latest" if arguments.start.kind == "end" else "earliest",
             allow_auto_create_topics=False,
+            isolation_level=arguments.isolation_level,
             max_poll_records=_BATCH,
             **settings(arguments),
         )
@@ -101,28 +110,54 @@ class _Reading:
     def __init__(self, consumer: Any, arguments: argparse.Namespace) -> None:
         self._consumer = consumer
         self._arguments = arguments
+        self._assigned: set[Any] | None = None  # nobody has said yet, or they are dealt out anew
         self._ends: dict[Any, int] = {}
+        self._places: dict[Any, int] = {}
+        self._moved_s = time.monotonic()
         self._left: int | None = arguments.count
         self._is_wanted = _filter(arguments.filter)
         self._form = "json" if arguments.json else arguments.format
-        self._separator = arguments.key_separator.encode()
+        self._separator = os.fsencode(arguments.key_separator)
 
     def run(self) -> None:
         partitions = self._known_partitions()
         if self._arguments.group is None:
             self._consumer.assign(partitions)
+            self._assigned = set(partitions)
             self._seek(partitions)
         else:
-            self._consumer.subscribe([self._arguments.topic])
+            self._consumer.subscribe([self._arguments.topic], listener=self._membership())
             # Metadata that comes after the join makes kafka-python join again, and forget that it
             # does when a short poll ends meanwhile: it never hears of its partitions, or commits
             # amid a rebalance.
             self._consumer.topics()
         while self._left != 0 and not self._is_done():
+            self._check_moves()
             batches = self._consumer.poll(_POLL_MS)
             for partition, batch in batches.items():
                 self._print(partition, batch)
             sys.stdout.buffer.flush()
+        if self._left != 0 and not self._assigned:
+            print(
+                f"barnabas: nothing to read: other members of group {self._arguments.group!r} have"
+                f" all partitions of {self._arguments.topic!r}",
+                file=sys.stderr,
+            )
+
+    def _membership(self) -> Any:
+        """What kafka-python tells which partitions are ours: none is an answer, too."""
+        from kafka import ConsumerRebalanceListener
+
+        reading = self
+
+        class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
+            def on_partitions_revoked(self, _revoked: Any) -> None:
+                reading._assigned = None
+
+            def on_partitions_assigned(self, assigned: Any) -> None:
+                reading._assigned = set(assigned)
+
+        return Membership()
 
     def _known_partitions(self) -> list[Any]:
         from kafka import TopicPartition
@@ -163,15 +198,25 @@ class _Reading:
 
     def _is_done(self) -> bool:
         """Whether all partitions of ours are read to the end that was set for them."""
-        assigned = self._consumer.assignment()
-        if not self._ends and self._arguments.follow:
+        assigned = self._assigned
+        if assigned is None or (not self._ends and self._arguments.follow):
             return False
+        places = {p: self._consumer.position(p, _POLL_MS) or 0 for p in assigned}
+        if places != self._places:
+            self._places, self._moved_s = places, time.monotonic()
         if new := [partition for partition in assigned if partition not in self._ends]:
             self._ends |= self._consumer.end_offsets(new)  # as a member of a group
-        return bool(assigned) and all(
-            (self._consumer.position(partition, _POLL_MS) or 0) >= self._ends[partition]
-            for partition in assigned
-        )
+        return all(places[p] >= self._ends[p] for p in assigned)
+
+    def _check_moves(self) -> None:
+        """Raise UserError when what is there does not come: its leader may be gone for good.
+
+        Who follows waits for it; members of a group wait for each other, as long as they may.
+        """
+        arguments = self._arguments
+        is_late = time.monotonic() - self._moved_s > arguments.timeout
+        if is_late and not arguments.follow and arguments.group is None:
+            raise no_answer(arguments)
 
     def _print(self, partition: Any, batch: list[Any]) -> None:
         end = self._ends.get(partition)
@@ -198,5 +243,5 @@ class _Reading:
 def _filter(text: str | None) -> Callable[[Any], bool]:
     if text is None:
         return lambda _record: True
-    wanted = text.encode()
+    wanted = os.fsencode(text)
     return lambda record: wanted in (record.value or b"") or wanted in (record.key or b"")

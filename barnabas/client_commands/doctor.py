@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import ipaddress
 import logging
+import socket
 from typing import Any, NamedTuple
 
 from barnabas.client_commands.connection import (
@@ -21,7 +22,7 @@ from barnabas.client_commands.connection import (
     settings,
 )
 from server.commands.client_config import add_client_config, client_config
-from server.commands.main import seconds
+from server.commands.main import address_text, seconds
 from server.commands.outcomes import EXIT_FAILURE, EXIT_OK, print_json
 
 _NOT_KAFKA = (
@@ -91,7 +92,7 @@ def _ask_address(
     findings: list[Finding],
     answers: dict[Address, Answer],
 ) -> None:
-    what = f"bootstrap address {_text(address)}"
+    what = f"bootstrap address {address_text(*address)}"
     failure = _dial(address, arguments)
     if failure is not None:
         findings.append(Finding(False, f"{what}: {failure}; {_remedy(failure)}"))
@@ -131,7 +132,7 @@ def _ask(address: Address, arguments: argparse.Namespace) -> Answer | None:
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
 
-    here = argparse.Namespace(**{**vars(arguments), "bootstrap": _text(address)})
+    here = argparse.Namespace(**{**vars(arguments), "bootstrap": address_text(*address)})
     try:
         with contextlib.closing(KafkaAdminClient(**settings(here))) as client:
             cluster = client._manager.cluster  # of the bootstrap: the client shows it nowhere else
@@ -145,7 +146,9 @@ def merge(answers: dict[Address, Answer], findings: list[Finding]) -> dict[int, 
     """All brokers that the answers name; clusters and addresses must agree."""
     clusters = {answer.cluster_id for answer in answers.values()}
     if len(clusters) > 1:
-        of = ", ".join(f"{_text(a)} of {answer.cluster_id}" for a, answer in answers.items())
+        of = ", ".join(
+            f"{address_text(*a)} of {answer.cluster_id}" for a, answer in answers.items()
+        )
         findings.append(Finding(False, f"the bootstrap addresses are of different clusters: {of}"))
     advertised: dict[int, Address] = {}
     for answer in answers.values():
@@ -155,7 +158,7 @@ def merge(answers: dict[Address, Answer], findings: list[Finding]) -> dict[int, 
     for node, address in sorted(advertised.items()):
         other = owners.setdefault(address, node)
         if other != node:
-            both = f"nodes {other} and {node} both advertise {_text(address)}"
+            both = f"nodes {other} and {node} both advertise {address_text(*address)}"
             findings.append(Finding(False, f"{both}; {_SET.format(node)}"))
     return advertised
 
@@ -168,8 +171,8 @@ def _look_at_node(
     findings: list[Finding],
     answers: dict[Address, Answer],
 ) -> None:
-    what = f"node {node} is advertised as {_text(address)}"
-    if is_of_one_machine(address[0]) and not any(is_of_one_machine(h) for h, _port in dialled):
+    what = f"node {node} is advertised as {address_text(*address)}"
+    if is_of_one_machine(address[0]) and not any(is_here(host) for host, _port in dialled):
         why = "where every client finds only its own machine"
         findings.append(Finding(False, f"{what}, {why}; {_SET.format(node)}"))
         return
@@ -196,6 +199,15 @@ def is_of_one_machine(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_here(host: str) -> bool:
+    """Does this name mean the machine that we run on, by its loopback address?"""
+    try:
+        found = socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError):
+        return False
+    return any(is_of_one_machine(str(address[0])) for *_kind, address in found)
 
 
 def _look_at_cluster(arguments: argparse.Namespace, findings: list[Finding]) -> None:
@@ -238,8 +250,3 @@ def partition_findings(topics: list[dict[str, Any]]) -> list[Finding]:
                 nodes = ", ".join(map(str, missing))
                 findings.append(Finding(False, f"{place} is under-replicated: not in sync {nodes}"))
     return findings or [Finding(True, f"{count} partitions, each with a leader and in sync")]
-
-
-def _text(address: Address) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -72,24 +72,19 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _describe(arguments: argparse.Namespace) -> int:
     with admin_client(arguments) as admin:
-        _check_exists(admin, arguments.group)
-        found = admin.describe_groups([arguments.group])[arguments.group]
+        listed = _listed(admin, arguments.group)
+        state, members = listed.get("group_state"), None
+        kind = str(listed.get("group_type") or "classic").lower()
+        if kind == "classic":  # kafka-python describes no others: it would hear that they are dead
+            found = admin.describe_groups([arguments.group])[arguments.group]
+            state, members = found["group_state"], [_member(one) for one in found["members"]]
         lag = _lag_of(admin, arguments.group)
-    members = [
-        {
-            "member": member["member_id"],
-            "client": member["client_id"],
-            "host": member["client_host"],
-            "partitions": _assigned(member.get("member_assignment")),
-        }
-        for member in found["members"]
-    ]
-    state = found["group_state"]
     if arguments.json:
         answer = {"group": arguments.group, "state": state, "members": members, "lag": lag}
         print_json(answer)
         return EXIT_OK
-    print(f"group {arguments.group}  state {state}  members {len(members)}")
+    count = f"not told of {kind} groups" if members is None else len(members)
+    print(f"group {arguments.group}  state {state}  members {count}")
     if members:
         print_table(
             ["MEMBER", "CLIENT", "HOST", "PARTITIONS"],
@@ -99,6 +94,15 @@ def _describe(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _member(described: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "member": described["member_id"],
+        "client": described["client_id"],
+        "host": described["client_host"],
+        "partitions": _assigned(described.get("member_assignment")),
+    }
+
+
 def _assigned(assignment: Any) -> list[str]:
     topics = assignment.get("assigned_partitions", []) if isinstance(assignment, dict) else []
     return [f"{one['topic']}:{number}" for one in topics for number in one["partitions"]]
@@ -106,7 +110,7 @@ def _assigned(assignment: Any) -> list[str]:
 
 def _lag(arguments: argparse.Namespace) -> int:
     with admin_client(arguments) as admin:
-        _check_exists(admin, arguments.group)
+        _listed(admin, arguments.group)
         lag = _lag_of(admin, arguments.group)
     if arguments.json:
         total = sum(row["lag"] for row in lag)
@@ -116,10 +120,13 @@ def _lag(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _check_exists(admin: Any, group: str) -> None:
-    """Raise UserError for a group nobody knows; Kafka describes it as dead."""
-    if all(found["group_id"] != group for found in admin.list_groups()):
-        raise UserError(f"no group {group!r}: `barnabas group list` shows what is there")
+def _listed(admin: Any, group: str) -> dict[str, Any]:
+    """What the list of groups says of one. Raises UserError for a group nobody knows, which Kafka
+    describes as dead."""
+    for found in admin.list_groups():
+        if found["group_id"] == group:
+            return dict(found)
+    raise UserError(f"no group {group!r}: `barnabas group list` shows what is there")
 
 
 def _lag_of(admin: Any, group: str) -> list[dict[str, Any]]:
@@ -216,7 +223,7 @@ def _places(admin: Any, wanted: list[Any], to: positions.Position) -> dict[Any, 
 def _delete(arguments: argparse.Namespace) -> int:
     with admin_client(arguments) as admin:
         for group in arguments.groups:
-            _check_exists(admin, group)
+            _listed(admin, group)
         answers = admin.delete_groups(arguments.groups)
     done = [group for group, answer in answers.items() if answer == "OK"]
     if arguments.json:

@@ -29,10 +29,10 @@ def parse(text: str) -> Position:
     if re.fullmatch(r"-[0-9]{1,18}", text):
         return Position("before-end", -int(text))
     try:
-        moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
+        time_ms = int(datetime.datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"{text!r}: expected {EXPECTED}") from None
-    return Position("time", int(moment.timestamp() * 1000))
+    return Position("time", max(0, time_ms))  # negative ones are Kafka's names of other places
 
 
 def offset(position: Position, begin: int, end: int, at_time: int | None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, print_json
 
 # The client keeps what it has not sent in memory, without a bound of its own.
 _IN_FLIGHT = 10_000
+_IN_FLIGHT_BYTES = 32 << 20
 _MAX_REQUEST = 2**30  # what is too large is for the broker to say
 
 
@@ -90,7 +92,7 @@ def _produce(arguments: argparse.Namespace) -> int:
             " neither --key nor --format json",
             EXIT_USAGE,
         )
-    headers = [(k, v.encode()) for k, v in key_values(arguments.header, "--header").items()]
+    headers = [(k, os.fsencode(v)) for k, v in key_values(arguments.header, "--header").items()]
     written = _Written()
     with _lines(arguments.file) as lines, told(arguments):
         wait_ms = int(arguments.timeout * 1000)
@@ -105,16 +107,36 @@ def _produce(arguments: argparse.Namespace) -> int:
             linger_ms=5,
             **settings(arguments),
         )
+        mistake: UserError | None = None
         with contextlib.closing(producer):
-            for number, line in enumerate(lines, 1):
-                record = _record(line.rstrip(b"\r\n"), number, arguments, written)
-                _send(producer, arguments, record, headers, written)
-                if number % _IN_FLIGHT == 0:
-                    producer.flush()
-                if written.failure is not None:
-                    break
+            try:
+                _send_all(producer, arguments, lines, headers, written)
+            except UserError as error:
+                mistake = error
             producer.flush()
+    if mistake is not None and written.failure is None:
+        raise mistake
     return _result(arguments, written)
+
+
+def _send_all(
+    producer: Any,
+    arguments: argparse.Namespace,
+    lines: BinaryIO,
+    headers: list[tuple[str, bytes]],
+    written: _Written,
+) -> None:
+    """Send all lines, or those before the first that the broker refused. Raises UserError."""
+    records_in_flight = bytes_in_flight = 0
+    for number, line in enumerate(lines, 1):
+        text = line.removesuffix(b"\n").removesuffix(b"\r")
+        _send(producer, arguments, _record(text, number, arguments), headers, written)
+        records_in_flight, bytes_in_flight = records_in_flight + 1, bytes_in_flight + len(line)
+        if records_in_flight >= _IN_FLIGHT or bytes_in_flight >= _IN_FLIGHT_BYTES:
+            producer.flush()
+            records_in_flight = bytes_in_flight = 0
+        if written.failure is not None:
+            break
 
 
 @contextlib.contextmanager
@@ -130,14 +152,15 @@ def _lines(file: Path | None) -> Iterator[BinaryIO]:
         yield opened
 
 
-def _record(
-    line: bytes, number: int, arguments: argparse.Namespace, written: _Written
-) -> records.NewRecord:
+def _record(line: bytes, number: int, arguments: argparse.Namespace) -> records.NewRecord:
+    separator = arguments.key_separator
     try:
-        if arguments.format == "json":
-            return records.parse_json(line)
-        separator = arguments.key_separator
-        return records.parse_line(line, separator.encode() if separator else None)
+        if arguments.format != "json":
+            return records.parse_line(line, os.fsencode(separator) if separator else None)
+        record = records.parse_json(line)
+        if record.key is None and record.value is None and arguments.key is None:
+            raise records.BadLine("this client writes no record without a key and a value")
+        return record
     except records.BadLine as error:
         raise UserError(f"line {number}: {error}; the lines before it were sent") from None
 
@@ -151,8 +174,8 @@ def _send(
 ) -> None:
     from kafka.errors import KafkaTimeoutError
 
-    key = arguments.key.encode() if arguments.key is not None else record.key
-    partition = record.partition if record.partition is not None else arguments.partition
+    key = os.fsencode(arguments.key) if arguments.key is not None else record.key
+    partition = arguments.partition if arguments.partition is not None else record.partition
     try:
         future = producer.send(
             arguments.topic,
@@ -168,13 +191,14 @@ def _send(
             f" {arguments.topic}` makes it"
         ) from None
     except (AssertionError, ValueError) as error:
-        there = producer.partitions_for(arguments.topic)
-        if partition is not None and partition not in there:
-            raise UserError(
-                f"topic {arguments.topic!r} has no partition {partition}, only 0 to {max(there)}:"
-                f" `barnabas topic alter {arguments.topic} --partitions {partition + 1}` adds what"
-                " is missing; what came before was sent"
-            ) from None
+        with contextlib.suppress(ValueError):  # of a name that no topic can have
+            there = producer.partitions_for(arguments.topic)
+            if partition is not None and partition not in there:
+                raise UserError(
+                    f"topic {arguments.topic!r} has no partition {partition}, only 0 to"
+                    f" {max(there)}: `barnabas topic alter {arguments.topic} --partitions"
+                    f" {partition + 1}` adds what is missing; what came before was sent"
+                ) from None
         raise UserError(f"topic {arguments.topic!r}: {plain(str(error))}") from None
     future.add_callback(written.on_success)
     future.add_errback(written.on_failure)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import decimal
 import json
+import math
 from typing import Any, NamedTuple
 
 FORMATS = ("value", "key-value", "json", "hex")
@@ -35,7 +37,7 @@ def parse_line(line: bytes, key_separator: bytes | None) -> NewRecord:
         return NewRecord(None, line, [])
     key, found, value = line.partition(key_separator)
     if not found:
-        raise BadLine(f"no {key_separator.decode()!r} between key and value")
+        raise BadLine(f"no {key_separator.decode(errors='replace')!r} between key and value")
     return NewRecord(key, value, [])
 
 
@@ -46,8 +48,8 @@ def parse_json(line: bytes) -> NewRecord:
     `consume` adds (topic, offset) is not looked at. `timestamp` is milliseconds since 1970.
     """
     try:
-        record = json.loads(line)
-    except ValueError as error:
+        record = json.loads(line, parse_float=_number, parse_constant=_number)
+    except (ValueError, RecursionError) as error:
         raise BadLine(f"no JSON: {error}") from None
     if not isinstance(record, dict):
         raise BadLine("expected a JSON object with key, value, headers, partition, timestamp")
@@ -58,20 +60,36 @@ def parse_json(line: bytes) -> NewRecord:
         _bytes(record.get("key")),
         _bytes(record.get("value")),
         _headers(record.get("headers")),
-        _whole(record, "partition"),
-        _whole(record, "timestamp"),
+        _whole(record, "partition", 31),
+        _whole(record, "timestamp", 63),
     )
+
+
+def _number(text: str) -> float:
+    """Raises ValueError for one that Python would round (0.1 is not: it is written as it was), and
+    for NaN and Infinity, which are no JSON."""
+    number = float(text)
+    if decimal.Decimal(repr(number)) != decimal.Decimal(text) or not math.isfinite(number):
+        raise ValueError(f"{text} cannot be kept as it is; give it as a string")
+    return number
 
 
 def _bytes(value: Any) -> bytes | None:
     if value is None or isinstance(value, str):
-        return None if value is None else value.encode()
+        return None if value is None else _utf8(value)
     if isinstance(value, dict) and value.keys() == {"base64"}:
         try:
             return base64.b64decode(value["base64"], validate=True)
         except (TypeError, binascii.Error):
             raise BadLine(f"no base64: {value['base64']!r}") from None
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _utf8(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # half of a pair, such as "\ud800"
+        raise BadLine(f"no text: {text!r}") from None
 
 
 def _headers(headers: Any) -> list[tuple[str, bytes]]:
@@ -81,14 +99,21 @@ def _headers(headers: Any) -> list[tuple[str, bytes]]:
         for pair in pairs
     ):
         raise BadLine('headers: expected {"name": "value"} or [["name", "value"], ...]')
-    return [(name, _bytes(value) or b"") for name, value in pairs]
+    return [(_utf8(name).decode(), _header_value(name, value)) for name, value in pairs]
 
 
-def _whole(record: dict[str, Any], name: str) -> int | None:
+def _header_value(name: str, value: Any) -> bytes:
+    data = _bytes(value)
+    if data is None:
+        raise BadLine(f'header {name!r} is null, which this client cannot write; "" is empty')
+    return data
+
+
+def _whole(record: dict[str, Any], name: str, bits: int) -> int | None:
     value = record.get(name)
-    if value is None or (type(value) is int and value >= 0):
+    if value is None or (type(value) is int and 0 <= value < 2**bits):
         return value
-    raise BadLine(f"{name} {value!r}: expected a whole number")
+    raise BadLine(f"{name} {value!r}: expected a whole number, less than 2^{bits}")
 
 
 def render(record: Any, form: str, key_separator: bytes = b"\t") -> bytes:

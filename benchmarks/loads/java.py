@@ -96,10 +96,29 @@ def consumer_performance(place: Place, count: int, size: int) -> Figures:
         "--topic", place.topic, "--num-records", str(count), "--fetch-size", "1048576",
         "--timeout", "60000", "--hide-header",
     )  # fmt: skip
-    row = [field.strip() for field in out.strip().splitlines()[-1].split(",")]
+    row = _last_row(out)
     if int(row[4]) < count:
         raise LoadFailed(f"ConsumerPerformance read {row[4]} of {count} records")
     return {"records_s": float(row[5]), "mb_s": float(row[5]) * size / 1e6}
+
+
+def share_consumer_performance(
+    place: Place, group: str, consumers: int, count: int, size: int
+) -> Figures:
+    """A share group of several consumers in one JVM takes `count` records."""
+    out = _tool(
+        place, "ShareConsumerPerformance", "--bootstrap-server", place.bootstrap,
+        "--topic", place.topic, "--group", group, "--threads", str(consumers),
+        "--num-records", str(count), "--timeout", "60000", "--hide-header",
+    )  # fmt: skip
+    row = _last_row(out)
+    if int(row[5]) < count:
+        raise LoadFailed(f"ShareConsumerPerformance read {row[5]} of {count} records")
+    return {"records_s": float(row[4]), "mb_s": float(row[4]) * size / 1e6}
+
+
+def _last_row(out: str) -> list[str]:
+    return [field.strip() for field in out.strip().splitlines()[-1].split(",")]
 
 
 def both_ways(place: Place, size: int, count: int, partitions: int, settings: list[str]) -> Figures:

@@ -23,7 +23,7 @@ from wire.messages.groups import (
 _FIND, _JOIN, _SYNC, _HEARTBEAT, _COMMIT, _FETCH = 3, 3, 3, 3, 7, 11
 _SESSION_MS = 45_000
 _COORDINATOR_S = 30.0
-_NOT_YET = (14, 15, 16)  # COORDINATOR_LOAD_IN_PROGRESS, _NOT_AVAILABLE, NOT_COORDINATOR
+NOT_YET = (14, 15, 16)  # COORDINATOR_LOAD_IN_PROGRESS, _NOT_AVAILABLE, NOT_COORDINATOR
 _NO_SUBSCRIPTION = bytes(2 + 4 + 4)
 
 
@@ -91,6 +91,6 @@ def _accepted(sock: frames.Socket, request: Any, version: int) -> Any:
         answer: Any = frames.ask(sock, request, version)
         if not answer.error_code:
             return answer
-        if answer.error_code not in _NOT_YET or time.monotonic() > deadline:
+        if answer.error_code not in NOT_YET or time.monotonic() > deadline:
             raise LoadFailed(f"{type(request).__name__}: error {answer.error_code}")
         time.sleep(0.1)

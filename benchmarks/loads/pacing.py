@@ -36,9 +36,17 @@ _PAYLOADS = 256
 def fixed_rate(place: Place, rate: int, size: int, seconds: float, warm_up_s: float = 2) -> Figures:
     """One producer, one partition, one consumer: publish and end-to-end latency in ms."""
     create_topic(place.bootstrap, place.topic)
+    return lateness(place, "benchmarks.loads.pacing", rate, size, seconds, warm_up_s)
+
+
+def lateness(
+    place: Place, receiving: str, rate: int, size: int, seconds: float, warm_up_s: float, *more: int
+) -> Figures:
+    """Of a topic of one partition. `receiving` is a module that is run with the bootstrap, the
+    topic, the number of records and `more`; it says "ready", then when each offset arrived."""
     count = int(rate * (warm_up_s + seconds))
-    command = [sys.executable, "-m", "benchmarks.loads.pacing", place.bootstrap, place.topic]
-    receiver = subprocess.Popen([*command, str(count)], stdout=subprocess.PIPE)
+    command = [sys.executable, "-m", receiving, place.bootstrap, place.topic]
+    receiver = subprocess.Popen([*command, *map(str, (count, *more))], stdout=subprocess.PIPE)
     assert receiver.stdout is not None
     if receiver.stdout.readline() != b"ready\n":
         raise LoadFailed("the receiver did not start")
@@ -103,14 +111,23 @@ def _half_random(size: int) -> list[bytes]:
     return [source.randbytes(size // 2) + bytes(size - size // 2) for _ in range(_PAYLOADS)]
 
 
+def tell_ready() -> None:
+    sys.stdout.buffer.write(b"ready\n")
+    sys.stdout.buffer.flush()
+
+
+def tell_arrivals(arrived: array[float]) -> None:
+    sys.stdout.buffer.write(arrived.tobytes())
+    sys.stdout.buffer.flush()
+
+
 def _receive(bootstrap: str, topic: str, count: int) -> None:
     """The receiving process: "ready", then the time of arrival of each offset as doubles."""
     settings = {"bootstrap.servers": bootstrap, "group.id": f"bench-{topic}", **_FETCH}
     consumer = Consumer({**settings, "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, 0)])
     consumer.poll(1)
-    sys.stdout.buffer.write(b"ready\n")
-    sys.stdout.buffer.flush()
+    tell_ready()
     arrived = array("d")
     while len(arrived) < count:
         message = consumer.poll(30)
@@ -120,8 +137,7 @@ def _receive(bootstrap: str, topic: str, count: int) -> None:
             sys.stderr.flush()
             os._exit(1)
         arrived.append(now)
-    sys.stdout.buffer.write(arrived.tobytes())
-    sys.stdout.buffer.flush()
+    tell_arrivals(arrived)
 
 
 if __name__ == "__main__":

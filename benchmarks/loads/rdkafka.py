@@ -76,8 +76,8 @@ def one_record_requests(place: Place, size: int, count: int) -> Figures:
     return {"seconds": figures["seconds"], "requests_s": figures["records_s"]}
 
 
-def consume(place: Place, size: int, count: int, cold: bool = False) -> Figures:
-    """Read `count` records of partition 0 from the start, with kcat.
+def consume(place: Place, size: int, count: int, cold: bool = False, **settings: object) -> Figures:
+    """Read `count` records of partition 0 from the start, with kcat and librdkafka's `settings`.
 
     `cold` first asks the kernel to forget the pages of the topic's files.
     """
@@ -87,6 +87,8 @@ def consume(place: Place, size: int, count: int, cold: bool = False) -> Figures:
     command += ["-o", "beginning", "-c", str(count), "-f", "", "-e"]
     command += ["-X", "max.partition.fetch.bytes=4194304"]
     command += ["-X", "queued.max.messages.kbytes=262144", "-X", "queued.min.messages=1000000"]
+    for name, value in settings.items():
+        command += ["-X", f"{name}={str(value).lower()}"]
     commands.append(" ".join(command))
     began = time.perf_counter()
     done = subprocess.run(command, check=False, capture_output=True, text=True)

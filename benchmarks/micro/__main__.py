@@ -1,4 +1,4 @@
-"""`python -m benchmarks.micro`: what the wire codec and the log cost, beside their budgets.
+"""`python -m benchmarks.micro`: what the wire codec, the log and guards cost, beside their budgets.
 
 The micro-benchmarks of this package print many figures and take their time; CI wants few, soon, and
 told whether they are what the code's docstrings promise. Those promises come from a two-core
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.micro import codec, log, records
+from benchmarks.micro import codec, guards, log, records
 from benchmarks.micro.codec import microseconds
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
@@ -40,6 +40,8 @@ class Budget(NamedTuple):
     us: float
     promised_by: str
     action: Callable[[], object]
+    plain: Callable[[], object] | None = None
+    """The figure is what `action` takes longer than this."""
 
 
 class Figure(NamedTuple):
@@ -102,8 +104,18 @@ def _storage(directory: Path) -> Iterator[Budget]:
     )  # fmt: skip
 
 
+def _guards() -> Iterator[Budget]:
+    for name, (costly, plain) in guards.pairs().items():
+        of_quotas = name.startswith("quotas")
+        by = "server.network.metering" if of_quotas else "server.security.authorizer"
+        yield Budget(name, 2.0 if of_quotas else 3.0, by, costly, plain)
+
+
 def _figure(budget: Budget) -> Figure:
     slower = max(1.0, microseconds(_yardstick) / YARDSTICK_US)
+    if budget.plain is not None:
+        us = guards.difference_us(budget.action, budget.plain)
+        return Figure(us, budget.us * slower)
     return Figure(microseconds(budget.action), budget.us * slower)
 
 
@@ -111,7 +123,7 @@ def main() -> int:
     print(f"{'us':30}{'measured':>10}{'budget':>9}{'here':>9}  promised by")
     worst = 0.0
     with tempfile.TemporaryDirectory() as directory:
-        for part in (_wire(), _storage(Path(directory))):
+        for part in (_wire(), _storage(Path(directory)), _guards()):
             for budget in part:
                 best = min((_figure(budget) for _ in range(_MOMENTS)), key=lambda it: it.ratio)
                 worst = max(worst, best.ratio)

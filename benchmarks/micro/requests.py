@@ -23,6 +23,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from replication.partition.requests import AppendResult, FetchResult
 from server.network import transport
 from server.network.api import Api, Cost
 from server.network.listeners import Listener
@@ -56,16 +57,23 @@ def _produce(size: int, key: str = "t") -> bytes:
     return request_bytes(ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic]), 9, 1)
 
 
-def path() -> None:
-    asked = Asked(FakeBroker(image_of(topic_image("t"))))
+def answering(authorizer: Any = None) -> Asked:
+    """A broker whose replicas answer at once, and whose answers go nowhere."""
+    asked = Asked(FakeBroker(image_of(topic_image("t"))), authorizer)
+    appended = [AppendResult(("t", 0), base_offset=1)]
+    fetched = [FetchResult(0, high_watermark=9, records=b"records")]  # type: ignore[arg-type]
     rm = asked.broker.replica_manager
-    rm.append_records = lambda request: request.on_done(_APPENDED)  # type: ignore[method-assign]
-    rm.fetch = lambda *a, **k: a[6](_FETCHED)  # type: ignore[method-assign]
+    rm.append_records = lambda request: request.on_done(appended)  # type: ignore[method-assign]
+    rm.fetch = lambda *a, **k: a[6](fetched)  # type: ignore[method-assign]
     asked.processor.complete = _take  # type: ignore[method-assign]
-    channel: Any = asked.channel
     heartbeat = asked.requests._apis[12]
     heartbeat.load()
-    heartbeat.handle = lambda ctx, request: HeartbeatResponse(error_code=0)
+    heartbeat.handle = heartbeat.prepared(lambda ctx, request: HeartbeatResponse(error_code=0))
+    return asked
+
+
+def frames() -> dict[str, bytes]:
+    """Small requests, by what they are."""
     partition = FetchRequest.Topic.Partition(partition=0, fetch_offset=5, partition_max_bytes=1000)
     fetch = FetchRequest(
         max_wait_ms=0,
@@ -73,11 +81,17 @@ def path() -> None:
         isolation_level=0,
         topics=[FetchRequest.Topic(topic="t", partitions=[partition])],
     )
-    for name, frame in (
-        ("heartbeat", _HEARTBEAT),
-        ("produce, one partition", _produce(100)),
-        ("fetch, one partition", request_bytes(fetch, 12, 1)),
-    ):
+    return {
+        "heartbeat": _HEARTBEAT,
+        "produce, one partition": _produce(100),
+        "fetch, one partition": request_bytes(fetch, 12, 1),
+    }
+
+
+def path() -> None:
+    asked = answering()
+    channel: Any = asked.channel
+    for name, frame in frames().items():
         taken = _best_us(partial(asked.requests.receive, channel, frame), 5_000)
         print(f"path     {name:32} {taken:7.2f} µs")
 
@@ -211,10 +225,6 @@ def buffers() -> None:
 
 
 if __name__ == "__main__":
-    from replication.partition.requests import AppendResult, FetchResult
-
-    _APPENDED = [AppendResult(("t", 0), base_offset=1)]
-    _FETCHED = [FetchResult(0, high_watermark=9, records=b"records")]  # type: ignore[arg-type]
     keep_freed_memory()
     chosen = sys.argv[1:] or ["path", "inline", "slices", "buffers"]
     for chosen_name in chosen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,10 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from testkit import jars
 from testkit.brokers.clusters import METADATA_LOG, ClusterOfNodes
 from testkit.checking.history import now
 from testkit.clients.java_tools import JavaTools
 from testkit.faults.rounds import TIMEOUT_S
-from testkit.require import require
 from testkit.wait import eventually
 from testkit.workloads.workload import Workload, wait
 
@@ -146,24 +144,13 @@ def assert_same_metadata(cluster: ClusterOfNodes) -> None:
     eventually(same, timeout_s=30, what="one view of the metadata")
 
 
-@pytest.fixture
-def tools() -> Iterator[JavaTools]:
-    try:
-        jars.libs()
-    except jars.JarsUnavailable as missing:
-        require(False, f"Apache Kafka's tools: {missing}")
-    running = JavaTools()
-    yield running
-    running.close()
-
-
 @pytest.mark.java
 def test_c17_a_voter_that_lost_its_disk_comes_back_as_a_new_one(
     make_cluster: Callable[..., ClusterOfNodes],
     tmp_path: Path,
     topic_name: str,
     rounds: Callable[[int], int],
-    tools: JavaTools,
+    java_tools: JavaTools,
 ) -> None:
     often = {"metadata.log.max.record.bytes.between.snapshots": 4000}
     cluster = make_cluster(often, dynamic_quorum=True)
@@ -182,8 +169,9 @@ def test_c17_a_voter_that_lost_its_disk_comes_back_as_a_new_one(
             cluster.wipe(victim)
             cluster.format(victim, joining=True)
             cluster.restart(victim)
-            replace_voter(cluster, tools, victim, lost_id)
+            replace_voter(cluster, java_tools, victim, lost_id)
             cluster.await_full_isr(timeout_s=120)
+            cluster.elect_preferred_leaders(topic_name)  # the new disk's node among them
             load.await_each_producing()
         load.prove()
     assert_same_metadata(cluster)
@@ -199,7 +187,7 @@ def snapshots_of(cluster: ClusterOfNodes) -> list[Path]:
     ]
 
 
-def replace_voter(cluster: ClusterOfNodes, tools: JavaTools, node: int, lost_id: str) -> None:
+def replace_voter(cluster: ClusterOfNodes, java_tools: JavaTools, node: int, lost_id: str) -> None:
     """The old incarnation leaves the voters, the new one, an observer so far, joins them."""
     where = ("--bootstrap-server", cluster.bootstrap_servers)
     eventually(lambda: node in cluster.quorum().observers, timeout_s=30, what="an observer")
@@ -212,7 +200,7 @@ def replace_voter(cluster: ClusterOfNodes, tools: JavaTools, node: int, lost_id:
         # Told by what is so: a quorum that elects just then refuses, or does it and cannot answer.
         eventually(
             lambda command=command, is_done=is_done: (
-                tools.run("MetadataQuorumCommand", *command).code == 0 or is_done()
+                java_tools.run("MetadataQuorumCommand", *command).code == 0 or is_done()
             ),
             timeout_s=60, every_s=1, what=" ".join(command),
         )  # fmt: skip

@@ -103,7 +103,7 @@ def bounce_broker(cluster: ClusterOfNodes, node: int, how: str) -> None:
         wait(PAUSE_S)
         cluster.resume(node)
     else:
-        (cluster.kill if how == "hard" else cluster.terminate)(node)
+        (cluster.kill if how == "hard" else cluster.stop_node)(node)
         wait(1)
         cluster.restart(node)
     for topic in ("read", "written"):

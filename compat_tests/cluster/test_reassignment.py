@@ -34,7 +34,8 @@ def test_c9_partitions_move_under_fire_and_leave_nothing_behind(
     topic_name: str,
     rounds: Callable[[int], int],
 ) -> None:
-    cluster = make_cluster({"log.segment.delete.delay.ms": 1000}, broker_only=1)
+    config = {"log.segment.delete.delay.ms": 1000, "replica.fetch.max.bytes": THROTTLE}
+    cluster = make_cluster(config, broker_only=1)
     chance = random.Random(20260109)
     mover = Mover(cluster, topic_name)
     with Workload(cluster, tmp_path, topic_name, size=400) as load:

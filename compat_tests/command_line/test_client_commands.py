@@ -5,6 +5,7 @@ They are clients of any cluster: `--broker kafka` runs the same tests against Ap
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaProducer
 
 from testkit.brokers.nodes import RunningBroker
 from testkit.clients.cli import BARNABAS, assert_one_clear_line, heed_signals, run
@@ -123,7 +125,7 @@ def test_keys_headers_and_files(ok: Ok, topic_name: str, tmp_path: Path) -> None
 def test_json_lines_carry_a_topic_into_another(ok: Ok, topic_name: str) -> None:
     copy = topic_name + "-copy"
     ok("topic", "create", topic_name, copy, "--partitions", "2", *KEPT)
-    given = [
+    given: list[dict[str, Any]] = [
         {"key": "k", "value": "v", "headers": [["h", "1"]], "partition": 1, "timestamp": 1000},
         {"key": {"base64": "/w=="}, "value": None, "headers": [], "partition": 1, "timestamp": 5},
     ]
@@ -172,6 +174,25 @@ def test_a_group_goes_on_where_it_stood(ok: Ok, topic_name: str, group_name: str
     assert ok("consume", topic_name, *group, "--count", "2") == "a\nb\n"
     assert ok("consume", topic_name, *group) == "c\n"
     assert ok("consume", topic_name, *group) == ""
+
+
+def test_records_of_an_aborted_transaction_need_not_be_read(
+    ok: Ok, bootstrap: str, topic_name: str
+) -> None:
+    ok("topic", "create", topic_name)
+    with contextlib.closing(
+        KafkaProducer(bootstrap_servers=bootstrap, transactional_id=topic_name)
+    ) as producer:
+        producer.init_transactions()
+        for value, end in (
+            (b"kept", producer.commit_transaction),
+            (b"dropped", producer.abort_transaction),
+        ):
+            producer.begin_transaction()
+            producer.send(topic_name, value).get(30)
+            end()
+    assert ok("consume", topic_name) == "kept\ndropped\n"
+    assert ok("consume", topic_name, "--isolation-level", "read_committed") == "kept\n"
 
 
 def test_follow_prints_what_comes_and_ctrl_c_ends_it_quietly(
@@ -276,6 +297,8 @@ def test_a_group_with_a_member_is_described_and_not_moved(
         done = cli("group", "reset-offsets", group_name, "--to", "beginning", "--topic", topic_name)
         assert_one_clear_line(done, 1, group_name, "stop its members")
         assert_one_clear_line(cli("group", "delete", group_name), 1, "stop its members")
+        other = cli(*command[:4])  # one of the two has no partition; both have nothing to print
+        assert (other.returncode, other.stdout) == (0, "")
     finally:
         member.send_signal(signal.SIGINT)
         member.communicate(timeout=30)
@@ -374,6 +397,8 @@ def test_the_doctor_knows_what_is_no_broker() -> None:
         (["barnabas", "topic", "cr"], "create"),
         (["barnabas", "topic", "create", "name", "--part"], "--partitions"),
         (["barnabas", "config", "get", "bro"], "broker"),
+        (["barnabas", "acl", "add", "alice", "alter_c"], "alter_configs"),
+        (["barnabas", "user", "set", "--password-f"], "--password-file"),
     ],
 )
 def test_bash_completes_commands_and_flags(typed: list[str], expected: str) -> None:

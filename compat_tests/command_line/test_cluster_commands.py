@@ -149,15 +149,16 @@ def test_a_cluster_directory_that_cannot_be_is_one_line(tmp_path: Path) -> None:
 class StartedCluster:
     """A `barnabas cluster start` in a process of its own, until it is ready."""
 
-    def __init__(self, directory: Path) -> None:
-        self.base = free_block(6)
+    def __init__(self, directory: Path, *flags: str, base: int | None = None) -> None:
+        self.base = free_block(6) if base is None else base
         self.process = subprocess.Popen(
-            [*BARNABAS, "cluster", "start", "--data-dir", directory, "--base-port", str(self.base)],
+            [*BARNABAS, "cluster", "start", "--data-dir", directory, "--base-port", str(self.base),
+             *flags],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             preexec_fn=heed_signals,
-        )
+        )  # fmt: skip
         assert self.process.stdout is not None
         assert self.process.stdout.readline().startswith("barnabas cluster ready")
 
@@ -198,6 +199,32 @@ def test_ctrl_c_ends_a_cluster_of_which_a_node_is_stopped(cluster: StartedCluste
     os.kill(int(pids[1].group(1)), signal.SIGSTOP)
     code, err = cluster.stop(signal.SIGINT)
     assert code == 0, err
+
+
+def test_a_secured_cluster_in_one_line(tmp_path: Path) -> None:
+    directory = tmp_path / "c"
+    file = directory / "client.properties"
+    base = free_block(6)
+    passwords = set()
+    for flags in (("--secure",), ()):  # made secure, it stays so
+        started = StartedCluster(directory, *flags, base=base)
+        try:
+            where = ("--bootstrap", f"127.0.0.1:{started.base}", "--client-config", str(file))
+            status = run("cluster", "status", *where)
+            assert "3 of 3 brokers alive" in status.stdout, status.stderr
+            assert {p.stat().st_mode & 0o077 for p in directory.glob("*/server.properties")} == {0}
+            assert file.stat().st_mode & 0o077 == 0
+            assert run("cluster", "restart", "2", "--data-dir", str(directory)).returncode == 0
+            assert run("topic", "list", *where).returncode == 0
+            assert run("topic", "list", *where[:2], "--timeout", "2").returncode == 1
+            code, err = started.stop(signal.SIGTERM)
+            assert code == 0, err
+            assert f"--client-config {file}" in err
+        finally:
+            started.process.kill()
+            started.process.communicate()
+        passwords.add(file.read_text())
+    assert len(passwords) == 1
 
 
 def test_one_node_is_killed_restarted_and_stopped_from_another_terminal(

@@ -1,10 +1,11 @@
-"""Wild requests to both listeners of a real node, with honest clients beside them.
+"""Wild requests to all listeners of a real node, with honest clients beside them.
 
     python -m compat_tests.fuzz --requests 100000 --seed 1      (make fuzz N=... SEED=...)
 
 Fails if an honest request fails, if the honest p99 is above 50 ms, if the node ends, writes of a
-fault of its own into its log, or takes more memory than it may. Half of the requests go to the
-broker's listener and half to the controller's. The same seed sends the same requests; how they meet
+fault of its own into its log, or takes more memory than it may. The requests go to the broker's
+listener, to the controller's, and over SASL_SSL from one who has logged in; of strangers there, who
+need a connection for nearly each, are fewer. The same seed sends the same requests; how they meet
 each other in the node is left to chance.
 """
 
@@ -29,6 +30,7 @@ from kio.serial import entity_reader
 
 from barnabas.fresh import random_uuid
 from compat_tests.fuzz.honest import await_topic
+from compat_tests.security.conftest import make_stores
 from testkit.brokers.nodes import await_answer
 from testkit.clients import raw
 from testkit.ports import free_ports
@@ -36,6 +38,8 @@ from testkit.ports import free_ports
 P99_MS_MAX = 50.0
 RSS_MIB_MAX = 700
 TOPICS = ("fuzz-a", "fuzz-b", "fuzz-compact")
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_LOGIN = 'mallory="mallory-secret"'
 FAULTS = ("Traceback (most recent call last)", "request failed")
 _FAULTS_SHOWN = 20
 
@@ -44,13 +48,23 @@ class Node:
     """A node of its own, with a listener for clients and one for controllers."""
 
     def __init__(self, directory: Path) -> None:
-        self._ports = free_ports(2)
+        self._ports = free_ports(3)
+        stores = make_stores(directory)
+        self.authority = stores.authority
         self.node_id = random.SystemRandom().randrange(100_000, 1 << 30)
         self._log = directory / "node.log"
         settings = {
             "process.roles": "broker,controller",
             "node.id": self.node_id,
-            "listeners": f"PLAINTEXT://{self.clients},CONTROLLER://{self.controllers}",
+            "listeners": (
+                f"PLAINTEXT://{self.clients},SECURE://{self.secure},CONTROLLER://{self.controllers}"
+            ),
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,SECURE:SASL_SSL,CONTROLLER:PLAINTEXT"
+            ),
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.secure.plain.sasl.jaas.config": f"{_PLAIN} required user_{_LOGIN};",
+            **stores.server_keys,
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": f"{self.node_id}@{self.controllers}",
             "log.dirs": directory / "data",
@@ -59,6 +73,9 @@ class Node:
             "transaction.state.log.replication.factor": 1,
             "transaction.state.log.min.isr": 1,
             "transaction.state.log.num.partitions": 1,
+            "share.coordinator.state.topic.replication.factor": 1,
+            "share.coordinator.state.topic.min.isr": 1,
+            "share.coordinator.state.topic.num.partitions": 1,
             "group.initial.rebalance.delay.ms": 0,
         }
         config = directory / "server.properties"
@@ -77,6 +94,10 @@ class Node:
     @property
     def clients(self) -> str:
         return f"127.0.0.1:{self._ports[0]}"
+
+    @property
+    def secure(self) -> str:
+        return f"localhost:{self._ports[2]}"
 
     @property
     def controllers(self) -> str:
@@ -149,12 +170,20 @@ def fuzz(node: Node, requests: int, seed: str) -> list[str]:
     assert honest.stdout is not None
     assert honest.stdout.readline() == "ready\n", "the honest clients did not get ready"
     started = time.monotonic()
+    stranger = {"FUZZ_CA": str(node.authority)}
+    kinds: dict[str, tuple[str, int, dict[str, str]]] = {
+        "broker": (node.clients, requests * 2 // 5, {}),
+        "controller": (node.controllers, requests * 2 // 5, {}),
+        "known": (node.secure, requests // 5, {**stranger, "FUZZ_LOGIN": "mallory:mallory-secret"}),
+        "stranger": (node.secure, requests // 100, stranger),
+    }
     attacks = [
         subprocess.Popen(
-            [sys.executable, "-m", "compat_tests.fuzz.attack", name, to, seed, str(requests // 2)],
-            stdout=subprocess.PIPE, text=True, env={**os.environ, "FUZZ_TOPIC_IDS": " ".join(ids)},
+            [sys.executable, "-m", "compat_tests.fuzz.attack", name, to, seed, str(count)],
+            stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "FUZZ_TOPIC_IDS": " ".join(ids), **login},
         )
-        for name, to in (("broker", node.clients), ("controller", node.controllers))
+        for name, (to, count, login) in kinds.items()
     ]  # fmt: skip
     peak = 0.0
     wrong: list[str] = []
@@ -164,7 +193,7 @@ def fuzz(node: Node, requests: int, seed: str) -> list[str]:
             break
         peak = max(peak, node.rss_mib())
         time.sleep(0.25)
-    for name, attack in zip(("broker", "controller"), attacks, strict=True):
+    for name, attack in zip(kinds, attacks, strict=True):
         said = attack.communicate()[0]
         print(f"{name}: {said.strip()}")
         if attack.returncode and not wrong:

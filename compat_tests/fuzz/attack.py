@@ -2,6 +2,8 @@
 
     python -m compat_tests.fuzz.attack NAME HOST:PORT SEED COUNT [FIRST]
 
+With FUZZ_CA, a file, over TLS; with FUZZ_LOGIN, "user:password", after a login by PLAIN.
+
 FIRST with a COUNT of 1 sends one request again. Prints one line of JSON: how many were answered,
 how many connections were closed, which answers did not come.
 """
@@ -12,6 +14,7 @@ import contextlib
 import json
 import os
 import socket
+import ssl
 import struct
 import sys
 import time
@@ -20,9 +23,28 @@ from collections import Counter
 from compat_tests.fuzz.requests import Generator, Request
 from testkit.clients import raw
 
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 CONNECTIONS = 8
 ANSWER_S = 1.0
 """What is not answered by then is parked (a JoinGroup may be): its connection is closed."""
+
+
+def connect(bootstrap: str, timeout_s: float) -> socket.socket:
+    """As the environment says. Raises OSError."""
+    sock = raw.connect(bootstrap, timeout_s)
+    if "FUZZ_CA" not in os.environ:
+        return sock
+    context = ssl.create_default_context(cafile=os.environ["FUZZ_CA"])
+    sock = context.wrap_socket(sock, server_hostname="localhost")
+    login = os.environ.get("FUZZ_LOGIN")
+    if login is not None:
+        token = b"".join(b"\0" + word.encode() for word in login.split(":"))
+        sock.sendall(raw.request(SASL_HANDSHAKE, 1, raw.string("PLAIN")))
+        raw.read_frame(sock)
+        sock.sendall(raw.request(SASL_AUTHENTICATE, 0, struct.pack(">i", len(token)) + token))
+        if raw.read_frame(sock)[4:6] != b"\0\0":
+            raise PermissionError("the login was refused")
+    return sock
 
 
 class Attacker:
@@ -38,7 +60,7 @@ class Attacker:
 
     def send(self, request: Request) -> None:
         if self._sock is None:
-            self._sock = raw.connect(self._bootstrap, ANSWER_S * 30)
+            self._sock = connect(self._bootstrap, ANSWER_S * 30)
         self._pending = request if request.expects_answer else None
         self._sent_s = time.monotonic()
         try:
@@ -75,7 +97,7 @@ class Attacker:
 
 def served(bootstrap: str) -> dict[int, tuple[int, int]]:
     """What the listener's ApiVersions tells: {key: (min, max)}."""
-    with raw.connect(bootstrap) as sock:
+    with connect(bootstrap, ANSWER_S * 30) as sock:
         sock.sendall(raw.request(raw.API_VERSIONS, 0))
         answer = raw.read_frame(sock)
     count = struct.unpack_from(">i", answer, 6)[0]

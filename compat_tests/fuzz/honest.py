@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
 
 from testkit.clients import raw
 from testkit.clients.kpy_records import batch
@@ -37,8 +36,12 @@ class Honest:
         self.sock.sendall(raw.request(key, version, body))
         return raw.read_frame(self.sock)
 
-    def repeat(self, once: Callable[[], str]) -> None:
-        """`once` returns what went wrong, "" for nothing."""
+    def once(self) -> str:
+        """Ask something and look at the answer; what is wrong with it, "" for nothing."""
+        raise NotImplementedError
+
+    def repeat(self) -> None:
+        once = self.once
         while not self._stop.is_set():
             started = time.perf_counter()
             try:
@@ -139,8 +142,12 @@ def main(bootstrap: str) -> None:
     stop = threading.Event()
     producer = Producer(bootstrap, stop, topic)
     producer.once()
-    clients = [producer, Reader(bootstrap, stop, topic), Member(bootstrap, stop, group)]
-    threads = [threading.Thread(target=one.repeat, args=(one.once,)) for one in clients]
+    clients: list[Honest] = [
+        producer,
+        Reader(bootstrap, stop, topic),
+        Member(bootstrap, stop, group),
+    ]
+    threads = [threading.Thread(target=one.repeat) for one in clients]
     for thread in threads:
         thread.start()
     print("ready", flush=True)

@@ -33,7 +33,7 @@ NAMES = [
     "", "fuzz-a", "fuzz-b", "fuzz-compact", "g", "h", INTERNAL, "__cluster_metadata",
     "../x", "x\n\x1b[31m", "1", "0", "-1", "é", "*", "a.b", "a_b", "consumer", "range", "classic",
     "member", "retention.ms", "segment.bytes", "cleanup.policy", "compact", "delete", "PLAINTEXT",
-    "127.0.0.1",
+    "127.0.0.1", "share",
 ]  # fmt: skip
 _BITS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 _CODES = {
@@ -208,7 +208,7 @@ class _Maker:
         if field.kind == "string":
             content = self.string()
             return length(len(content), flexible, "h") + content
-        content = self.records() if field.kind == "records" else self.bytes()
+        content = self.records() if field.kind == "records" else self.content()
         return length(len(content), flexible, "i") + content
 
     def fixed(self, field: Field) -> Any:
@@ -240,7 +240,7 @@ class _Maker:
             return b"\xff\xfe"
         return rng.choice((b"a" * 249, b"a" * 250, b"\0", rng.randbytes(6).hex().encode()))
 
-    def bytes(self) -> bytes:
+    def content(self) -> bytes:
         rng = self.rng
         if self._is_large and rng.random() < 0.3:
             return bytes(rng.choice((100_000, 1_000_000)))

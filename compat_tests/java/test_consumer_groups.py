@@ -7,60 +7,19 @@ and delete what is kept of it.
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from testkit.clients.java_tools import JavaTools
+from testkit.clients.java_tools import row_of
 from testkit.wait import eventually
 
 pytestmark = pytest.mark.java
 
-PROTOCOL = ("--command-property", "group.protocol=consumer")
-
 
 @pytest.fixture
-def groups(tool: Any) -> Callable[..., Any]:
-    def run(*args: str) -> Any:
-        return tool("ConsumerGroupCommand", *args)
-
-    return run
-
-
-@pytest.fixture
-def consumed(produce: Any, consume: Any, topic_name: str, group_name: str) -> tuple[str, str]:
-    """(topic, group): ten records, all consumed and committed by a group that is empty now."""
-    produce(topic_name, *(f"value-{i}" for i in range(10)))
-    lines = consume(topic_name, 10, "--group", group_name, *PROTOCOL)
-    assert lines == [f"value-{i}" for i in range(10)]
-    return topic_name, group_name
-
-
-@contextmanager
-def staying(bootstrap: str, group: str, *args: str) -> Iterator[JavaTools]:
-    """A console consumer that stays until two records came, in a JVM of its own."""
-    other = JavaTools()
-
-    def stay() -> None:
-        other.run("ConsoleConsumer", "--bootstrap-server", bootstrap, "--from-beginning",
-                  "--group", group, "--max-messages", "2", *PROTOCOL, *args,
-                  timeout_s=100)  # fmt: skip
-
-    thread = threading.Thread(target=stay)
-    thread.start()
-    try:
-        yield other
-    finally:
-        thread.join(60)
-        other.close()
-
-
-def row_of(text: str, topic: str) -> list[str]:
-    (row,) = [line.split() for line in text.splitlines() if re.search(rf"\S+ +{topic} +\d", line)]
-    return row
+def group_protocol() -> tuple[str, ...]:
+    return ("--command-property", "group.protocol=consumer")
 
 
 def test_groups_are_listed_described_and_deleted(
@@ -85,10 +44,10 @@ def test_groups_are_listed_described_and_deleted(
 
 
 def test_a_group_that_works_shows_its_member(
-    groups: Any, produce: Any, bootstrap: str, topic_name: str, group_name: str
+    groups: Any, produce: Any, staying: Any, topic_name: str, group_name: str
 ) -> None:
     produce(topic_name, "a")
-    with staying(bootstrap, group_name, "--topic", topic_name):
+    with staying(group_name, "--topic", topic_name):
         eventually(
             lambda: re.search(
                 rf"{group_name} +\S+ +\(\d+\) +uniform +Stable +1",
@@ -124,11 +83,11 @@ def test_offsets_are_reset_and_deleted(groups: Any, consumed: tuple[str, str]) -
 
 
 def test_a_pattern_is_matched_and_an_assignor_chosen(
-    groups: Any, tool: Any, produce: Any, bootstrap: str, topic_name: str, group_name: str
+    groups: Any, produce: Any, staying: Any, topic_name: str, group_name: str
 ) -> None:
     produce(topic_name, "a")
     own = ("--include", f"{topic_name[:-1]}.", "--command-property", "group.remote.assignor=range")
-    with staying(bootstrap, group_name, *own):
+    with staying(group_name, *own):
         eventually(
             lambda: re.search(
                 rf"{group_name} +\S+ +\(\d+\) +range +Stable +1",

@@ -4,38 +4,15 @@ from __future__ import annotations
 
 import datetime
 import re
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from testkit.clients.java_tools import JavaTools
+from testkit.clients.java_tools import row_of
 from testkit.wait import eventually
 
 pytestmark = pytest.mark.java
-
-
-@pytest.fixture
-def groups(tool: Any) -> Callable[..., Any]:
-    def run(*args: str) -> Any:
-        return tool("ConsumerGroupCommand", *args)
-
-    return run
-
-
-@pytest.fixture
-def consumed(produce: Any, consume: Any, topic_name: str, group_name: str) -> tuple[str, str]:
-    """(topic, group): ten records, all consumed and committed by a group that is empty now."""
-    produce(topic_name, *(f"value-{i}" for i in range(10)))
-    consume(topic_name, 10, "--group", group_name)
-    return topic_name, group_name
-
-
-def row_of(text: str, topic: str) -> list[str]:
-    (row,) = [line.split() for line in text.splitlines() if re.search(rf"\S+ +{topic} +\d", line)]
-    return row
 
 
 def test_groups_are_listed_with_state_and_type(groups: Any, consumed: tuple[str, str]) -> None:
@@ -59,19 +36,10 @@ def test_an_empty_group_is_described(groups: Any, consumed: tuple[str, str]) -> 
 
 
 def test_a_group_that_works_shows_its_member(
-    groups: Any, produce: Any, bootstrap: str, topic_name: str, group_name: str
+    groups: Any, produce: Any, staying: Any, topic_name: str, group_name: str
 ) -> None:
     produce(topic_name, "a")
-    other = JavaTools()  # a consumer that stays, in a JVM of its own
-
-    def stay() -> None:
-        other.run("ConsoleConsumer", "--bootstrap-server", bootstrap, "--topic", topic_name,
-                  "--from-beginning", "--group", group_name, "--max-messages", "2",
-                  timeout_s=100)  # fmt: skip
-
-    thread = threading.Thread(target=stay)
-    thread.start()
-    try:
+    with staying(group_name, "--topic", topic_name):
         state = eventually(
             lambda: re.search(
                 rf"{group_name} +\S+ +\(\d+\) +range +Stable +1",
@@ -92,10 +60,7 @@ def test_a_group_that_works_shows_its_member(
         reset = groups("--reset-offsets", "--group", group_name, "--topic", topic_name,
                        "--to-earliest", "--execute")  # fmt: skip
         assert "Stable" in reset.text
-    finally:
         produce(topic_name, "the end")
-        thread.join(30)
-        other.close()
 
 
 def test_a_group_is_deleted(groups: Any, consumed: tuple[str, str]) -> None:

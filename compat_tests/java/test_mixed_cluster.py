@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ElectionType
-from confluent_kafka.admin import AdminClient
 
 from testkit import jars
 from testkit.brokers.clusters import CLUSTERS, METADATA_LOG, SMALL_JVM, ClusterOfNodes, Node
@@ -90,6 +88,21 @@ class MixedCluster(ClusterOfNodes):
 
         eventually(changed, timeout_s=60, every_s=0.5, what=f"{command[0]} {node}")
 
+    def prove_while_each_node_dies(self, directory: Path) -> None:
+        """Either kind leads partitions that the other follows: before, during and after its death
+        under load nothing is lost."""
+        with Workload(self, directory, "shared", rate=100) as load:
+            load.await_each_producing()
+            for node in self.nodes:
+                led = {self.leader("shared", index) for index in range(load.partitions)}
+                assert led == set(self.nodes)
+                self.kill(node)
+                load.await_each_producing()
+                self.restart(node)
+                self.await_full_isr("shared")
+                self.elect_preferred_leaders("shared")
+            load.prove()
+
     def await_all(self) -> None:
         """Until every voter holds what is committed."""
 
@@ -106,13 +119,8 @@ class MixedCluster(ClusterOfNodes):
 def cluster(
     java_tools: JavaTools, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MixedCluster]:
-    made = MixedCluster(tmp_path_factory.mktemp("mixed"))
-    try:
-        made.start()
-        yield made
-    finally:
-        print(made.all_logs())
-        made.close()
+    with MixedCluster(tmp_path_factory.mktemp("mixed")).shown() as made:
+        yield made.start()
 
 
 def create_topics(cluster: MixedCluster, tools: JavaTools, prefix: str, count: int = 10) -> None:
@@ -175,19 +183,7 @@ def test_either_kind_joins_by_the_others_snapshot_and_is_made_a_voter(
 def test_partitions_are_replicated_between_both_kinds_while_each_node_dies(
     cluster: MixedCluster, tmp_path: Path
 ) -> None:
-    """Either kind leads partitions that the other follows: before, during and after its death."""
-    with Workload(cluster, tmp_path, "shared", rate=100) as load:
-        load.await_each_producing()
-        for node in cluster.nodes:
-            led = {cluster.leader("shared", index) for index in range(load.partitions)}
-            assert APACHE in led
-            assert len(led) == 3
-            cluster.kill(node)
-            load.await_each_producing()
-            cluster.restart(node)
-            cluster.await_full_isr("shared")
-            elect_preferred_leaders(cluster)
-        load.prove()
+    cluster.prove_while_each_node_dies(tmp_path)
 
 
 def test_transactions_reach_both_kinds_while_each_node_dies(
@@ -202,7 +198,7 @@ def test_transactions_reach_both_kinds_while_each_node_dies(
             load.await_more(5)
             cluster.restart(node)
             cluster.await_full_isr(topic_name)
-            elect_preferred_leaders(cluster, topic_name)
+            cluster.elect_preferred_leaders(topic_name)
         load.await_more(10)
     load.prove(read_committed(cluster, topic_name))
     print(load)
@@ -237,7 +233,7 @@ def test_either_kind_coordinates_transactions_of_the_java_client(
         load(target, "--transactional-id", id_, "--transaction-duration-ms", "10",
              "--command-property", "transaction.timeout.ms=9000")  # fmt: skip
         if loads == 1:  # their topic is there by now; a slow start may have left one node without
-            elect_preferred_leaders(cluster, "__transaction_state")
+            cluster.elect_preferred_leaders("__transaction_state")
         listed = java_tools.run("TransactionsCommand", *where, "list").ok()
         found = re.search(rf"{re.escape(id_)}\s+(\d)\s+\d+\s+(\w+)", listed)
         assert found, listed
@@ -256,20 +252,6 @@ def test_either_kind_coordinates_transactions_of_the_java_client(
         "--isolation-level", "read_committed", "--timeout-ms", "5000",
     )  # fmt: skip
     assert sorted(read.out.splitlines()) == sorted([str(i) for i in range(300)] * (loads + 1))
-
-
-def elect_preferred_leaders(cluster: MixedCluster, topic: str = "shared") -> None:
-    """Until every partition is led by the first of its replicas, both kinds among them."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-
-    def first_leads() -> bool:
-        told = admin.elect_leaders(ElectionType.PREFERRED).result()
-        refused = {str(at): str(why) for at, why in told.items() if at.topic == topic and why}
-        view = cluster.view(cluster.running()[0], topic).topics[topic]
-        assert all(part.leader == part.replicas[0] for part in view), (refused, view)
-        return True
-
-    eventually(first_leads, timeout_s=30, what="preferred leaders")
 
 
 def newest_snapshot(directory: Path) -> int:

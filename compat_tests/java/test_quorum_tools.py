@@ -302,10 +302,13 @@ def test_static_voters_become_dynamic_ones_by_kafka_features(
         assert finished.code == 0 or "not all of the voters support it" in finished.text
         return finished.code == 0
 
+    def is_known() -> bool:
+        """A broker tells of it once it has read it, a moment after the leader has written it."""
+        found = re.search(r"kraft.version.*FinalizedVersionLevel: (\d)", features("describe").ok())
+        return found is not None and found.group(1) == "1"
+
     eventually(upgraded, what="kraft.version 1")
-    level = re.search(r"kraft.version.*FinalizedVersionLevel: (\d)", features("describe").ok())
-    assert level
-    assert level.group(1) == "1"
+    eventually(is_known, what="kraft.version 1 at the brokers")
     refused = features("downgrade", "--feature", "kraft.version=0")
     assert refused.code != 0
     assert "Can't downgrade" in refused.text
@@ -351,7 +354,7 @@ def test_nodes_that_apache_kafkas_storage_tool_formatted_form_a_quorum(
         f"{node.id}@127.0.0.1:{node.ports['CONTROLLER']}:{node.directory_id}"
         for node in made.nodes.values()
     )
-    try:
+    with made.shown():
         for node in made.nodes.values():
             node.write_properties()
             java_tools.run(
@@ -368,6 +371,3 @@ def test_nodes_that_apache_kafkas_storage_tool_formatted_form_a_quorum(
         java_tools.run("TopicCommand", *where, "--create", "--topic", "t",
                        "--replication-factor", "3").ok()  # fmt: skip
         made.await_full_isr("t")
-    finally:
-        print(made.all_logs())
-        made.close()

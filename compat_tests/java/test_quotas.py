@@ -120,3 +120,28 @@ def test_a_producer_and_a_consumer_keep_to_their_rates(
         assert bytes_read(broker, SECONDS) == pytest.approx(RATE, rel=tolerance)
     configs("--alter", *everybody, "--delete-config", "producer_byte_rate").ok()
     eventually(lambda: bytes_sent(broker, 1) > 2 * RATE)
+
+
+def test_topics_wait_for_the_mutation_quota_and_addresses_have_rates(
+    limited: tuple[RunningBroker, Callable[..., Finished]], java_tools: JavaTools
+) -> None:
+    broker, configs = limited
+    configs(
+        "--alter", "--entity-type", "users", "--entity-default",
+        "--add-config", "controller_mutation_rate=5",
+    ).ok()  # fmt: skip
+    ips = ("--entity-type", "ips", "--entity-name", "10.9.8.7")
+    configs("--alter", *ips, "--add-config", "connection_creation_rate=7").ok()
+    eventually(lambda: "connection_creation_rate=7" in configs("--describe", *ips).text)
+
+    def create(name: str, partitions: int) -> Finished:
+        return java_tools.run(
+            "TopicCommand", "--bootstrap-server", broker.bootstrap_servers, "--create",
+            "--topic", name, "--partitions", str(partitions), timeout_s=60,
+        )  # fmt: skip
+
+    create("big", 55 + 5 * 20).ok()  # twenty seconds more than the bucket holds
+    refused = create("waits", 1)
+    assert refused.code
+    assert "quota has been exceeded" in refused.text
+    assert eventually(lambda: not create("waits", 1).code, timeout_s=60)

@@ -17,15 +17,16 @@ from testkit.workloads.streams import CountingWords
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
+@pytest.mark.parametrize("protocol", ["classic", "streams"])
 def test_words_are_counted_once_through_deaths_of_application_and_broker(
-    fresh_broker: Any, tmp_path: Path
+    fresh_broker: Any, tmp_path: Path, protocol: str
 ) -> None:
     try:
         jars.streams_class_path()
     except jars.JarsUnavailable as missing:
         require(False, f"Kafka Streams: {missing}")
     broker = fresh_broker()
-    with CountingWords(broker.bootstrap_servers, tmp_path, replicas=1) as words:
+    with CountingWords(broker.bootstrap_servers, tmp_path, replicas=1, protocol=protocol) as words:
         words.say(600)
         words.start()
         words.await_counts(100)

@@ -3,42 +3,27 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from testkit.require import require_command
+from testkit.clients.kcat import Kcat
 from testkit.wait import eventually
 
 
 @pytest.fixture
-def kcat(bootstrap: str) -> Callable[..., str]:
-    """`kcat("-L")`: runs it against the shared broker and answers its standard output."""
-    command = require_command("kcat", "Debian: apt-get install kcat")
-
-    def run(*args: str, stdin: str | bytes = "") -> str:
-        done = subprocess.run(
-            [command, "-b", bootstrap, *args],
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True, timeout=45, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"kcat {' '.join(args)}: {done.stderr.decode()}"
-        return done.stdout.decode()
-
-    return run
+def kcat(bootstrap: str) -> Kcat:
+    return Kcat(bootstrap)
 
 
 @pytest.fixture
-def ten(kcat: Any, topic_name: str) -> str:
+def ten(kcat: Kcat, topic_name: str) -> str:
     """A topic with the records v0 ... v9, keyed k0 ... k9."""
     kcat("-P", "-t", topic_name, "-K", ":", stdin="".join(f"k{i}:v{i}\n" for i in range(10)))
     return topic_name
 
 
-def test_metadata_is_listed(kcat: Any, ten: str, bootstrap: str) -> None:
+def test_metadata_is_listed(kcat: Kcat, ten: str, bootstrap: str) -> None:
     text = kcat("-L")
     assert f"at {bootstrap}" in text
     assert f'topic "{ten}" with 1 partitions:' in text
@@ -53,7 +38,7 @@ def test_metadata_is_listed(kcat: Any, ten: str, bootstrap: str) -> None:
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("acks", ["0", "1", "-1"])
 def test_produce_and_consume_with_every_codec(
-    codec: str, acks: str, kcat: Any, topic_name: str
+    codec: str, acks: str, kcat: Kcat, topic_name: str
 ) -> None:
     lines = [f"{i} " + "squeeze " * 30 for i in range(200)]
     kcat("-P", "-t", topic_name, "-z", codec, "-X", f"acks={acks}", "-X", "linger.ms=50",
@@ -62,7 +47,7 @@ def test_produce_and_consume_with_every_codec(
     assert out.splitlines() == lines
 
 
-def test_keys_headers_and_the_format_string(kcat: Any, topic_name: str) -> None:
+def test_keys_headers_and_the_format_string(kcat: Kcat, topic_name: str) -> None:
     kcat("-P", "-t", topic_name, "-K", ":", "-H", "colour=red", "-H", "empty=", "-Z",
          stdin="key:value\nnull:")  # fmt: skip
     out = kcat("-C", "-t", topic_name, "-e", "-f", "%t|%p|%o|%k|%s|%S|%h\n")
@@ -79,12 +64,12 @@ def test_keys_headers_and_the_format_string(kcat: Any, topic_name: str) -> None:
     ("offset", "expected"),
     [("beginning", range(10)), ("3", range(3, 10)), ("-2", range(8, 10)), ("end", range(0))],
 )
-def test_consume_from_an_offset(offset: str, expected: range, kcat: Any, ten: str) -> None:
+def test_consume_from_an_offset(offset: str, expected: range, kcat: Kcat, ten: str) -> None:
     out = kcat("-C", "-t", ten, "-p", "0", "-o", offset, "-e")
     assert out.split() == [f"v{i}" for i in expected]
 
 
-def test_offsets_by_time(kcat: Any, ten: str) -> None:
+def test_offsets_by_time(kcat: Kcat, ten: str) -> None:
     assert kcat("-Q", "-t", f"{ten}:0:1000").strip() == f"{ten} [0] offset 0"
     tomorrow = int(time.time() * 1000) + 86_400_000
     assert kcat("-Q", "-t", f"{ten}:0:{tomorrow}").strip() == f"{ten} [0] offset -1"
@@ -93,7 +78,7 @@ def test_offsets_by_time(kcat: Any, ten: str) -> None:
     assert len(out.split()) == 10
 
 
-def test_a_group_shares_and_commits(kcat: Any, ten: str, group_name: str) -> None:
+def test_a_group_shares_and_commits(kcat: Kcat, ten: str, group_name: str) -> None:
     settings = ("-X", "auto.offset.reset=earliest", "-X", "session.timeout.ms=6000")
     first = kcat("-G", group_name, *settings, "-c", "10", ten)
     assert sorted(first.split()) == [f"v{i}" for i in range(10)]
@@ -102,7 +87,7 @@ def test_a_group_shares_and_commits(kcat: Any, ten: str, group_name: str) -> Non
     assert second.split() == ["later"]
 
 
-def test_an_idempotent_producer_and_a_large_file(kcat: Any, topic_name: str) -> None:
+def test_an_idempotent_producer_and_a_large_file(kcat: Kcat, topic_name: str) -> None:
     lines = [f"{i:07d}" * 20 for i in range(20_000)]
     kcat("-P", "-t", topic_name, "-X", "enable.idempotence=true", stdin="\n".join(lines))
     assert kcat("-C", "-t", topic_name, "-e").splitlines() == lines

@@ -38,6 +38,10 @@ BEFORE = {
         "echo 1 | barnabas produce orders",
     ),
     ("docs/commands.md", "Groups"): ("barnabas consume orders --group billing",),
+    ("docs/commands.md", "Access rules"): (
+        "barnabas start --data-dir ruled --set super.users=User:ANONYMOUS --set"
+        " authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    ),
     ("docs/commands.md", "When it does not work"): (
         "barnabas start --data-dir other --set listeners=PLAINTEXT://0.0.0.0:9092"
         " --set advertised.listeners=PLAINTEXT://localhost:9092",

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compat_tests.pipeline.conftest import SMALL_SPARK, Pipeline, command_line, environment
+from compat_tests.pipeline.conftest import Pipeline
+from compat_tests.pipeline.kills import (
+    kill_driver,
+    require_each_once,
+    start_driver,
+    wait_for_a_batch,
+)
 from compat_tests.pipeline.records import create, fill_plain
 from testkit.brokers.nodes import RunningBroker
 
@@ -56,18 +60,12 @@ def test_every_record_is_in_the_table_once_though_driver_and_broker_are_killed(
             start=number * ROWS_A_ROUND,
         )  # fmt: skip
         before = data_files(lake)
-        driver = subprocess.Popen(
-            command_line(*archive, *SMALL_SPARK), cwd=tmp_path,
-            env=environment(TMPDIR=str(tmp_path)),  # who is killed removes nothing
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-        wait_for_a_batch(driver, lake, before)
+        driver = start_driver(archive, tmp_path)
+        wait_for_a_batch(driver, data_files, lake, before)
         if number:  # the first is cut off as soon as it has written anything
             broker.kill()
             time.sleep(dice.uniform(0.0, 1.5))
-        if driver.poll() is None:
-            os.killpg(driver.pid, signal.SIGKILL)  # its JVM, too
-        driver.wait()
+        kill_driver(driver)
         cut_off += bool(data_files(lake) - listed(kind, lake) - before)
         if number:
             broker.start()
@@ -76,12 +74,12 @@ def test_every_record_is_in_the_table_once_though_driver_and_broker_are_killed(
     done = pipeline(*archive)
     assert done.returncode == 0, done.stderr
     assert f'read it: spark.read.format("{kind}").load("{lake}")' in done.stdout
-    require_each_once(spark, kind, lake)
+    require_each_once(spark.read.format(kind).load(str(lake)), ROUNDS * ROWS_A_ROUND)
 
     compacted = pipeline("archive", "--to", lake, "--compact")
     assert compacted.returncode == 0, compacted.stderr
     assert "compacted" in compacted.stdout
-    require_each_once(spark, kind, lake)
+    require_each_once(spark.read.format(kind).load(str(lake)), ROUNDS * ROWS_A_ROUND)
 
     to = ("--bootstrap", broker.bootstrap_servers)
     replayed = pipeline("replay", "--from", lake, *to, "--topic-prefix", "again-")
@@ -91,22 +89,6 @@ def test_every_record_is_in_the_table_once_though_driver_and_broker_are_killed(
     profiled = pipeline("profile", "--from", lake, "--topic", "ledger")
     assert profiled.returncode == 0, profiled.stderr
     assert f"{ROUNDS * ROWS_A_ROUND:,}" in profiled.stdout
-
-
-def require_each_once(spark: SparkSession, kind: str, lake: Path) -> None:
-    frame = spark.read.format(kind).load(str(lake))
-    rows = frame.select("partition", "offset", "value").collect()
-    expected = ROUNDS * ROWS_A_ROUND
-    assert len(rows) == expected
-    assert len({(row.partition, row.offset) for row in rows}) == expected
-    assert {bytes(row.value) for row in rows} == {b"v%d" % number for number in range(expected)}
-
-
-def wait_for_a_batch(driver: subprocess.Popen[bytes], lake: Path, before: set[str]) -> None:
-    """Until this run has begun a batch of its own."""
-    deadline = time.monotonic() + 90
-    while not data_files(lake) - before and driver.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
 
 
 def data_files(lake: Path) -> set[str]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +15,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compat_tests.pipeline.conftest import SMALL_SPARK, Pipeline, command_line, environment
+from compat_tests.pipeline.conftest import Pipeline
+from compat_tests.pipeline.kills import (
+    kill_driver,
+    require_each_once,
+    start_driver,
+    wait_for_a_batch,
+)
 from compat_tests.pipeline.records import create, fill_plain
 from testkit.brokers.nodes import RunningBroker
 
@@ -56,37 +60,20 @@ def test_every_record_is_archived_once_though_driver_and_broker_are_killed_in_mi
             start=number * ROWS_A_ROUND,
         )  # fmt: skip
         before = begun(lake)
-        driver = subprocess.Popen(
-            command_line(*archive, *SMALL_SPARK), cwd=tmp_path,
-            env=environment(TMPDIR=str(tmp_path)),  # who is killed removes nothing
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-        wait_for_a_batch(driver, lake, before)
+        driver = start_driver(archive, tmp_path)
+        wait_for_a_batch(driver, begun, lake, before)
         time.sleep(dice.uniform(0.0, 1.5))  # where in a batch it hits is the point of the test
         if number % 2:
             broker.kill()
             time.sleep(dice.uniform(0.0, 1.0))
         killed_in_mid_batch += bool(begun(lake) - before) and driver.poll() is None
-        if driver.poll() is None:
-            os.killpg(driver.pid, signal.SIGKILL)  # its JVM, too
-        driver.wait()
+        kill_driver(driver)
         if number % 2:
             broker.start()
     done = pipeline(*archive)
     assert done.returncode == 0, done.stderr
-    rows = spark.read.parquet(str(lake)).select("partition", "offset", "value").collect()
-    expected = ROUNDS * ROWS_A_ROUND
-    assert len(rows) == expected
-    assert len({(row.partition, row.offset) for row in rows}) == expected
-    assert {bytes(row.value) for row in rows} == {b"v%d" % number for number in range(expected)}
+    require_each_once(spark.read.parquet(str(lake)), ROUNDS * ROWS_A_ROUND)
     assert killed_in_mid_batch, "no kill hit a batch under way: the test proved nothing"
-
-
-def wait_for_a_batch(driver: subprocess.Popen[bytes], lake: Path, before: set[str]) -> None:
-    """Until this run has begun a batch of its own."""
-    deadline = time.monotonic() + 90
-    while not begun(lake) - before and driver.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
 
 
 def begun(lake: Path) -> set[str]:

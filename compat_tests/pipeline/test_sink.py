@@ -248,7 +248,7 @@ WRONG: Wrong = [
     ("value", {"slot": "2"}, "unknown option 'slot'"),
     ("value", {"kafka.bootstrap.servers": None}, "needs the option .kafka.bootstrap.servers"),
     ("value", {"kafka.acks": "1"}, "the sink sets acks itself"),
-    ("value", {"kafka.sasl.jaas.config": "x"}, "kafka.sasl.username and kafka.sasl.password"),
+    ("value", {"kafka.sasl.jaas.config": "x"}, "sasl.jaas.config has no username"),
     ("value", {"writeId": "a b"}, "option writeId is 'a b'"),
     ("value", {"slots": "1"}, "partition 1, but slots is 1"),
     ("value; cast(null as string) topic", {"topic": None}, "a row has no topic"),

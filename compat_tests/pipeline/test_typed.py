@@ -22,8 +22,9 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
 from compat_tests.pipeline.conftest import SMALL_SPARK, Pipeline, command_line, environment
+from compat_tests.pipeline.kills import wait_for_a_batch
 from compat_tests.pipeline.records import FIRST_MS, create, read_all
-from compat_tests.pipeline.test_kill import begun, wait_for_a_batch
+from compat_tests.pipeline.test_kill import begun
 from testkit.brokers.nodes import RunningBroker
 from testkit.clients.fake_registry import FakeRegistry, fake_registry
 from testkit.wait import eventually
@@ -358,7 +359,7 @@ def test_columns_are_right_and_rows_are_there_once_though_the_driver_is_killed(
         env=environment(TMPDIR=str(tmp_path)),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
-    wait_for_a_batch(driver, lake, set())
+    wait_for_a_batch(driver, begun, lake, set())
     assert driver.poll() is None, "it ended by itself"
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait()

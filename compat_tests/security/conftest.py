@@ -16,10 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 import barnabas
-from testkit import jars
-from testkit.clients.java_tools import JavaTools
 from testkit.ports import free_ports
-from testkit.require import require
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -156,14 +153,3 @@ def add_bob(secure: SecureBroker) -> None:
         change = UserScramCredentialUpsertion("bob", info, BOB.encode())
         for future in admin.alter_user_scram_credentials([change]).values():
             future.result(20)
-
-
-@pytest.fixture(scope="session")
-def java_tools() -> Iterator[JavaTools]:
-    try:
-        jars.libs()
-    except jars.JarsUnavailable as missing:
-        require(False, f"Apache Kafka: {missing}")
-    tools = JavaTools()
-    yield tools
-    tools.close()

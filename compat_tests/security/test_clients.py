@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from compat_tests.security.conftest import SecureBroker
 from testkit.clients.java_tools import JavaTools
-from testkit.require import require_command
+from testkit.clients.kcat import Kcat
 from testkit.wait import eventually
 
 LOGINS = [
@@ -158,22 +159,8 @@ def test_aiokafka(
 def test_kcat(secure: SecureBroker, topic: str, protocol: str, mechanism: str, user: str) -> None:
     """Without SCRAM: librdkafka 2.0 repeats its nonce twice in the final message, which brokers
     refuse since CVE-2024-56128."""
-    command = require_command("kcat", "Debian: apt-get install kcat")
     conf = librdkafka(secure, protocol, mechanism, user)
-    flags = [word for key, value in conf.items() if key != "bootstrap.servers"
-             for word in ("-X", f"{key}={value}")]  # fmt: skip
-
-    def kcat(*args: str, stdin: str = "") -> str:
-        done = subprocess.run(
-            [command, "-b", conf["bootstrap.servers"], *flags, *args],
-            input=stdin, capture_output=True, text=True, timeout=45, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    kcat("-P", "-t", topic, stdin="one\ntwo\n")
-    assert kcat("-C", "-t", topic, "-o", "beginning", "-e", "-q") == "one\ntwo\n"
-    assert "localhost" in kcat("-L")
+    Kcat(conf.pop("bootstrap.servers"), conf).there_and_back(topic)
 
 
 @pytest.mark.java
@@ -254,38 +241,66 @@ def test_a_wrong_password_opens_nothing(secure: SecureBroker, mechanism: str) ->
         producer.list_topics(timeout=2)
 
 
-def test_a_thousand_slow_handshakes_harm_nobody(secure: SecureBroker, topic: str) -> None:
-    """Hellos that are begun and not finished, and garbage; a client beside them works on."""
-    conf = librdkafka(secure, "SASL_SSL", "PLAIN", "alice")
-    producer = Producer({**conf, "acks": "all", "linger.ms": 0})
-    took = []
-
-    def send() -> None:
-        began = time.monotonic()
-        producer.produce(topic, b"x")
-        assert producer.flush(10) == 0
-        took.append(time.monotonic() - began)
-
-    send()
-    port = secure.ports["SASL_SSL"]
-    hello = ssl.MemoryBIO()
+def hello(secure: SecureBroker) -> bytes:
+    """What a client says first."""
+    out = ssl.MemoryBIO()
     context = ssl.create_default_context(cafile=str(secure.stores.authority))
-    tls = context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost")
+    tls = context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost")
     with pytest.raises(ssl.SSLWantReadError):
         tls.do_handshake()
-    first = hello.read()
-    slow = []
-    try:
-        for i in range(500):
-            sock = socket.create_connection(("localhost", port), 10)
+    return out.read()
+
+
+def p99_ms(took: list[float]) -> float:
+    return round(1000 * sorted(took)[len(took) * 99 // 100], 1)
+
+
+@pytest.mark.timeout(300)
+def test_a_thousand_slow_handshakes_harm_nobody(secure: SecureBroker, topic: str) -> None:
+    """Hellos that are begun and not finished, and garbage, 1,000 of them at once; a client beside
+    them works on, while they come and while they stay: its p99 by the wall clock is below 50 ms.
+
+    A machine that is busy with other things stalls everybody now and then, so the best of three
+    rounds counts, and ten times what the client had in the same round without them is as good.
+    """
+    conf = librdkafka(secure, "SASL_SSL", "PLAIN", "alice")
+    producer = Producer({**conf, "acks": "all", "linger.ms": 0})
+    first = hello(secure)
+
+    def send() -> float:
+        began = time.monotonic()
+        producer.produce(topic, b"x")
+        assert producer.flush(30) == 0
+        return time.monotonic() - began
+
+    def begin(slow: list[socket.socket]) -> None:
+        for i in range(1000):
+            sock = socket.create_connection(("localhost", secure.ports["SASL_SSL"]), 30)
             slow.append(sock)
             sock.sendall(first if i % 2 else b"\x16\x03\x01" + bytes(40))
-            if i % 25 == 0:
-                send()
-        took.clear()
-        for _ in range(100):
-            send()
-    finally:
-        for sock in slow:
-            sock.close()
-    assert sorted(took)[97] < 0.5  # 50 ms on an idle machine
+
+    def one_round() -> tuple[float, float, float]:
+        slow: list[socket.socket] = []
+        alone = [send() for _ in range(500)]
+        try:
+            with ThreadPoolExecutor(1) as others:
+                begun = others.submit(begin, slow)
+                coming = [send()]
+                while not begun.done() or len(coming) < 500:
+                    coming.append(send())
+                begun.result()
+            staying = [send() for _ in range(500)]
+        finally:
+            for sock in slow:
+                sock.close()
+        return p99_ms(alone), p99_ms(coming), p99_ms(staying)
+
+    send()
+    rounds: list[tuple[float, float, float]] = []
+    held = False
+    while not held and len(rounds) < 3:
+        alone, coming, staying = one_round()
+        rounds.append((alone, coming, staying))
+        held = max(coming, staying) < max(50, 10 * alone)
+    print("p99 in ms alone, while they come, while they stay:", rounds)
+    assert held, rounds

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,7 @@ from storage.environment import LogEnvironment
 from storage.log.append_source import FROM_COORDINATOR
 from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
-from testkit import jars
 from testkit.clients.java_tools import JavaTools
-from testkit.require import require
 from wire.primitives import TopicPartition
 from wire.records import (
     ControlRecordType,
@@ -42,17 +39,6 @@ CONFIG = LogConfig(
     index_interval_bytes=200,
     delete_retention_ms=0,
 )
-
-
-@pytest.fixture(scope="module")
-def tools() -> Iterator[JavaTools]:
-    try:
-        jars.libs()
-    except jars.JarsUnavailable as reason:
-        require(False, str(reason))
-    runner = JavaTools()
-    yield runner
-    runner.close()
 
 
 class Writer:
@@ -140,7 +126,7 @@ class Writer:
 
 @pytest.mark.parametrize("timestamp_type", ["CreateTime", "LogAppendTime"])
 def test_the_tool_finds_nothing_wrong_in_a_compacted_log(
-    tmp_path: Path, tools: JavaTools, timestamp_type: str
+    tmp_path: Path, java_tools: JavaTools, timestamp_type: str
 ) -> None:
     from dataclasses import replace
 
@@ -161,23 +147,23 @@ def test_the_tool_finds_nothing_wrong_in_a_compacted_log(
     )
     names = ",".join(map(str, paths))
     for options in (["--index-sanity-check"], ["--deep-iteration"], ["--verify-index-only"]):
-        report = tools.run("DumpLogSegments", "--files", names, *options).ok()
+        report = java_tools.run("DumpLogSegments", "--files", names, *options).ok()
         found = [
             line for line in report.splitlines() if any(word in line.lower() for word in COMPLAINTS)
         ]
         assert found == [], options
-    printed = _printed(writer, tools)
+    printed = _printed(writer, java_tools)
     live = {key: offset for key, (offset, value) in writer.newest.items() if value is not None}
     assert {key: printed.get(key) for key in live} == live
     deleted = [key for key, (_, value) in writer.newest.items() if value is None]
     assert all(printed.get(key, writer.newest[key][0]) == writer.newest[key][0] for key in deleted)
 
 
-def _printed(writer: Writer, tools: JavaTools) -> dict[bytes, int]:
+def _printed(writer: Writer, java_tools: JavaTools) -> dict[bytes, int]:
     """Key to offset as the tool prints the data records; each key once."""
     found: dict[bytes, int] = {}
     for path in sorted(writer.directory.glob("*.log")):
-        report = tools.run("DumpLogSegments", "--files", str(path), "--print-data-log").ok()
+        report = java_tools.run("DumpLogSegments", "--files", str(path), "--print-data-log").ok()
         for offset, key in re.findall(r"\| offset: (\d+) .*? key: (k\d{3})", report):
             assert key.encode() not in found, "two records of one key in a cleaned log"
             found[key.encode()] = int(offset)

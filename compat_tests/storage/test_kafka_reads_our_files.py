@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,10 +19,8 @@ from storage.environment import LogEnvironment
 from storage.log.append_source import FROM_COORDINATOR
 from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
-from testkit import jars
 from testkit.clients.java_tools import JavaTools
 from testkit.clock import WALL_MS
-from testkit.require import require
 from wire.primitives import TopicPartition
 from wire.records import (
     ControlRecordType,
@@ -37,17 +35,6 @@ from wire.records import (
 pytestmark = pytest.mark.java
 
 COMPLAINTS = ("mismatch", "isvalid: false", "out of order", "corrupt", "error", "exception")
-
-
-@pytest.fixture(scope="module")
-def tools() -> Iterator[JavaTools]:
-    try:
-        jars.libs()
-    except jars.JarsUnavailable as reason:
-        require(False, str(reason))
-    runner = JavaTools()
-    yield runner
-    runner.close()
 
 
 class Writer:
@@ -187,7 +174,7 @@ CONFIGS = {
 )
 @pytest.mark.parametrize("config", CONFIGS)
 def test_the_tool_finds_nothing_wrong(
-    tmp_path: Path, tools: JavaTools, config: str, then: Callable[[Writer], None]
+    tmp_path: Path, java_tools: JavaTools, config: str, then: Callable[[Writer], None]
 ) -> None:
     writer = Writer(tmp_path, CONFIGS[config], seed=len(config) + len(then.__name__))
     writer.write(300)
@@ -202,25 +189,27 @@ def test_the_tool_finds_nothing_wrong(
     assert ".snapshot" in kinds or then is still_open_but_flushed
     names = ",".join(map(str, paths))
     for options in (["--index-sanity-check"], ["--deep-iteration"], ["--verify-index-only"]):
-        report = tools.run("DumpLogSegments", "--files", names, *options).ok()
+        report = java_tools.run("DumpLogSegments", "--files", names, *options).ok()
         found = [
             line for line in report.splitlines() if any(word in line.lower() for word in COMPLAINTS)
         ]
         assert found == [], options
     for path in paths:
         if path.suffix == ".index":
-            passed = tools.run("DumpLogSegments", "--files", str(path), "--index-sanity-check").ok()
+            passed = java_tools.run(
+                "DumpLogSegments", "--files", str(path), "--index-sanity-check"
+            ).ok()
             assert f"{path} passed sanity check." in passed
 
 
-def test_the_tool_prints_the_records_we_appended(tmp_path: Path, tools: JavaTools) -> None:
+def test_the_tool_prints_the_records_we_appended(tmp_path: Path, java_tools: JavaTools) -> None:
     writer = Writer(tmp_path, LogConfig(segment_bytes=30_000), seed=5)
     writer.write(200)
     writer.close()
     printed: list[tuple[int, int, int]] = []
     expected: list[tuple[int, int, int]] = []
     for path in sorted(writer.directory.glob("*.log")):
-        report = tools.run("DumpLogSegments", "--files", str(path), "--print-data-log").ok()
+        report = java_tools.run("DumpLogSegments", "--files", str(path), "--print-data-log").ok()
         pattern = r"\| offset: (\d+) .*?CreateTime: (\d+).*? valueSize: (-?\d+)"
         printed += [(int(o), int(t), int(size)) for o, t, size in re.findall(pattern, report)]
         data = path.read_bytes()
@@ -233,7 +222,7 @@ def test_the_tool_prints_the_records_we_appended(tmp_path: Path, tools: JavaTool
     assert printed == expected
 
 
-def test_the_tool_notices_when_an_index_is_wrong(tmp_path: Path, tools: JavaTools) -> None:
+def test_the_tool_notices_when_an_index_is_wrong(tmp_path: Path, java_tools: JavaTools) -> None:
     """The check above can fail: a shifted index entry is reported."""
     writer = Writer(tmp_path, LogConfig(index_interval_bytes=500), seed=1)
     writer.write(100)
@@ -242,5 +231,5 @@ def test_the_tool_notices_when_an_index_is_wrong(tmp_path: Path, tools: JavaTool
     data = bytearray(index.read_bytes())
     data[3] += 1
     index.write_bytes(data)
-    report = tools.run("DumpLogSegments", "--files", str(index), "--verify-index-only").text
+    report = java_tools.run("DumpLogSegments", "--files", str(index), "--verify-index-only").text
     assert "Mismatches in" in report

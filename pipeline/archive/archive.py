@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pipeline.archive.log import METADATA, ArchiveLog, Description
+from pipeline.archive.log import ArchiveLog, Description
 from pipeline.archive.opening import table_of
 from pipeline.archive.state import (
     ArchivedTopic,
@@ -42,8 +42,7 @@ from pipeline.archive.state import (
     position,
 )
 from pipeline.broker_facts import BrokerTopic
-from pipeline.errors import PipelineError
-from pipeline.preflight import check_made_as, no_topics, some
+from pipeline.preflight import check_fresh, check_made_as, no_match, no_topics
 from pipeline.progress import done_of, human_bytes, many, rate, table
 from pipeline.sink.registers import REPLAY_PREFIX
 from pipeline.spark.hadoop_files import HadoopFiles
@@ -347,9 +346,7 @@ def _asked(
         return list(dict.fromkeys(options.topics))
     asked = [name for name in known if re.fullmatch(options.pattern, name)]
     if not asked and options.every_ms is None:
-        raise PipelineError(
-            f"no topic of {options.bootstrap} matches {options.pattern!r}; there are: {some(there)}"
-        )
+        raise no_match(options.bootstrap, options.pattern, there)
     return asked
 
 
@@ -383,7 +380,7 @@ def _prepare(log: ArchiveLog, options: ArchiveOptions) -> Mapping[str, Any] | No
     knows of its decoded columns."""
     made = log.description()
     if made is None:
-        _require_fresh(log.files, options)
+        check_fresh(options.to, log.files.names(log.files.root))
         new = _made_as(options)
         log.describe(new)
         return new.typed
@@ -396,15 +393,6 @@ def _prepare(log: ArchiveLog, options: ArchiveOptions) -> Mapping[str, Any] | No
 def _made_as(options: ArchiveOptions) -> Description:
     typed = Typing(options.typed).remembered()
     return Description(options.format, options.partition_by, typed=typed)
-
-
-def _require_fresh(files: HadoopFiles, options: ArchiveOptions) -> None:
-    others = files.names(files.root)
-    if others:
-        what = "an archive of another program" if METADATA in others else "other files"
-        raise PipelineError(
-            f"{options.to} already holds {what} ({others[0]}, ...); choose an empty directory"
-        )
 
 
 def _with_generation(frame: DataFrame, generations: Mapping[str, int]) -> DataFrame:

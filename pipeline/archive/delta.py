@@ -24,8 +24,10 @@ from pipeline.archive.table import (
     Moment,
     another_run,
     from_text,
+    rows_of,
     shape,
     to_text,
+    topics_of,
 )
 from pipeline.spark.hadoop_files import HadoopFiles
 
@@ -87,12 +89,10 @@ class DeltaTable:
         """A moved table needs nothing."""
 
     def topics(self, moment: Moment) -> set[str]:
-        return {row["topic"] for row in self._frame(moment).select("topic").distinct().collect()}
+        return topics_of(self._frame(moment))
 
     def rows(self, moment: Moment, topics: Collection[str]) -> DataFrame:
-        from pyspark.sql import functions
-
-        return self._frame(moment).where(functions.col("topic").isin(*topics))
+        return rows_of(self._frame(moment), topics)
 
     def size(self, moment: Moment) -> tuple[int, int]:
         return int(moment.at.numOfFiles()), int(moment.at.sizeInBytes())

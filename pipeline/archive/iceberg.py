@@ -28,8 +28,10 @@ from pipeline.archive.table import (
     another_run,
     from_text,
     nullable,
+    rows_of,
     shape,
     to_text,
+    topics_of,
 )
 from pipeline.errors import PipelineError
 from pipeline.spark.hadoop_files import HadoopFiles
@@ -107,12 +109,10 @@ class IcebergTable:
         """A moved table cannot be mended."""
 
     def topics(self, moment: Moment) -> set[str]:
-        return {row["topic"] for row in self._frame(moment).select("topic").distinct().collect()}
+        return topics_of(self._frame(moment))
 
     def rows(self, moment: Moment, topics: Collection[str]) -> DataFrame:
-        from pyspark.sql import functions
-
-        return self._frame(moment).where(functions.col("topic").isin(*topics))
+        return rows_of(self._frame(moment), topics)
 
     def size(self, moment: Moment) -> tuple[int, int]:
         if moment.at is None or moment.at.currentSnapshot() is None:

@@ -32,7 +32,7 @@ def data_files(directory: str) -> list[str]:
     for _ in range(READ_TRIES):
         try:
             return _data_files(os.path.abspath(directory))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue  # the log was compacted while we read it
     raise ValueError(
         f"{directory} is no archive of Parquet or ORC: it holds no {METADATA}; `barnabas pipeline"

@@ -32,6 +32,7 @@ from pipeline.archive import listing
 from pipeline.archive.state import ArchivedTopic, State, from_json, from_spark_offsets, to_json
 from pipeline.archive.table import another_run
 from pipeline.errors import PipelineError
+from pipeline.preflight import DESCRIPTION, no_archive
 from pipeline.spark.hadoop_files import FileInfo, HadoopFiles
 from pipeline.typed.columns import data_ddl
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 METADATA, OWN, STATE = listing.METADATA, listing.OWN, listing.STATE
-_DESCRIPTION = f"{OWN}/archive.json"
 _COMPACT_EVERY = 10
 """Spark's own spark.sql.streaming.fileSink.log.compactInterval, which its readers go by."""
 DATA_SUFFIXES = (".parquet", ".orc")
@@ -209,7 +209,7 @@ class ArchiveLog:
 
     def description(self) -> Description | None:
         """How this archive was made; None when it is not one of ours (yet)."""
-        path = self.files.join(_DESCRIPTION)
+        path = self.files.join(DESCRIPTION)
         if not self.files.exists(path):
             return None
         try:
@@ -239,12 +239,12 @@ class ArchiveLog:
 
     def remember_typed(self, typed: Mapping[str, Any] | None) -> None:
         """Note decoded columns, before files have them; the rest of the description stays."""
-        content = json.loads(self.files.read_text(self.files.join(_DESCRIPTION)))
+        content = json.loads(self.files.read_text(self.files.join(DESCRIPTION)))
         if content.get("typed") != typed:
             self._write_description(content | {"typed": typed})
 
     def _write_description(self, content: dict[str, Any]) -> None:
-        path = self.files.join(_DESCRIPTION)
+        path = self.files.join(DESCRIPTION)
         self.files.replace_text_in_new_folder(path, json.dumps(content))
 
     def _snapshot(self) -> Snapshot:
@@ -351,10 +351,7 @@ def open_archive(spark: Any, directory: str) -> tuple[ArchiveLog, Snapshot, Desc
         raise PipelineError(f"{directory} does not exist; check --from")
     description = log.description()
     if description is None and not log.exists():
-        raise PipelineError(
-            f"{directory} is no archive: it holds no {METADATA}; give the directory that"
-            " `barnabas pipeline archive --to` or `segments --to` wrote"
-        )
+        raise no_archive(directory)
     if not log.exists():
         raise unfinished(directory)
     snapshot = log.snapshot()

@@ -110,6 +110,16 @@ def from_text(text: str | None, where: str) -> tuple[int, dict[str, ArchivedTopi
     return int(json.loads(text)["batch"]), state
 
 
+def topics_of(frame: DataFrame) -> set[str]:
+    """Names of the topics whose records are in an archive's rows."""
+    return {row["topic"] for row in frame.select("topic").distinct().collect()}
+
+
+def rows_of(frame: DataFrame, topics: Collection[str]) -> DataFrame:
+    """The rows of these topics."""
+    return frame.where(frame["topic"].isin(*topics))
+
+
 def nullable(schema: StructType) -> StructType:
     """The same columns, each of which may be null."""
     from pyspark.sql.types import StructField, StructType

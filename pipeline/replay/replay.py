@@ -33,7 +33,7 @@ from pipeline.archive.state import ArchivedTopic
 from pipeline.broker_facts import Committed
 from pipeline.errors import PipelineError
 from pipeline.progress import done_of, human_bytes, many, rate, table
-from pipeline.replay import groups
+from pipeline.replay import cleaning, groups
 from pipeline.sink.clients import Settings, from_java, settings_of
 from pipeline.sink.pieces import Names
 from pipeline.sink.registers import REPLAY_PREFIX, SinkError
@@ -78,6 +78,8 @@ class Restored(NamedTuple):
 
     partitions: int
     configs: Mapping[str, str]
+    oldest_ms: int | None = None
+    """Time of its oldest record."""
 
 
 @dataclass(slots=True)
@@ -92,6 +94,8 @@ class ReplayTotals:
     """Records that an earlier run of the same command had sent."""
     bytes: int = 0
     seconds: float = 0.0
+    configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    """What holds for each target; with dry_run, of those that would be created what was set."""
     source: dict[tuple[Any, ...], ContentSum] = field(default_factory=dict)
     target: dict[tuple[Any, ...], ContentSum] = field(default_factory=dict)
     archived_groups: int = 0
@@ -107,10 +111,27 @@ class ReplayTotals:
     def same_times(self) -> bool:
         return self.source == self.target
 
+    @property
+    def oldest_ms(self) -> dict[str, int]:
+        """Time of the oldest record of each target that has records."""
+        return {
+            name: one.oldest_ms for name, one in self.targets.items() if one.oldest_ms is not None
+        }
+
+    def too_old(self) -> list[str]:
+        """What a person should know of what the broker will delete."""
+        return cleaning.too_old(self.configs, self.oldest_ms, _now_ms())
+
+    def difference(self) -> str:
+        """What to do when it does not match."""
+        source, target = _contents(self.source), _contents(self.target)
+        wrong = {key[0] for key in source.keys() | target.keys()
+                 if source.get(key) != target.get(key)}  # fmt: skip
+        return cleaning.difference(wrong, self.configs, self.oldest_ms, _now_ms())
+
 
 def run_replay(job: Job, options: ReplayOptions) -> ReplayTotals:
     """Restore and verify. Raises PipelineError."""
-    _settings(options)  # what is wrong with them is told before any work
     archive = _open(job, options)
     columns = ("topic", "partition") if options.keep_partitions else ("topic",)
     totals = ReplayTotals()
@@ -121,6 +142,11 @@ def run_replay(job: Job, options: ReplayOptions) -> ReplayTotals:
         totals.archived_groups = len({group for topic in known for group in topic.groups})
     with KafkaAdmin(job.jvm, options.bootstrap, options.client_properties) as admin:
         targets = _prepare_topics(admin, archive, totals, options)
+        there = [name for name in targets if not (options.dry_run and name in totals.created)]
+        totals.configs = {
+            **{name: dict(one.configs) for name, one in totals.targets.items()},
+            **admin.effective_configs(there),
+        }
         totals.source = content_sums(archive.rows, *columns)
         if options.dry_run:
             return totals
@@ -173,6 +199,7 @@ def _dry_summary(totals: ReplayTotals) -> str:
         [
             table(["topic", "on the broker", "partitions", "records", "configs"], rows),
             "",
+            *totals.too_old(),
             f"would replay {many(sum(records.values()), 'row')} into {many(len(rows), 'topic')}"
             f" and create {len(totals.created)} of them, and set the committed offsets of"
             f" {many(totals.archived_groups, 'group')}; nothing was written",
@@ -210,6 +237,7 @@ def _done_summary(totals: ReplayTotals) -> str:
         lines.append("counts and checksums of keys, values and headers match the archive")
         times = "as archived" if totals.same_times else "the topic's own (LogAppendTime)"
         lines.append(f"timestamps: {times}")
+    lines += totals.too_old()
     if totals.groups:
         rows = [[one.group, one.topic, one.partitions, one.lag, one.text] for one in totals.groups]
         lines += ["", table(["group", "topic", "partitions", "lag", "committed offsets"], rows)]
@@ -234,7 +262,7 @@ class _Archive(NamedTuple):
     """What is known of the archived topics themselves; nothing when `segments` wrote it."""
 
 
-def _settings(options: ReplayOptions) -> Settings:
+def client_settings(options: ReplayOptions) -> Settings:
     """What the executors' client is made of. Raises PipelineError."""
     try:
         properties = from_java(options.client_properties)
@@ -288,10 +316,11 @@ def _needed(archive: _Archive, options: ReplayOptions) -> dict[str, Restored]:
     }
     ranged = options.since_ms is not None or options.until_ms is not None
     needed = {} if ranged else dict(known)
-    for row in archive.rows.groupBy("topic").agg({"partition": "max"}).collect():
+    found = archive.rows.selectExpr("topic", "partition", "unix_millis(timestamp) as ms")
+    for row in found.groupBy("topic").agg({"partition": "max", "ms": "min"}).collect():
         one = known.get(row["topic"], Restored(0, {}))
         count = max(one.partitions, row["max(partition)"] + 1)
-        needed[row["topic"]] = one._replace(partitions=count)
+        needed[row["topic"]] = one._replace(partitions=count, oldest_ms=row["min(ms)"])
     return needed
 
 
@@ -363,7 +392,7 @@ def _heads(admin: KafkaAdmin, names: Mapping[str, Names], targets: Mapping[str, 
     Raises PipelineError for heads so old that marks may have expired with them.
     """
     before = admin.latest(targets)
-    now = int(time.time() * 1000)
+    now = _now_ms()
     for topic, count in targets.items():
         group = _head(names[topic])
         found = _noted(admin, group)
@@ -403,7 +432,7 @@ def _send(
     carry_client(job.spark)
     tasks = max(1, min(sum(targets.values()), job.parallelism()))
     per_task = options.rate / tasks if options.rate is not None else None
-    target = task.Target(_settings(options), names, per_task)
+    target = task.Target(client_settings(options), names, per_task)
     stats = (
         archive.rows.selectExpr(
             "topic", "partition as source", "generation", "offset", f"{TIMED_HASH} as hash",
@@ -504,6 +533,10 @@ def _as_json(offsets: Offsets) -> str:
     for (topic, partition), offset in offsets.items():
         by_topic.setdefault(topic, {})[str(partition)] = offset
     return json.dumps(by_topic)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _contents(sums: Mapping[tuple[Any, ...], ContentSum]) -> dict[tuple[Any, ...], tuple[int, int]]:

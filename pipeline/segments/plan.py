@@ -6,10 +6,12 @@ nothing of ours but numbers, therefore it reads Kafka's small files itself inste
 
 What is readable. Up to the high watermark that the broker last wrote down
 (`replication-offset-checkpoint`, every 5 s and at a clean stop), or to the end of the log when
-asked (`log_end`). Reading committed, also not beyond the first record of an open transaction:
-open transactions are found from the latest producer snapshot plus a scan of the batch headers
-after it (the active segment, as a rule). Aborted transactions come from the transaction indexes.
-From the log start offset on (`log-start-offset-checkpoint`: DeleteRecords).
+asked (`log_end`). Reading committed, not beyond the first record of an open transaction, but to
+the log's end, where an open one counts as aborted: nobody will end it. Which are open is known from
+the latest producer snapshot plus a scan of the batch headers after it (the active segment, as a
+rule); which were aborted, from the transaction indexes and that scan: what a power failure left of
+an index may lack the latest. From the log start offset on (`log-start-offset-checkpoint`:
+DeleteRecords).
 
 Filters go down to the indexes: a segment outside of the wanted offsets is not read; the first
 batch is found by the offset index; a segment whose time index says that it holds nothing young
@@ -181,11 +183,15 @@ def _plan_partition(place: _Place, partition: int, wanted: Wanted) -> PartitionP
         end = _MAX_OFFSET
     elif end is None:
         end = log_start
+    aborted: list[tuple[int, int, int]] = []
     if bases and wanted.committed_only:
-        end = min(end, _first_open_transaction(folder, bases, end))
+        still_open, aborted = _transactions(folder, bases, end)
+        if wanted.log_end:
+            aborted += [(producer, first, _MAX_OFFSET) for producer, first in still_open.items()]
+        else:
+            end = min(still_open.values(), default=end)
     lower = max(log_start, wanted.from_offsets.get(partition, wanted.from_offsets.get(-1, 0)))
     upper = min(end, wanted.to_offsets.get(partition, wanted.to_offsets.get(-1, _MAX_OFFSET)))
-    aborted = _aborted(folder, bases) if wanted.committed_only else []
     parts: list[SegmentPart] = []
     for number, base in enumerate(bases):
         is_last = number == len(bases) - 1
@@ -297,18 +303,21 @@ def _aborted(folder: str, bases: list[int]) -> list[tuple[int, int, int]]:
     return found
 
 
-def _first_open_transaction(folder: str, bases: list[int], end: int) -> int:
-    """First offset of the oldest transaction that is open at `end`; `end` when there is none."""
+def _transactions(
+    folder: str, bases: list[int], end: int
+) -> tuple[dict[int, int], list[tuple[int, int, int]]]:
+    """Transactions open at `end`, their first offsets by producer id; and the aborted ones, as
+    `_aborted` has them."""
     scan_from, still_open = _snapshot(folder, bases, end)
+    aborted = _aborted(folder, bases)
     for number, base in enumerate(bases):
         following = bases[number + 1] if number + 1 < len(bases) else _MAX_OFFSET
         if following <= scan_from or base >= end:
             continue
         name = os.path.join(folder, f"{base:020d}")
-        _follow_transactions(
-            name, position_of(name, base, max(scan_from, base)), scan_from, end, still_open
-        )
-    return min(still_open.values(), default=end)
+        position = position_of(name, base, max(scan_from, base))
+        _follow_transactions(name, position, scan_from, end, still_open, aborted)
+    return still_open, aborted
 
 
 def _snapshot(folder: str, bases: list[int], end: int) -> tuple[int, dict[int, int]]:
@@ -331,9 +340,14 @@ def _snapshot(folder: str, bases: list[int], end: int) -> tuple[int, dict[int, i
 
 
 def _follow_transactions(
-    name: str, position: int, scan_from: int, end: int, still_open: dict[int, int]
+    name: str,
+    position: int,
+    scan_from: int,
+    end: int,
+    still_open: dict[int, int],
+    aborted: list[tuple[int, int, int]],
 ) -> None:
-    """Keep `still_open` up to date over the batches of a segment. One pread a batch."""
+    """Keep both up to date over the batches of a segment. One pread a batch, two of a marker."""
     fd = os.open(name + ".log", os.O_RDONLY)
     try:
         while len(head := os.pread(fd, HEADER_BYTES, position)) == HEADER_BYTES:
@@ -343,10 +357,23 @@ def _follow_transactions(
             if magic != MAGIC or length < HEADER_BYTES - BEFORE_LENGTH or base >= end:
                 return
             if attributes & TRANSACTIONAL and base + delta >= scan_from:
-                if attributes & CONTROL:
-                    still_open.pop(producer, None)
-                else:
+                if not attributes & CONTROL:
                     still_open.setdefault(producer, base)
+                elif (first := still_open.pop(producer, None)) is not None and _is_abort(
+                    os.pread(fd, length, position + HEADER_BYTES)
+                ):
+                    aborted.append((producer, first, base))
             position += BEFORE_LENGTH + length
     finally:
         os.close(fd)
+
+
+def _is_abort(record: bytes) -> bool:
+    """Whether the one record of a marker says so: its key is two int16, a version and 0 (Kafka:
+    ControlRecordType)."""
+    at = 0
+    for fixed in (1, 0, 0, 2):  # length, attributes; both deltas; the key's length, its version
+        while at < len(record) and record[at] > 0x7F:
+            at += 1
+        at += 1 + fixed
+    return record[at : at + 2] == b"\0\0"

@@ -58,7 +58,7 @@ _JAVA_KEPT = (
     "security.protocol", "sasl.", "ssl.", "compression.", "client.id", "linger.ms", "batch.size",
     _TIMEOUT_MS,
 )  # fmt: skip
-_JAVA_STORES = {
+_JAVA_STORES: Mapping[str, tuple[str, ...]] = {
     "truststore": ("ssl.ca.location",),
     "keystore": ("ssl.certificate.location", "ssl.key.location"),
 }
@@ -67,7 +67,8 @@ _STEPS = {
     " or the column topic",
     10: "the topic refuses a row as too large; raise its max.message.bytes",
     17: "the name of a topic is not legal, or it may not be written",
-    29: "this user may not write the topic; allow WRITE on it",
+    29: "this user may not write the topic; allow WRITE on it, and READ on " + MARKS_TOPIC
+    + ", under whose name the sink's marks are committed",
     30: "this user may not use the sink's groups; allow READ on groups that begin with barnabas-",
     32: "the topic refuses a timestamp (message.timestamp.before.max.ms, .after.max.ms)",
     35: "the broker is too old: it has no transactions (Apache Kafka has them since 0.11)",
@@ -97,7 +98,9 @@ class Settings(NamedTuple):
 
 
 def settings_of(properties: Mapping[str, str], client: str) -> Settings:
-    """From the options that begin with `kafka.`, without that. Raises SinkError."""
+    """From the options that begin with `kafka.`, without that; security may have librdkafka's names
+    or those of Kafka's Java client, as Spark's own source wants them. Raises SinkError.
+    """
     given = dict(properties)
     bootstrap = given.pop("bootstrap.servers", "")
     if not bootstrap:
@@ -105,11 +108,7 @@ def settings_of(properties: Mapping[str, str], client: str) -> Settings:
     for key in _OURS:
         if key in given:
             raise SinkError(f"the sink sets {key} itself; leave the option kafka.{key} out")
-    if "sasl.jaas.config" in given:
-        raise SinkError(
-            "kafka.sasl.jaas.config is of Kafka's Java client; give kafka.sasl.mechanism,"
-            " kafka.sasl.username and kafka.sasl.password"
-        )
+    given = _translated(given)
     if client not in ("auto", "confluent", "kafka-python"):
         raise SinkError(f"option client is {client!r}; expected confluent or kafka-python")
     timeout = given.pop(_TIMEOUT_MS, "300000")
@@ -121,7 +120,13 @@ def settings_of(properties: Mapping[str, str], client: str) -> Settings:
 def from_java(properties: Mapping[str, str]) -> dict[str, str]:
     """What librdkafka calls the properties of Kafka's Java client that are for a producer; those
     that are not are left out. Raises SinkError for what cannot be said to librdkafka."""
-    given = {key: value for key, value in properties.items() if key.startswith(_JAVA_KEPT)}
+    kept = {key: value for key, value in properties.items() if key.startswith(_JAVA_KEPT)}
+    return _translated({**{f"ssl.{store}.type": "JKS" for store in _JAVA_STORES}, **kept})
+
+
+def _translated(properties: Mapping[str, str]) -> dict[str, str]:
+    """With Java's names of who one is and whom one trusts in librdkafka's words."""
+    given = dict(properties)
     jaas = given.pop("sasl.jaas.config", None)
     if jaas is not None:
         for name in ("username", "password"):
@@ -129,17 +134,18 @@ def from_java(properties: Mapping[str, str]) -> dict[str, str]:
             if found is None:
                 raise SinkError(f"sasl.jaas.config has no {name}; only PLAIN and SCRAM are known")
             given[f"sasl.{name}"] = re.sub(r"\\(.)", r"\1", found[1])
-    for store in ("truststore", "keystore"):
-        kind = given.pop(f"ssl.{store}.type", "JKS")
+    for store, names in _JAVA_STORES.items():
+        kind = given.pop(f"ssl.{store}.type", "PKCS12").upper()
+        if (store, kind) == ("keystore", "PKCS12"):
+            continue  # librdkafka calls it the same
         given.pop(f"ssl.{store}.password", None)
         path = given.pop(f"ssl.{store}.location", None)
-        if path is not None and kind.upper() != "PEM":
+        if path is not None and kind != "PEM":
             raise SinkError(
                 f"the executors' client reads no {kind} files; give ssl.{store}.location a PEM file"
                 f" and ssl.{store}.type=PEM"
             )
-        for name in _JAVA_STORES[store] if path is not None else ():
-            given[name] = path or ""
+        given |= {name: path for name in names if path is not None}
     if given.get("ssl.endpoint.identification.algorithm") == "":
         given["ssl.endpoint.identification.algorithm"] = "none"
     return given

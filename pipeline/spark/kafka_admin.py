@@ -1,7 +1,7 @@
 """What the driver asks of a broker before and after Spark's work: topics, offsets, creation.
 
 Why through the JVM: Spark's connector brings Kafka's own Java client, which knows every security
-setting a person may pass; so that `--client-property` means the same here and in Spark's source.
+setting a person may pass; so that `--client-config` means the same here and in Spark's source.
 Every call has a deadline: Spark itself would wait minutes for a broker that is not there.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from pipeline.broker_facts import Bounds, BrokerTopic, Committed, Groups
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, short
 from pipeline.preflight import no_topics
 
 _CALL_TIMEOUT_MS = 15_000
@@ -48,7 +48,13 @@ class KafkaAdmin:
         settings.setProperty("request.timeout.ms", str(_CALL_TIMEOUT_MS - 5000))
         for key, value in properties.items():
             settings.setProperty(key, value)
-        self._admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+        try:
+            self._admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+        except Exception as error:
+            raise PipelineError(
+                "Kafka's client does not take what --client-config and --client-property say:"
+                f" {short(error)}"
+            ) from error
 
     def __enter__(self) -> KafkaAdmin:
         return self
@@ -181,18 +187,28 @@ class KafkaAdmin:
 
     def configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
         """What was set on each topic itself, by anyone: neither defaults nor the broker's."""
+        return {
+            name: {str(one.name()): str(one.value()) for one in entries
+                   if str(one.source().toString()) == _OWN_CONFIG}
+            for name, entries in self._configs(topics)
+        }  # fmt: skip
+
+    def effective_configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        """What holds for each topic, defaults and the broker's configs included."""
+        return {
+            name: {str(one.name()): str(one.value()) for one in entries}
+            for name, entries in self._configs(topics)
+        }
+
+    def _configs(self, topics: Sequence[str]) -> Iterator[tuple[str, list[Any]]]:
+        """Each topic's entries that have a value."""
         resource = self._jvm.org.apache.kafka.common.config.ConfigResource
         kind = getattr(self._jvm.org.apache.kafka.common.config, "ConfigResource$Type").TOPIC
         asked = self._list(resource(kind, name) for name in topics)
         found = self._get(self._admin.describeConfigs(asked).all())
-        configs: dict[str, dict[str, str]] = {}
         for key in found:
-            configs[str(key.name())] = {
-                str(entry.name()): str(entry.value())
-                for entry in self._jvm.java.util.ArrayList(found[key].entries())
-                if str(entry.source().toString()) == _OWN_CONFIG and entry.value() is not None
-            }
-        return configs
+            entries = self._jvm.java.util.ArrayList(found[key].entries())
+            yield str(key.name()), [one for one in entries if one.value() is not None]
 
     def earliest(self, counts: Mapping[str, int]) -> Offsets:
         return self._offsets(counts, self._jvm.org.apache.kafka.clients.admin.OffsetSpec.earliest())
@@ -251,7 +267,7 @@ class KafkaAdmin:
                 raise PipelineError(
                     f"the broker at {self._bootstrap} accepts connections but gives no answer;"
                     " check that it is a Kafka listener of the protocol you set"
-                    " (--client-property security.protocol=...) and that its advertised address"
+                    " (--client-config FILE) and that its advertised address"
                     " can be reached from here"
                 ) from error
             raise

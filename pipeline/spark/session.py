@@ -374,6 +374,10 @@ def run_watched(job: Job, action: Callable[[], Any], text: Callable[[float], str
 
     def work() -> None:
         try:
+            # Iceberg asks for the session of the thread; each thread of ours has one of the JVM.
+            job.jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(
+                job.spark._jsparkSession
+            )
             outcome.append(action())
         except BaseException as error:
             problem.append(error)

@@ -1,9 +1,9 @@
 """What a controller writes when it becomes active. PURE.
 
-An empty log gets, in one metadata transaction (KIP-868), the feature levels of a new cluster; with
-eligible leader replicas (KIP-966) also the cluster-wide min.insync.replicas they are judged by, as
-Apache Kafka 4.3 does. A transaction that was cut off by a crash is aborted first. Then the
-controller registers itself.
+An empty log gets, in one metadata transaction (KIP-868; a plain batch where metadata.version knows
+none), the feature levels of a new cluster; with eligible leader replicas (KIP-966) also the
+cluster-wide min.insync.replicas they are judged by, as Apache Kafka 4.3 does. A transaction that
+was cut off by a crash is aborted first. Then the controller registers itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from replication.controller.context import ControllerConfig
+from replication.controller.context import TRANSACTIONS_SINCE, ControllerConfig
 from replication.controller.elections import MIN_INSYNC_REPLICAS
 from replication.metadata.image import (
     CONTROLLER_REGISTRATION_SINCE,
@@ -44,12 +44,6 @@ SUPPORTED_FEATURES: Mapping[str, VersionRange] = {
 """Ranges Apache Kafka 4.3.1's nodes register with. Ours are the same, or we could not join or open
 what it wrote; which levels are finalised in a cluster of ours is `ControllerConfig.features`."""
 
-SERVED_FEATURES = (
-    ELR_VERSION, "group.version", "kraft.version", METADATA_VERSION, "transaction.version",
-)  # fmt: skip
-"""The features of 4.3 this version serves. The others (share, streams) are neither shown as
-supported nor may be finalised until their APIs are served."""
-
 
 def activation_records(
     image: MetadataImage,
@@ -70,10 +64,8 @@ def activation_records(
     if image.is_empty:
         wanted = list(bootstrap) or _feature_records(config.features)
         features = {r.name: r.feature_level for r in wanted if isinstance(r, FeatureLevelRecord)}
-        records.append(BeginTransactionRecord(name="Bootstrap records"))
-        records += wanted
         if features.get(ELR_VERSION):
-            records.append(
+            wanted.append(
                 ConfigRecord(
                     resource_type=RESOURCE_BROKER,
                     resource_name="",
@@ -81,7 +73,10 @@ def activation_records(
                     value=str(config.min_insync_replicas),
                 )
             )
-        records.append(EndTransactionRecord())
+        if features.get(METADATA_VERSION, 0) >= TRANSACTIONS_SINCE:
+            begin = BeginTransactionRecord(name="Bootstrap records")
+            wanted = [begin, *wanted, EndTransactionRecord()]
+        records += wanted
     known = registration is None or image.controllers.get(config.node_id) == registration
     if (
         registration is not None

@@ -55,8 +55,6 @@ from wire.messages.quorum import (
     ControllerRegistrationResponse,
 )
 
-_CORDONED_DIRECTORIES_SINCE = 30
-
 
 class BrokerState(Enum):
     FENCED = "fenced"
@@ -112,7 +110,7 @@ def register_broker(
         rack=request.rack,
         fenced=existing.fenced if same and existing else True,
         in_controlled_shutdown=bool(same and existing and existing.in_controlled_shutdown),
-        directories=tuple(request.log_dirs),
+        directories=tuple(request.log_dirs) if image.knows_directories else (),
     )
     records.append(registration.to_record())
     sessions.register(request.broker_id, last_offset(next_offset, len(records)), now_ms)
@@ -133,7 +131,8 @@ def _check_registration(
             ErrorCode.BROKER_ID_NOT_REGISTERED,
             "Controller does not support registering ZK brokers.",
         )
-    _check_directories(image, request)
+    if image.knows_directories:
+        _check_directories(image, request)
     _check_features(image, request)
 
 
@@ -318,7 +317,7 @@ def _directory_changes(
     if (
         cordoned is not None
         and tuple(cordoned) != broker.cordoned_directories
-        and image.feature(METADATA_VERSION) >= _CORDONED_DIRECTORIES_SINCE
+        and image.knows_cordoned_directories
     ):
         records.append(_change(broker, cordoned_log_dirs=list(cordoned)))
     return records

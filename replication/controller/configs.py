@@ -40,6 +40,7 @@ from wire.messages.metadata_records import (
     PartitionChangeRecord,
 )
 
+CORDONED_LOG_DIRS = "cordoned.log.dirs"
 RESOURCE_CLIENT_METRICS = 16
 RESOURCE_GROUP = 32
 RESOURCE_TYPES = {
@@ -50,8 +51,9 @@ RESOURCE_TYPES = {
 }
 
 
-VALUE_LENGTH_MAX = (1 << 15) - 1
-"""Where APPEND stops: a ConfigRecord holds no longer value."""
+VALUE_BYTES_MAX = (1 << 15) - 1
+"""Where APPEND stops, in UTF-8: a ConfigRecord holds no longer value. A longer one would be written
+and committed, and end every node that reads it (Kafka counts characters, and its writer fails)."""
 
 
 class ConfigOperation(IntEnum):
@@ -151,7 +153,7 @@ def _check_name(resource_type: int, name: str) -> None:
     if resource_type not in RESOURCE_TYPES:
         raise invalid_request(f"Unknown resource type {resource_type}")
     if resource_type == RESOURCE_BROKER:
-        if name and not name.isdecimal():
+        if name and not (name.isdecimal() and len(name) < 20):
             raise invalid_request(f"Node id must be an integer, but it is: {name}")
     elif not name:
         kind = RESOURCE_TYPES[resource_type]
@@ -237,14 +239,22 @@ def _records(
 ) -> list[Any]:
     current = image.config(*key)
     for name, value in changes.items():
-        if value is not None and len(value) > VALUE_LENGTH_MAX:
+        size = len((value or "").encode())
+        if size > VALUE_BYTES_MAX:
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG,
-                f"config {name}: a value of {len(value)} is longer than {VALUE_LENGTH_MAX}",
+                f"config {name}: a value of {size} bytes, at most {VALUE_BYTES_MAX} are allowed",
             )
     schema.validate(*key, _changed(current, changes))
     _check_existence(image, *key)
     _check_min_insync_replicas(image, key, changes)
+    is_cordoning = key[0] == RESOURCE_BROKER and CORDONED_LOG_DIRS in changes
+    if is_cordoning and not image.knows_cordoned_directories:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"The {CORDONED_LOG_DIRS} configuration value cannot be set because it requires"
+            " metadata.version >= 4.3-IV0",
+        )
     records: list[Any] = [
         ConfigRecord(resource_type=key[0], resource_name=key[1], name=name, value=value)
         for name, value in changes.items()

@@ -111,13 +111,21 @@ class ControllerConfig:
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_seconds: int = 300
     unclean_leader_election_interval_ms: int = 300_000
+    controller_quota_window_num: int = 11
+    controller_quota_window_size_seconds: int = 1
+    delegation_token_secret_key: str | None = field(default=None, repr=False)
+    """None or empty: there are no delegation tokens."""
+    delegation_token_max_lifetime_ms: int = 604_800_000
+    delegation_token_expiry_time_ms: int = 86_400_000
+    delegation_token_expiry_check_interval_ms: int = 3_600_000
     features: Mapping[str, int] = field(
         default_factory=lambda: {
             "metadata.version": 30,
             "eligible.leader.replicas.version": 1,
             "group.version": 1,
             "transaction.version": 2,
+            "share.version": 1,
+            "streams.version": 1,
         }
     )
-    """Feature levels an empty cluster starts with. The others of Kafka 4.3 (share, streams)
-    are finalised once their APIs are served."""
+    """Feature levels an empty cluster starts with: those of Kafka 4.3."""

@@ -26,8 +26,6 @@ Transitions:
                            its way through the loader
     claiming -> active     the loader's image has all of it: activation records are written
     any -> inactive        another epoch: answers that rest on what is not committed are refused
-
-Gaps: delegation tokens are not served yet.
 """
 
 from __future__ import annotations
@@ -311,6 +309,7 @@ class Controller:
         with self._wake:
             heard, self._heard = self._heard, {}
         self._state.sessions.heard(self._state.image, heard)
+        self._state.wall_ms = self._clock.wall_ms()
         work = self._periodic.run(now_ms)
         if work is None:
             return False
@@ -405,8 +404,8 @@ class Controller:
         """
         state = self._state
         state.next_offset = self._driver.next_offset(self._epoch)
-        state.now_ms = self._clock.now_ms()
-        state.kraft_version = self._driver.voters.kraft_version
+        state.now_ms, state.wall_ms = self._clock.now_ms(), self._clock.wall_ms()
+        state.voters = self._driver.voters
         try:
             return decide(state, event.request, event.context)
         except KafkaError:

@@ -20,15 +20,12 @@ from replication.controller.elections import (
 from replication.controller.partition_change import Election
 from replication.controller.producer_ids import check_broker_epoch
 from replication.metadata.image import (
-    METADATA_VERSION,
     MetadataImage,
     PartitionRegistration,
     replayed,
 )
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.quorum import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
-
-_DIRECTORY_ASSIGNMENT_SINCE = 17
 
 _Directory = AssignReplicasToDirsResponse.Directory
 
@@ -40,7 +37,7 @@ def assign_replicas_to_dirs(
 
     Raises KafkaError UNSUPPORTED_VERSION (metadata.version below 3.7-IV2), STALE_BROKER_EPOCH.
     """
-    if image.feature(METADATA_VERSION) < _DIRECTORY_ASSIGNMENT_SINCE:
+    if not image.knows_directories:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION, "Directory assignment is not supported yet."
         )

@@ -77,38 +77,53 @@ def partition_change(
     election: Election,
     is_active: Callable[[int], bool],
 ) -> PartitionChange:
-    """A change of one partition with the rules that hold for its topic filled in."""
+    """A change of one partition with the rules that hold for its topic filled in. A replica may
+    lead where it will be: a report of its directory elects who could not lead from the old one.
+    """
     registration = partition.registration
 
     def may_lead(broker_id: int) -> bool:
         if not is_active(broker_id) or broker_id not in registration.replicas:
             return False
         broker = image.brokers.get(broker_id)
-        directory = registration.directory(broker_id)
-        return broker is not None and broker.has_online_directory(directory)
+        return broker is not None and broker.has_online_directory(change.directories[broker_id])
 
-    return PartitionChange(
+    change = PartitionChange(
         registration,
         may_lead,
         min_isr=min_insync_replicas(image, config, partition.topic.name),
         elr_enabled=image.feature(ELR_VERSION) > 0,
+        knows_directories=image.knows_directories,
         election=election,
     )
+    return change
 
 
 def min_insync_replicas(image: MetadataImage, config: ControllerConfig, topic: str) -> int:
-    value = _topic_value(image, topic, MIN_INSYNC_REPLICAS)
+    value = _topic_value(image, config, topic, MIN_INSYNC_REPLICAS)
     return config.min_insync_replicas if value is None else int(value)
 
 
 def unclean_election_enabled(image: MetadataImage, config: ControllerConfig, topic: str) -> bool:
-    value = _topic_value(image, topic, UNCLEAN_LEADER_ELECTION)
+    value = _topic_value(image, config, topic, UNCLEAN_LEADER_ELECTION)
     return config.unclean_leader_election_enable if value is None else value.lower() == "true"
 
 
-def _topic_value(image: MetadataImage, topic: str, name: str) -> str | None:
-    value = image.config(RESOURCE_TOPIC, topic).get(name)
-    return image.config(RESOURCE_BROKER, "").get(name) if value is None else value
+def _topic_value(
+    image: MetadataImage, config: ControllerConfig, topic: str, name: str
+) -> str | None:
+    """The topic's own, what was set for this controller's node, or for all nodes; None: nothing was
+    (Kafka: resolveEffectiveTopicConfig).
+    """
+    for kind, resource in (
+        (RESOURCE_TOPIC, topic),
+        (RESOURCE_BROKER, str(config.node_id)),
+        (RESOURCE_BROKER, ""),
+    ):
+        value = image.config(kind, resource).get(name)
+        if value is not None:
+            return value
+    return None
 
 
 def leader_and_isr_updates(
@@ -144,8 +159,8 @@ def leader_and_isr_updates(
 
 
 def balance_leaders(image: MetadataImage, config: ControllerConfig) -> list[Any]:
-    """Records that give partitions to their preferred leaders, where those are in sync; at most
-    ELECTIONS_PER_PASS_MAX.
+    """Records that give partitions to their preferred leaders, where those are in sync, and one to
+    those that have none though some replica may lead; at most ELECTIONS_PER_PASS_MAX.
     """
     return _elections(
         image,
@@ -155,14 +170,18 @@ def balance_leaders(image: MetadataImage, config: ControllerConfig) -> list[Any]
             partition
             for partition in partitions(image)
             if not partition.registration.has_preferred_leader()
-            and _may_be_preferred(image, partition.registration)
+            and _may_change(image, partition.registration)
         ),
     )
 
 
-def _may_be_preferred(image: MetadataImage, registration: PartitionRegistration) -> bool:
+def _may_change(image: MetadataImage, registration: PartitionRegistration) -> bool:
     preferred = registration.replicas[0]
-    return preferred in registration.isr and image.is_active(preferred)
+    is_in_sync = preferred in registration.isr and image.is_active(preferred)
+    if is_in_sync or registration.has_leader():
+        return is_in_sync
+    may_lead = (*registration.isr, *registration.elr, *registration.last_known_elr)
+    return any(map(image.is_active, may_lead))
 
 
 def elect_unclean_leaders(image: MetadataImage, config: ControllerConfig) -> list[Any]:

@@ -4,7 +4,8 @@ What: each update names a feature, a level and how it is meant: an upgrade, or a
 downgrade. All updates of a request are made, or none. Checks of one update, in order (Kafka:
 FeatureControlManager), all answered INVALID_UPDATE_VERSION with a message that says which failed:
     the kind of update is known; the level is not negative
-    this controller, every broker and every registered controller support the level
+    this controller, every broker, every registered controller support the level, and every voter
+    has registered: one that is away may be of a release that does not
     a lower level was asked for as a downgrade, a higher one was not
     metadata.version: no record type would be lost by going back
     what the level depends on: eligible leader replicas need metadata.version 4.0-IV1
@@ -21,7 +22,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-from replication.controller.bootstrap import SERVED_FEATURES, SUPPORTED_FEATURES
+from replication.controller.bootstrap import SUPPORTED_FEATURES
 from replication.controller.context import (
     ControllerConfig,
     ControllerContext,
@@ -30,6 +31,7 @@ from replication.controller.context import (
 )
 from replication.controller.elections import MIN_INSYNC_REPLICAS
 from replication.metadata.image import (
+    CONTROLLER_REGISTRATION_SINCE,
     ELR_VERSION,
     METADATA_VERSION,
     RESOURCE_BROKER,
@@ -37,6 +39,7 @@ from replication.metadata.image import (
     VersionRange,
 )
 from replication.metadata.tables import KRAFT_VERSION
+from replication.raft.voter_set import VoterSet
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import UpdateFeaturesRequest, UpdateFeaturesResponse
 from wire.messages.metadata_records import ConfigRecord, FeatureLevelRecord, NoOpRecord
@@ -60,19 +63,19 @@ def update_features(
     config: ControllerConfig,
     request: UpdateFeaturesRequest,
     context: ControllerContext,
-    kraft_version: int,
+    voters: VoterSet,
     upgrade_kraft_version: UpgradeKRaftVersion,
 ) -> ControllerResult:
-    """Serve UpdateFeatures. `kraft_version`: the quorum's own level."""
+    """Serve UpdateFeatures. `voters`: the quorum's, with its own level."""
     proposed = dict(image.features)
     proposed.update(
         (update.feature, update.max_version_level) for update in request.feature_updates
     )
     records: list[Any] = []
-    upgrades = kraft_version < proposed.get(KRAFT_VERSION, kraft_version)
+    upgrades = voters.kraft_version < proposed.get(KRAFT_VERSION, voters.kraft_version)
     try:
         for update in request.feature_updates:
-            records += _update(image, config, update, context.api_version, proposed, kraft_version)
+            records += _update(image, config, update, context.api_version, proposed, voters)
         if upgrades:
             # Last: whatever else is asked for may be refused, this cannot be taken back.
             upgrade_kraft_version(proposed[KRAFT_VERSION], request.validate_only)
@@ -101,15 +104,15 @@ def _update(
     update: _Update,
     api_version: int,
     proposed: dict[str, int],
-    kraft_version: int,
+    voters: VoterSet,
 ) -> list[Any]:
     """The records of one update. Raises KafkaError INVALID_UPDATE_VERSION."""
     name, level = update.feature, update.max_version_level
     kind = _upgrade_type(update, api_version)
-    current = kraft_version if name == KRAFT_VERSION else image.feature(name)
+    current = voters.kraft_version if name == KRAFT_VERSION else image.feature(name)
     reason = (
         _reason_of_level(level)
-        or _reason_not_supported(image, config, name, level)
+        or _reason_not_supported(image, config, name, level, voters)
         or _reason_of_direction(level, current, kind)
     )
     if not reason:
@@ -149,10 +152,10 @@ def _reason_of_level(level: int) -> str:
 
 
 def _reason_not_supported(
-    image: MetadataImage, config: ControllerConfig, name: str, level: int
+    image: MetadataImage, config: ControllerConfig, name: str, level: int, voters: VoterSet
 ) -> str:
-    """Who in the cluster does not support the level; empty when all do."""
-    own = SUPPORTED_FEATURES[name] if name in SERVED_FEATURES else _NOT_SUPPORTED
+    """Who in the cluster does not support the level, or may not; empty when all do."""
+    own = SUPPORTED_FEATURES.get(name, _NOT_SUPPORTED)
     nodes = [(f"Local controller {config.node_id}", own)]
     nodes += [
         (f"Broker {broker_id}", broker.features.get(name, _NOT_SUPPORTED))
@@ -169,6 +172,10 @@ def _reason_not_supported(
         if levels.maximum == 0:
             return f"{node} does not support this feature."
         return f"{node} only supports versions {levels.minimum}-{levels.maximum}"
+    if image.feature(METADATA_VERSION) >= CONTROLLER_REGISTRATION_SINCE:
+        for node_id in voters.ids:
+            if node_id != config.node_id and node_id not in image.controllers:
+                return f"controller {node_id} has not registered, and may not support this feature"
     return ""
 
 

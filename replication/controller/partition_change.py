@@ -52,6 +52,7 @@ class PartitionChange:
         "elr",
         "elr_enabled",
         "isr",
+        "knows_directories",
         "leader_recovery_state",
         "min_isr",
         "partition",
@@ -67,6 +68,7 @@ class PartitionChange:
         *,
         min_isr: int,
         elr_enabled: bool,
+        knows_directories: bool,
         election: Election = Election.ONLINE,
     ) -> None:
         """`may_lead(broker_id)`: is this broker active and its replica's directory online."""
@@ -74,6 +76,7 @@ class PartitionChange:
         self._may_lead = may_lead
         self.min_isr = min(min_isr, len(partition.replicas))
         self.elr_enabled = elr_enabled
+        self.knows_directories = knows_directories
         self.election = election
         self.isr: Sequence[int] = partition.isr
         self.replicas: Sequence[int] = partition.replicas
@@ -215,7 +218,7 @@ class PartitionChange:
     def _set_assignment(self, record: PartitionChangeRecord) -> None:
         partition = self.partition
         directories = tuple(self.directories.get(r, DIRECTORY_UNASSIGNED) for r in self.replicas)
-        if directories != partition.directories:
+        if self.knows_directories and directories != partition.directories:
             record.directories = list(directories)
         if tuple(self.replicas) != partition.replicas:
             record.replicas = list(self.replicas)

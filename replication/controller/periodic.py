@@ -6,17 +6,19 @@
                                auto.leader.rebalance.enable
     unclean leaders            each unclean.leader.election.interval.ms, and at once when
                                unclean.leader.election.enable was changed (E-11)
+    delegation tokens          that have ended are taken out of the log, each
+                               delegation.token.expiry.check.interval.ms, while there are any
     NoOpRecord                 when nothing was written for metadata.max.idle.interval.ms: whoever
                                follows the metadata learns that it still has all there is (KIP-835)
 
-A node that is alone in its cluster does none of it and sleeps until a request comes.
+A node that is alone in its cluster does none of it but for tokens; it sleeps until a request comes.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from replication.controller import cluster, elections
+from replication.controller import cluster, delegation_tokens, elections
 from replication.controller.requests import ActiveState
 from replication.metadata.image import MetadataImage
 from wire.messages.metadata_records import ConfigRecord, NoOpRecord
@@ -36,6 +38,7 @@ class PeriodicTasks:
         self._state = state
         self._preferred_ms = 0
         self._unclean_ms = 0
+        self._tokens_ms = 0
         self._last_append_ms = 0
         self._alone = True
         self._judged: tuple[Any, Any] = (None, None)
@@ -48,6 +51,7 @@ class PeriodicTasks:
         # A leader that died with the previous controller may be waited for already.
         self._unclean_ms = now_ms + config.unclean_leader_election_interval_ms
         self._unclean_now = True
+        self._tokens_ms = now_ms + config.delegation_token_expiry_check_interval_ms
         self._last_append_ms = now_ms
 
     def appended(self, records: list[Any], now_ms: int) -> None:
@@ -63,10 +67,11 @@ class PeriodicTasks:
         """When `run` has something to do; None: not before something else happens."""
         if self._unclean_now:
             return 0
+        times = [self._tokens_ms] if self._state.image.delegation_tokens else []
         if self._is_alone(self._state.image):
-            return None
+            return min(times, default=None)
         config = self._state.config
-        times = [self._unclean_ms]
+        times.append(self._unclean_ms)
         if config.auto_leader_rebalance_enable:
             times.append(self._preferred_ms)
         if config.metadata_max_idle_interval_ms > 0:
@@ -87,6 +92,8 @@ class PeriodicTasks:
                 return DueWork(f"fenced a silent broker broker_id={fenced[-1].broker_id}", fenced)
         if self._unclean_now or (not alone and now_ms >= self._unclean_ms):
             return self._elect_unclean(now_ms)
+        if state.image.delegation_tokens and now_ms >= self._tokens_ms:
+            return self._expire_tokens(now_ms)
         if alone:
             return None
         if config.auto_leader_rebalance_enable and now_ms >= self._preferred_ms:
@@ -101,6 +108,13 @@ class PeriodicTasks:
         self._unclean_now = len(records) == elections.ELECTIONS_PER_PASS_MAX
         self._unclean_ms = now_ms + self._state.config.unclean_leader_election_interval_ms
         return DueWork("elected unclean leaders", records)
+
+    def _expire_tokens(self, now_ms: int) -> DueWork:
+        records = delegation_tokens.expired(self._state.image, self._state.wall_ms)
+        if len(records) < delegation_tokens.REMOVED_PER_PASS_MAX:
+            interval_ms = self._state.config.delegation_token_expiry_check_interval_ms
+            self._tokens_ms = now_ms + interval_ms
+        return DueWork("removed delegation tokens that have ended", records)
 
     def _balance(self, now_ms: int) -> DueWork:
         records = elections.balance_leaders(self._state.image, self._state.config)

@@ -2,7 +2,8 @@
 
 Replica j of partition i goes to broker (i + j) mod n of the brokers in the topic's own order; when
 every broker has a rack, brokers of racks that have no replica yet go first. Fenced brokers are used
-only when the active ones are too few, and never first; brokers in controlled shutdown never.
+only when the active ones are too few, and never first; brokers in controlled shutdown never, nor
+those whose directories are all cordoned.
 
 Why an order of its own: were it always that of the ids, every topic of one partition would be led
 by the first broker, and the death of any broker would move all it led to the next one. So the n-th
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from math import gcd
 
 from replication.metadata.image import (
+    DIRECTORY_MIGRATING,
     DIRECTORY_UNASSIGNED,
     BrokerRegistration,
     MetadataImage,
@@ -36,16 +38,21 @@ def place(
     Raises KafkaError INVALID_REPLICATION_FACTOR when there are not enough brokers, or none is
     active.
     """
-    usable = [b for b in image.brokers.values() if not b.in_controlled_shutdown]
+    brokers = image.brokers.values()
+    usable = [b for b in brokers if b.takes_replicas and not b.in_controlled_shutdown]
     active = _ordered([b for b in usable if not b.fenced], topic_number)
     fenced = _ordered([b for b in usable if b.fenced], topic_number)
     if not active:
-        raise _cannot_place(replication_factor, "All brokers are currently fenced.")
+        raise _cannot_place(
+            replication_factor,
+            "All brokers are currently fenced, or have all their log directories cordoned.",
+        )
     if replication_factor > len(usable):
         raise _cannot_place(
             replication_factor,
             f"The target replication factor of {replication_factor} cannot be reached because "
-            f"only {len(usable)} broker(s) are registered.",
+            f"only {len(usable)} broker(s) are registered or some brokers have all their log "
+            "directories cordoned.",
         )
     return [
         new_partition(image, _replicas(active, fenced, index, replication_factor))
@@ -152,8 +159,10 @@ def new_partition(image: MetadataImage, replicas: Sequence[int]) -> PartitionReg
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> bytes:
-    """A broker's only directory; with several the broker chooses and tells later (KIP-858)."""
+    """A broker's only directory; with several the broker chooses and tells later (KIP-858), with
+    none it registered before directories were known.
+    """
     broker = image.brokers.get(broker_id)
-    if broker is None or len(broker.directories) != 1:
+    if broker is None or len(broker.directories) > 1:
         return DIRECTORY_UNASSIGNED
-    return broker.directories[0]
+    return broker.directories[0] if broker.directories else DIRECTORY_MIGRATING

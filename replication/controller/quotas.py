@@ -1,7 +1,7 @@
 """Client quotas: set and remove them. PURE.
 
 Kafka: ClientQuotaControlManager. Entities fail alone. Stricter than Kafka: an address is an address
-(no name is resolved), and a quota that this release does not keep to is refused, not stored.
+(no name is resolved).
 """
 
 from __future__ import annotations
@@ -18,18 +18,15 @@ from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import AlterClientQuotasRequest, AlterClientQuotasResponse
 from wire.messages.metadata_records import ClientQuotaRecord
 
-_IS_WHOLE: Mapping[str, bool] = {
-    "producer_byte_rate": True,
-    "consumer_byte_rate": True,
-    "request_percentage": False,
+_CLIENTS: Mapping[str, float] = {
+    "producer_byte_rate": 2.0**63,
+    "consumer_byte_rate": 2.0**63,
+    "request_percentage": math.inf,
+    "controller_mutation_rate": math.inf,
 }
-"""The quotas of users and clients that are kept to, and whether a fraction means nothing."""
-_NOT_KEPT: Mapping[bool, frozenset[str]] = {
-    False: frozenset({"controller_mutation_rate"}),
-    True: frozenset({"connection_creation_rate"}),
-}
-"""Of users and clients, and of addresses."""
-_VALUE_MAX = 2.0**63
+_ADDRESSES: Mapping[str, float] = {"connection_creation_rate": 2.0**31}
+"""The quotas of users and clients, and those of addresses; below what they must be. Those without
+such a bound may have fractions."""
 
 
 def alter_client_quotas(
@@ -128,12 +125,13 @@ def _is_address(part: tuple[str, str, bool]) -> bool:
 def _objection_to_value(key: str, value: float, remove: bool, is_ip: bool) -> str | None:
     if remove:
         return None
-    if key in _NOT_KEPT[is_ip]:
-        return f"Quota {key} is not served by this release"
-    if is_ip or key not in _IS_WHOLE:
+    below = (_ADDRESSES if is_ip else _CLIENTS).get(key)
+    if below is None:
         return f"Invalid configuration key {key}"
     if not value > 0 or not math.isfinite(value):
         return f"Quota {key} must be greater than 0"
-    if _IS_WHOLE[key] and (value % 1 > 1e-6 or value >= _VALUE_MAX):
-        return f"{key} cannot be a fractional value, or larger than a LONG"
+    if value >= below:
+        return f"Proposed value for {key} is too large"
+    if below < math.inf and value % 1 > 1e-6:
+        return f"{key} cannot be a fractional value"
     return None

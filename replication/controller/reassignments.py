@@ -162,7 +162,10 @@ def _move(
 
 
 def _cancel(image: MetadataImage, config: ControllerConfig, partition: NamedPartition) -> Any:
-    """Back to the replicas before the move. With none of them in the ISR one leads uncleanly."""
+    """Back to the replicas before the move. With none of them in the ISR one leads uncleanly, the
+    first of them when it comes back if none is alive (Kafka: PartitionReassignmentRevert); one of
+    the ELR, which has all that is committed, comes before the first (Kafka passes it over).
+    """
     registration = partition.registration
     if not _in_progress(registration):
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")
@@ -178,6 +181,9 @@ def _cancel(image: MetadataImage, config: ControllerConfig, partition: NamedPart
                 f"Unable to revert partition assignment for {name}:{partition.partition_index} "
                 "because it would require an unclean leader election.",
             )
+        eligible = [replica for replica in replicas if replica in registration.elr]
+        alive = [replica for replica in eligible if image.is_active(replica)]
+        isr = (alive or eligible or replicas)[:1]
         election = Election.UNCLEAN
     change = partition_change(image, config, partition, election, image.is_active)
     change.replicas, change.isr, change.adding, change.removing = replicas, isr, (), ()

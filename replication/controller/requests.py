@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from replication.controller import cluster
 from replication.controller.context import (
@@ -19,9 +19,14 @@ from replication.controller.context import (
     ControllerResult,
     UpgradeKRaftVersion,
 )
+from replication.controller.mutation_quotas import MutationQuota, MutationQuotas
 from replication.controller.sessions import BrokerSessions
 from replication.metadata.image import EMPTY_IMAGE, MetadataImage
+from replication.raft.voter_set import VoterSet
 from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from replication.controller.delegation_tokens import Secrets
 
 
 @dataclass(slots=True)
@@ -34,10 +39,20 @@ class ActiveState:
     sessions: BrokerSessions
     image: MetadataImage = field(default_factory=lambda: EMPTY_IMAGE)
     next_offset: int = -1
-    """Where the records of the decision will start; set before each, as are the next two."""
+    """Where the records of the decision will start; set before each, as are the next three."""
     now_ms: int = 0
-    kraft_version: int = 0
+    wall_ms: int = 0
+    voters: VoterSet = field(default_factory=VoterSet)
     upgrade_kraft_version: UpgradeKRaftVersion | None = None
+    token_secrets: Secrets | None = None
+    """Made for the first delegation token that is shown."""
+    mutation_quotas: MutationQuotas = field(init=False)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.mutation_quotas = MutationQuotas(
+            config.controller_quota_window_num * config.controller_quota_window_size_seconds
+        )
 
 
 Decision = Callable[[ActiveState, Any, ControllerContext], ControllerResult]
@@ -59,14 +74,25 @@ def decide(state: ActiveState, request: Any, context: ControllerContext) -> Cont
 # --- topics -------------------------------------------------------------------------------------
 
 
+_STRICT_CREATE_TOPICS, _STRICT_DELETE_TOPICS, _STRICT_CREATE_PARTITIONS = 6, 5, 3
+"""The versions whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+
+
+def _quota(state: ActiveState, context: ControllerContext, strict_since: int) -> MutationQuota:
+    return state.mutation_quotas.of(state.image, context, strict_since, state.now_ms)
+
+
 def _create_topics(
     state: ActiveState, request: Any, context: ControllerContext
 ) -> ControllerResult:
     from replication.controller import topics
 
-    return topics.create_topics(
-        state.image, request, state.config, state.schema, context, state.new_id
+    quota = _quota(state, context, _STRICT_CREATE_TOPICS)
+    result = topics.create_topics(
+        state.image, request, state.config, state.schema, context, state.new_id, quota.charge
     )
+    result.response.throttle_time_ms = quota.throttle_ms
+    return result
 
 
 def _delete_topics(
@@ -74,13 +100,21 @@ def _delete_topics(
 ) -> ControllerResult:
     from replication.controller import topics
 
-    return topics.delete_topics(state.image, request, state.config, context)
+    quota = _quota(state, context, _STRICT_DELETE_TOPICS)
+    result = topics.delete_topics(state.image, request, state.config, context, quota.charge)
+    result.response.throttle_time_ms = quota.throttle_ms
+    return result
 
 
-def _create_partitions(state: ActiveState, request: Any, _: ControllerContext) -> ControllerResult:
+def _create_partitions(
+    state: ActiveState, request: Any, context: ControllerContext
+) -> ControllerResult:
     from replication.controller import topics
 
-    return topics.create_partitions(state.image, request)
+    quota = _quota(state, context, _STRICT_CREATE_PARTITIONS)
+    result = topics.create_partitions(state.image, request, quota.charge)
+    result.response.throttle_time_ms = quota.throttle_ms
+    return result
 
 
 # --- configs, features --------------------------------------------------------------------------
@@ -111,7 +145,7 @@ def _update_features(
         state.config,
         request,
         context,
-        state.kraft_version,
+        state.voters,
         state.upgrade_kraft_version,
     )
 
@@ -145,6 +179,47 @@ def _alter_client_quotas(
     from replication.controller import quotas
 
     return quotas.alter_client_quotas(state.image, request)
+
+
+# --- delegation tokens --------------------------------------------------------------------------
+
+
+def _create_delegation_token(
+    state: ActiveState, request: Any, context: ControllerContext
+) -> ControllerResult:
+    from replication.controller import delegation_tokens
+
+    return delegation_tokens.create_delegation_token(
+        state.image, state.config, request, context, state.new_id, state.wall_ms
+    )
+
+
+def _secrets(state: ActiveState) -> Secrets:
+    from replication.controller.delegation_tokens import Secrets
+
+    if state.token_secrets is None:
+        state.token_secrets = Secrets(state.config.delegation_token_secret_key or "")
+    return state.token_secrets
+
+
+def _renew_delegation_token(
+    state: ActiveState, request: Any, context: ControllerContext
+) -> ControllerResult:
+    from replication.controller import delegation_tokens
+
+    return delegation_tokens.renew_delegation_token(
+        state.image, state.config, _secrets(state), request, context, state.wall_ms
+    )
+
+
+def _expire_delegation_token(
+    state: ActiveState, request: Any, context: ControllerContext
+) -> ControllerResult:
+    from replication.controller import delegation_tokens
+
+    return delegation_tokens.expire_delegation_token(
+        state.image, state.config, _secrets(state), request, context, state.wall_ms
+    )
 
 
 # --- partitions ---------------------------------------------------------------------------------
@@ -243,13 +318,16 @@ _DECISIONS: dict[str, Decision] = {
     "BrokerRegistrationRequest": _register_broker,
     "ControllerRegistrationRequest": _register_controller,
     "CreateAclsRequest": _create_acls,
+    "CreateDelegationTokenRequest": _create_delegation_token,
     "CreatePartitionsRequest": _create_partitions,
     "CreateTopicsRequest": _create_topics,
     "DeleteAclsRequest": _delete_acls,
     "DeleteTopicsRequest": _delete_topics,
     "ElectLeadersRequest": _elect_leaders,
+    "ExpireDelegationTokenRequest": _expire_delegation_token,
     "IncrementalAlterConfigsRequest": _incremental_alter_configs,
     "ListPartitionReassignmentsRequest": _list_partition_reassignments,
+    "RenewDelegationTokenRequest": _renew_delegation_token,
     "UnregisterBrokerRequest": _unregister_broker,
     "UpdateFeaturesRequest": _update_features,
 }

@@ -22,6 +22,7 @@ from replication.controller.context import (
     ControllerResult,
     repeated,
 )
+from replication.controller.mutation_quotas import Charge, unbounded
 from replication.metadata.image import (
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
@@ -42,6 +43,10 @@ from wire.messages.admin import (
 from wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from wire.primitives import METADATA_TOPIC, ZERO_UUID, uuid_to_text
 
+PARTITIONS_PER_REQUEST_MAX = 10_000
+"""A request may not ask for more new partitions, made or not: it takes milliseconds to place a
+thousand, and everybody's requests wait meanwhile (Kafka: MAX_PARTITIONS_PER_BATCH)."""
+
 _VERSION_WITH_CONFIGS = 5
 _NOTHING = (None, ZERO_UUID)
 
@@ -53,19 +58,32 @@ def create_topics(
     schema: ConfigSchema,
     context: ControllerContext,
     new_id: Callable[[], bytes],
+    charge: Charge = unbounded,
 ) -> ControllerResult:
-    """Serve CreateTopics. `new_id` gives a fresh topic id (rule 13: ids are never used twice)."""
-    creation = _TopicCreation(image, config, schema, context, new_id)
+    """Serve CreateTopics. `new_id` gives a fresh topic id (rule 13: ids are never used twice).
+
+    Raises KafkaError POLICY_VIOLATION when all topics together would have too many partitions.
+    """
+    creation = _TopicCreation(image, config, schema, context, new_id, charge)
     names = [topic.name for topic in request.topics]
     twice = repeated(names)
-    for topic in request.topics:
-        if topic.name not in twice:
-            creation.create(topic)
+    wanted = [topic for topic in request.topics if topic.name not in twice]
+    if sum(_partition_count(topic, config) for topic in wanted) > PARTITIONS_PER_REQUEST_MAX:
+        raise _too_many_partitions()
+    for topic in wanted:
+        creation.create(topic)
     for name in dict.fromkeys(names):
         if name in twice:
             creation.fail(name, KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
     response = CreateTopicsResponse(topics=creation.results)
     return ControllerResult([] if request.validate_only else creation.records, response)
+
+
+def _partition_count(topic: CreateTopicsRequest.Topic, config: ControllerConfig) -> int:
+    """How many partitions the topic is to have, by what is said of it; 0 if that is no number."""
+    if topic.assignments:
+        return len(topic.assignments)
+    return config.num_partitions if topic.num_partitions == -1 else max(0, topic.num_partitions)
 
 
 class _TopicCreation:
@@ -78,6 +96,7 @@ class _TopicCreation:
         schema: ConfigSchema,
         context: ControllerContext,
         new_id: Callable[[], bytes],
+        charge: Charge,
     ) -> None:
         self.records: list[Any] = []
         self.results: list[CreateTopicsResponse.Topic] = []
@@ -85,8 +104,10 @@ class _TopicCreation:
         self._config = config
         self._schema = schema
         self._new_id = new_id
+        self._charge = charge
         self._with_configs = context.api_version < 0 or context.api_version >= _VERSION_WITH_CONFIGS
         self._colliding: dict[str, str] | None = None
+        self._effective: dict[tuple[tuple[str, str], ...], list[Any]] = {}
 
     def create(self, topic: CreateTopicsRequest.Topic) -> None:
         try:
@@ -96,6 +117,7 @@ class _TopicCreation:
             records = self._records(topic.name, values, partitions)
             if len(self.records) + len(records) > RECORDS_PER_OPERATION_MAX:
                 raise _too_many_records()
+            self._charge(len(partitions))
         except KafkaError as error:
             self.fail(topic.name, error)
             return
@@ -160,9 +182,7 @@ class _TopicCreation:
                 ErrorCode.INVALID_PARTITIONS,
                 "Number of partitions was set to an invalid non-positive value.",
             )
-        count = topic.num_partitions if topic.num_partitions > 0 else self._config.num_partitions
-        if count > RECORDS_PER_OPERATION_MAX:
-            raise _too_many_records()
+        count = _partition_count(topic, self._config)
         factor = topic.replication_factor
         if factor < 0:
             factor = self._config.default_replication_factor
@@ -224,7 +244,16 @@ class _TopicCreation:
             replication_factor=len(partitions[0].replicas),
         )
         if self._with_configs:
-            result.configs = [
+            result.configs = self._effective_configs(values)
+        return result
+
+    def _effective_configs(self, values: Mapping[str, str]) -> list[Any]:
+        """What a topic with these overrides is told. Found once for all topics that have the same:
+        it takes a millisecond."""
+        key = tuple(sorted(values.items()))
+        if key not in self._effective:
+            image = self._image
+            self._effective[key] = [
                 CreateTopicsResponse.Topic.Config(
                     name=entry.name,
                     value=None if entry.is_sensitive else entry.value,
@@ -232,17 +261,19 @@ class _TopicCreation:
                     config_source=entry.source,
                     is_sensitive=entry.is_sensitive,
                 )
-                for entry in self._effective_configs(values)
+                for entry in self._schema.topic_configs(
+                    values,
+                    image.config(RESOURCE_BROKER, str(self._config.node_id)),
+                    image.config(RESOURCE_BROKER, ""),
+                )
             ]
-        return result
+        return self._effective[key]
 
-    def _effective_configs(self, values: Mapping[str, str]) -> Sequence[Any]:
-        image = self._image
-        return self._schema.topic_configs(
-            values,
-            image.config(RESOURCE_BROKER, str(self._config.node_id)),
-            image.config(RESOURCE_BROKER, ""),
-        )
+
+def _too_many_partitions() -> KafkaError:
+    return KafkaError(
+        ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
+    )
 
 
 def _too_many_records() -> KafkaError:
@@ -260,6 +291,7 @@ def delete_topics(
     request: DeleteTopicsRequest,
     config: ControllerConfig,
     context: ControllerContext,
+    charge: Charge = unbounded,
 ) -> ControllerResult:
     """Serve DeleteTopics, by name (every version) and by id (version 6 on).
 
@@ -292,14 +324,20 @@ def delete_topics(
             results[topic.name, topic.topic_id] = _not_deleted(
                 topic.name, topic.topic_id, _already_supplied()
             )
-        elif len(records) == RECORDS_PER_OPERATION_MAX:
-            results[key] = _not_deleted(topic.name, topic.topic_id, _too_many_records())
         else:
-            records.append(RemoveTopicRecord(topic_id=topic.topic_id))
-            results[key] = DeleteTopicsResponse.Topic(
-                name=topic.name, topic_id=topic.topic_id, error_code=0
-            )
+            results[key] = _deleted(topic, records, charge)
     return ControllerResult(records, DeleteTopicsResponse(responses=list(results.values())))
+
+
+def _deleted(topic: TopicImage, records: list[Any], charge: Charge) -> DeleteTopicsResponse.Topic:
+    try:
+        if len(records) == RECORDS_PER_OPERATION_MAX:
+            raise _too_many_records()
+        charge(len(topic.partitions))
+    except KafkaError as error:
+        return _not_deleted(topic.name, topic.topic_id, error)
+    records.append(RemoveTopicRecord(topic_id=topic.topic_id))
+    return DeleteTopicsResponse.Topic(name=topic.name, topic_id=topic.topic_id, error_code=0)
 
 
 def _not_deleted(
@@ -342,9 +380,12 @@ def _topic_to_delete(image: MetadataImage, name: str | None, topic_id: bytes) ->
 # --- create partitions --------------------------------------------------------------------------
 
 
-def create_partitions(image: MetadataImage, request: CreatePartitionsRequest) -> ControllerResult:
+def create_partitions(
+    image: MetadataImage, request: CreatePartitionsRequest, charge: Charge = unbounded
+) -> ControllerResult:
     """Serve CreatePartitions; every topic of the request is named in the answer (rule 21)."""
     twice = repeated(topic.name for topic in request.topics)
+    left = PARTITIONS_PER_REQUEST_MAX
     records: list[Any] = []
     results: list[CreatePartitionsResponse.Topic] = []
     for topic in {t.name: t for t in request.topics}.values():
@@ -352,10 +393,12 @@ def create_partitions(image: MetadataImage, request: CreatePartitionsRequest) ->
         try:
             if topic.name in twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            added = _additional_partitions(image, topic)
-            if len(records) + len(added) > RECORDS_PER_OPERATION_MAX:
-                raise _too_many_records()
-            records += added
+            added = _number_to_add(image, topic)
+            if added > left:
+                raise _too_many_partitions()
+            left -= added
+            charge(added)
+            records += _additional_partitions(image, topic, added)
         except KafkaError as refused:
             error = refused
         results.append(
@@ -367,9 +410,7 @@ def create_partitions(image: MetadataImage, request: CreatePartitionsRequest) ->
     return ControllerResult([] if request.validate_only else records, response)
 
 
-def _additional_partitions(
-    image: MetadataImage, wanted: CreatePartitionsRequest.Topic
-) -> list[Any]:
+def _number_to_add(image: MetadataImage, wanted: CreatePartitionsRequest.Topic) -> int:
     topic = image.topics_by_name.get(wanted.name)
     if topic is None:
         raise KafkaError(
@@ -387,17 +428,23 @@ def _additional_partitions(
             "not be an increase.",
         )
     added = wanted.count - existing
-    if added > RECORDS_PER_OPERATION_MAX:
-        raise _too_many_records()
-    factor = len(topic.partitions[0].replicas)
-    if wanted.assignments is None:
-        registrations = placement.place(image, existing, added, factor)
-    elif len(wanted.assignments) != added:
+    if wanted.assignments is not None and len(wanted.assignments) != added:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"Attempted to add {added} additional partition(s), but only "
             f"{len(wanted.assignments)} assignment(s) were specified.",
         )
+    return added
+
+
+def _additional_partitions(
+    image: MetadataImage, wanted: CreatePartitionsRequest.Topic, added: int
+) -> list[Any]:
+    topic = image.topics_by_name[wanted.name]
+    existing = len(topic.partitions)
+    factor = len(topic.partitions[0].replicas)
+    if wanted.assignments is None:
+        registrations = placement.place(image, existing, added, factor)
     else:
         registrations = [
             placement.manual(image, assignment.broker_ids, factor, existing + index)

@@ -10,10 +10,8 @@ reader keeps a reference and needs no lock. The controller's own, newer state is
 there is one replay for live work, for loading and for snapshots (Kafka's image package).
 How: a delta copies a table on its first change to it and shares the rest, so one commit costs a
 shallow copy of the tables it touches (5,000 topics: about 0.1 ms). Treat every object reachable
-from an image as read-only. Records this broker does not act on (quotas, SCRAM, delegation tokens)
-are kept as they are, by their key, so that a snapshot written here loses nothing of a directory
-Apache Kafka wrote. Records of a metadata transaction (KIP-868) wait in a `TransactionBuffer` until
-its end.
+from an image as read-only. Records of a metadata transaction (KIP-868) wait in a
+`TransactionBuffer` until its end.
 """
 
 from __future__ import annotations

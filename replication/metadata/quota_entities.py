@@ -1,15 +1,20 @@
 """Who client quotas are for. PURE.
 
 An entity is made of a user, a client id, both, or an address (`ip`); a name of None is the default
-of its kind. In the image a quota's record stands under its entity and its key.
+of its kind. In the image a quota's record stands under its entity and its key. `levels` is the
+order in which the entities that mean a user's client are asked for a quota.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import sha256
 from typing import Any
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
+
+NAME_KEPT_MAX = 256
+"""Longest client id that is kept as it is, in characters."""
 
 Entity = tuple[tuple[str, str, bool], ...]
 """(kind, name or "", is it the default) of each part, sorted."""
@@ -23,3 +28,30 @@ def entity_of(parts: Iterable[Any]) -> Entity:
 def names_of(entity: Entity) -> dict[str, str | None]:
     """Kind -> name, None for the default."""
     return {kind: None if is_default else name for kind, name, is_default in entity}
+
+
+def levels(user: str, client: str) -> tuple[Entity, ...]:
+    """The entities that mean this client of this user: the first that has a quota counts."""
+    one, every = (CLIENT_ID, client, False), (CLIENT_ID, "", True)
+    own, default = (USER, user, False), (USER, "", True)
+    return (
+        (one, own),
+        (every, own),
+        (own,),
+        (one, default),
+        (every, default),
+        (default,),
+        (one,),
+        (every,),
+    )
+
+
+def shared_by(level: Entity, user: str, client: str) -> tuple[str | None, str | None]:
+    """Who uses up one quota together: the user's clients, unless it is told apart by them.
+
+    Of a long client id, which is the client's choice and may have 32 KiB, a digest stands there.
+    """
+    kinds = {kind for kind, _, _ in level}
+    if len(client) > NAME_KEPT_MAX:
+        client = sha256(client.encode()).hexdigest()
+    return user if USER in kinds else None, client if CLIENT_ID in kinds else None

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from wire.errors import MalformedFrame
+from wire.codec_calls import STRING_BYTES_MAX
+from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.messages import metadata_records as m
 from wire.primitives import read_uvarint, uvarint
 from wire.schema import Record
@@ -44,10 +45,18 @@ class MetadataRecordSerde:
         self.metadata_version = metadata_version
 
     def encode(self, record: Any) -> bytes:
+        """Raises KafkaError INVALID_REQUEST for a record that nobody could read back: a string in
+        it is too long. Once committed it would end every node, at every start."""
         version = record_version(record, self.metadata_version)
         out = bytearray(uvarint(_FRAME_VERSION) + uvarint(record.type_id) + uvarint(version))
         record.encode_into(out, version)
-        return bytes(out)
+        value = bytes(out)
+        if len(value) > STRING_BYTES_MAX:
+            try:
+                self.decode(value)
+            except MalformedFrame as unreadable:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, str(unreadable)) from unreadable
+        return value
 
     def decode(self, value: bytes) -> Any:
         """Raises MalformedFrame for bytes that are no metadata record this release knows."""

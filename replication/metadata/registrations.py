@@ -18,10 +18,11 @@ NO_LEADER_CHANGE = -2
 RECOVERED = 0
 RECOVERING = 1
 
-# Reserved directory ids (KIP-858): the broker has not said where the replica is, or it has lost it.
-DIRECTORY_UNASSIGNED = ZERO_UUID
-DIRECTORY_LOST = bytes(15) + b"\x01"
-DIRECTORY_MIGRATING = bytes(15) + b"\x02"
+# Reserved directory ids (Kafka: DirectoryId): the replica is from before directories were known,
+# its broker has not said yet where it is, or has lost it.
+DIRECTORY_MIGRATING = ZERO_UUID
+DIRECTORY_UNASSIGNED = bytes(15) + b"\x01"
+DIRECTORY_LOST = bytes(15) + b"\x02"
 DIRECTORIES_RESERVED = 100
 
 
@@ -96,8 +97,9 @@ class PartitionRegistration:
         return merged
 
     def _directories_for(self, replicas: tuple[int, ...]) -> tuple[bytes, ...]:
+        """Only a record from before directories were known leaves out those of new replicas."""
         known = dict(zip(self.replicas, self.directories, strict=True))
-        return tuple(known.get(replica, DIRECTORY_UNASSIGNED) for replica in replicas)
+        return tuple(known.get(replica, DIRECTORY_MIGRATING) for replica in replicas)
 
     def to_record(self, topic_id: bytes, partition_index: int) -> m.PartitionRecord:
         return m.PartitionRecord(
@@ -161,6 +163,12 @@ class BrokerRegistration:
     def active(self) -> bool:
         """May lead and join an ISR."""
         return not self.fenced and not self.in_controlled_shutdown
+
+    @property
+    def takes_replicas(self) -> bool:
+        """May new replicas be placed here: not all its directories are cordoned (KIP-1066)."""
+        cordoned = self.cordoned_directories or ()
+        return not self.directories or not set(self.directories) <= set(cordoned)
 
     def has_online_directory(self, directory: bytes) -> bool:
         """Is the directory usable: listed as online, or one nobody can judge yet (KIP-858)."""

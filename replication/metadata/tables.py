@@ -32,6 +32,12 @@ ELR_VERSION = "eligible.leader.replicas.version"
 CONTROLLER_REGISTRATION_SINCE = 15
 """metadata.version 3.7-IV0, the first with RegisterControllerRecord (KIP-919)."""
 
+DIRECTORY_ASSIGNMENT_SINCE = 17
+"""metadata.version 3.7-IV2, the first that knows in which directory a replica is (KIP-858)."""
+
+CORDONED_DIRECTORIES_SINCE = 30
+"""metadata.version 4.3-IV0, the first that knows which directories take no new ones (KIP-1066)."""
+
 ConfigKey = tuple[int, str]
 NO_CONFIGS: Mapping[str, str] = {}
 
@@ -51,7 +57,7 @@ class MetadataImage:
 
     `offset`, `epoch`, `timestamp` (wall ms) name the last record seen; -1 before the first.
     `configs` is keyed (resource type, resource name). The last four tables hold, by key, the
-    records themselves; on quotas, SCRAM credentials and tokens this broker does not act yet.
+    records themselves.
     """
 
     offset: int = -1
@@ -98,6 +104,18 @@ class MetadataImage:
     def feature(self, name: str) -> int:
         """Finalised level; 0 = off."""
         return self.features.get(name, 0)
+
+    @property
+    def knows_directories(self) -> bool:
+        """Can its records say in which directory a replica is (KIP-858)? Those of an older
+        metadata.version lose it: what is decided on an image must not be what no log can hold.
+        """
+        return self.feature(METADATA_VERSION) >= DIRECTORY_ASSIGNMENT_SINCE
+
+    @property
+    def knows_cordoned_directories(self) -> bool:
+        """Can its records say which directories take no new replicas (KIP-1066)?"""
+        return self.feature(METADATA_VERSION) >= CORDONED_DIRECTORIES_SINCE
 
     def state_equals(self, other: MetadataImage) -> bool:
         """Same content, whatever offset it was read at (a reload must give this)."""

@@ -166,6 +166,7 @@ class LogDirInfo:
     total_bytes: int = -1
     usable_bytes: int = -1
     partitions: Sequence[ReplicaLogInfo] = ()
+    is_cordoned: bool = False
 
 
 class AlteredIsr(NamedTuple):

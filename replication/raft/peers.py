@@ -254,6 +254,8 @@ def poll_resigned(quorum: QuorumState, resigned: Resigned, ready: Ready, now_ms:
         else:
             # In the epoch that we led we may neither lead nor vote.
             quorum.become_unattached(quorum.epoch + 1, ready, now_ms)
+            if not quorum.is_voter:  # removed: no patience will end that would wake it to ask
+                POLLS[quorum.role](quorum, quorum.current, ready, now_ms)
         return
     resigned.farewell.poll(ready, now_ms)
     if not quorum.is_only_voter:

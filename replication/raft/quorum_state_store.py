@@ -15,6 +15,7 @@ from pathlib import Path
 
 from replication.raft.own_events import NO_LEADER, NO_VOTE, ElectionState
 from replication.raft.voter_set import ZERO_DIRECTORY_ID
+from storage import files
 from storage.checkpoint import atomic_write
 from wire.primitives import uuid_from_text, uuid_to_text
 
@@ -29,7 +30,7 @@ def read_quorum_state(directory: Path) -> ElectionState | None:
     """The stored state; None when the file does not exist. Raises CorruptQuorumState."""
     path = directory / FILE_NAME
     try:
-        text = path.read_bytes()
+        text = files.read_file(path)
     except FileNotFoundError:
         return None
     import json

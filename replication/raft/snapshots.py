@@ -146,7 +146,7 @@ def read_snapshot(path: Path) -> SnapshotContent:
     """Read and check a whole snapshot (or a `bootstrap.checkpoint`). Raises CorruptSnapshot."""
     from wire.messages.raft_records import SnapshotHeaderRecord
 
-    data = path.read_bytes()
+    data = files.read_file(path)
     controls: list[ControlRecord] = []
     values: list[bytes] = []
     end = 0

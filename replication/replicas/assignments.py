@@ -1,9 +1,10 @@
 """Telling the controller in which directory each replica is (AssignReplicasToDirs, KIP-858).
 
 Why: when a directory fails, the broker names only the directory, and the controller must know which
-replicas went with it. A broker with one directory is known to have them all there; with several,
-what the log manager chose is reported when metadata says otherwise ("unassigned", or the directory
-the replica was in before). Kafka: AssignmentsManager.
+replicas went with it; a directory that is missing at the next start must not be taken for a new,
+empty one. The controller puts the replicas of a broker with one directory there by itself. What the
+log manager chose is reported when metadata says otherwise: "unassigned", or the directory the
+replica was in before, on a disk that was replaced. Kafka: AssignmentsManager.
 
 Transitions of a report: wanted --> sent --NONE--> forgotten: metadata says it from now on
                           '<-- in 500 ms --another error, or no answer--'
@@ -123,8 +124,13 @@ class AssignmentsManager:
         return False
 
 
-_SETTLED = (0, int(ErrorCode.UNKNOWN_TOPIC_ID), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-"""Known, or the replica is gone and nobody needs to know."""
+_SETTLED = (
+    0,
+    int(ErrorCode.UNKNOWN_TOPIC_ID),
+    int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    int(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+)
+"""Known, or the replica is gone, or assigned to others by now, and nobody needs to know."""
 
 
 def _directories(sent: Mapping[Replica, bytes]) -> list[_Directory]:

@@ -68,20 +68,18 @@ LeadershipHook = Callable[[TopicPartition, int | None], object]
 class _Changes:
     """What one delta did, to be told when no lock is held."""
 
-    __slots__ = ("doomed", "leadership", "misplaced", "partitions")
+    __slots__ = ("doomed", "leadership", "partitions")
 
     def __init__(self) -> None:
         self.partitions: list[Partition] = []
         self.doomed: list[TopicPartition] = []
         """Partitions that are not ours any more: their logs are to be deleted."""
         self.leadership: list[tuple[TopicPartition, int | None]] = []
-        self.misplaced: list[tuple[Partition, bytes]] = []
-        """Replicas in another directory than metadata says, with the id of theirs."""
 
     @property
     def concern_others(self) -> bool:
-        """Is there a partition with replicas elsewhere, or a report to be made?"""
-        return bool(self.misplaced) or any(
+        """Is there a partition with replicas elsewhere?"""
+        return any(
             p.registration is not None and len(p.registration.replicas) > 1 for p in self.partitions
         )
 
@@ -101,10 +99,14 @@ class LocalReplicas:
         on_change: Callable[[Partition], object],
         alter_isr: Callable[[IsrChange], object] | None = None,
         cluster: Callable[[], ClusterReplication | None] | None = None,
+        report_directory: Callable[[bytes, int, bytes], object] | None = None,
         moves: Callable[[bool], LogDirMoves | None] = lambda _is_needed: None,
     ) -> None:
-        """`cluster` is asked for when the first partition has replicas on other nodes. `moves`
-        gives the moves between directories, made now if they are needed and were not."""
+        """`cluster` is asked for when the first partition has replicas on other nodes.
+        `report_directory` (topic id, partition index, directory id) tells the controller where a
+        replica is, on a node alone too: it must know at the next start which were on a disk that is
+        missing then. `moves` gives the moves between directories, made now if they are needed and
+        were not."""
         self.partitions: dict[Key, Partition] = {}
         self.on_partition_leadership: list[LeadershipHook] = []
         """Called with (partition, leader epoch) on becoming leader, (partition, None) after it."""
@@ -117,6 +119,7 @@ class LocalReplicas:
         self._on_change = on_change
         self._alter_isr = alter_isr
         self._cluster = cluster
+        self._report_directory = report_directory
         self._has_cluster = False
         self._state_lock = threading.Lock()
         self._map_lock = threading.Lock()
@@ -188,6 +191,10 @@ class LocalReplicas:
             self.log_manager.future_logs.delete_unclaimed()
         self._tell(changes)
         self._tell_cluster(changes, delta.changed_brokers)
+        if image.knows_directories:
+            knew_them = delta.image.knows_directories
+            for partition in changes.partitions if knew_them else self.hosted():
+                self._report_misplaced(partition)
         changed = [name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC]
         if changed:
             self.reload_topic_configs(changed)
@@ -225,10 +232,6 @@ class LocalReplicas:
             return
         self._has_cluster = True
         cluster.partitions_changed(changes.partitions, changed_brokers)
-        for partition, directory_id in changes.misplaced:
-            cluster.assignments.report(
-                partition.topic_id, partition.topic_partition[1], directory_id
-            )
 
     def _rename_strays(self, image: MetadataImage) -> None:
         """B-8: a log without topic id, of an unknown id, or not assigned to us is set aside."""
@@ -329,30 +332,28 @@ class LocalReplicas:
                 self._set_offline(key, topic.topic_id, partition, changes, error)
             return
         changes.partitions.append(partition)
-        self._note_misplaced(partition, log, registration, changes)
         if partition.is_leader:
             if is_new:
                 changes.leadership.append((key, partition.leader_epoch))
         elif was_leader or is_new:
             changes.leadership.append((key, None))
 
-    def _note_misplaced(
-        self,
-        partition: Partition,
-        log: PartitionLog,
-        registration: PartitionRegistration,
-        changes: _Changes,
-    ) -> None:
-        """Where it must be said to be, if that is not where the controller thinks it is."""
-        if self._cluster is not None and len(self.log_manager.log_dirs) > 1:
-            manager = self.log_manager
-            actual = manager.directory_id(log.directory.parent)
-            said = registration.directory(self._node_id)
-            moves = self._moves(False)
-            to = None if moves is None else moves.destination(partition.topic_partition)
-            is_moving = to is not None and manager.directory_id(to) == said
-            if said != actual and not is_moving:
-                changes.misplaced.append((partition, actual))
+    def _report_misplaced(self, partition: Partition) -> None:
+        """Say where it is, if that is not where the controller thinks it is: a replica whose
+        directory its broker does not have, on a new disk, is never elected."""
+        log, registration = partition.log, partition.registration
+        if self._report_directory is None or log is None or registration is None:
+            return
+        manager = self.log_manager
+        actual = manager.directory_id(log.directory.parent)
+        said = registration.directory(self._node_id)
+        if said == actual:
+            return
+        moves = self._moves(False)
+        to = None if moves is None else moves.destination(partition.topic_partition)
+        if to is None or manager.directory_id(to) != said:
+            _, index = partition.topic_partition
+            self._report_directory(partition.topic_id, index, actual)
 
     def _resume_move(self, partition: Partition) -> None:
         """A stop interrupted a move: go on."""
@@ -514,7 +515,8 @@ class LocalReplicas:
                 for log in known
                 if log.directory.parent == directory and wanted(*log.topic_partition)
             ]
-            infos.append(LogDirInfo(path, 0, total_bytes, usable_bytes, logs))
+            is_cordoned = directory in manager.cordoned_dirs
+            infos.append(LogDirInfo(path, 0, total_bytes, usable_bytes, logs, is_cordoned))
         return infos
 
     def _log_info(self, log: PartitionLog) -> ReplicaLogInfo:

@@ -343,7 +343,8 @@ class LogDirMoves:
     # ------------------------------------------------------------------ changing over
 
     def _caught_up(self, move: _Move) -> int | None:
-        if move.state is MoveState.COPYING:
+        if move.state in (MoveState.COPYING, MoveState.ASSIGNING):
+            # Again and again: a report of where the replica still is may take this one's place.
             self._tell_controller(move)
         if move.state is not MoveState.ASSIGNED:
             return _WAIT_MS

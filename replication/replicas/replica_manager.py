@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from replication.metadata.image import MetadataDelta, MetadataImage
     from replication.partition.partition import Partition
     from replication.partition.requests import IsrChange
+    from replication.replicas.assignments import AssignmentsManager
     from replication.replicas.cluster_replication import ClusterReplication
     from replication.replicas.log_dir_moves import LogDirMoves
     from replication.replicas.timer import Timer
@@ -108,7 +109,7 @@ class ReplicaManager:
         own_links: Callable[[], ClusterLinks] | None = None,
     ) -> None:
         """`links` is asked once, when a partition first has more than one replica; `own_links`, on
-        a node alone, when a replica first moves between directories."""
+        a node alone, when the controller is first to be told where a replica is, or one moves."""
         self.config = config
         self.parked = ParkedRequests(timer)
         self.local = LocalReplicas(
@@ -121,6 +122,7 @@ class ReplicaManager:
             on_change=self.parked.partition_changed,
             alter_isr=None if links is None else self._alter_isr,
             cluster=None if links is None else self.cluster,
+            report_directory=self._report_directory if own_links or links else None,
             moves=self._log_dir_moves,
         )
         self.reads = ReplicaReads(self.local, self.parked, metadata, clock.now_ms, node_id, config)
@@ -145,6 +147,7 @@ class ReplicaManager:
         self._cluster: ClusterReplication | None = None
         self._cluster_lock = threading.Lock()
         self._own_links = own_links or links
+        self._own_assignments: AssignmentsManager | None = None
         self._moves: LogDirMoves | None = None
         self._throttled_rates = LONG_MAX, LONG_MAX
         self._alter_log_dirs_rate = LONG_MAX
@@ -223,9 +226,10 @@ class ReplicaManager:
         """Have the replica in this log directory of ours; it is moved while it serves (KIP-113).
 
         Raises KafkaError: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR (that directory or the replica's
-        is offline), INVALID_TOPIC_EXCEPTION (the name leaves no room for a future log's). If it is
-        not on this node, REPLICA_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION if there is no such
-        partition; should it come while there is that topic, it comes there.
+        is offline), INVALID_REPLICA_ASSIGNMENT (that directory is cordoned),
+        INVALID_TOPIC_EXCEPTION (the name leaves no room for a future log's). If it is not on this
+        node, REPLICA_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION if there is no such partition;
+        should it come while there is that topic, it comes there.
         """
         if len(f"{tp[0]}-{tp[1]}.") + _UNIQUE_LENGTH + len(FUTURE_SUFFIX) > NAME_MAX:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the topic name is too long")
@@ -234,6 +238,8 @@ class ReplicaManager:
         if directory is None:
             raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is no log directory here")
         manager.online_dir(directory)
+        if directory in manager.cordoned_dirs:
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{path} is cordoned")
         partition = self._partitions.get(tp)
         if partition is None:
             error = self.local.absent(tp)
@@ -256,24 +262,36 @@ class ReplicaManager:
 
     def _make_moves(self, links: ClusterLinks) -> LogDirMoves:
         from replication.following.replication_quota import ReplicationQuota
-        from replication.replicas.assignments import AssignmentsManager
         from replication.replicas.log_dir_moves import LogDirMoves
 
-        cluster = self.cluster()
-        assignments = (
-            AssignmentsManager(links.submit, links.broker_epoch, self._node_id, self._timer)
-            if cluster is None
-            else cluster.assignments
-        )
         schedule = (links.mover or links.scheduler).schedule_once
         return LogDirMoves(
             self.local.log_manager,
             self._node_id,
-            assignments.report,
+            self._assignments().report,
             lambda delay_ms, job: schedule("alter-log-dirs", delay_ms, job),
             ReplicationQuota(self._clock, self._alter_log_dirs_rate),
             self._replica_moved,
         )
+
+    def _assignments(self) -> AssignmentsManager:
+        """What tells the controller where replicas are."""
+        from replication.replicas.assignments import AssignmentsManager
+
+        cluster = self.cluster()
+        if cluster is not None:
+            return cluster.assignments
+        with self._cluster_lock:
+            if self._own_assignments is None:
+                assert self._own_links is not None, "somebody is to be told"
+                links = self._own_links()
+                self._own_assignments = AssignmentsManager(
+                    links.submit, links.broker_epoch, self._node_id, self._timer
+                )
+        return self._own_assignments
+
+    def _report_directory(self, topic_id: bytes, index: int, directory_id: bytes) -> None:
+        self._assignments().report(topic_id, index, directory_id)
 
     def _replica_moved(self, partition: Partition) -> None:
         """It has another log now: fetch into that, and look at what waits for an fsync."""
@@ -296,6 +314,8 @@ class ReplicaManager:
             self._moves.shutdown()
         if self._cluster is not None:
             self._cluster.shutdown()
+        if self._own_assignments is not None:
+            self._own_assignments.shutdown()
         self.parked.shutdown()
         logger.info("replica manager stopped partitions=%s", len(self._partitions))
 

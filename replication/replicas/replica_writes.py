@@ -131,16 +131,19 @@ class ReplicaWrites:
         offsets: dict[Any, int],
         timeout_ms: int,
         on_complete: Callable[[dict[Any, tuple[int, int]]], None],
+        *,
+        may_be_internal: bool = False,
     ) -> DelayedOperation | None:
         """Raise log start offsets (-1: to the HW); answers (error_code, low_watermark) for each.
 
-        Internal topics are refused. With followers it waits until all living ones have followed.
+        Internal topics are refused, unless their coordinator asks (`may_be_internal`). With
+        followers it waits until all living ones have followed.
         """
         done: dict[Any, tuple[int, int]] = {}
         pending: dict[Any, DeleteStatus] = {}
         for key, offset in offsets.items():
             try:
-                if key[0] in INTERNAL_TOPICS:
+                if key[0] in INTERNAL_TOPICS and not may_be_internal:
                     raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{key[0]} is internal")
                 partition = self._local.get(key)
                 requested_offset, low_watermark = partition.delete_records(offset)

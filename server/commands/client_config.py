@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,4 @@ def _read(path: Path) -> PeerSecurity | None:
     """Once, and so one warning."""
     from server.security.peer_security import client_security
 
-    properties = load_properties(path)
-    if path.stat().st_mode & 0o007 and any("password" in text for text in properties.values()):
-        print(f"warning: others may read the password in {path}: chmod 600", file=sys.stderr)
-    return client_security(properties)
+    return client_security(load_properties(path))

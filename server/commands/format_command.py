@@ -6,7 +6,9 @@ Flags are those of `kafka-storage format`, short ones too.
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -55,6 +57,9 @@ def add_commands(commands: Any) -> None:
         help="this node joins a quorum that exists",
     )
     _add_contents(format_)
+    # For Broker and Cluster (barnabas.process), as --then-remove of `start`.
+    format_.add_argument("--starter", metavar="PID", type=int, help=argparse.SUPPRESS)
+    format_.add_argument("--then-remove", metavar="DIR", type=Path, help=argparse.SUPPRESS)
     format_.set_defaults(run=_format)
 
     uuid = commands.add_parser("random-uuid", help="print a fresh id, for a cluster or a directory")
@@ -89,9 +94,27 @@ def _add_contents(format_: argparse.ArgumentParser) -> None:
         help="a user that may log in from the first start on; may be given again. Anybody who can"
         " list processes sees it: `-` reads such lines from standard input",
     )
+    format_.add_argument(
+        "--add-acl",
+        metavar="JSON",
+        action="append",
+        default=[],
+        help="an access rule to start with, such as"
+        ' {"principal": "User:alice", "operation": "READ", "resource_type": "TOPIC",'
+        ' "resource_name": "orders"}; may be given again',
+    )
 
 
 def _format(arguments: argparse.Namespace) -> int:
+    try:
+        return _format_node(arguments)
+    finally:
+        if arguments.then_remove is not None and os.getppid() != arguments.starter:
+            # Who started us is gone, and can remove its temporary directory no more.
+            shutil.rmtree(arguments.then_remove, ignore_errors=True)
+
+
+def _format_node(arguments: argparse.Namespace) -> int:
     from server.config.kafka_config import KafkaConfig, load_properties
     from server.node.format import FormatError, FormatOptions, format_node
     from server.node.shared_server import new_uuid
@@ -111,6 +134,7 @@ def _format(arguments: argparse.Namespace) -> int:
         release_version=arguments.release_version,
         features=arguments.feature,
         add_scram=_scram_arguments(arguments.add_scram),
+        add_acl=arguments.add_acl,
     )
     config = KafkaConfig(load_properties(arguments.config))
     try:

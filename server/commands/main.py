@@ -13,6 +13,7 @@ import contextlib
 import errno
 import logging
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -21,14 +22,25 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from server import __version__
 from server.commands import format_command as cli_format
 from server.commands.client_config import add_client_config, client_config
-from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, add_json, print_json
+from server.commands.log_lines import write_log
+from server.commands.outcomes import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    EXIT_USAGE,
+    UserError,
+    add_json,
+    print_json,
+)
 from server.config.environment import Environment, overlay, read_environment
 from server.config.kafka_config import ConfigError, KafkaConfig, load_properties
+
+if TYPE_CHECKING:
+    from server.node.node import Node
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +48,6 @@ _VERSION = f"barnabas {__version__} (speaks Kafka 4.3)"
 _MAX_TIMEOUT_S = 86_400
 _STDIN_ENDED = "standard input ended"
 _ALL_STOP = "all nodes stop"
-_LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 
 
 # What the controller may answer to a broker that wants to join, and the remedy.
@@ -61,8 +72,11 @@ def main(argv: Sequence[str] | None = None, extend: Callable[[Any], None] | None
         parser.print_help()
         return EXIT_USAGE
     run: Callable[[argparse.Namespace], int] = arguments.run
+    code = EXIT_OK
     try:
-        return run(arguments)
+        code = run(arguments)
+        print(end="", flush=True)  # as long as somebody can be told what goes wrong
+        return code
     except UserError as error:
         print(f"barnabas: {error}", file=sys.stderr)
         return error.exit_code
@@ -73,9 +87,20 @@ def main(argv: Sequence[str] | None = None, extend: Callable[[Any], None] | None
         return 128 + signal.SIGINT
     except BrokenPipeError:
         # `barnabas dump-log ... | head` closed the pipe: not an error, and nothing to say.
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
+        _drop_output()
+        return code
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        print(f"barnabas: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        _drop_output()
+        return EXIT_FAILURE
+
+
+def _drop_output() -> None:
+    """What is left of standard output cannot be written; Python would try once more at its end."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
@@ -155,7 +180,7 @@ def _add_start(commands: Any) -> None:
     start.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     start.add_argument("--stop-on-stdin-eof", action="store_true", help=argparse.SUPPRESS)
     start.add_argument("--then-remove", metavar="DIR", type=Path, help=argparse.SUPPRESS)
-    start.set_defaults(run=_start)
+    start.set_defaults(run=_start, client_file=None)
 
 
 def seconds(text: str) -> float:
@@ -194,10 +219,8 @@ def _start(arguments: argparse.Namespace) -> int:
 
 
 def _start_node(arguments: argparse.Namespace, environment: Environment) -> int:
-    config = KafkaConfig(_properties(arguments, environment))
-    logging.basicConfig(
-        stream=sys.stderr, level=arguments.log_level.upper(), format=_LOG_FORMAT, force=True
-    )
+    config = KafkaConfig(properties(arguments, environment))
+    write_log(arguments.log_level.upper())
     for note in environment.notes:
         logger.info("%s", note)
     scratch = None
@@ -214,13 +237,24 @@ def _start_node(arguments: argparse.Namespace, environment: Environment) -> int:
 def _serve(config: KafkaConfig, arguments: argparse.Namespace, cluster_id: str | None) -> int:
     stop = _StopRequest()
     stop.watch_signals()
-    from server.node.node import Node, StartInterrupted  # late: a bad flag should not pay for it
+    from server.node.node import Node  # late: a bad flag should not pay for it
     from storage.open_files import raise_descriptor_limit
 
     raise_descriptor_limit()
     node = Node(config, cluster_id)
     if arguments.stop_on_stdin_eof:
         stop.watch_stdin(node.last_requests)
+    try:
+        return _run_node(node, arguments, stop)
+    finally:
+        if stop.is_orphan and arguments.then_remove is not None:
+            # Who started us is gone, and can remove its temporary directory no more.
+            shutil.rmtree(arguments.then_remove, ignore_errors=True)
+
+
+def _run_node(node: Node, arguments: argparse.Namespace, stop: _StopRequest) -> int:
+    from server.node.node import StartInterrupted
+
     try:
         node.start(stop.is_set)
     except (ConfigError, UserError):
@@ -233,27 +267,27 @@ def _serve(config: KafkaConfig, arguments: argparse.Namespace, cluster_id: str |
         node.shutdown()
         raise _start_failure(error) from error
     ready = (
-        f"barnabas ready: {node.host}:{node.port} (node {node.node_id},"
+        f"barnabas ready: {address_text(node.host, node.port)} (node {node.node_id},"
         f" cluster {node.cluster_id}, data {node.data_dir})"
     )
     try:
         print(ready, flush=True)
     except BrokenPipeError:
         logger.warning("nobody reads standard output %s", ready)
-    if sys.stderr.isatty():
-        print(_hints(f"{node.host}:{node.port}", arguments.ephemeral), file=sys.stderr)
+    if sys.stderr.isatty() or arguments.client_file is not None:
+        address = address_text(node.host, node.port)
+        print(_hints(address, arguments.ephemeral, arguments.client_file), file=sys.stderr)
     stop.wait()
     logger.info("stopping reason=%s", stop.reason)
     node.shutdown(nobody_stays=stop.reason in (_ALL_STOP, _STDIN_ENDED))
-    if stop.is_orphan and arguments.then_remove is not None:
-        # Who started us is gone, and can remove its temporary directory no more.
-        shutil.rmtree(arguments.then_remove, ignore_errors=True)
     return EXIT_OK
 
 
-def _hints(address: str, is_ephemeral: bool) -> str:
+def _hints(address: str, is_ephemeral: bool, client_file: Path | None) -> str:
     data = "goes with it" if is_ephemeral else "stays"
     bootstrap = "" if address == "127.0.0.1:9092" else f" --bootstrap {address}"
+    if client_file is not None:
+        bootstrap += f" --client-config {shlex.quote(str(client_file))}"
     return (
         "\nTry it from another terminal:\n"
         f"  echo hello | barnabas produce greetings{bootstrap}\n"
@@ -330,7 +364,7 @@ class _StopRequest:
             self._wanted.put(None)
 
 
-def _properties(arguments: argparse.Namespace, environment: Environment) -> dict[str, str]:
+def properties(arguments: argparse.Namespace, environment: Environment) -> dict[str, str]:
     """The static configuration: the files, then the environment, then the flags, then --set."""
     values = _sources(arguments, environment)
     if arguments.data_dir is not None:
@@ -342,9 +376,7 @@ def _properties(arguments: argparse.Namespace, environment: Environment) -> dict
             raise UserError(f"--set {pair!r}: expected KEY=VALUE", EXIT_USAGE)
         values[key.strip()] = value
     if arguments.listen is not None:
-        host, port = host_port(arguments.listen)
-        bracketed = f"[{host}]" if ":" in host else host
-        values["listeners"] = f"PLAINTEXT://{bracketed}:{port}"
+        values["listeners"] = f"PLAINTEXT://{address_text(*host_port(arguments.listen))}"
     return values
 
 
@@ -362,6 +394,11 @@ def host_port(text: str, flag: str = "--listen") -> tuple[str, int]:
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise UserError(f"{flag} {text!r}: expected HOST:PORT, port 0 to 65535", EXIT_USAGE)
     return host.strip("[]"), int(port)
+
+
+def address_text(host: str, port: int) -> str:
+    """An address as clients take it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _start_failure(error: Exception) -> Exception:
@@ -454,6 +491,7 @@ def _health(arguments: argparse.Namespace) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from server.commands.demo import run_demo
 
+    on_stop_signals(lambda number, _frame: sys.exit(128 + number))  # it leaves no directory behind
     return run_demo(arguments.records)
 
 

@@ -26,6 +26,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from server.config.secret_files import holds_secrets, warn_of_others
+from server.share.durations import by_duration_ms
 from storage.config import LogConfig
 
 Value = bool | int | float | str | list[str] | None
@@ -71,9 +73,6 @@ _CHOICE = re.compile(r"(\(case insensitive\) )?\[([A-Za-z_0-9, :.]+)\]$")
 _SECRET = re.compile(r"pas+w|pas+phrase|secret|jaas|keystore\.(key|cert)|truststore\.cert", re.I)
 _MECHANISMS = r"(?:(?:plain|scram-sha-256|scram-sha-512|oauthbearer|gssapi)\.)?"
 _LISTENER_KEY = re.compile(rf"listener\.name\.[^.]*\.{_MECHANISMS}(.*)", re.DOTALL)
-_BY_DURATION = re.compile(
-    r"by_duration:P(?=\d|T\d)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d{0,9})?S)?)?", re.IGNORECASE
-)
 
 
 class ConfigError(ValueError):
@@ -264,26 +263,47 @@ def _check_choice(definition: ConfigDef, text: str, value: Value, choice: re.Mat
     given = value if isinstance(value, list) else [str(value)]
     wanted = {item.lower() if fold else item for item in allowed if ":" not in item}
     for item in given:
-        is_duration = "by_duration:" in choice.group(2) and _BY_DURATION.fullmatch(item)
+        is_duration = "by_duration:" in choice.group(2) and by_duration_ms(item) is not None
         if (item.lower() if fold else item) not in wanted and not is_duration:
             raise ConfigError(definition.name, text, f"expected one of {', '.join(allowed)}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What to say of a key that nobody knows: the one that was probably meant."""
-    from difflib import get_close_matches
+    """What to say of a key that nobody knows: the one that was probably meant, one slip away or
+    under another prefix (`log.retention.ms` of a topic). No search by similarity: a request may
+    name tens of thousands of them, and others wait meanwhile.
+    """
+    close = next((key for key in known if _is_one_slip(name, key)), None) or next(
+        (key for key in known if name.endswith(f".{key}") or key.endswith(f".{name}")), None
+    )
+    return f"unknown key; did you mean {close}?" if close else "unknown key"
 
-    close = get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"unknown key; did you mean {close[0]}?" if close else "unknown key"
+
+def _is_one_slip(typed: str, key: str) -> bool:
+    """One character too many, too few, another, or two that changed places."""
+    if abs(len(typed) - len(key)) > 1:
+        return False
+    at = next((i for i, (a, b) in enumerate(zip(typed, key, strict=False)) if a != b), None)
+    if at is None:
+        return True
+    rest, wanted = typed[at:], key[at:]
+    return (
+        rest[1:] in (wanted, wanted[1:])
+        or rest == wanted[1:]
+        or (rest[2:] == wanted[2:] and rest[:2] == wanted[1::-1])
+    )
 
 
 def load_properties(path: Path) -> dict[str, str]:
-    """Read a server.properties file (Java's format). ConfigError when it cannot be read."""
+    """Read a file of Java's format, a server's or client's. ConfigError when it cannot be read."""
     import javaproperties
 
     try:
         with path.open("rb") as file:
-            return dict(javaproperties.load(file))
+            values = dict(javaproperties.load(file))
+            if holds_secrets(values):
+                warn_of_others(path, file.fileno())
+            return values
     except OSError as error:
         raise ConfigError(str(path), None, f"cannot be read: {error.strerror}") from None
     except (ValueError, javaproperties.InvalidUEscapeError) as error:
@@ -401,8 +421,17 @@ class KafkaConfig:
         """
         before = self._state
         after = self._state = _State(dict(broker), dict(default), {})
-        names = {*before.broker, *before.default, *broker, *default} & catalogue().broker.keys()
-        changed = {name for name in names if self._text(before, name) != self._text(after, name)}
+        names = {*before.broker, *before.default, *broker, *default}
+        known = catalogue().broker.keys()
+        changed = {
+            name for name in names & known if self._text(before, name) != self._text(after, name)
+        }
+        changed |= {  # those of one listener have no default
+            name
+            for name in names - known
+            if without_listener_prefix(name) in known
+            and self._given(before, name) != self._given(after, name)
+        }
         for listener in self.listeners if changed else ():
             listener(changed)
         return changed
@@ -429,6 +458,11 @@ class KafkaConfig:
         if not dirs:
             raise ConfigError(key, self.text(key) or "", "expected at least one directory")
         return dirs
+
+    def cordoned_log_dirs(self) -> list[Path]:
+        """Those that take no new replicas (KIP-1066): `cordoned.log.dirs`, where `*` is all."""
+        names = self.get_list("cordoned.log.dirs")
+        return self.log_dirs() if names == ["*"] else [Path(name) for name in names]
 
     # ---- topics
 

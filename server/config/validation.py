@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from server import linear_regex
 from server.config.kafka_config import (
     ConfigDef,
     ConfigError,
@@ -78,8 +79,14 @@ _LISTENER_ONLY = frozenset(
 )
 
 
+# Of a listener's keys, what may be said of that listener of all brokers at once.
+_OF_ANY_BROKERS_LISTENER = frozenset(
+    ("max.connections", "max.connection.creation.rate", "num.network.threads")
+)
+
 _SECURITY = re.compile(
-    r"(ssl|sasl|security)\..*|principal\.builder\.class|listener\.security\.protocol\.map"
+    r"(ssl|sasl(?!\.kerberos)|security)\..*"
+    r"|principal\.builder\.class|listener\.security\.protocol\.map"
     r"|connections\.max\.reauth\.ms|connection\.failed\.authentication\.delay\.ms"
 )
 
@@ -184,17 +191,22 @@ def validate_client_metrics_config(values: Mapping[str, str]) -> None:
 
 
 def _check_pattern(pattern: str) -> None:
-    """`parameter = regular expression`. Java's and Python's differ in rare corners."""
+    """`parameter = regular expression`."""
     parameter, _, expression = pattern.partition("=")
-    try:
-        re.compile(expression)
-        is_legal = expression.strip() != "" and "=" not in expression
-    except re.error:
-        is_legal = False
+    expression = expression.strip()  # as it is used
+    is_legal = expression != "" and "=" not in expression and _is_regex(expression)
     if not is_legal or parameter.strip() not in _MATCH_PARAMETERS:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {pattern.strip()}"
         )
+
+
+def _is_regex(expression: str) -> bool:
+    try:
+        linear_regex.compiled(expression)
+    except ValueError:
+        return False
+    return True
 
 
 # ---- brokers
@@ -206,7 +218,10 @@ def validate_broker_config(values: Mapping[str, str], *, per_broker: bool) -> No
     """
     known = catalogue().broker
     for name, text in values.items():
-        definition = known.get(without_listener_prefix(name))
+        bare = without_listener_prefix(name)
+        if bare != name and bare not in _OF_ANY_BROKERS_LISTENER and not per_broker:
+            raise _refused(ConfigError(name, None, "must be set for one broker, not cluster-wide"))
+        definition = known.get(bare)
         if definition is None:
             continue
         if name in _LISTENER_ONLY:
@@ -237,7 +252,7 @@ def validate_reconfiguration(
         _check_threads(config, changed)
         _check_classes(config, changed)
         _check_listeners(config, changed)
-        _check_security(config, changed, {**values, **own, **default})
+        _check_fixed(config, changed, {**values, **own, **default})
     except ConfigError as error:
         raise _refused(error) from None
 
@@ -262,12 +277,15 @@ def _check_classes(now: KafkaConfig, then: KafkaConfig) -> None:
             raise ConfigError(name, then.text(name), "there is no such class here")
 
 
-def _check_security(now: KafkaConfig, then: KafkaConfig, values: Mapping[str, str]) -> None:
-    """Of the keys of security only the stores of a listener can change while the broker runs; what
-    would be taken and not obeyed is refused."""
+def _check_fixed(now: KafkaConfig, then: KafkaConfig, values: Mapping[str, str]) -> None:
+    """Of the keys of security and of one listener only its stores and its connection limits can
+    change while the broker runs; what would be taken and not obeyed is refused (Kafka:
+    DynamicListenerConfig). Keys of Kerberos are taken: nobody uses them here."""
     for name in {*values, *now.dynamic_broker, *now.dynamic_default}:
         bare = without_listener_prefix(name)
-        if bare in _LISTENER_ONLY or not _SECURITY.fullmatch(bare):
+        if bare in _LISTENER_ONLY or bare in _OF_ANY_BROKERS_LISTENER:
+            continue
+        if bare == name and not _SECURITY.fullmatch(bare):
             continue
         if now.given(name) != then.given(name):
             raise ConfigError(name, None, "cannot change while the broker runs")

@@ -49,6 +49,7 @@ from server.coordinator.group_messages import (
     generation_response,
     group_from_record,
     group_record,
+    leave_response,
     member_id_required_response,
     protocols_of,
     rebalance_timeout_of,
@@ -56,13 +57,13 @@ from server.coordinator.group_messages import (
 )
 from server.coordinator.machine import Answer, Decision, Reply
 from server.coordinator.records import CoordinatorRecord, Records
+from wire.codec_calls import STRING_BYTES_MAX
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
-    LeaveGroupResponse,
     SyncGroupRequest,
 )
 from wire.messages.groups_records import GroupMetadataKey, GroupMetadataValue
@@ -97,8 +98,8 @@ class ClassicGroups:
     # -- JoinGroup ---------------------------------------------------------------------------
 
     def join(self, request: JoinGroupRequest, client: Client, reply: Reply) -> GroupDecision:
-        """Take part in the group's next generation; the reply is parked until it starts."""
-        self._validate_join(request)
+        """Take part in the group's next generation; the reply is parked until it starts. The
+        request is a valid one (`validate_join`)."""
         group_id, member_id = request.group_id, request.member_id
         known = self.groups.get(group_id)
         if known is None and member_id != UNKNOWN_MEMBER_ID:
@@ -125,7 +126,8 @@ class ClassicGroups:
         if change is not None:
             change()
 
-    def _validate_join(self, request: JoinGroupRequest) -> None:
+    def validate_join(self, request: JoinGroupRequest) -> None:
+        """Whatever the kind of group. KafkaError INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT."""
         config = self.config
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
@@ -161,6 +163,8 @@ class ClassicGroups:
         instance_id = request.group_instance_id
         prefix = client.client_id if instance_id is None else instance_id
         member_id = f"{prefix}-{self._new_uuid()}"
+        if len(member_id.encode()) > STRING_BYTES_MAX:  # no answer and no record could hold it
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the name is too long for a member's id")
         if instance_id is not None:
             old_member_id = group.static_members.get(instance_id)
             if old_member_id is not None:
@@ -297,21 +301,11 @@ class ClassicGroups:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         group = self.groups.get(group_id)
         gone: dict[str, None] = {}
-        results = []
-        for leaving in members:
-            try:
-                gone[_leaving_id(group, leaving, gone)] = None
-                code = 0
-            except KafkaError as error:
-                code = int(error.code)
-            results.append(
-                LeaveGroupResponse.Member(
-                    member_id=leaving.member_id,
-                    group_instance_id=leaving.group_instance_id,
-                    error_code=code,
-                )
-            )
-        response = LeaveGroupResponse(error_code=0, members=results)
+
+        def leave(leaving: LeavingMember) -> None:
+            gone[_leaving_id(group, leaving, gone)] = None
+
+        response = leave_response(members, leave)
         if group is None or not gone:
             return Decision((), response)
         records = [] if group.is_gathering else self._rebalances.emptied(group, gone)

@@ -24,6 +24,8 @@ class Gather(Generic[T]):
 
     def put(self, i: int, part: T) -> None:
         """The answer number `i`."""
+        if isinstance(part, KafkaError):
+            part.__traceback__ = None  # its frames hold this object: a cycle for each answer
         with self._lock:
             self._parts[i] = part
             self._missing -= 1

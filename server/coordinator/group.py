@@ -8,16 +8,18 @@ kind at a time; `GroupKind` is all groups of one, and what its records say.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from server.coordinator.machine import Decision
 from server.coordinator.records import CoordinatorRecord, Records
-from wire.errors import KafkaError
+from wire.errors import ErrorCode, KafkaError
 
 GroupDecision = Decision[CoordinatorRecord]
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 """The protocol type of consumers; its subscriptions can be read (ConsumerProtocol)."""
+MEMBER_EPOCH_VERSION = 9
+"""From here on OffsetCommit knows of member epochs."""
 UNKNOWN_MEMBER_ID = ""
 """What a member that has no id yet sends."""
 
@@ -38,8 +40,9 @@ class Committer(NamedTuple):
         return self.epoch < 0 and self.member_id == UNKNOWN_MEMBER_ID and self.instance_id is None
 
 
-PartitionCheck = Callable[[bytes, int], None]
-"""Takes a topic id and a partition; KafkaError if the committer may not commit for it."""
+PartitionCheck = Callable[[str, bytes, int], None]
+"""Takes a topic's name and id and a partition; KafkaError if the committer may not commit
+for it."""
 
 
 class Expiry(NamedTuple):
@@ -86,6 +89,26 @@ class Group(Protocol):
 
     def digest(self) -> tuple[object, ...] | None:
         """What a reload must bring back, to be compared; None while that is not settled."""
+
+
+G = TypeVar("G", bound=Group)
+
+
+def not_of_kind(group_id: str, kind: str) -> KafkaError:
+    """What is told of a group of another kind."""
+    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a {kind} group.")
+
+
+def group_of_kind(
+    groups: Mapping[str, G], group_id: str, kind: str, is_known: Callable[[str], bool]
+) -> G:
+    """KafkaError GROUP_ID_NOT_FOUND, also if it is of another kind: `is_known` then."""
+    group = groups.get(group_id)
+    if group is None:
+        if is_known(group_id):
+            raise not_of_kind(group_id, kind)
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+    return group
 
 
 class GroupKind(Protocol):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from replication.replicas.transaction_verification import (
@@ -23,14 +23,20 @@ from server.coordinator.consumer.group import ResolvedRegex
 from server.coordinator.consumer.protocol import Outside
 from server.coordinator.consumer.regexes import resolved
 from server.coordinator.gather import Gather
-from server.coordinator.group_config import ConsumerConfig, GroupConfig
-from server.coordinator.group_messages import Client, LeavingMember
+from server.coordinator.group_config import ConsumerConfig, GroupConfig, ShareConfig, StreamsConfig
+from server.coordinator.group_messages import Client, LeavingMember, SeesTopic
 from server.coordinator.group_shard import GroupShard
 from server.coordinator.held import coordinator_error
 from server.coordinator.machine import Decision, Reply, ignore
 from server.coordinator.records import CoordinatorRecord, decode_record, encode_record
 from server.coordinator.runtime import CoordinatorRuntime, InternalTopic, Surroundings
 from server.coordinator.shard_log import RecordSerde, ShardLogConfig
+from server.coordinator.share_groups.group import SHARE
+from server.coordinator.share_groups.protocol import ShareOutside, Starts
+from server.coordinator.streams_groups.describe import not_described as streams_group_failed
+from server.coordinator.streams_groups.group import STREAMS
+from server.coordinator.streams_groups.internal_topics import InternalTopics
+from server.coordinator.streams_groups.protocol import StreamsOutside
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import (
     ConsumerGroupDescribeResponse,
@@ -50,14 +56,20 @@ if TYPE_CHECKING:
     from replication.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
     from replication.replicas.transaction_verification import TransactionVerification, Verdict
     from server.coordinator.deadlines import Moment
+    from server.coordinator.share_groups.service import ShareGroupService
     from server.coordinator.transaction_markers import TxnMarker
+    from wire.messages.streams import StreamsGroupDescribeResponse, StreamsGroupHeartbeatRequest
     from wire.messages.transactions import TxnOffsetCommitRequest
 
 
 GROUP_RESOURCE = 32
 """ConfigResource.Type: where groups have values of their own."""
-_FEATURES = {"consumer": "group.version"}
 _DEFAULTS = ConsumerConfig()
+_SHARE_DEFAULTS = ShareConfig()
+_STREAMS_DEFAULTS = StreamsConfig()
+_FEATURES = {"consumer": "group.version", SHARE: "share.version", STREAMS: "streams.version"}
+"""What must be finalised for groups of a kind to be served."""
+G = TypeVar("G")
 
 
 class GroupCoordinator:
@@ -69,8 +81,18 @@ class GroupCoordinator:
         around: Surroundings,
         new_uuid: Callable[[], str],
         consumer: ConsumerConfig = _DEFAULTS,
+        share: ShareGroupService | None = None,
+        share_config: ShareConfig = _SHARE_DEFAULTS,
+        streams: StreamsConfig = _STREAMS_DEFAULTS,
     ) -> None:
+        """`share` is None where no share groups are served."""
         self.config = config
+        self.share_config = share_config
+        """As `consumer`."""
+        self.streams = streams
+        """As `consumer`."""
+        self.internal_topics = InternalTopics(around.clock.now_ms)
+        """Of streams groups, being made."""
         self.consumer = consumer
         """Of all consumer groups that have no values of their own; may be replaced."""
         self._around = around
@@ -82,6 +104,11 @@ class GroupCoordinator:
             self._resolve,
             new_uuid,
         )
+        self._share = share
+        self._share_outside = ShareOutside(
+            around.metadata, self.share_config_of, self._initialize_share_state
+        )
+        self._streams_outside = StreamsOutside(around.metadata, self._streams_config)
         topic = InternalTopic(
             GROUP_METADATA_TOPIC,
             config.offsets_topic_num_partitions,
@@ -101,9 +128,13 @@ class GroupCoordinator:
         self.runtime: CoordinatorRuntime[GroupShard, CoordinatorRecord] = CoordinatorRuntime(
             topic, around, serde, log_config, self._new_shard
         )
+        if share is not None:
+            share.runtime = self.runtime
 
     def _new_shard(self, _partition: int, _leader_epoch: int, moment: Moment) -> GroupShard:
-        return GroupShard(self.config, moment, self._outside)
+        return GroupShard(
+            self.config, moment, self._outside, self._share_outside, self._streams_outside
+        )
 
     # -- what shards ask ---------------------------------------------------------------------
 
@@ -111,33 +142,52 @@ class GroupCoordinator:
         values = self._around.metadata().config(GROUP_RESOURCE, group_id)
         return self.consumer.of_group(values) if values else self.consumer
 
+    def share_config_of(self, group_id: str) -> ShareConfig:
+        """What holds for a share group."""
+        values = self._around.metadata().config(GROUP_RESOURCE, group_id)
+        return self.share_config.of_group(values) if values else self.share_config
+
+    def _streams_config(self, group_id: str) -> StreamsConfig:
+        values = self._around.metadata().config(GROUP_RESOURCE, group_id)
+        return self.streams.of_group(values) if values else self.streams
+
+    def _initialize_share_state(self, group_id: str, epoch: int, starts: Starts) -> None:
+        self.share.initialize(group_id, epoch, starts)
+
+    @property
+    def share(self) -> ShareGroupService:
+        """The APIs of share groups; only where they are served."""
+        assert self._share is not None, "no share groups are served here"
+        return self._share
+
     def _topics_offset(self) -> int:
         if self._new_topics_offset < 0:
             self._new_topics_offset = self._around.metadata().offset
         return self._new_topics_offset
 
-    def _resolve(self, group_id: str, regexes: Collection[str]) -> None:
+    def _resolve(self, group_id: str, regexes: Collection[str], sees: SeesTopic | None) -> None:
         """On the loader's thread: it takes time in proportion to topics and expressions."""
-        self._around.run_on_loader(f"regex-{group_id}", partial(self._look, group_id, regexes))
+        look = partial(self._look, group_id, regexes, sees)
+        self._around.run_on_loader(f"regex-{group_id}", look)
 
-    def _look(self, group_id: str, regexes: Collection[str]) -> None:
+    def _look(self, group_id: str, regexes: Collection[str], sees: SeesTopic | None) -> None:
         image, wall_ms = self._around.metadata(), self._around.clock.wall_ms()
         found = {
             regex: ResolvedRegex(topics, image.offset, wall_ms)
-            for regex, topics in resolved(regexes, image.topics_by_name).items()
+            for regex, topics in resolved(regexes, image.topics_by_name, sees).items()
         }
         self.runtime.write(
             group_id, lambda shard: shard.consumer.regexes_resolved(group_id, found), ignore
         )
 
     def serves(self, kind: str) -> bool:
-        """Whether groups of this kind may be spoken to: it is configured, and its feature is
-        finalised (CG-1)."""
-        feature = _FEATURES[kind]
-        return (
-            kind in self.config.group_coordinator_rebalance_protocols
-            and self._around.metadata().feature(feature) > 0
-        )
+        """Whether groups of this kind may be spoken to: its feature is finalised, and consumer
+        and streams groups are configured (CG-1)."""
+        if kind == SHARE:
+            is_configured = self._share is not None
+        else:
+            is_configured = kind in self.config.group_coordinator_rebalance_protocols
+        return is_configured and self._around.metadata().feature(_FEATURES[kind]) > 0
 
     # -- where groups are --------------------------------------------------------------------
 
@@ -182,6 +232,16 @@ class GroupCoordinator:
         self.runtime.write(
             request.group_id,
             lambda shard: shard.consumer_heartbeat(request, client),
+            on_complete,
+        )
+
+    def streams_group_heartbeat(
+        self, request: StreamsGroupHeartbeatRequest, client: Client, on_complete: Reply
+    ) -> None:
+        """See StreamsGroups.heartbeat. Budget: 15 µs if nothing has changed."""
+        self.runtime.write(
+            request.group_id,
+            lambda shard: shard.streams.heartbeat(request, client),
             on_complete,
         )
 
@@ -295,13 +355,32 @@ class GroupCoordinator:
         on_complete: Callable[[list[ConsumerGroupDescribeResponse.Group]], None],
     ) -> None:
         """Each group in the order asked; one that cannot be answered carries its error."""
+        self._describe(
+            group_ids, GroupShard.describe_consumer_group, consumer_group_failed, on_complete
+        )
+
+    def describe_streams_groups(
+        self,
+        group_ids: Sequence[str],
+        on_complete: Callable[[list[StreamsGroupDescribeResponse.Group]], None],
+    ) -> None:
+        """As `describe_consumer_groups`."""
+        self._describe(
+            group_ids, GroupShard.describe_streams_group, streams_group_failed, on_complete
+        )
+
+    def _describe(
+        self,
+        group_ids: Sequence[str],
+        look: Callable[[GroupShard, str], G],
+        failed: Callable[[str, KafkaError], G],
+        on_complete: Callable[[list[G]], None],
+    ) -> None:
         gather = Gather(len(group_ids), on_complete)
         for i, group_id in enumerate(group_ids):
-            failed = partial(consumer_group_failed, group_id)
-            put = partial(gather.put_or, i, failed)
+            put = partial(gather.put_or, i, partial(failed, group_id))
             if group_id:
-                look = partial(GroupShard.describe_consumer_group, group_id=group_id)
-                self.runtime.read(group_id, look, put)
+                self.runtime.read(group_id, partial(_look, look, group_id), put)
             else:
                 put(KafkaError(ErrorCode.INVALID_GROUP_ID))
 
@@ -310,14 +389,17 @@ class GroupCoordinator:
         group_ids: Sequence[str],
         on_complete: Callable[[list[DeleteGroupsResponse.Group]], None],
     ) -> None:
-        """Each group in the order asked."""
+        """Each group in the order asked. The state of a share group is deleted first."""
         gather = Gather(len(group_ids), on_complete)
         for i, group_id in enumerate(group_ids):
-            self.runtime.write(
-                group_id,
-                partial(GroupShard.delete_group, group_id=group_id),
-                partial(gather.put_or, i, partial(_delete_failed, group_id)),
+            put = partial(gather.put_or, i, partial(_delete_failed, group_id))
+            delete = partial(
+                self.runtime.write, group_id, partial(GroupShard.delete_group, group_id=group_id)
             )
+            if self._share is None:
+                delete(put)
+            else:
+                self._share.forget_state(group_id, partial(_then, delete, put))
 
     def list_groups(
         self, states: Collection[str], types: Collection[str], on_complete: Reply
@@ -333,8 +415,10 @@ class GroupCoordinator:
         if any(topics[name].topic_id not in before for name in delta.changed_topics):
             self._new_topics_offset = image.offset
         if delta.deleted_topics:
-            names = list(delta.deleted_topics)
-            self.runtime.write_to_all(partial(GroupShard.on_topics_deleted, names=names))
+            deleted = dict(delta.deleted_topics)
+            self.runtime.write_to_all(partial(GroupShard.on_topics_deleted, deleted=deleted))
+            ids = frozenset(deleted.values())
+            self.runtime.write_to_all(partial(GroupShard.on_shared_topics_deleted, topic_ids=ids))
 
 
 def consumer_group_failed(group_id: str, error: KafkaError) -> ConsumerGroupDescribeResponse.Group:
@@ -349,6 +433,17 @@ def consumer_group_failed(group_id: str, error: KafkaError) -> ConsumerGroupDesc
         assignor_name="",
         members=[],
     )
+
+
+def _look(look: Callable[[GroupShard, str], G], group_id: str, shard: GroupShard) -> G:
+    return look(shard, group_id)
+
+
+def _then(delete: Callable[[Reply], None], put: Reply, error: KafkaError | None) -> None:
+    if error is None:
+        delete(put)
+    else:
+        put(error)
 
 
 def _describe_failed(group_id: str, error: KafkaError) -> DescribeGroupsResponse.Group:

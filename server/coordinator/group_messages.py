@@ -1,4 +1,4 @@
-"""Between a classic group and the wire: its requests, responses and record (PURE).
+"""Between a group of the classic protocol and the wire: requests, responses, record (PURE).
 
 The record (GroupMetadataValue) holds, for each member, the metadata of the chosen protocol only: a
 loaded member knows one protocol until it joins again, as in Kafka.
@@ -6,13 +6,18 @@ loaded member knows one protocol until it joins again, as in Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from server.coordinator.classic_group import ClassicGroup, ClassicMember, GroupState, Protocols
 from server.coordinator.records import CoordinatorRecord
-from wire.errors import ErrorCode
-from wire.messages.groups import JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.groups import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    SyncGroupResponse,
+)
 from wire.messages.groups_records import GroupMetadataKey, GroupMetadataValue
 from wire.primitives import NO_TIMESTAMP
 
@@ -22,12 +27,18 @@ MEMBER_ID_REQUIRED_VERSION = 4
 _NO_GENERATION = -1
 
 
+SeesTopic = Callable[[str], bool]
+"""Whether somebody may be told of a topic of this name."""
+
+
 class Client(NamedTuple):
     """Who sends a request: `host` as Kafka shows it, with a leading slash."""
 
     client_id: str
     host: str
     api_version: int
+    sees_topic: SeesTopic | None = None
+    """None: all topics, for nobody is asked."""
 
 
 class LeavingMember(NamedTuple):
@@ -99,6 +110,27 @@ def sync_response(group: ClassicGroup, member: ClassicMember) -> SyncGroupRespon
         protocol_name=group.protocol_name,
         assignment=member.assignment,
     )
+
+
+def leave_response(
+    leaving: Iterable[LeavingMember], leave: Callable[[LeavingMember], object]
+) -> LeaveGroupResponse:
+    """Each member fails alone, with the KafkaError that `leave` raises for it."""
+    members = []
+    for one in leaving:
+        code = 0
+        try:
+            leave(one)
+        except KafkaError as error:
+            code = int(error.code)
+        members.append(
+            LeaveGroupResponse.Member(
+                member_id=one.member_id,
+                group_instance_id=one.group_instance_id,
+                error_code=code,
+            )
+        )
+    return LeaveGroupResponse(error_code=0, members=members)
 
 
 def group_record(

@@ -2,9 +2,10 @@
 
 This is the state machine the runtime drives (`machine.Machine`): requests come in as method calls,
 and deadlines call back; both return a Decision and change nothing. `replay` makes records true,
-live and at load; `outbox` holds answers to parked requests. Between them `classic_protocol` and
-`consumer` decide about members and `offsets` about offsets; this module joins them, and does what
-concerns all: describing, listing, deleting and expiring groups.
+live and at load; `outbox` holds answers to parked requests. Between them `classic_protocol`,
+`consumer`, `share_groups` and `streams_groups` decide about members and `offsets` about offsets;
+this module joins them, and does what concerns all: describing, listing, deleting and expiring
+groups.
 
 An id is of a group of one kind at a time. A group that only ever committed offsets is Empty and has
 no protocol type (a "simple" group, of the classic kind); it exists because its offsets do.
@@ -12,7 +13,7 @@ no protocol type (a "simple" group, of the classic kind); it exists because its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,12 +31,26 @@ from server.coordinator.consumer.protocol import (
     Outside,
 )
 from server.coordinator.deadlines import Deadlines, Moment
-from server.coordinator.group import Committer, Group, GroupDecision, GroupKind, PartitionCheck
+from server.coordinator.group import (
+    Committer,
+    Group,
+    GroupDecision,
+    GroupKind,
+    PartitionCheck,
+    not_of_kind,
+)
 from server.coordinator.group_config import GroupConfig
 from server.coordinator.group_messages import Client, LeavingMember
 from server.coordinator.machine import Decision, Machine, Reply, Transaction
 from server.coordinator.offsets import Offsets, check_commit_without_group
-from server.coordinator.records import CoordinatorRecord
+from server.coordinator.records import CoordinatorRecord, Records
+from server.coordinator.share_groups.protocol import SHARE_KEYS, ShareGroups, ShareOutside
+from server.coordinator.streams_groups.describe import described as described_streams
+from server.coordinator.streams_groups.protocol import (
+    STREAMS_KEYS,
+    StreamsGroups,
+    StreamsOutside,
+)
 from server.coordinator.sweeps import SWEEP_STEP_MS, one_step
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import (
@@ -57,7 +72,9 @@ from wire.messages.groups_records import (
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
+    ShareGroupStatePartitionMetadataValue,
 )
+from wire.messages.streams import StreamsGroupDescribeResponse
 from wire.messages.transactions import TxnOffsetCommitRequest
 from wire.primitives import ZERO_UUID
 
@@ -77,13 +94,41 @@ class GroupShard(Machine[CoordinatorRecord]):
     `moment` is set by the owner before each call.
     """
 
-    def __init__(self, config: GroupConfig, moment: Moment, outside: Outside) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        moment: Moment,
+        outside: Outside,
+        share: ShareOutside,
+        streams: StreamsOutside,
+    ) -> None:
         self.moment = moment
         self.deadlines = Deadlines()
         self.classic = ClassicGroups(config, self.deadlines, moment, outside.new_uuid)
-        others = OtherKinds(self.classic.groups.__contains__, self._upgraded, self._downgraded)
+        others = OtherKinds(self._is_known, self._upgraded, self._downgraded)
         self.consumer = ConsumerGroups(outside, self.deadlines, moment, others)
-        self._kinds: tuple[GroupKind, ...] = (self.classic, self.consumer)
+        self.share = ShareGroups(
+            share,
+            self.deadlines,
+            moment,
+            self.consumer.hashes,
+            self.consumer.effects,
+            self._is_known,
+        )
+        self.streams = StreamsGroups(
+            streams,
+            self.deadlines,
+            moment,
+            self.consumer.hashes,
+            self._is_known,
+            self._empty_classic,
+        )
+        self._kinds: tuple[GroupKind, ...] = (
+            self.classic,
+            self.consumer,
+            self.share,
+            self.streams,
+        )
         self._migration = Migration(self.classic, outside, self.consumer.hashes)
         self._classic_members = ClassicMembers(self.consumer, self._migration)
         self._outside = outside
@@ -107,8 +152,11 @@ class GroupShard(Machine[CoordinatorRecord]):
         elif isinstance(key, GroupMetadataKey):
             assert value is None or isinstance(value, GroupMetadataValue)
             self.classic.replay(key, value)
+        elif type(key) in SHARE_KEYS:
+            self.share.replay(key, value)
         else:
-            founded = self.consumer.replay(key, value)
+            kind = self.streams if type(key) in STREAMS_KEYS else self.consumer
+            founded = kind.replay(key, value)
             if founded is not None:
                 self.classic.groups.pop(founded, None)  # a simple one: it has offsets alone
 
@@ -152,7 +200,17 @@ class GroupShard(Machine[CoordinatorRecord]):
         kind = self._kind_of(group_id)
         return None if kind is None else kind.groups[group_id]
 
+    def _is_known(self, group_id: str) -> bool:
+        return self._kind_of(group_id) is not None
+
+    def _empty_classic(self, group_id: str) -> Records | None:
+        """What ends the classic group of this id; None if there is none, or not an empty one."""
+        group = self.classic.groups.get(group_id)
+        return None if group is None or not group.is_empty else self.classic.tombstones(group_id)
+
     def _upgraded(self, group_id: str) -> Conversion:
+        if group_id not in self.classic.groups:
+            raise not_of_kind(group_id, self.consumer.name)
         return self._migration.upgrade(group_id)
 
     def _downgraded(
@@ -169,17 +227,21 @@ class GroupShard(Machine[CoordinatorRecord]):
         return self.consumer.heartbeat(request, client)
 
     def join(self, request: JoinGroupRequest, client: Client, reply: Reply) -> GroupDecision:
-        """See ClassicGroups.join; in a consumer group that has members ClassicMembers.join. One
-        that has none is a classic group from now on."""
-        group = self.consumer.groups.get(request.group_id)
-        if group is None:
+        """See ClassicGroups.join; in a consumer group that has members ClassicMembers.join. A
+        consumer or streams group that has none is a classic group from now on. KafkaError
+        INCONSISTENT_GROUP_PROTOCOL for any other."""
+        self.classic.validate_join(request)
+        kind = self._kind_of(request.group_id)
+        if kind is None or kind is self.classic:
             return self.classic.join(request, client, reply)
-        if not group.is_empty:
+        if kind is self.share or not kind.groups[request.group_id].is_empty:
+            if kind is not self.consumer:
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             return self._classic_members.join(request, client)
         decision = self.classic.join(request, client, reply)
         if not decision.records:
             return decision
-        records = [*self.consumer.tombstones(request.group_id), *decision.records]
+        records = [*kind.tombstones(request.group_id), *decision.records]
         return decision._replace(records=records)
 
     def sync(self, request: SyncGroupRequest, reply: Reply) -> GroupDecision:
@@ -245,7 +307,8 @@ class GroupShard(Machine[CoordinatorRecord]):
         for topic in request.topics:
             known = topics.get(topic.name)
             for partition in topic.partitions:
-                check(ZERO_UUID if known is None else known.topic_id, partition.partition_index)
+                topic_id = ZERO_UUID if known is None else known.topic_id
+                check(topic.name, topic_id, partition.partition_index)
 
     def fetch_offsets(
         self, request: OffsetFetchRequest.Group, require_stable: bool
@@ -265,17 +328,25 @@ class GroupShard(Machine[CoordinatorRecord]):
         group.check_offset_delete()
         return Decision(*self.offsets.delete(group, request))
 
-    def on_topics_deleted(self, names: Collection[str]) -> GroupDecision:
-        """Drop all offsets in topics that are no more; a long list goes in several steps."""
-        return self._drop_topics(frozenset(names))
+    def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> GroupDecision:
+        """Drop all offsets in topics that are no more, by name and id; those that there are now."""
+        gone, committed = frozenset(deleted.items()), self.offsets.in_topics(deleted)
+        return self._drop_topics(gone, partial(self.offsets.tombstones_of, committed))
 
-    def _drop_topics(self, names: frozenset[str]) -> GroupDecision:
-        records, is_whole = one_step(self.offsets.tombstones_of_topics(names), _characters)
+    def on_shared_topics_deleted(self, topic_ids: frozenset[bytes]) -> GroupDecision:
+        """See ShareGroups.on_topics_deleted."""
+        return self._drop_topics(topic_ids, partial(self.share.on_topics_deleted, topic_ids))
+
+    def _drop_topics(
+        self, gone: frozenset[Hashable], left: Callable[[], Iterator[CoordinatorRecord]]
+    ) -> GroupDecision:
+        """What is `left` to be written; a long list goes in several steps."""
+        records, is_whole = one_step(left(), _characters)
         if is_whole:
             return Decision(records)
-        again = partial(self._drop_topics, names)
+        again = partial(self._drop_topics, gone, left)
         return Decision(
-            records, change=partial(self._later, ("topics deleted", names), SWEEP_STEP_MS, again)
+            records, change=partial(self._later, ("topics deleted", gone), SWEEP_STEP_MS, again)
         )
 
     def _later(self, key: Hashable, delay_ms: int, decide: Callable[[], GroupDecision]) -> None:
@@ -338,6 +409,11 @@ class GroupShard(Machine[CoordinatorRecord]):
         group = self.consumer.of_id(group_id)
         assignors = self._outside.config(group_id).group_consumer_assignors
         return described(group, assignors, self._outside.image())
+
+    def describe_streams_group(self, group_id: str) -> StreamsGroupDescribeResponse.Group:
+        """State, topology, members and their tasks; KafkaError GROUP_ID_NOT_FOUND."""
+        group = self.streams.of_id(group_id)
+        return described_streams(group, self.streams.configured_of(group_id))
 
     def list_groups(
         self, states: Collection[str], types: Collection[str]
@@ -403,5 +479,10 @@ class GroupShard(Machine[CoordinatorRecord]):
 
 
 def _characters(record: CoordinatorRecord) -> int:
-    key = record.key
-    return len(key.group) + len(key.topic) if isinstance(key, OffsetCommitKey) else _OTHER_KEY
+    key, value = record
+    if isinstance(key, OffsetCommitKey):
+        return len(key.group) + len(key.topic)
+    if isinstance(value, ShareGroupStatePartitionMetadataValue):
+        topics = (*value.initializing_topics, *value.initialized_topics)
+        return _OTHER_KEY * (1 + len(topics)) + 4 * sum(len(one.partitions) for one in topics)
+    return _OTHER_KEY

@@ -97,6 +97,8 @@ class Batch(NamedTuple, Generic[R]):
     """Whose transaction the records are part of, or whose a marker ends; None: plain records."""
     is_commit: bool | None = None
     """What a marker says; None: no marker."""
+    base_offset: int = -1
+    """Where it is in the log, for a machine that `needs_offsets`."""
 
 
 class Machine(Protocol[R_contra]):
@@ -111,6 +113,12 @@ class Machine(Protocol[R_contra]):
     deadlines: Deadlines
     outbox: list[Answer]
     effects: list[Effect]
+    needs_offsets: bool = False
+    """Whether it is to be told where each batch is (`begin_batch`)."""
+
+    def begin_batch(self, base_offset: int, /) -> None:
+        """The records that are replayed next are from here on in the log."""
+        return
 
     def replay(self, record: R_contra, /) -> None: ...
 
@@ -131,7 +139,9 @@ class Machine(Protocol[R_contra]):
 
 def replay_batch(machine: Machine[R], batch: Batch[R]) -> None:
     """Make a batch true."""
-    records, producer_id, is_commit = batch
+    records, producer_id, is_commit, base_offset = batch
+    if base_offset >= 0:
+        machine.begin_batch(base_offset)
     if producer_id is None:
         for record in records:
             machine.replay(record)

@@ -39,8 +39,9 @@ Budget: `commit` of one partition plus `replay` <= 12 µs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, KeysView
+from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping
 from sys import intern
+from typing import NamedTuple
 
 from server.coordinator.group import Committer, Expiry, Group, PartitionCheck
 from server.coordinator.pending_offsets import PartitionKey, PendingOffsets
@@ -70,6 +71,16 @@ def check_commit_without_group(group_id: str, committer: Committer) -> None:
     if committer.api_version >= _GROUP_ID_NOT_FOUND_VERSION and not committer.is_transactional:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
     raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+
+
+class Committed(NamedTuple):
+    """What a group had for one partition at some time."""
+
+    group_id: str
+    key: PartitionKey
+    values: list[OffsetCommitValue]
+    """The offset, and those of open transactions. Each is its own: one that is committed anew is
+    another."""
 
 
 class Offsets:
@@ -114,7 +125,7 @@ class Offsets:
                 index = partition.partition_index
                 error = 0
                 if check is not None:
-                    check(topic.topic_id, index)
+                    check(topic.name, topic.topic_id, index)
                 record = self._record(
                     group_id, topic.name, partition, wall_ms, topic.topic_id, expire_ms
                 )
@@ -251,12 +262,33 @@ class Offsets:
         """Tombstones for everything the group has committed, in open transactions, too."""
         return [_tombstone(group_id, key) for key in self._all_partitions(group_id)]
 
-    def tombstones_of_topics(self, names: Collection[str]) -> Iterator[CoordinatorRecord]:
-        """Tombstones for every group's offsets in these topics."""
+    def in_topics(self, deleted: Mapping[str, bytes]) -> list[Committed]:
+        """What every group has, or is about to have, in these topics, by name and id; what was
+        committed for another topic of the name, which was made since, is not of them."""
+        found = []
         for group_id in {**self._by_group, **dict.fromkeys(self._pending.group_ids())}:
+            stored = self._by_group.get(group_id, {})
             for key in self._all_partitions(group_id):
-                if key[0] in names:
-                    yield _tombstone(group_id, key)
+                topic_id, value = deleted.get(key[0]), stored.get(key)
+                if topic_id is None:
+                    continue
+                if value is None or not _is_another_topic(value.topic_id, topic_id):
+                    found.append(Committed(group_id, key, self._values(group_id, key)))
+        return found
+
+    def tombstones_of(self, committed: Iterable[Committed]) -> Iterator[CoordinatorRecord]:
+        """Tombstones for those of which nothing newer was said: an offset that a transaction
+        committed does not tell that it is of another topic of the name."""
+        for group_id, key, values in committed:
+            now = self._values(group_id, key)
+            if now and all(any(value is old for old in values) for value in now):
+                yield _tombstone(group_id, key)
+
+    def _values(self, group_id: str, key: PartitionKey) -> list[OffsetCommitValue]:
+        """What is committed for a partition, and what open transactions would."""
+        value = self._by_group.get(group_id, {}).get(key)
+        pending = self._pending.values(group_id, key)
+        return pending if value is None else [value, *pending]
 
     def _all_partitions(self, group_id: str) -> Collection[PartitionKey]:
         """Where the group has an offset, committed or pending."""

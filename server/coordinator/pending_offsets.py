@@ -43,6 +43,11 @@ class PendingOffsets:
         """The group's partitions that some transaction has offsets for."""
         return self._by_group.get(group_id, _NO_PARTITIONS).keys()
 
+    def values(self, group_id: str, key: PartitionKey) -> list[OffsetCommitValue]:
+        """What open transactions would commit for one partition, but for what is voided."""
+        producers = self._by_group.get(group_id, {}).get(key, {})
+        return [value for value in producers.values() if value is not None]
+
     def group_ids(self) -> KeysView[str]:
         """The groups that some transaction has offsets for."""
         return self._by_group.keys()

@@ -5,8 +5,8 @@ value is its version as int16, then the value's fields; a null value deletes the
 `_RECORDS` names the types that are served, and in which version they are written. An offset commit
 that carries its own expiry is written in version 1, the last that can say so.
 
-Type 0 is an offset commit of Kafka 0.8 and reads like 1. Other types (share and streams groups) are
-skipped when loading: Kafka wrote them, we do not serve them yet.
+Type 0 is an offset commit of Kafka 0.8 and reads like 1. Other types are skipped when loading: a
+later Kafka wrote them.
 
 Budget: encode of one offset commit <= 6 µs.
 """
@@ -54,6 +54,46 @@ _KINDS: list[tuple[type[Record], type[Record], int]] = [
         0,
     ),
     (messages.ConsumerGroupRegularExpressionKey, messages.ConsumerGroupRegularExpressionValue, 0),
+    (messages.ShareGroupMemberMetadataKey, messages.ShareGroupMemberMetadataValue, 0),
+    (messages.ShareGroupMetadataKey, messages.ShareGroupMetadataValue, 0),
+    (
+        messages.ShareGroupTargetAssignmentMetadataKey,
+        messages.ShareGroupTargetAssignmentMetadataValue,
+        0,
+    ),
+    (
+        messages.ShareGroupTargetAssignmentMemberKey,
+        messages.ShareGroupTargetAssignmentMemberValue,
+        0,
+    ),
+    (
+        messages.ShareGroupCurrentMemberAssignmentKey,
+        messages.ShareGroupCurrentMemberAssignmentValue,
+        0,
+    ),
+    (
+        messages.ShareGroupStatePartitionMetadataKey,
+        messages.ShareGroupStatePartitionMetadataValue,
+        0,
+    ),
+    (messages.StreamsGroupMetadataKey, messages.StreamsGroupMetadataValue, 0),
+    (messages.StreamsGroupMemberMetadataKey, messages.StreamsGroupMemberMetadataValue, 0),
+    (
+        messages.StreamsGroupTargetAssignmentMetadataKey,
+        messages.StreamsGroupTargetAssignmentMetadataValue,
+        0,
+    ),
+    (
+        messages.StreamsGroupTargetAssignmentMemberKey,
+        messages.StreamsGroupTargetAssignmentMemberValue,
+        0,
+    ),
+    (
+        messages.StreamsGroupCurrentMemberAssignmentKey,
+        messages.StreamsGroupCurrentMemberAssignmentValue,
+        0,
+    ),
+    (messages.StreamsGroupTopologyKey, messages.StreamsGroupTopologyValue, 0),
 ]
 _OLD_OFFSET_COMMIT = 0
 _OFFSET_VALUE_VERSION_WITH_EXPIRY = 1

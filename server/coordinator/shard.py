@@ -345,12 +345,18 @@ class Shard(Generic[M, R]):
         if change is not None:
             change()
         if data is not None:
-            replay_batch(machine, decision.batch())
+            replay_batch(machine, self._appended_batch(machine, decision))
         answers: list[Answer] = []
         if response is not None and on_complete is not None:
             answers.append((on_complete, response))
         self._settle(machine, answers, append)
         return True
+
+    def _appended_batch(self, machine: M, decision: Decision[R]) -> Batch[R]:
+        batch = decision.batch()
+        if not machine.needs_offsets:
+            return batch
+        return batch._replace(base_offset=self._log.end_offset() - len(batch.records))
 
     def _not_appended(self, code: int, on_complete: Reply | None) -> bool:
         logger.warning(
@@ -540,9 +546,14 @@ class Shard(Generic[M, R]):
         self._moment = moment
         self._held.required_offset = self._log.end_offset()
         self._held.committed_offset = self._log.high_watermark()
+        try:
+            machine.on_loaded()
+        except Exception:  # loaded again, it would do so again
+            logger.exception("a loaded coordinator does not begin shard=%s", self.name)
+            self.state = ShardState.FAILED
+            return
         self._machine = machine
         self.state = ShardState.ACTIVE
-        machine.on_loaded()
         self._settle(machine, [], None)
 
 

@@ -151,7 +151,7 @@ class ReplicatedShardLog(Generic[R]):
                 for raw in records
                 if raw.key is not None and (record := decode(raw.key, raw.value)) is not None
             ]
-            yield Batch(decoded, producer_id)
+            yield Batch(decoded, producer_id, None, header.base_offset)
 
     def _batches(self) -> Iterator[tuple[BatchHeader, Iterator[Record]]]:
         """All batches in order, their checksums found right."""

@@ -18,9 +18,6 @@ it says no to all else before it has done anything, and the handler is asked.
 
 Areas are imported at first use: a broker that nobody asks for its log directories never loads that
 code, and starts sooner.
-
-Gaps: the rest of Kafka's keys (delegation tokens, share and streams groups) is neither served nor
-advertised; see docs/GAPS.md.
 """
 
 from __future__ import annotations
@@ -31,7 +28,8 @@ _SMALL, _BLOCKS = Cost.SMALL, Cost.BLOCKS
 
 # (api_key, name, area, lowest version, highest version, cost, listeners, operation and resource).
 # Versions and listeners are Kafka 4.3's: "b" brokers', "c" controllers', "f" a broker may pass it
-# on to the controller. Two rows where the two have different handlers.
+# on to the controller; "o" what it names twice is answered once, for it tells much about each. Two
+# rows where the two have different handlers.
 _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (0, "Produce", "data", 3, 13, _SMALL, "b", "WRITE TOPIC"),
     (1, "Fetch", "data", 4, 18, _SMALL, "b", "READ TOPIC"),
@@ -39,13 +37,13 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (2, "ListOffsets", "offsets", 1, 11, _SMALL, "b", "DESCRIBE TOPIC"),
     (3, "Metadata", "cluster", 0, 13, _SMALL, "b", "DESCRIBE TOPIC"),
     (8, "OffsetCommit", "group_offsets", 2, 10, _SMALL, "b", "READ GROUP"),
-    (9, "OffsetFetch", "group_offsets", 1, 10, _SMALL, "b", "DESCRIBE GROUP"),
+    (9, "OffsetFetch", "group_offsets", 1, 10, _SMALL, "bo", "DESCRIBE GROUP"),
     (10, "FindCoordinator", "groups", 0, 6, _SMALL, "b", "DESCRIBE GROUP"),
     (11, "JoinGroup", "groups", 0, 9, _SMALL, "b", "READ GROUP"),
     (12, "Heartbeat", "groups", 0, 4, _SMALL, "b", "READ GROUP"),
     (13, "LeaveGroup", "groups", 0, 5, _SMALL, "b", "READ GROUP"),
     (14, "SyncGroup", "groups", 0, 5, _SMALL, "b", "READ GROUP"),
-    (15, "DescribeGroups", "groups", 0, 6, _BLOCKS, "b", "DESCRIBE GROUP"),
+    (15, "DescribeGroups", "groups", 0, 6, _BLOCKS, "bo", "DESCRIBE GROUP"),
     (16, "ListGroups", "groups", 0, 5, _BLOCKS, "b", "DESCRIBE CLUSTER"),
     (17, "SaslHandshake", "sasl", 0, 1, _SMALL, "bc", ""),
     (18, "ApiVersions", "cluster", 0, 4, _SMALL, "bc", ""),
@@ -62,12 +60,16 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (29, "DescribeAcls", "acls", 1, 3, _BLOCKS, "bc", "DESCRIBE CLUSTER"),
     (30, "CreateAcls", "acls", 1, 3, _BLOCKS, "bcf", "ALTER CLUSTER"),
     (31, "DeleteAcls", "acls", 1, 3, _BLOCKS, "bcf", "ALTER CLUSTER"),
-    (32, "DescribeConfigs", "admin", 1, 4, _BLOCKS, "bc", "DESCRIBE_CONFIGS CLUSTER"),
+    (32, "DescribeConfigs", "admin", 1, 4, _BLOCKS, "bco", "DESCRIBE_CONFIGS CLUSTER"),
     (33, "AlterConfigs", "admin", 0, 2, _BLOCKS, "bcf", "ALTER_CONFIGS CLUSTER"),
     (34, "AlterReplicaLogDirs", "admin", 1, 2, _BLOCKS, "b", "ALTER CLUSTER"),
     (35, "DescribeLogDirs", "admin", 1, 5, _BLOCKS, "b", "DESCRIBE CLUSTER"),
     (36, "SaslAuthenticate", "sasl", 0, 2, _SMALL, "bc", ""),
     (37, "CreatePartitions", "admin", 0, 3, _BLOCKS, "bcf", "ALTER TOPIC"),
+    (38, "CreateDelegationToken", "tokens", 1, 3, _BLOCKS, "bcf", "CREATE_TOKENS USER"),
+    (39, "RenewDelegationToken", "tokens", 1, 2, _BLOCKS, "bcf", ""),
+    (40, "ExpireDelegationToken", "tokens", 1, 2, _BLOCKS, "bcf", ""),
+    (41, "DescribeDelegationToken", "tokens", 1, 3, _BLOCKS, "b", "DESCRIBE DELEGATION_TOKEN"),
     (42, "DeleteGroups", "groups", 0, 2, _BLOCKS, "b", "DELETE GROUP"),
     (43, "ElectLeaders", "admin", 0, 2, _BLOCKS, "bcf", "ALTER CLUSTER"),
     (44, "IncrementalAlterConfigs", "admin", 0, 1, _BLOCKS, "bcf", "ALTER_CONFIGS CLUSTER"),
@@ -87,22 +89,38 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (58, "Envelope", "envelope", 0, 0, _BLOCKS, "c", "CLUSTER_ACTION CLUSTER"),
     (59, "FetchSnapshot", "quorum", 0, 1, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (60, "DescribeCluster", "cluster", 0, 2, _SMALL, "bc", "DESCRIBE CLUSTER"),
-    (61, "DescribeProducers", "transactions", 0, 0, _BLOCKS, "b", "READ TOPIC"),
+    (61, "DescribeProducers", "transactions", 0, 0, _BLOCKS, "bo", "READ TOPIC"),
     (62, "BrokerRegistration", "controller", 0, 4, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (63, "BrokerHeartbeat", "controller", 0, 2, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (64, "UnregisterBroker", "admin", 0, 0, _BLOCKS, "bcf", "ALTER CLUSTER"),
-    (65, "DescribeTransactions", "transactions", 0, 0, _BLOCKS, "b", "DESCRIBE TRANSACTIONAL_ID"),
+    (65, "DescribeTransactions", "transactions", 0, 0, _BLOCKS, "bo", "DESCRIBE TRANSACTIONAL_ID"),
     (66, "ListTransactions", "transactions", 0, 2, _BLOCKS, "b", "DESCRIBE TRANSACTIONAL_ID"),
     (67, "AllocateProducerIds", "controller", 0, 0, _SMALL, "cf", "CLUSTER_ACTION CLUSTER"),
     (68, "ConsumerGroupHeartbeat", "consumer_groups", 0, 1, _SMALL, "b", "READ GROUP"),
-    (69, "ConsumerGroupDescribe", "consumer_groups", 0, 1, _BLOCKS, "b", "DESCRIBE GROUP"),
+    (69, "ConsumerGroupDescribe", "consumer_groups", 0, 1, _BLOCKS, "bo", "DESCRIBE GROUP"),
     (70, "ControllerRegistration", "controller", 0, 0, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
+    (71, "GetTelemetrySubscriptions", "telemetry", 0, 0, _SMALL, "b", ""),
+    (72, "PushTelemetry", "telemetry", 0, 0, _SMALL, "b", ""),
     (73, "AssignReplicasToDirs", "controller", 0, 0, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (74, "ListConfigResources", "admin", 0, 1, _BLOCKS, "b", "DESCRIBE_CONFIGS CLUSTER"),
     (75, "DescribeTopicPartitions", "cluster", 0, 0, _BLOCKS, "b", "DESCRIBE TOPIC"),
+    (76, "ShareGroupHeartbeat", "share_groups", 1, 1, _SMALL, "b", "READ GROUP"),
+    (77, "ShareGroupDescribe", "share_groups", 1, 1, _BLOCKS, "bo", "DESCRIBE GROUP"),
+    (78, "ShareFetch", "share", 1, 2, _SMALL, "b", "READ GROUP"),
+    (79, "ShareAcknowledge", "share", 1, 2, _SMALL, "b", "READ GROUP"),
     (80, "AddRaftVoter", "quorum", 0, 1, _SMALL, "bcf", "ALTER CLUSTER"),
     (81, "RemoveRaftVoter", "quorum", 0, 0, _SMALL, "bcf", "ALTER CLUSTER"),
     (82, "UpdateRaftVoter", "quorum", 0, 0, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
+    (83, "InitializeShareGroupState", "share", 0, 0, _SMALL, "b", "CLUSTER_ACTION CLUSTER"),
+    (84, "ReadShareGroupState", "share", 0, 0, _SMALL, "b", "CLUSTER_ACTION CLUSTER"),
+    (85, "WriteShareGroupState", "share", 0, 1, _SMALL, "b", "CLUSTER_ACTION CLUSTER"),
+    (86, "DeleteShareGroupState", "share", 0, 0, _SMALL, "b", "CLUSTER_ACTION CLUSTER"),
+    (87, "ReadShareGroupStateSummary", "share", 0, 1, _SMALL, "b", "CLUSTER_ACTION CLUSTER"),
+    (88, "StreamsGroupHeartbeat", "streams_groups", 0, 0, _SMALL, "b", "READ GROUP"),
+    (89, "StreamsGroupDescribe", "streams_groups", 0, 0, _BLOCKS, "bo", "DESCRIBE GROUP"),
+    (90, "DescribeShareGroupOffsets", "share_groups", 0, 1, _BLOCKS, "bo", "DESCRIBE GROUP"),
+    (91, "AlterShareGroupOffsets", "share_groups", 0, 0, _BLOCKS, "b", "READ GROUP"),
+    (92, "DeleteShareGroupOffsets", "share_groups", 0, 0, _BLOCKS, "b", "DELETE GROUP"),
 )
 
 # KAFKA-18659: some librdkafka releases take a broker without Produce v0 to lack compression.
@@ -122,6 +140,7 @@ def _api(
         cost,
         (Operation[operation], Resource[resource]) if may else None,
         is_forwardable="f" in listeners,
+        names_once="o" in listeners,
         advertised_from=_ADVERTISED_FROM.get(key),
     )
 

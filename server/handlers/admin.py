@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from server.handlers.edges import ReplicasBroker
     from server.network.request_channel import RequestContext
 
+_INVENTED_MAX = 1_000
+
 
 # ---- passed on to the controller
 
@@ -168,15 +170,21 @@ def describe_configs(
     """Each config of topics, brokers, groups, client metrics and loggers.
 
     Behaviour: resources fail alone; sensitive values are null.
+               Of more than 1,000 groups and subscriptions without configs: INVALID_REQUEST.
     Versions:  3 adds type and documentation.
     Gaps:      documentation is null for most broker configs.
     """
     documentation = schema.documentation() if request.include_documentation else {}
+    invented = 0
     results = []
     for resource in request.resources:
         code, message = int(ErrorCode.NONE), ""
         entries: list[ConfigEntry] = []
         try:
+            if _is_invented(ctx, resource.resource_type, resource.resource_name):
+                invented += 1
+                if invented > _INVENTED_MAX:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "too many that have no configs")
             entries = _describe(ctx, resource.resource_type, resource.resource_name)
         except KafkaError as error:
             code, message = int(error.code), error.detail
@@ -193,6 +201,14 @@ def describe_configs(
             )
         )
     return DescribeConfigsResponse(results=results)
+
+
+def _is_invented(ctx: RequestContext[ReplicasBroker], resource_type: int, name: str) -> bool:
+    """Whether nothing is known of it, and it is described all the same."""
+    return resource_type in (
+        schema.GROUP,
+        schema.CLIENT_METRICS,
+    ) and not ctx.broker.metadata.config(resource_type, name)
 
 
 def _describe(
@@ -291,8 +307,9 @@ def describe_log_dirs(
 
     Behaviour: a failed directory is listed with KAFKA_STORAGE_ERROR and no partitions.
     Versions:  4 adds the disk's size. 5 adds is_cordoned.
-    Gaps:      directories cannot be cordoned.
+    Gaps:      -
     """
+    knows_cordoned = ctx.broker.metadata.knows_cordoned_directories
     asked = request.topics
     named = {(t.topic, index) for t in asked or () for index in t.partitions}
     results = []
@@ -317,6 +334,7 @@ def describe_log_dirs(
                 topics=[topic(name=name, partitions=parts) for name, parts in topics.items()],
                 total_bytes=info.total_bytes,
                 usable_bytes=info.usable_bytes,
+                is_cordoned=info.is_cordoned and knows_cordoned,
             )
         )
     return DescribeLogDirsResponse(results=results)
@@ -329,7 +347,8 @@ def alter_replica_log_dirs(
 
     Behaviour: partitions fail alone; a replica that is in that directory already stays there, and
                a move elsewhere ends. Answered when the move has begun; DescribeLogDirs tells how
-               far it is. A replica that is not here: REPLICA_NOT_AVAILABLE, or
+               far it is. A cordoned directory: INVALID_REPLICA_ASSIGNMENT. A replica that is not
+               here: REPLICA_NOT_AVAILABLE, or
                UNKNOWN_TOPIC_OR_PARTITION where there is no such partition; should it come while
                there is that topic, it comes there.
     Versions:  all alike.

@@ -14,7 +14,7 @@ import re
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
-from replication.controller.bootstrap import SERVED_FEATURES, SUPPORTED_FEATURES
+from replication.controller.bootstrap import SUPPORTED_FEATURES
 from replication.controller.context import ControllerContext
 from replication.metadata.image import CONTROLLER_REGISTRATION_SINCE, METADATA_VERSION
 from replication.metadata.topic_names import INTERNAL_TOPICS, absent_topic_error
@@ -67,6 +67,8 @@ def api_versions(
     """List what this listener serves, and the feature levels of the cluster.
 
     Behaviour: derived from the listener's dispatch table; Produce is listed from 0 (KAFKA-18659).
+               Those of telemetry are listed while anybody has asked for metrics of clients; Apache
+               Kafka lists them where a plugin takes the metrics.
                Newer versions than ours are answered by the request channel (KIP-511).
     Versions:  3 brings the client's software name and the features; below 4 features with minimum
                level 0 are left out, because old Java clients fail on them (KAFKA-17011).
@@ -81,12 +83,12 @@ def api_versions(
     image: MetadataImage = ctx.broker.metadata
     return ApiVersionsResponse(
         error_code=_NONE,
-        api_keys=_api_keys(ctx.broker.role),
+        api_keys=_api_keys(ctx.broker.role, ctx.broker.unlisted_apis),
         supported_features=[
             ApiVersionsResponse.SupportedFeature(
                 name=feature, min_version=levels.minimum, max_version=levels.maximum
             )
-            for feature, levels in ((name, SUPPORTED_FEATURES[name]) for name in SERVED_FEATURES)
+            for feature, levels in sorted(SUPPORTED_FEATURES.items())
             if levels.minimum > 0 or version >= 4
         ],
         finalized_features_epoch=max(image.offset, 0),
@@ -106,7 +108,7 @@ def _finalized(ctx: RequestContext[ClusterNode], image: MetadataImage) -> dict[s
     return {**image.features, "kraft.version": kraft_version}
 
 
-def _api_keys(role: str) -> list[ApiVersionsResponse.ApiKey]:
+def _api_keys(role: str, unlisted: frozenset[int]) -> list[ApiVersionsResponse.ApiKey]:
     from server.handlers import apis_of
 
     return [
@@ -116,6 +118,7 @@ def _api_keys(role: str) -> list[ApiVersionsResponse.ApiKey]:
             max_version=api.max_version,
         )
         for key, api in sorted(apis_of(role).items())
+        if key not in unlisted
     ]
 
 
@@ -143,7 +146,7 @@ def metadata(ctx: RequestContext[ClusterNode], request: MetadataRequest) -> Meta
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"topic ids are not supported in version {version}"
         )
-    ids = [t.topic_id for t in topics if t.topic_id != ZERO_UUID]
+    ids = list(dict.fromkeys(t.topic_id for t in topics if t.topic_id != ZERO_UUID))
     if ids:
         return _metadata_by_id(ctx, request, ids)
     names = list(dict.fromkeys(t.name or "" for t in topics))
@@ -174,6 +177,14 @@ def _create_then_answer(
     """
     from wire.messages.admin import CreateTopicsRequest
 
+    config = ctx.broker.config
+
+    def given(key: str) -> int:
+        """What this broker was told; what it was not is the controller's to say."""
+        return config.get_int(key) if config.is_set(key) else -1
+
+    partitions, factor = given("num.partitions"), given("default.replication.factor")
+
     def answer(_created: CreateTopicsResponse | KafkaError | None) -> None:
         timeout.cancel()
         ctx.respond(response)
@@ -187,7 +198,11 @@ def _create_then_answer(
         CreateTopicsRequest(
             topics=[
                 CreateTopicsRequest.Topic(
-                    name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[]
+                    name=name,
+                    num_partitions=partitions,
+                    replication_factor=factor,
+                    assignments=[],
+                    configs=[],
                 )
                 for name in names
             ],

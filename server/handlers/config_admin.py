@@ -13,7 +13,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from replication.controller.configs import ConfigOperation, invalid_request, values_after
+from replication.controller.configs import (
+    CORDONED_LOG_DIRS,
+    ConfigOperation,
+    invalid_request,
+    values_after,
+)
 from replication.controller.context import repeated
 from server.config import schema
 from server.config.schema import ConfigEntry, ConfigSchema
@@ -58,6 +63,9 @@ def incremental_alter(
             _check_node_id(ctx, resource.resource_name)
             schemas = ConfigSchema(ctx.broker.config)
             _check_broker(ctx, resource, values_after(ctx.broker.metadata, resource, schemas))
+        elif resource.resource_type == schema.BROKER:
+            schemas = ConfigSchema(ctx.broker.config)
+            _check_cordoned(ctx, resource, values_after(ctx.broker.metadata, resource, schemas))
         return None
 
     return _alter(ctx, request, judge, IncrementalAlterConfigsResponse)
@@ -71,6 +79,8 @@ def alter(ctx: RequestContext[AnyNode], request: AlterConfigsRequest) -> Respons
         if resource.resource_type == schema.BROKER and ctx.broker.role == "broker":
             _check_node_id(ctx, resource.resource_name)
             _check_broker(ctx, resource, {e.name: e.value or "" for e in resource.configs})
+        elif resource.resource_type == schema.BROKER:
+            _check_cordoned(ctx, resource, {e.name: e.value or "" for e in resource.configs})
         return None
 
     return _alter(ctx, request, judge, AlterConfigsResponse)
@@ -143,6 +153,21 @@ def _check_broker(ctx: RequestContext[AnyNode], resource: Any, values: dict[str,
     validate_reconfiguration(ctx.broker.config, values, per_broker=bool(resource.resource_name))
 
 
+def _check_cordoned(ctx: RequestContext[AnyNode], resource: Any, values: dict[str, str]) -> None:
+    """A controller knows no paths of brokers: who asks it itself may only take some out."""
+    now = ctx.broker.metadata.config(schema.BROKER, resource.resource_name)
+    known, wanted = (
+        {item.strip() for item in of.get(CORDONED_LOG_DIRS, "").split(",")} | {""}
+        for of in (now, values)
+    )
+    if not ctx.is_forwarded and not wanted <= known:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"When updating {CORDONED_LOG_DIRS} via controllers, the new value must be a subset of"
+            " the current configuration value.",
+        )
+
+
 def _check_node_id(ctx: RequestContext[AnyNode], name: str) -> None:
     """A broker's values are changed by that broker; the empty name stands for all of them."""
     if name:
@@ -150,10 +175,11 @@ def _check_node_id(ctx: RequestContext[AnyNode], name: str) -> None:
 
 
 def check_own_id(ctx: RequestContext[AnyNode], name: str) -> None:
-    """Raise KafkaError INVALID_REQUEST unless `name` is this node's id."""
+    """Raise KafkaError INVALID_REQUEST unless `name` is this node's id, as it is written: what is
+    set for another spelling (`01`) would be kept and never read."""
     if not name.removeprefix("-").isdecimal():
         raise invalid_request(f"Node id must be an integer, but it is: {name}")
-    if int(name) != ctx.broker.node_id:
+    if name != str(ctx.broker.node_id):
         raise invalid_request(
             f"Unexpected broker id, expected {ctx.broker.node_id}, but received {name}"
         )

@@ -6,10 +6,11 @@ As in `groups`, handlers know versions and error shapes, and what groups do is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 from server.coordinator.group_coordinator import consumer_group_failed
-from server.coordinator.group_messages import Client
+from server.coordinator.group_messages import Client, SeesTopic
 from server.network.api import Resource
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import (
@@ -23,16 +24,20 @@ if TYPE_CHECKING:
     from server.handlers.edges import GroupsBroker
     from server.network.request_channel import RequestContext
 
-_NOT_SERVED = KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+NOT_SERVED = KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+"""Groups of this kind are not spoken to here."""
 
 
 def consumer_group_heartbeat(
-    ctx: RequestContext[GroupsBroker], request: ConsumerGroupHeartbeatRequest
+    ctx: RequestContext[GroupsBroker],
+    request: ConsumerGroupHeartbeatRequest,
+    sees_topic: SeesTopic | None = None,
 ) -> None:
     """Join, stay in or leave a group; tells the member what it has.
 
     Behaviour: see coordinator.consumer.protocol. UNSUPPORTED_VERSION unless `consumer` is one of
                group.coordinator.rebalance.protocols and group.version is at least 1.
+               `sees_topic`, an authorizer's word, says what a regular expression may name.
     Versions:  1 regular expressions, and members make their own ids.
     Gaps:      -
     """
@@ -49,9 +54,9 @@ def consumer_group_heartbeat(
 
     groups = ctx.broker.group_coordinator
     if not groups.serves("consumer"):
-        answer(_NOT_SERVED)
+        answer(NOT_SERVED)
         return
-    client = Client(ctx.client_id or "", "/" + ctx.peer_host, ctx.api_version)
+    client = Client(ctx.client_id or "", "/" + ctx.peer_host, ctx.api_version, sees_topic)
     groups.consumer_group_heartbeat(request, client, answer)
 
 
@@ -65,15 +70,24 @@ def consumer_group_describe(
     Gaps:      -
     """
 
-    def answer(groups: list[ConsumerGroupDescribeResponse.Group]) -> None:
-        if request.include_authorized_operations:
-            for group in groups:
-                if not group.error_code:
-                    group.authorized_operations = Resource.GROUP.all_operations
-        ctx.respond(ConsumerGroupDescribeResponse(groups=groups))
-
+    answer = described(ctx, request, ConsumerGroupDescribeResponse)
     groups = ctx.broker.group_coordinator
     if groups.serves("consumer"):
         groups.describe_consumer_groups(request.group_ids, answer)
     else:
-        answer([consumer_group_failed(group_id, _NOT_SERVED) for group_id in request.group_ids])
+        answer([consumer_group_failed(group_id, NOT_SERVED) for group_id in request.group_ids])
+
+
+def described(
+    ctx: RequestContext[GroupsBroker], request: Any, response: Callable[..., Any]
+) -> Callable[[list[Any]], None]:
+    """Answers with what groups of any kind were described as."""
+
+    def answer(groups: list[Any]) -> None:
+        if request.include_authorized_operations:
+            for group in groups:
+                if not group.error_code:
+                    group.authorized_operations = Resource.GROUP.all_operations
+        ctx.respond(response(groups=groups))
+
+    return answer

@@ -39,6 +39,7 @@ def pass_on(
 
     def answer(response: Response | KafkaError) -> None:
         if not isinstance(response, KafkaError):
+            ctx.mute_for(getattr(response, "throttle_time_ms", 0))
             ctx.respond(response)
         elif came_home is not None and response.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             came_home()

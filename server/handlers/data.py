@@ -333,7 +333,7 @@ def _answer_produce(
         )
     response = ProduceResponse(responses=responses)
     if moved:
-        response.node_endpoints = _endpoints(ctx, moved, ProduceResponse.NodeEndpoint)
+        response.node_endpoints = endpoints(ctx, moved, ProduceResponse.NodeEndpoint)
     ctx.respond(response)
 
 
@@ -357,22 +357,22 @@ def _failed_partition(
         error_message=result.error_message,
     )
     if result.error_code in _LEADER_ERRORS and ctx.api_version >= _LEADER_HINT_PRODUCE_VERSION:
-        partition.current_leader = _current_leader(
+        partition.current_leader = current_leader(
             ctx, name, index, _ProducedPartition.LeaderIdAndEpoch
         )
         moved.append((name, index))
     return partition
 
 
-def _current_leader(ctx: DataContext, name: str, index: int, make: Callable[..., Any]) -> Any:
+def current_leader(ctx: DataContext, name: str, index: int, make: Callable[..., Any]) -> Any:
     registration = ctx.broker.metadata.partition(name, index)
     if registration is None:
         return None
     return make(leader_id=registration.leader, leader_epoch=registration.leader_epoch)
 
 
-def _endpoints(
-    ctx: DataContext, partitions: Iterable[tuple[str, int]], make: Callable[..., Any]
+def endpoints(
+    ctx: Any, partitions: Iterable[tuple[str, int]], make: Callable[..., Any]
 ) -> list[Any]:
     """Where the leaders of these partitions are reached (KIP-951)."""
     image: MetadataImage = ctx.broker.metadata
@@ -381,12 +381,12 @@ def _endpoints(
         for registration in (image.partition(*key) for key in partitions)
         if registration is not None
     }
-    endpoints = []
+    reached = []
     for broker_id in sorted(leaders & image.brokers.keys()):
         broker = image.brokers[broker_id]
         host, port = ctx.broker.endpoint_for(ctx, broker)
-        endpoints.append(make(node_id=broker_id, host=host, port=port, rack=broker.rack))
-    return endpoints
+        reached.append(make(node_id=broker_id, host=host, port=port, rack=broker.rack))
+    return reached
 
 
 # ---- Fetch
@@ -555,7 +555,7 @@ def _respond_fetch(
             )
     response = FetchResponse(session_id=context.session_id, responses=topics)
     if moved:
-        response.node_endpoints = _endpoints(ctx, moved, FetchResponse.NodeEndpoint)
+        response.node_endpoints = endpoints(ctx, moved, FetchResponse.NodeEndpoint)
     ctx.respond(response)
 
 
@@ -593,7 +593,7 @@ def _unusual_partition(
             epoch=epoch, end_offset=end_offset
         )
     if code in _LEADER_ERRORS and ctx.api_version >= _LEADER_HINT_FETCH_VERSION:
-        partition.current_leader = _current_leader(
+        partition.current_leader = current_leader(
             ctx, one.topic, one.partition_index, _FetchedPartition.LeaderIdAndEpoch
         )
         moved.append((one.topic, one.partition_index))

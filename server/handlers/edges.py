@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from server.config.kafka_config import KafkaConfig
     from server.coordinator.group_coordinator import GroupCoordinator
     from server.coordinator.runtime import Clock
+    from server.coordinator.share.coordinator import ShareCoordinator
     from server.coordinator.transactions.coordinator import TransactionCoordinator
+    from server.handlers.client_metrics import ClientMetrics
     from server.handlers.fetch_session import FetchSessionCache
     from server.network.api import Api
     from server.network.request_channel import RequestContext
     from server.peers.controller_channel import ControllerChannel
     from server.security.authorizer import Authorizer
+    from server.share.manager import ShareManager
 
 
 class AnyNode(Protocol):
@@ -71,6 +74,8 @@ class ClusterNode(QuorumNode, _Reachable, Protocol):
     @property
     def cluster_id(self) -> str: ...
     @property
+    def unlisted_apis(self) -> frozenset[int]: ...
+    @property
     def timer(self) -> Any: ...
 
 
@@ -83,6 +88,8 @@ class GroupsBroker(_Reachable, Protocol):
     def transaction_coordinator(self) -> TransactionCoordinator: ...
     @property
     def transaction_verification(self) -> TransactionVerification: ...
+    @property
+    def share_coordinator(self) -> ShareCoordinator: ...
 
 
 class ReplicasBroker(AnyNode, Protocol):
@@ -101,6 +108,26 @@ class DataBroker(ReplicasBroker, _Reachable, Protocol):
     def opens_compressed_records(self) -> frozenset[str]: ...
     @property
     def transaction_verification(self) -> TransactionVerification: ...
+
+
+class ShareBroker(_Reachable, Protocol):
+    """For share groups."""
+
+    @property
+    def group_coordinator(self) -> GroupCoordinator: ...
+    @property
+    def share_manager(self) -> ShareManager: ...
+    @property
+    def share_coordinator(self) -> ShareCoordinator: ...
+    @property
+    def timer(self) -> Any: ...
+
+
+class TelemetryBroker(AnyNode, Protocol):
+    """For the metrics of clients."""
+
+    @property
+    def client_metrics(self) -> ClientMetrics: ...
 
 
 class MarkersBroker(ReplicasBroker, Protocol):

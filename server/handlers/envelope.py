@@ -90,6 +90,13 @@ class EnvelopedContext(InnerContext):
     def peer_host(self) -> str:
         return self._peer_host
 
+    def mute_for(self, ms: int) -> None:
+        """The broker that the client is connected to does (RequestHandlerHelper)."""
+
+    @property
+    def is_forwarded(self) -> bool:
+        return True
+
     def send(self, response: Response) -> None:
         version = self.api_version
         header_version = response_header_version(self.api_key, version)

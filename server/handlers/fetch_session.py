@@ -19,8 +19,9 @@ it became empty, or evicted. A full cache evicts the session that was used least
 over two minutes ago; else the least one of those it may, if the new one is more (Kafka's
 FetchSessionCacheShard): followers' sessions are more than consumers', then size counts, as of their
 last use. Who is used since more than two minutes may be evicted, and a consumer's session by a
-follower's at any time; a consumer never evicts a follower that is there. Sessions outlive their
-connection, as in Kafka: clients go on with them on the next one.
+follower's at any time; a consumer never evicts a follower that is there. Consumers' sessions
+together hold PARTITIONS_MAX at most: the largest go first. Sessions outlive their connection, as in
+Kafka: clients go on with them on the next one.
 
 Ids: 13 and later name topics by id, earlier versions by name; a session cannot change between the
 two (106). The answer goes to the partitions in the order of the session, in which partitions that
@@ -41,7 +42,7 @@ from replication.partition.isr import UNKNOWN_OFFSET
 from replication.partition.requests import FetchPartition, FetchResult
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.data import TOPIC_ID_VERSION
-from wire.primitives import EPOCH_MAX, INITIAL_EPOCH, NO_SESSION
+from wire.primitives import EPOCH_MAX, FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -49,8 +50,10 @@ if TYPE_CHECKING:
     from replication.replicas.follower_session import FollowerSession
     from wire.messages.data import FetchRequest
 
-FINAL_EPOCH = -1
 EVICTION_MS = 120_000
+PARTITIONS_MAX = 1_000_000
+"""What all sessions of consumers hold together, some 400 MB: partitions need not exist to be
+fetched, and sessions outlive their connection."""
 
 SessionKey = tuple[str | bytes, int]
 """(topic id, or name below version 13; partition index)."""
@@ -360,18 +363,24 @@ class FetchSessionCache:
             self.close(session.session_id)
             return FetchContext([])
         session.epoch = next_epoch(session.epoch)
-        self._touch(session, now_ms)
+        if not self._touch(session, now_ms):
+            raise KafkaError(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "there is no room for it any more"
+            )
         if session.follower is not None and not session.unresolved:
             return FetchContext([], session=session, follower=session.follower)
         entries, requests = session.in_order(resolve)
         return FetchContext(requests, session=session, entries=entries)
 
-    def _touch(self, session: FetchSession, now_ms: int) -> None:
+    def _touch(self, session: FetchSession, now_ms: int) -> bool:
+        """It is used; False if it became too large to stay."""
         session.last_used_ms = now_ms
+        grows = len(session.partitions) > session.size
         session.size = len(session.partitions)
         with self._lock:
             if session.session_id in self._sessions:
                 self._sessions.move_to_end(session.session_id)
+            return not grows or self._stays(session)
 
     def open(
         self, uses_topic_ids: bool, is_privileged: bool, size: int, now_ms: int
@@ -382,7 +391,20 @@ class FetchSessionCache:
                 return None
             session = FetchSession(self._new_id(), uses_topic_ids, is_privileged, size, now_ms)
             self._sessions[session.session_id] = session
-            return session
+            return session if self._stays(session) else None
+
+    def _stays(self, session: FetchSession) -> bool:
+        """Whether it does, now that it has grown: the largest of consumers go if there are too many
+        partitions. The cache's lock is held."""
+        consumers = [one for one in self._sessions.values() if not one.is_privileged]
+        held = sum(one.size for one in consumers)
+        while held > PARTITIONS_MAX:
+            largest = max(consumers, key=_worth)
+            consumers.remove(largest)
+            held -= largest.size
+            del self._sessions[largest.session_id]
+            self.evictions += 1
+        return session.session_id in self._sessions
 
     def close(self, session_id: int) -> None:
         with self._lock:

@@ -315,7 +315,7 @@ def txn_offset_commit(ctx: RequestContext[GroupsBroker], request: TxnOffsetCommi
         _tell_unknown(response.topics, unknown, TxnOffsetCommitResponse.Topic)
         ctx.respond(response)
 
-    if unknown and not request.topics:
+    if not request.topics:  # and so no transaction begins
         answer(TxnOffsetCommitResponse(topics=[]))
     elif not request.group_id:
         answer(KafkaError(ErrorCode.INVALID_GROUP_ID))

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from server.coordinator.gather import Gather
-from server.coordinator.group_messages import Client, LeavingMember
+from server.coordinator.group_messages import Client, LeavingMember, SeesTopic
 from server.network.api import Resource
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import (
@@ -49,6 +49,8 @@ R = TypeVar("R")
 
 _GROUP_KEY = 0
 _TRANSACTION_KEY = 1
+_SHARE_KEY = 2
+_SHARE_KEYS_VERSION = 6
 _MANDATORY_PROTOCOL_VERSION = 5
 _LEAVE_MEMBERS_VERSION = 3
 _AUTHORIZED_OPERATIONS_VERSION = 3
@@ -63,7 +65,7 @@ def find_coordinator(ctx: RequestContext[GroupsBroker], request: FindCoordinator
     """Say which broker coordinates each key.
 
     Behaviour: makes the coordinator's topic when it is first asked for, and answers when it is
-               there. Unknown key types, and share keys, which need share groups: INVALID_REQUEST.
+               there. Unknown key types, and share keys that name no partition: INVALID_REQUEST.
     Versions:  1 adds key types. 4 takes many keys. 6 adds share keys.
     Gaps:      -
     """
@@ -95,6 +97,8 @@ def find_coordinator(ctx: RequestContext[GroupsBroker], request: FindCoordinator
             _coordinator(ctx).find(key, put)
         elif request.key_type == _TRANSACTION_KEY:
             ctx.broker.transaction_coordinator.find(key, put)
+        elif request.key_type == _SHARE_KEY and ctx.api_version >= _SHARE_KEYS_VERSION:
+            ctx.broker.share_coordinator.find_key(key, put)
         else:
             detail = f"no coordinator for keys of type {request.key_type}"
             put(KafkaError(ErrorCode.INVALID_REQUEST, detail))
@@ -121,10 +125,15 @@ def _put_coordinator(
 # ---- members
 
 
-def join_group(ctx: RequestContext[GroupsBroker], request: JoinGroupRequest) -> None:
+def join_group(
+    ctx: RequestContext[GroupsBroker],
+    request: JoinGroupRequest,
+    sees_topic: SeesTopic | None = None,
+) -> None:
     """Take part in the next generation; answered when it starts.
 
-    Behaviour: see coordinator.classic_protocol.
+    Behaviour: see coordinator.classic_protocol. `sees_topic` as for ConsumerGroupHeartbeat: such
+               members may be in the same group.
     Versions:  1 rebalance timeout. 4 asks new members to come back with their id (KIP-394).
                5 static members. 7 protocol type. 9 skip_assignment.
     Gaps:      -
@@ -138,7 +147,7 @@ def join_group(ctx: RequestContext[GroupsBroker], request: JoinGroupRequest) -> 
             response.protocol_name = ""
         ctx.respond(response)
 
-    client = Client(ctx.client_id or "", "/" + ctx.peer_host, version)
+    client = Client(ctx.client_id or "", "/" + ctx.peer_host, version, sees_topic)
     _coordinator(ctx).join_group(request, client, answer)
 
 

@@ -28,14 +28,18 @@ if TYPE_CHECKING:
 
 # ---- ListOffsets
 
+_OFFSET_NOT_AVAILABLE_SINCE = 5
+"""Older clients ask again after LEADER_NOT_AVAILABLE, and do not know the other (KIP-207)."""
+
 
 def list_offsets(ctx: DataContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Find offsets: the log's ends, or the first record at or after a time.
 
     Behaviour: no record at or after the time: offset -1, timestamp -1, no error. A partition that
                is named twice: INVALID_REQUEST.
-    Versions:  2 isolation level. 4 leader epoch. 7 max timestamp. 8 and 9 local and tiered ends.
-               11 earliest offset waiting for upload. Special timestamps are refused below theirs.
+    Versions:  2 isolation level. 4 leader epoch. 5 OFFSET_NOT_AVAILABLE. 7 max timestamp. 8 and 9
+               local and tiered ends. 11 earliest offset waiting for upload. Special timestamps are
+               refused below theirs.
     Gaps:      there is no tiered storage: its ends are those of a log that was never tiered.
     """
     replica_id = request.replica_id
@@ -81,6 +85,8 @@ def _list_offset(
             p.current_leader_epoch,
             request.replica_id,
         )
+        if code == ErrorCode.OFFSET_NOT_AVAILABLE and ctx.api_version < _OFFSET_NOT_AVAILABLE_SINCE:
+            code = int(ErrorCode.LEADER_NOT_AVAILABLE)
     return ListOffsetsResponse.Topic.Partition(
         partition_index=p.partition_index,
         error_code=code,

@@ -1,7 +1,8 @@
 """DescribeClientQuotas, AlterClientQuotas: how much users and clients may use of a broker.
 
 A broker describes the quotas of its own image; they are changed by the controller, and kept to by
-`server.network.metering`.
+`server.network.metering`, `server.network.limits` (connections) and
+`replication.controller.mutation_quotas`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def alter_client_quotas(ctx: RequestContext[AnyNode], request: AlterClientQuotas
 
     Behaviour: entities fail alone; what is set counts for connections that are there.
     Versions:  all alike.
-    Gaps:      controller_mutation_rate and connection_creation_rate are refused.
+    Gaps:      -
     """
     pass_on(ctx, request)
 

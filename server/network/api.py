@@ -8,9 +8,11 @@ it and what an authorizer asks are derived from it.
 from __future__ import annotations
 
 from enum import Enum, IntEnum
+from functools import partial, update_wrapper
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from server.network.once import name_once
 from wire.frame import NEVER, request_header_version, response_header_version
 from wire.messages import request_class
 
@@ -62,10 +64,10 @@ class Resource(IntEnum):
 _CONFIGS = (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
 _OPERATIONS = {
     Resource.TOPIC: (
-        Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.ALTER,
-        Operation.DESCRIBE, *_CONFIGS,
+        Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DESCRIBE, Operation.DELETE,
+        Operation.ALTER, *_CONFIGS,
     ),
-    Resource.GROUP: (Operation.READ, Operation.DELETE, Operation.DESCRIBE, *_CONFIGS),
+    Resource.GROUP: (Operation.READ, Operation.DESCRIBE, Operation.DELETE, *_CONFIGS),
     Resource.CLUSTER: (
         Operation.CREATE, Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION,
         *_CONFIGS, Operation.IDEMPOTENT_WRITE,
@@ -88,7 +90,8 @@ class Api:
 
     `versions`: lowest and highest served. `listeners`: "b" for brokers', "c" for controllers'.
     `advertised_from`: what ApiVersions tells as the lowest, if not the truth. `is_forwardable`: a
-    broker may pass it on to the controller (ApiKeys.forwardable). `operation` on `resource` is
+    broker may pass it on to the controller (ApiKeys.forwardable). `names_once`: what its request
+    names twice is answered once (`server.network.once`). `operation` on `resource` is
     what its sender must be allowed, in the main (KafkaApis, ControllerApis); None: nothing.
     """
 
@@ -104,6 +107,7 @@ class Api:
         "max_version",
         "min_version",
         "name",
+        "names_once",
         "operation",
         "ordinary",
         "request_class",
@@ -125,6 +129,7 @@ class Api:
         may: tuple[Operation, Resource] | None = None,
         *,
         is_forwardable: bool = False,
+        names_once: bool = False,
         advertised_from: int | None = None,
     ) -> None:
         """`area`: the module of its handler, and nearly always of its messages."""
@@ -137,6 +142,7 @@ class Api:
         self.operation = may[0] if may else None
         self.resource = may[1] if may else None
         self.is_forwardable = is_forwardable
+        self.names_once = names_once
         self.advertised_from = self.min_version if advertised_from is None else advertised_from
         self.handle: Callable[[Any, Any], Response | None] | None = None
         self.is_costly: Callable[[Any, Any], bool] | None = None
@@ -161,6 +167,8 @@ class Api:
         self.request_class = request_class(self.api_key)
         handlers = import_module(self.area)
         handle = self.prepared(getattr(handlers, self.function_name))
+        if self.names_once:
+            handle = update_wrapper(partial(_once, handle), getattr(handlers, self.function_name))
         self.is_costly = getattr(handlers, f"{self.function_name}_is_costly", None)
         ordinary = getattr(handlers, f"{self.function_name}_ordinary", None)
         self.ordinary = None if ordinary is None else self.prepared_ordinary(ordinary)
@@ -177,3 +185,8 @@ class Api:
 
     def __repr__(self) -> str:
         return f"Api({self.name} {self.min_version}-{self.max_version})"
+
+
+def _once(handle: Callable[[Any, Any], Response | None], ctx: Any, request: Any) -> Response | None:
+    name_once(request)
+    return handle(ctx, request)

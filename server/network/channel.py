@@ -13,6 +13,8 @@ from server.network.connection import Connection, ConnectionLimits
 from server.network.poller import READ
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from server.network.transport import Transport
     from wire.primitives import Part
 
@@ -22,10 +24,23 @@ SMALL_SLICE_BYTES = 32_768
 256 KiB on sendfile is the cheaper one."""
 READ_SLICES_BYTES_MAX = 65_536
 """Record data of one answer held in memory at most."""
+BURST_BYTES = 65_536
+"""Answers gathered before they are sent although more requests wait."""
 BYTES = (bytes, bytearray, memoryview)
 _IOV_MAX = 512
 _TURNS = 4
 """Large pieces of one answer sent before other connections have their turn."""
+
+
+ANONYMOUS = "User:ANONYMOUS"
+"""Who is nobody in particular."""
+
+
+class TokenPrincipal(str):
+    """A principal who logged in by a delegation token: equal to the same one who did not, but it
+    may have no tokens made (DT-2)."""
+
+    __slots__ = ()
 
 
 class ChannelOwner(Protocol):
@@ -34,6 +49,10 @@ class ChannelOwner(Protocol):
 
     now_ms: int
     bytes_out: int
+
+    @property
+    def has_line(self) -> bool:
+        """Whether other connections wait for room in the queue of requests."""
 
     def adopt(self, channel: Any) -> None:
         """Take over a connection that was just accepted."""
@@ -79,6 +98,7 @@ class Channel(Connection):
         "listener_name",
         "local_host",
         "local_port",
+        "on_closed",
         "peer_host",
         "principal",
         "processor",
@@ -106,7 +126,7 @@ class Channel(Connection):
         self.listener_name = listener_name
         self.security_protocol = security_protocol
         self.gate: Gate | None = None
-        self.principal = "User:ANONYMOUS"
+        self.principal = ANONYMOUS
         self.peer_host = peer_host
         self.local_host, self.local_port = transport.local_address
         self.client_id = ""
@@ -115,11 +135,24 @@ class Channel(Connection):
         self.interest = READ
         self.ending = False
         self.slice_sent = 0
+        self.on_closed: Callable[[object], None] | None = None
+        """Told of the end; must return soon."""
 
     def __repr__(self) -> str:
         return f"{self.listener_name}-{self.connection_id}({self.peer_host})"
 
+    @property
+    def peer_port(self) -> int:
+        """Where the peer comes from at its own address; -1 when it has left."""
+        return self.transport.peer_port
+
     # -- writing
+
+    def is_worth_sending(self) -> bool:
+        """Whether the gathered answers are worth a system call of their own."""
+        return self.unsent_bytes() > BURST_BYTES or not all(
+            isinstance(part, BYTES) for part in self.outbox
+        )
 
     def send(self) -> bool:
         """True when all was sent; False or BlockingIOError when the socket is full."""
@@ -140,9 +173,6 @@ class Channel(Connection):
                 turns -= self._send_slice(outbox)
             elif not self._send_bytes(outbox):
                 return False
-            self.last_active_ms = self.processor.now_ms
-            if self.send_stalled_ms >= 0:
-                self.send_stalled_ms = self.processor.now_ms
         return not outbox
 
     def _send_bytes(self, outbox: list[Part]) -> bool:

@@ -81,6 +81,7 @@ class Connection(FrameReader):
         "outbox",
         "reading",
         "send_stalled_ms",
+        "sent_ms",
         "throttled_until_ms",
     )
 
@@ -98,7 +99,9 @@ class Connection(FrameReader):
         self.frame_started_ms = -1
         """When the frame under way was first noticed incomplete; -1 if none is."""
         self.send_stalled_ms = -1
-        """Since when the socket takes no more of the outbox; -1 if it does."""
+        """Since when the outbox waits for the socket; -1 if it is empty."""
+        self.sent_ms = now_ms
+        """When the socket last took some of the outbox that waits for it."""
         self.awaits_memory = False
         """The pool said no: nothing is read before it says that there is room."""
         self.charged_bytes = 0
@@ -180,12 +183,12 @@ class Connection(FrameReader):
             if now_ms - self.frame_started_ms > allowed:
                 return "frame was not completed in time"
         if self.send_stalled_ms >= 0:
-            stalled = now_ms - self.send_stalled_ms
+            stalled = now_ms - self.sent_ms
             if stalled > limits.idle_ms:
                 return "answer was not read in time"
             if stalled > limits.send_stall_ms and self.unsent_bytes() > limits.send_stall_bytes:
                 return "answer was not read in time"
-        elif self.reading and self._is_idle(now_ms):
+        elif (self.reading or self.throttled_until_ms > now_ms) and self._is_idle(now_ms):
             return "idle"
         return None
 

@@ -46,6 +46,10 @@ class InnerContext(RequestContext[Any]):
     def peer_host(self) -> str:
         return self._outer.peer_host
 
+    @property
+    def is_forwarded(self) -> bool:
+        return self._outer.is_forwarded
+
     def run(self, handle: Callable[[Any, Any], Response | None], request: Request) -> None:
         """Have `request` handled; whatever becomes of it is answered through here."""
         try:
@@ -62,6 +66,9 @@ class InnerContext(RequestContext[Any]):
     @property
     def fetch_bytes_max(self) -> int:  # type: ignore[override]  # a class attribute, as a default
         return self._outer.fetch_bytes_max
+
+    def mute_for(self, ms: int) -> None:
+        self._outer.mute_for(ms)
 
     def exempt(self) -> None:
         self._outer.exempt()

@@ -1,27 +1,44 @@
 """What connections may take from the broker: how many of them, how fast, how much memory.
 
-Both classes are shared by the acceptor and all processors; each has one lock, held for a few
+The classes are shared by the acceptor and all processors; each has one lock, held for a few
 operations and never while anything else is called.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from heapq import heapify, heappop, heappush
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from replication.metadata.token_bucket import TokenBucket, TokenBuckets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-_RATE_WINDOW_MS = 1_000
+T = TypeVar("T")
+
+NO_LIMIT = 2_147_483_647
+_RATE_BURST_S = 1.0
+_ADDRESSES_MAX = 10_000
+
+
+class ListenerLimits(NamedTuple):
+    """What one listener's connections are held to beside the broker's limits."""
+
+    connections_max: int = NO_LIMIT
+    creations_per_second_max: int = NO_LIMIT
 
 
 class ConnectionQuotas:
-    """Counts connections, in all and by address (Kafka's class of this name; N-10).
+    """Counts connections, in all, by listener and by address (Kafka's class of this name; N-10).
 
-    max.connections, max.connections.per.ip with its overrides, max.connection.creation.rate: over
-    a limit the connection is accepted and closed at once, and counted in `rejected`. (Kafka holds
-    the acceptor instead when the total or the rate is exceeded, which lets one address starve the
-    others in the backlog.)
+    max.connections and max.connection.creation.rate (of the broker, of a listener),
+    max.connections.per.ip with its overrides, connection_creation_rate (the quota of an address):
+    over a limit the connection is accepted and closed at once, and counted in `rejected`. (Kafka
+    holds the acceptor instead when the total or the rate is exceeded, which lets one address starve
+    the others in the backlog.) What is refused uses up no rate.
     """
 
     def __init__(
@@ -30,18 +47,24 @@ class ConnectionQuotas:
         connections_per_ip_max: int,
         per_ip_overrides: Mapping[str, int],
         creations_per_second_max: int,
+        listeners: Mapping[str, ListenerLimits] | None = None,
     ) -> None:
-        self._max = connections_max
-        self._per_ip_max = connections_per_ip_max
-        self._overrides = per_ip_overrides
-        self._rate_max = creations_per_second_max
         self._lock = threading.Lock()
         self._by_ip: dict[str, int] = {}
-        self._window_start_ms = 0
-        self._window_count = 0
+        self._by_listener: dict[str, int] = {}
+        self._rates: dict[str | None, TokenBucket] = {}
+        self._ip_rates: Mapping[str | None, float] = {}
+        self._ip_buckets = TokenBuckets(_RATE_BURST_S, _ADDRESSES_MAX)
         self.count = 0
         self.accepted = 0
         self.rejected = 0
+        self.set_limits(
+            connections_max,
+            connections_per_ip_max,
+            per_ip_overrides,
+            creations_per_second_max,
+            listeners,
+        )
 
     def set_limits(
         self,
@@ -49,51 +72,106 @@ class ConnectionQuotas:
         connections_per_ip_max: int,
         per_ip_overrides: Mapping[str, int],
         creations_per_second_max: int,
+        listeners: Mapping[str, ListenerLimits] | None = None,
     ) -> None:
         """Obey other limits from now on; connections that are there stay."""
         with self._lock:
             self._max = connections_max
             self._per_ip_max = connections_per_ip_max
             self._overrides = per_ip_overrides
-            self._rate_max = creations_per_second_max
+            self._listeners = listeners or {}
+            rates: dict[str | None, int] = {None: creations_per_second_max}
+            rates.update(
+                (name, one.creations_per_second_max) for name, one in self._listeners.items()
+            )
+            known, self._rates = self._rates, {}
+            for name, rate in rates.items():
+                if rate != NO_LIMIT:
+                    bucket = self._rates[name] = known.get(name) or TokenBucket(rate, _RATE_BURST_S)
+                    bucket.rate = rate
 
-    def admit(self, host: str, now_ms: int, is_reserved: bool = False) -> str | None:
+    def set_ip_rates(self, rates: Mapping[str | None, float]) -> None:
+        """connection_creation_rate by address, None for those that have none of their own."""
+        with self._lock:
+            self._ip_rates = rates
+            if not rates:
+                self._ip_buckets = TokenBuckets(_RATE_BURST_S, _ADDRESSES_MAX)
+
+    def admit(
+        self, host: str, now_ms: int, listener: str = "", is_reserved: bool = False
+    ) -> str | None:
         """Count a new connection in; or return which limit refuses it.
 
-        `is_reserved`: it came to the brokers' own listener, and only the limit by address holds.
+        `is_reserved`: it came to the brokers' own listener, and only that one's limits and those by
+        address hold.
         """
         with self._lock:
-            refusal = self._refusal(host, now_ms, is_reserved)
+            refusal = self._refusal_by_count(host, listener, is_reserved)
             if refusal is None:
-                self._window_count += 1
+                refusal = self._refusal_by_rate(host, now_ms, listener, is_reserved)
+            if refusal is None:
                 self.count += 1
                 self.accepted += 1
                 self._by_ip[host] = self._by_ip.get(host, 0) + 1
+                self._by_listener[listener] = self._by_listener.get(listener, 0) + 1
             else:
                 self.rejected += 1
             return refusal
 
-    def _refusal(self, host: str, now_ms: int, is_reserved: bool) -> str | None:
-        if now_ms - self._window_start_ms >= _RATE_WINDOW_MS:
-            self._window_start_ms = now_ms
-            self._window_count = 0
+    def _refusal_by_count(self, host: str, listener: str, is_reserved: bool) -> str | None:
         if self.count >= self._max and not is_reserved:
             return "max.connections"
+        limits = self._listeners.get(listener)
+        if limits is not None and self._by_listener.get(listener, 0) >= limits.connections_max:
+            return f"listener.name.{listener.lower()}.max.connections"
         if self._by_ip.get(host, 0) >= self._overrides.get(host, self._per_ip_max):
             return "max.connections.per.ip"
-        if self._window_count >= self._rate_max and not is_reserved:
-            return "max.connection.creation.rate"
         return None
 
-    def release(self, host: str) -> None:
+    def _refusal_by_rate(
+        self, host: str, now_ms: int, listener: str, is_reserved: bool
+    ) -> str | None:
+        rates = {
+            "connection_creation_rate": self._ip_bucket(host),
+            f"listener.name.{listener.lower()}.max.connection.creation.rate": self._rates.get(
+                listener
+            ),
+            "max.connection.creation.rate": None if is_reserved else self._rates.get(None),
+        }
+        buckets = {key: bucket for key, bucket in rates.items() if bucket is not None}
+        for key, bucket in buckets.items():
+            if bucket.left(now_ms) < 1:
+                return key
+        for bucket in buckets.values():
+            bucket.take(1)
+        return None
+
+    def _ip_bucket(self, host: str) -> TokenBucket | None:
+        rate = self._ip_rates.get(host, self._ip_rates.get(None))
+        if rate is None:
+            return None
+        return self._ip_buckets.of(host, rate)
+
+    def release(self, host: str, listener: str = "") -> None:
         """A connection that was admitted has ended."""
         with self._lock:
             self.count -= 1
+            self._by_listener[listener] -= 1
             left = self._by_ip[host] - 1
             if left:
                 self._by_ip[host] = left
             else:
                 del self._by_ip[host]
+
+
+class Unread(NamedTuple, Generic[T]):
+    """What waits for one reader."""
+
+    address: str
+    bytes: int
+    age_ms: int
+    """Since its first byte was not taken; at least 1."""
+    holder: T
 
 
 class MemoryPool:
@@ -114,7 +192,7 @@ class MemoryPool:
     """
 
     def __init__(self, size: int) -> None:
-        self._size = size
+        self.size = size
         self._lock = threading.Lock()
         self._overdrawn: object | None = None
         self._waiting: dict[object, Callable[[], None]] = {}
@@ -122,7 +200,7 @@ class MemoryPool:
 
     @property
     def is_exhausted(self) -> bool:
-        return self._size >= 0 and self.available <= 0
+        return self.size >= 0 and self.available <= 0
 
     @property
     def blocker(self) -> object | None:
@@ -136,7 +214,7 @@ class MemoryPool:
 
     def may_read(self, holder: object, when_room: Callable[[], None]) -> bool:
         """Whether `holder` may read more; if not, `when_room` is called once, to ask again."""
-        if self._size < 0:
+        if self.size < 0:
             return True
         with self._lock:
             if self.available <= 0 and self._overdrawn is not holder:
@@ -162,3 +240,51 @@ class MemoryPool:
                 woken = [self._waiting.pop(self._overdrawn)]
         for when_room in woken:
             when_room()
+
+
+class UnreadAnswers(Generic[T]):
+    """What answers hold in memory that wait for their readers, of all network threads (N-8).
+
+    `size` bytes at most, -1 for no bound; over it readers are given up: of the address that has had
+    most for longest the one who has, until the rest is below it. Memory is lent by size and time.
+    Those who read on give back soon what they had, however many come from one address; who only
+    asks grows dearer with each second, from however many he comes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._held: dict[int, Sequence[Unread[T]]] = {}
+
+    def too_much(self, thread: int, held: Sequence[Unread[T]]) -> list[T]:
+        """Note what the connections of one thread hold; which of them must go. Of the others that
+        must their own threads are told."""
+        with self._lock:
+            self._held[thread] = held
+            dearest = set(self._dearest(list(chain.from_iterable(self._held.values()))))
+            self._held[thread] = [one for one in held if one.holder not in dearest]
+        return [one.holder for one in held if one.holder in dearest]
+
+    def _dearest(self, held: Sequence[Unread[T]]) -> list[T]:
+        excess = sum(one.bytes for one in held) - self._size if self._size >= 0 else 0
+        if excess <= 0:
+            return []
+        by_address: dict[str, list[Unread[T]]] = defaultdict(list)
+        for one in sorted(held, key=_price):
+            by_address[one.address].append(one)
+        # The least is at hand in a heap, so prices are negative there.
+        prices = [(-sum(map(_price, own)), address) for address, own in by_address.items()]
+        heapify(prices)
+        gone = []
+        while excess > 0:
+            price, address = heappop(prices)
+            one = by_address[address].pop()
+            gone.append(one.holder)
+            excess -= one.bytes
+            if by_address[address]:
+                heappush(prices, (price + _price(one), address))
+        return gone
+
+
+def _price(unread: Unread[Any]) -> int:
+    return unread.bytes * unread.age_ms

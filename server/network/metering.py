@@ -7,7 +7,8 @@ the same level counts. `MeteredContext` is the context of a request while there 
 the answer leaves it counts
 
     Produce       producer_byte_rate     the size of the request, of failed ones too
-    Fetch         consumer_byte_rate     the size of the answer, unless a replica asked
+    Fetch and     consumer_byte_rate     the size of the answer, unless a replica asked
+    ShareFetch
     all           request_percentage     what it took of its thread; 100 is one thread. Not: what
                                          brokers do for the cluster (ClusterAction)
 
@@ -23,18 +24,30 @@ eleven samples lets ten seconds' worth through at once, and again eleven seconds
 quota.window.num and .size.seconds mean nothing here.)
 
 Without quotas none of this is used: the request channel makes plain contexts.
+Budget: all three together, none reached, 2 us a request (benchmarks/micro/guards.py).
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable
+from heapq import nlargest
 from math import ceil
 from struct import Struct
+from threading import get_ident
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from replication.metadata.quota_entities import CLIENT_ID, USER, entity_of, names_of
+from replication.metadata.quota_entities import (
+    NAME_KEPT_MAX,
+    Entity,
+    entity_of,
+    levels,
+    names_of,
+    shared_by,
+)
+from replication.metadata.token_bucket import owed_ms
+from server.network.addresses import canonical_address
 from server.network.api import Operation
 from server.network.channel import read_small_slices
 from server.network.request_channel import RequestContext
@@ -46,11 +59,12 @@ if TYPE_CHECKING:
     from wire.primitives import Part
     from wire.schema import Response
 
-_PRODUCE, _FETCH = 0, 1
+_PRODUCE, _FETCH, _SHARE_FETCH = 0, 1, 78
 _PRODUCER, _CONSUMER, _REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
-_KEYS = (_PRODUCER, _CONSUMER, _REQUEST)
+_CONNECTIONS = "connection_creation_rate"
+_KEYS = frozenset({_PRODUCER, _CONSUMER, _REQUEST})
 _CLUSTER_ACTION = Operation.CLUSTER_ACTION
-_METERS_MAX = 100_000
+_METERS_MAX = 10_000
 _MS = 1_000
 _BURST_S = 0.4
 _NS_PER_PERCENT_OF_S = 10_000_000
@@ -58,8 +72,10 @@ _INT = Struct(">i")
 _FRAME_HEAD = 8  # size and correlation id
 _FLEXIBLE_PRODUCE = 9
 
-_Level = tuple[str | None, str | None, bool, bool]
-"""User, client id (None: not part of it), is the user, the client id, the default one."""
+
+_Meters = tuple["Meter | None", "Meter | None", "Meter | None"]
+"""What counts the request's bytes, the answer's, the time it takes."""
+_NOTHING: _Meters = (None, None, None)
 
 
 class Meter:
@@ -76,22 +92,27 @@ class Meter:
     def record(self, amount: float, now_ms: int) -> int:
         """Count; returns for how many ms whoever did it must wait."""
         with self._lock:
-            bound = self.bound
             if now_ms > self._at_ms:
+                bound = self.bound
                 gained = (now_ms - self._at_ms) * bound / _MS
                 self._left = min(self._left + gained, bound * _BURST_S)
                 self._at_ms = now_ms
-            self._left -= amount
-            return 0 if self._left >= 0 else ceil(-self._left / bound * _MS)
+            self._left = left = self._left - amount
+        return 0 if left >= 0 else ceil(owed_ms(-left, self.bound))
+
+    @property
+    def full_ms(self) -> float:
+        """When it will be as if nothing had been used."""
+        return self._at_ms + (_BURST_S - self._left / self.bound) * _MS
 
 
 class ClientQuotas:
-    """The quotas of a broker. `update` on the loader's thread, `of` on any."""
+    """The quotas of a broker. `update` on the loader's thread, `context` on any."""
 
     def __init__(self) -> None:
-        self._values: dict[str, dict[_Level, float]] = {}
+        self._values: dict[str, dict[Entity, float]] = {}
         self._meters: dict[tuple[str, str | None, str | None], Meter] = {}
-        self._found: dict[tuple[str, str], tuple[Meter | None, Meter | None, Meter | None]] = {}
+        self._found: dict[tuple[str, str, int], _Meters | None] = {}
         self._lock = threading.Lock()
 
     @property
@@ -101,48 +122,72 @@ class ClientQuotas:
 
     def update(self, records: Iterable[Any]) -> None:
         """Take all quotas there are (ClientQuotaRecord)."""
-        values: dict[str, dict[_Level, float]] = {}
+        values: dict[str, dict[Entity, float]] = {}
         for record in records:
-            names = names_of(entity_of(record.entity))
-            if record.key in _KEYS and names.keys() <= {USER, CLIENT_ID}:
-                level = (
-                    names.get(USER),
-                    names.get(CLIENT_ID),
-                    USER in names and names[USER] is None,
-                    CLIENT_ID in names and names[CLIENT_ID] is None,
-                )
-                values.setdefault(record.key, {})[level] = record.value
+            if record.key in _KEYS:
+                values.setdefault(record.key, {})[entity_of(record.entity)] = record.value
         with self._lock:
             self._values = values
             self._found = {}
 
-    def of(self, principal: str, client_id: str) -> tuple[Meter | None, Meter | None, Meter | None]:
-        """What counts for them, in the order producer, consumer, request."""
-        who = (principal, client_id)
-        return self._found.get(who) or self._find(who)
+    def context(
+        self,
+        api: Api,
+        api_version: int,
+        correlation_id: int,
+        client_id: str,
+        connection: Channel,
+        broker: Any,
+        frame_bytes: int,
+    ) -> RequestContext[Any]:
+        """For one request; a plain one if nothing of it is counted."""
+        who = (connection.principal, client_id, api.api_key)
+        found = self._found
+        meters = found[who] if who in found else self._find(who, api)
+        if meters is None:
+            return RequestContext(api, api_version, correlation_id, client_id, connection, broker)
+        # Not in an __init__ of its own, which would call another: 0.2 us a request.
+        context = MeteredContext(api, api_version, correlation_id, client_id, connection, broker)
+        context.meters = meters
+        context.frame_bytes = frame_bytes
+        if meters[2] is not None:
+            context.thread = get_ident()
+            context.began_ns = perf_counter_ns()
+        return context
 
-    def _find(self, who: tuple[str, str]) -> tuple[Meter | None, Meter | None, Meter | None]:
-        user = who[0].partition(":")[2]
+    def _find(self, who: tuple[str, str, int], api: Api) -> _Meters | None:
+        principal, client, api_key = who
+        user = principal.partition(":")[2]
         with self._lock:
             found = self._found
-            if len(found) >= _METERS_MAX:
-                found.clear()
             if len(self._meters) >= _METERS_MAX:
-                self._meters.clear()
-                found.clear()
-            producer, consumer, request = (self._meter(key, user, who[1]) for key in _KEYS)
-            found[who] = producer, consumer, request
-            return found[who]
+                self._forget_the_idle()
+                found = self._found = {}
+            elif len(found) >= _METERS_MAX:
+                found = self._found = {}  # not cleared: others are looking
+            meters = (
+                self._meter(_PRODUCER, user, client) if api_key == _PRODUCE else None,
+                self._meter(_CONSUMER, user, client) if api_key in (_FETCH, _SHARE_FETCH) else None,
+                None if api.operation is _CLUSTER_ACTION else self._meter(_REQUEST, user, client),
+            )
+            known = None if meters == _NOTHING else meters
+            if len(client) <= NAME_KEPT_MAX:
+                found[who] = known
+            return known
+
+    def _forget_the_idle(self) -> None:
+        """Names are the clients' choice: of too many meters those stay that are full again last, so
+        that nobody loses what others owe, or his own debts, by making names up."""
+        kept = nlargest(_METERS_MAX // 2, self._meters.items(), key=lambda one: one[1].full_ms)
+        self._meters = dict(kept)
 
     def _meter(self, key: str, user: str, client: str) -> Meter | None:
         values = self._values.get(key)
         if not values:
             return None
-        for level in _levels(user, client):
+        for level in levels(user, client):
             if level in values:
-                has_user = level[0] is not None or level[2]
-                has_client = level[1] is not None or level[3]
-                shared = key, user if has_user else None, client if has_client else None
+                shared = key, *shared_by(level, user, client)
                 meter = self._meters.get(shared)
                 if meter is None:
                     meter = Meter(values[level])
@@ -152,58 +197,43 @@ class ClientQuotas:
         return None
 
 
-def _levels(user: str, client: str) -> Iterable[_Level]:
-    """The first that has a quota counts."""
-    return (
-        (user, client, False, False),
-        (user, None, False, True),
-        (user, None, False, False),
-        (None, client, True, False),
-        (None, None, True, True),
-        (None, None, True, False),
-        (None, client, False, False),
-        (None, None, False, True),
-    )
+def connection_rates(records: Iterable[Any]) -> dict[str | None, float]:
+    """connection_creation_rate by address, as a peer's is written; None: of the others. Of an
+    address that has several, for ::ffff:a.b.c.d is a.b.c.d, the least counts."""
+    rates: dict[str | None, float] = {}
+    for record in records:
+        if record.key == _CONNECTIONS:
+            (name,) = names_of(entity_of(record.entity)).values()
+            host = None if name is None else canonical_address(name)
+            rates[host] = min(record.value, rates.get(host, record.value))
+    return rates
 
 
 class MeteredContext(RequestContext[Any]):
-    """One request while there are quotas."""
+    """One request of which something is counted."""
 
-    __slots__ = ("_began_ns", "_frame_bytes", "_is_exempt", "_meters", "_thread")
+    __slots__ = ("began_ns", "frame_bytes", "meters", "thread")
 
-    def __init__(
-        self,
-        quotas: ClientQuotas,
-        api: Api,
-        api_version: int,
-        correlation_id: int,
-        client_id: str,
-        connection: Channel,
-        broker: Any,
-        frame_bytes: int,
-    ) -> None:
-        super().__init__(api, api_version, correlation_id, client_id, connection, broker)
-        self._meters = quotas.of(connection.principal, client_id)
-        self._frame_bytes = frame_bytes
-        self._is_exempt = api.operation is _CLUSTER_ACTION
-        if self._meters[2] is not None:
-            self.begin()
+    meters: _Meters
+    frame_bytes: int
+    thread: int
+    """Who works on it, and since when."""
+    began_ns: int
 
     def begin(self) -> None:
         """A thread works on it from now on."""
-        if self._meters[2] is not None:
-            self._thread = threading.get_ident()
-            self._began_ns = time.perf_counter_ns()
+        self.thread = get_ident()
+        self.began_ns = perf_counter_ns()
 
     def exempt(self) -> None:
-        self._is_exempt = True
+        self.meters = _NOTHING
 
     @property
     def fetch_bytes_max(self) -> int:  # type: ignore[override]  # a class attribute, as a default
-        consumer = self._meters[1]
-        if consumer is None or self._is_exempt:
+        of_answer = self.meters[1]
+        if of_answer is None:
             return RequestContext.fetch_bytes_max
-        return max(1, int(consumer.bound * _BURST_S))
+        return max(1, int(of_answer.bound * _BURST_S))
 
     def send(self, response: Response) -> None:
         throttle_ms = self._count()
@@ -211,45 +241,47 @@ class MeteredContext(RequestContext[Any]):
             response.throttle_time_ms = throttle_ms
         is_flexible = self.api_version >= self.api.response_flexible
         parts = encode_response(is_flexible, self.api_version, self.correlation_id, response)
-        consumer = self._meters[1]
-        if consumer is not None and self.api.api_key == _FETCH and not self._is_exempt:
-            size = sum(map(len, parts))
-            for_bytes_ms = consumer.record(size, self.connection.processor.now_ms)
+        of_answer = self.meters[1]
+        if of_answer is not None:
+            size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+            for_bytes_ms = of_answer.record(size, self.connection.processor.now_ms)
             if for_bytes_ms > throttle_ms:
-                throttle_ms = for_bytes_ms
-                _patch(parts, _FRAME_HEAD + is_flexible, throttle_ms)
-        self.throttle_ms = throttle_ms
+                self.throttle_ms = for_bytes_ms
+                _patch(parts, _FRAME_HEAD + is_flexible, for_bytes_ms)
         if len(parts) > 1:
             read_small_slices(parts)
-        super().send_parts(parts)
+        RequestContext.send_parts(self, parts)
 
     def send_parts(self, parts: list[Part]) -> None:
         """Produce's ordinary form: its answer ends with the throttle time."""
-        self.throttle_ms = throttle_ms = self._count()
+        throttle_ms = self._count()
         if throttle_ms:
             is_flexible = self.api_version >= _FLEXIBLE_PRODUCE
             _patch(parts, -_INT.size - is_flexible, throttle_ms)
-        super().send_parts(parts)
+        RequestContext.send_parts(self, parts)
 
     def no_response(self) -> None:
-        producer = self._meters[0]
-        if producer is not None:
-            self.throttle_ms = producer.record(self._frame_bytes, self.connection.processor.now_ms)
+        of_request = self.meters[0]
+        if of_request is not None:
+            now_ms = self.connection.processor.now_ms
+            self.throttle_ms = of_request.record(self.frame_bytes, now_ms)
         super().no_response()
 
     def _count(self) -> int:
         """Count what is known before the answer is encoded; for how many ms it mutes."""
-        producer, _, request = self._meters
-        throttle_ms = 0
-        if producer is not None and self.api.api_key == _PRODUCE:
-            throttle_ms = producer.record(self._frame_bytes, self.connection.processor.now_ms)
-        if request is not None and not self._is_exempt:
-            used_ns = 0
-            if threading.get_ident() == self._thread:
-                used_ns = time.perf_counter_ns() - self._began_ns
+        of_request, _, of_time = self.meters
+        throttle_ms = self.throttle_ms
+        if of_request is not None:
             now_ms = self.connection.processor.now_ms
-            for_time_ms = request.record(used_ns / _NS_PER_PERCENT_OF_S, now_ms)
-            throttle_ms = max(throttle_ms, min(for_time_ms, _MS))
+            throttle_ms = max(throttle_ms, of_request.record(self.frame_bytes, now_ms))
+        if of_time is not None:
+            used = 0.0
+            if get_ident() == self.thread:
+                used = (perf_counter_ns() - self.began_ns) / _NS_PER_PERCENT_OF_S
+            for_time_ms = of_time.record(used, self.connection.processor.now_ms)
+            if for_time_ms > throttle_ms:
+                throttle_ms = max(throttle_ms, min(for_time_ms, _MS))
+        self.throttle_ms = throttle_ms
         return throttle_ms
 
 

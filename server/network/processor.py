@@ -14,7 +14,8 @@ once leave with one system call.
 
 Writing: bytes are gathered into one sendmsg, announced with MSG_MORE if record data follow; record
 data go from file to socket with sendfile. What the socket does not take waits in the connection's
-outbox; nothing new is started meanwhile, so a reader that stops costs one answer (N-8).
+outbox; nothing new is started meanwhile, so a reader that stops costs one answer (N-8). All those,
+of all processors, hold at most as much as large requests may (queued.max.request.bytes).
 
 Lock: none. Other threads call only `adopt`, `after_answers`, `complete`, `resume`, `begin_drain`
 and `stop`.
@@ -31,17 +32,18 @@ import logging
 import select
 import socket
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Protocol
 
-from server.network.channel import BYTES, Channel, release_slices
+from server.network.channel import Channel, release_slices
 from server.network.last_requests import RECENT, Served
+from server.network.limits import Unread
 from server.network.poller import GONE, MUTED, READ, WRITE, new_poller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from server.network.limits import ConnectionQuotas, MemoryPool
+    from server.network.limits import ConnectionQuotas, MemoryPool, UnreadAnswers
     from server.network.request_channel import RequestContext
     from wire.primitives import Part
 
@@ -49,8 +51,6 @@ logger = logging.getLogger(__name__)
 
 BURST_REQUESTS = 16
 """Pipelined requests of one connection run before the others have their turn."""
-BURST_BYTES = 65_536
-"""Answers gathered before they are sent although more requests wait."""
 SWEEP_MS = 1_000
 
 
@@ -61,7 +61,7 @@ class RequestReceiver(Protocol):
         """Run or queue the request in `frame`; False, with nothing done, while there is no room."""
 
     def await_room(self, processor: Processor) -> None:
-        """Call `processor.resume` as soon as there is room."""
+        """Call `processor.resume` as soon as there is room, for who is first in its line."""
 
 
 class Processor:
@@ -74,6 +74,7 @@ class Processor:
         clock_ms: Callable[[], int],
         quotas: ConnectionQuotas,
         memory: MemoryPool,
+        unread: UnreadAnswers[Channel],
     ) -> None:
         self.index = index
         self.now_ms = clock_ms()
@@ -88,6 +89,7 @@ class Processor:
         self._clock_ms = clock_ms
         self._quotas = quotas
         self._memory = memory
+        self._unread = unread
         self._poller = new_poller()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
@@ -98,6 +100,9 @@ class Processor:
         self._completed: deque[tuple[Channel, RequestContext[Any], list[Part] | None]] = deque()
         self._commands: deque[Callable[[], None]] = deque()
         self._ready: deque[Channel] = deque()
+        self._line: OrderedDict[Channel, None] = OrderedDict()
+        """Whose next request found no room, the first one first."""
+        self._is_lines_turn = False
         self._throttled: list[tuple[int, int, Channel]] = []
         self._serving: Channel | None = None
         self._next_sweep_ms = self.now_ms + SWEEP_MS
@@ -131,9 +136,14 @@ class Processor:
             self._completed.append((channel, request, parts))
             self._wake()
 
-    def resume(self, channel: Channel | None = None) -> None:
-        """There is room again: serve `channel`, or every connection that has waiting frames."""
-        self._command(lambda: self._resume(channel))
+    def resume(self) -> None:
+        """There is room for requests again."""
+        self._command(self._serve_line)
+
+    @property
+    def has_line(self) -> bool:
+        """Whether others wait for room: who comes now is not served before them."""
+        return bool(self._line) and not self._is_lines_turn
 
     def after_answers(self, job: Callable[[], None]) -> bool:
         """Run `job` on this thread, once the answers of what it serves now have left; False, with
@@ -218,24 +228,19 @@ class Processor:
     def _run_queues(self) -> None:
         completed = self._completed
         while completed:
-            self._guarded(*completed.popleft())
+            channel, request, parts = completed.popleft()
+            self._guarded(channel, self._finish, request, parts)
         while self._throttled and self._throttled[0][0] <= self.now_ms:
             self._ready.append(heapq.heappop(self._throttled)[2])
         for _ in range(len(self._ready)):
-            channel = self._ready.popleft()
-            try:
-                self._serve(channel)
-            except Exception:
-                logger.exception("connection failed connection=%r", channel)
-                self._close(channel)
+            self._guarded(self._ready.popleft(), self._serve)
         while self._commands:  # last: `after_answers` of what was served above
             self._commands.popleft()()
 
-    def _guarded(
-        self, channel: Channel, request: RequestContext[Any], parts: list[Part] | None
-    ) -> None:
+    def _guarded(self, channel: Channel, do: Callable[..., None], *given: Any) -> None:
+        """`do` with the connection, which is closed if that fails: others go on."""
         try:
-            self._finish(channel, request, parts)
+            do(channel, *given)
         except Exception:
             logger.exception("connection failed connection=%r", channel)
             self._close(channel)
@@ -260,7 +265,7 @@ class Processor:
             # else it waits for its turn in `_ready`
         elif event & (select.POLLHUP | select.POLLERR):
             self._close(channel)
-        elif event & GONE:
+        elif event & GONE and channel.interest == MUTED:  # and not only when this was reported
             self._peer_left_while_muted(channel)
 
     def _read(self, channel: Channel) -> None:
@@ -307,7 +312,8 @@ class Processor:
 
     def _has_room(self, channel: Channel) -> None:
         channel.awaits_memory = False
-        self._resume(channel)
+        if not channel.closed and channel.in_flight is None:
+            self._serve(channel)
 
     def _give_memory_back(self, channel: Channel) -> None:
         count, channel.charged_bytes = channel.charged_bytes, 0
@@ -348,11 +354,12 @@ class Processor:
             frame = channel.frames.popleft()
             if not (channel.gate or self._requests).receive(channel, frame):
                 channel.frames.appendleft(frame)
+                self._line[channel] = None  # who stands there already keeps the place
                 self._requests.await_room(self)
                 break
             self.requests += 1
             budget -= 1
-            if len(channel.outbox) > 1 and _is_worth_sending(channel):
+            if len(channel.outbox) > 1 and channel.is_worth_sending():
                 budget = 0
         self._serving = None
         if channel.outbox and not channel.closed and channel.send_stalled_ms < 0:
@@ -406,19 +413,23 @@ class Processor:
         """
         if channel.closed:
             return
-        if channel.in_flight is None:
-            if not channel.outbox and self._is_done(channel) and channel.send_stalled_ms < 0:
-                self._close(channel)
-                return
-            if channel.frames or not channel.reading or channel.frame_started_ms >= 0:
-                self._update_reading(channel)
-            elif channel.throttled_until_ms > self.now_ms:
-                channel.mute()
-        interest = READ if channel.reading else MUTED
-        if channel.ending:
-            interest = 0
         if channel.send_stalled_ms >= 0:
-            interest = (interest & ~select.POLLIN) | WRITE
+            # Nothing is read before the answer has left, nor asked whether the peer has said all:
+            # who has may still read. One that is gone is reported whatever we wait for.
+            channel.mute()
+            interest = WRITE
+        else:
+            if channel.in_flight is None:
+                if not channel.outbox and self._is_done(channel):
+                    self._close(channel)
+                    return
+                if channel.frames or not channel.reading or channel.frame_started_ms >= 0:
+                    self._update_reading(channel)
+                elif channel.throttled_until_ms > self.now_ms:
+                    channel.mute()
+            interest = READ if channel.reading else MUTED
+            if channel.ending:
+                interest = 0
         interest |= channel.transport.wants
         if interest != channel.interest:
             self._set_interest(channel, interest)
@@ -453,15 +464,26 @@ class Processor:
             self._poller.modify(channel.fd, interest)
         channel.interest = interest
 
-    def _resume(self, channel: Channel | None) -> None:
-        for one in [channel] if channel is not None else list(self.channels.values()):
-            if not one.closed and one.in_flight is None and (channel is not None or one.frames):
-                self._serve(one)
+    def _serve_line(self) -> None:
+        """There is room: those who wait for it have their turn in the order in which they came, so
+        that nobody waits for ever behind those who always have one more request."""
+        line = self._line
+        while line:
+            channel, _ = line.popitem(last=False)
+            self._is_lines_turn = True
+            try:
+                self._guarded(channel, self._serve)
+            finally:
+                self._is_lines_turn = False
+            if channel in line:
+                line.move_to_end(channel, last=False)
+                return
 
     # -- writing
 
     def _flush(self, channel: Channel) -> None:
         """Send the outbox as far as the socket takes it."""
+        left = self.bytes_out - channel.transport.unsent_bytes
         try:
             done = channel.send()
         except (BlockingIOError, InterruptedError):
@@ -473,8 +495,11 @@ class Processor:
         if done:
             channel.send_stalled_ms = -1
             channel.last_active_ms = self.now_ms
-        elif channel.send_stalled_ms < 0:
-            channel.send_stalled_ms = self.now_ms
+            return
+        if channel.send_stalled_ms < 0:
+            channel.send_stalled_ms = channel.sent_ms = self.now_ms
+        elif self.bytes_out - channel.transport.unsent_bytes != left:
+            channel.sent_ms = self.now_ms
 
     # -- beginning and end of connections
 
@@ -482,7 +507,7 @@ class Processor:
         if self._draining or self._stopping:
             channel.closed = True
             channel.transport.close()
-            self._quotas.release(channel.peer_host)
+            self._quotas.release(channel.peer_host, channel.listener_name)
             return
         self.channels[channel.fd] = channel
         self._poller.register(channel.fd, channel.interest)
@@ -495,9 +520,10 @@ class Processor:
         if channel.violation is not None:
             logger.info("closing connection=%r reason=%s", channel, channel.violation)
         del self.channels[channel.fd]
+        self._line.pop(channel, None)
         self._set_interest(channel, 0)
         channel.transport.close()
-        self._quotas.release(channel.peer_host)
+        self._quotas.release(channel.peer_host, channel.listener_name)
         if channel.charged_bytes:
             self._give_memory_back(channel)
         release_slices(channel.outbox)
@@ -506,9 +532,11 @@ class Processor:
         request, channel.in_flight = channel.in_flight, None
         if request is not None:
             request.cancel()
+        if channel.on_closed is not None:
+            channel.on_closed(channel)
 
     def _sweep(self) -> None:
-        """Close connections that ran out of time."""
+        """Close connections that ran out of time, or hold too much."""
         self._next_sweep_ms = self.now_ms + SWEEP_MS
         is_memory_short = self._memory.is_exhausted and self._holds_mostly_half_sent()
         for channel in list(self.channels.values()):
@@ -518,9 +546,22 @@ class Processor:
             if channel is self._memory.blocker and channel.is_silent(self.now_ms):
                 reason = "frame paused while others waited for queued.max.request.bytes"
             if reason is not None:
-                logger.info("closing connection=%r reason=%s", channel, reason)
-                self.connections_expired += 1
-                self._close(channel)
+                self._expire(channel, reason)
+        unread = [
+            Unread(one.peer_host, one.unsent_bytes(), self.now_ms - one.send_stalled_ms + 1, one)
+            for one in self.channels.values()
+            if one.send_stalled_ms >= 0
+        ]
+        for channel in self._unread.too_much(self.index, unread):
+            self._expire(channel, "answers that nobody reads hold too much memory")
+        if self._throttled:  # what closed connections held until they may go on is free
+            self._throttled = [entry for entry in self._throttled if not entry[2].closed]
+            heapq.heapify(self._throttled)
+
+    def _expire(self, channel: Channel, reason: str) -> None:
+        logger.info("closing connection=%r reason=%s", channel, reason)
+        self.connections_expired += 1
+        self._close(channel)
 
     def _holds_mostly_half_sent(self) -> bool:
         """Whether frames that are not complete hold more memory than requests that are."""
@@ -548,10 +589,3 @@ class Processor:
         self._poller.close()
         self._wake_reader.close()
         self._wake_writer.close()
-
-
-def _is_worth_sending(channel: Channel) -> bool:
-    """Whether the gathered answers are worth a system call of their own."""
-    return channel.unsent_bytes() > BURST_BYTES or not all(
-        isinstance(part, BYTES) for part in channel.outbox
-    )

@@ -28,7 +28,8 @@ Fates of a request (reliability.md N-3, N-4):
     handler raises anything else our fault: traceback, UNKNOWN_SERVER_ERROR in the API's shape; for
                                  Produce REQUEST_TIMED_OUT, which is retriable and as true: nobody
                                  knows whether the batch was appended (P-1)
-Full queue: `receive` refuses, the processor stops reading that connection (never drops).
+Full queue: `receive` refuses, the processor stops reading that connection (never drops) and gives
+room to those who wait in the order in which they came; who comes later does not overtake them.
 
 Budget: header, lookup, context, decoding, dispatch and encoding of a heartbeat: 2.5 µs
 (benchmarks/micro/requests.py, path).
@@ -128,6 +129,10 @@ class RequestContext(Generic[B]):
     fetch_bytes_max = (1 << 31) - 1
     """The most that one Fetch may read."""
 
+    def mute_for(self, ms: int) -> None:
+        """After the answer, which says so, the connection is muted for at least so long."""
+        self.throttle_ms = max(self.throttle_ms, ms)
+
     def begin(self) -> None:
         """Another thread works on it from now on."""
 
@@ -160,6 +165,11 @@ class RequestContext(Generic[B]):
     @property
     def principal(self) -> str:
         return self.connection.principal
+
+    @property
+    def is_forwarded(self) -> bool:
+        """Did a broker pass it on, who had asked its own questions about the connection."""
+        return False
 
     # -- answering
 
@@ -217,6 +227,13 @@ class RequestContext(Generic[B]):
         self._cancel = cancel
         if self.connection.closed:
             self.cancel()
+
+    def on_connection_end(self, callback: Callable[[object], None]) -> None:
+        """Call it with the connection when that has ended, however this request went; each
+        connection has one such callback. It must return soon, and may be called twice."""
+        self.connection.on_closed = callback
+        if self.connection.closed:
+            callback(self.connection)
 
     def on_stop(self, complete: Callable[[], Any]) -> None:
         """Call `complete`, which must answer, when the broker stops."""
@@ -277,7 +294,7 @@ class RequestChannel:
         if api is None or not api.min_version <= version <= api.max_version:
             return self._receive_unsupported(channel, api, key, version, correlation_id)
         inline = api.inline and len(frame) <= INLINE_FRAME_BYTES
-        if not inline and self._queue.qsize() >= self._queue_max:
+        if not inline and not self._has_room(channel):
             return False
         pos = 14
         if length > 0:
@@ -295,11 +312,14 @@ class RequestChannel:
         channel.in_flight = context  # Connection.begin: the processor asked may_start
         if inline and self.run(context, frame, pos, INLINE_ELEMENTS):
             return True
-        if inline and self._queue.qsize() >= self._queue_max:
+        if inline and not self._has_room(channel):
             channel.in_flight = None
             return False
         self._hand_over((context, frame, pos))
         return True
+
+    def _has_room(self, channel: Channel) -> bool:
+        return self._queue.qsize() < self._queue_max and not channel.processor.has_line
 
     def measure(self, metered: Callable[..., RequestContext[Any]] | None) -> None:
         """Make contexts with this, which is given a frame's size besides, from now on."""
@@ -436,11 +456,22 @@ class RequestChannel:
         with self._lock:
             self._busy += 1
             if self._busy > len(self._threads) < self._threads_max:
-                name = f"request-handler-{len(self._threads)}"
-                thread = threading.Thread(target=self._handle_queued, name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
+                self._start_thread()
         self._queue.put(queued)
+
+    def _start_thread(self) -> None:
+        """One more that handles requests. The lock is held."""
+        name = f"request-handler-{len(self._threads)}"
+        thread = threading.Thread(target=self._handle_queued, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            if not self._threads:
+                self._busy -= 1
+                raise
+            # The system gives no more of them: those there are do the work.
+        else:
+            self._threads.append(thread)
 
     def _handle_queued(self) -> None:
         while (queued := self._queue.get()) is not None:

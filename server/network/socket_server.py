@@ -14,8 +14,8 @@ comes to a listener of its own: clients must not starve replication.
 Stopping is controlled: stop accepting, let what is in flight be answered (parked requests at once,
 with what there is), close, end the threads.
 
-Gaps: of the keys of one listener those for security are obeyed (`security`), others
-(listener.name.X.max.connections) are not.
+Gaps: of the keys of one listener those for security (`security`) and for connections (`limits`)
+are obeyed, others (listener.name.X.num.network.threads) are not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,13 @@ from typing import TYPE_CHECKING, Protocol
 from server.network import last_requests
 from server.network.channel import Channel
 from server.network.connection import ConnectionLimits
-from server.network.limits import ConnectionQuotas, MemoryPool
+from server.network.limits import (
+    NO_LIMIT,
+    ConnectionQuotas,
+    ListenerLimits,
+    MemoryPool,
+    UnreadAnswers,
+)
 from server.network.listeners import PLAINTEXT
 from server.network.processor import Processor
 from server.network.request_channel import RequestChannel
@@ -62,7 +68,6 @@ _SWITCH_INTERVAL_S = 0.0002
 _PARKED_S = 1.0
 _POLL_S = 0.02
 _COMPLAIN_MS = 60_000
-_NO_LIMIT = 2_147_483_647
 _OS_DEFAULT = -1
 
 
@@ -95,10 +100,11 @@ class SocketServerConfig:
     socket_send_buffer_bytes: int = 393_216
     socket_receive_buffer_bytes: int = _OS_DEFAULT
     socket_listen_backlog_size: int = 512
-    max_connections: int = _NO_LIMIT
-    max_connections_per_ip: int = _NO_LIMIT
+    max_connections: int = NO_LIMIT
+    max_connections_per_ip: int = NO_LIMIT
     max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
-    max_connection_creation_rate: int = _NO_LIMIT
+    max_connection_creation_rate: int = NO_LIMIT
+    listener_limits: Mapping[str, ListenerLimits] = field(default_factory=dict)
     connections_max_idle_ms: int = 600_000
     frame_complete_ms: int = 30_000
     send_stall_ms: int = 60_000
@@ -165,10 +171,12 @@ class SocketServer:
             config.max_connections_per_ip,
             config.max_connections_per_ip_overrides,
             config.max_connection_creation_rate,
+            config.listener_limits,
         )
         self.memory = MemoryPool(config.queued_max_request_bytes)
+        unread: UnreadAnswers[Channel] = UnreadAnswers(config.queued_max_request_bytes)
         self.processors = [
-            Processor(index, self.request_channel, clock_ms, self.quotas, self.memory)
+            Processor(index, self.request_channel, clock_ms, self.quotas, self.memory, unread)
             for index in range(max(1, config.num_network_threads))
         ]
         self._clock_ms = clock_ms
@@ -329,7 +337,9 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             host = address[0].removeprefix("::ffff:")
-            refused = self._server.quotas.admit(host, self._server.now_ms(), self._is_reserved)
+            refused = self._server.quotas.admit(
+                host, self._server.now_ms(), self.listener_name, self._is_reserved
+            )
             if refused is not None:
                 logger.debug("connection refused peer=%s limit=%s", host, refused)
                 sock.close()
@@ -350,7 +360,7 @@ class Acceptor:
             channel = self._server.new_channel(sock, self.listener_name, host)
         except OSError:  # the peer has left already
             sock.close()
-            self._server.quotas.release(host)
+            self._server.quotas.release(host, self.listener_name)
             return
         channel.processor.adopt(channel)
 

@@ -20,6 +20,15 @@ _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 Buffer = bytes | bytearray | memoryview
 
 
+def peer_port_of(sock: socket.socket) -> int:
+    """The port of the other side; -1 when it has left."""
+    try:
+        port = sock.getpeername()[1]
+    except OSError:
+        return -1
+    return int(port)
+
+
 class Transport(Protocol):
     """One connection's bytes. Its methods raise OSError as a socket's do."""
 
@@ -36,17 +45,23 @@ class Transport(Protocol):
     def local_address(self) -> tuple[str, int]:
         """Host and port that the peer dialled."""
 
+    @property
+    def peer_port(self) -> int:
+        """Where it comes from at its own address; -1 when it has left."""
+
     def handshake(self) -> bool:
         """Go on with it, as a client; True when requests may be sent."""
 
-    def shake_hands(self) -> None:
-        """On a blocking socket: all of it."""
+    def shake_hands(self, deadline_s: float, /) -> None:
+        """On a blocking socket: all of it; BlockingIOError if that is not done in time. Of what
+        time.monotonic() tells, here and below."""
 
     def recv(self, count: int, /) -> bytes:
         """About `count` bytes at most; b"" at the end."""
 
-    def recv_all(self, count: int, /) -> bytes:
-        """On a blocking socket: `count` bytes, fewer only after a signal, a timeout, or the end."""
+    def recv_all(self, count: int, deadline_s: float, /) -> bytes:
+        """On a blocking socket: `count` bytes, fewer only after a signal, a timeout, or the end.
+        However little arrives at a time, it ends soon after the deadline, as above."""
 
     def send(self, data: Buffer, /) -> int:
         """How many of the bytes were taken."""
@@ -90,7 +105,7 @@ class PlaintextTransport:
     def handshake(self) -> bool:
         return True
 
-    def shake_hands(self) -> None:
+    def shake_hands(self, deadline_s: float, /) -> None:
         pass
 
     @property
@@ -98,8 +113,13 @@ class PlaintextTransport:
         host, port = self.sock.getsockname()[:2]
         return host.removeprefix("::ffff:"), port
 
-    def recv_all(self, count: int, /) -> bytes:
-        return self.sock.recv(count, socket.MSG_WAITALL)  # the kernel collects: one call
+    @property
+    def peer_port(self) -> int:
+        return peer_port_of(self.sock)
+
+    def recv_all(self, count: int, deadline_s: float, /) -> bytes:
+        # The kernel collects, in one call, and no longer than the socket's time-out.
+        return self.sock.recv(count, socket.MSG_WAITALL)
 
     def send_parts(self, parts: Sequence[Any], is_more: bool) -> int:
         return self.sock.sendmsg(parts, (), _MSG_MORE if is_more else 0)

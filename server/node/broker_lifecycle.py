@@ -20,6 +20,9 @@ Registration is tried until initial.broker.registration.timeout.ms, for a broker
 DUPLICATE_BROKER_REGISTRATION until its old session runs out; what no time will heal (another
 cluster's id, directories of another broker, a feature too new) fails at once.
 
+A running broker registers once more when metadata.version reaches the first that knows directories
+(KIP-858): what it said of them before, no record could hold. Kafka: BrokerRegistrationTracker.
+
 Controlled shutdown is not waited for when no other broker is alive, and given up when no controller
 answered for broker.session.timeout.ms: by then the others have fenced this broker anyway.
 
@@ -39,7 +42,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from replication.metadata.image import MetadataImage
+from replication.metadata.image import MetadataDelta, MetadataImage
 from server.network.listeners import Listener
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.quorum import BrokerHeartbeatRequest, BrokerRegistrationRequest
@@ -108,9 +111,11 @@ class BrokerLifecycle:
         *,
         is_alone: bool,
         on_fatal: Callable[[BaseException], None],
+        cordoned_log_dirs: Callable[[], list[bytes] | None] = lambda: None,
     ) -> None:
         """`submit` asks the active controller, and should give up after half a session, for what
-        is asked changes. `on_fatal` ends the process.
+        is asked changes. `on_fatal` ends the process. `cordoned_log_dirs`: which directories take
+        no new replicas, None until this node knows.
         """
         self.broker_epoch = -1
         self.state = BrokerState.NOT_RUNNING
@@ -125,12 +130,14 @@ class BrokerLifecycle:
         self._config = config
         self._is_alone = is_alone
         self._on_fatal = on_fatal
+        self._cordoned_log_dirs = cordoned_log_dirs
         self._lock = threading.Lock()
         # Guarded by _lock, like the three above:
         self._registration: BrokerRegistrationRequest | None = None
         self._registration_deadline_ms = 0
         self._is_asking = False
         self._must_ask_again = False
+        self._must_register = True
         self._task: Any = None
         self._failures = 0
         self._fenced_answers = 0
@@ -195,6 +202,23 @@ class BrokerLifecycle:
         self._timer.add(timeout_ms, lambda: self._check_reported(directory_id))
         if is_registered:
             self._ask()
+
+    def cordoned_log_dirs_changed(self) -> None:
+        """Say it at once: the controller must place nothing more there (KIP-1066)."""
+        if self.broker_epoch >= 0:
+            self._ask()
+
+    def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """A MetadataPublisher: does the metadata lack this broker's directories?"""
+        if not delta.features_changed and self._broker_id not in delta.changed_brokers:
+            return
+        own = image.brokers.get(self._broker_id)
+        is_ours = own is not None and own.incarnation_id == self._incarnation_id
+        if own is None or not is_ours or own.directories or not image.knows_directories:
+            return
+        with self._lock:
+            self._must_register = True
+        self._ask()
 
     def begin_controlled_shutdown(self) -> None:
         """Ask to stop: the controller moves leadership away first (B-4)."""
@@ -267,7 +291,8 @@ class BrokerLifecycle:
             self._is_asking = True
             self._forget_task()
             request: Any
-            if self.broker_epoch < 0:
+            if self._must_register:
+                self._must_register = False
                 request, on_answer = self._registration, self._registered
             else:
                 request = self._heartbeat()
@@ -286,6 +311,7 @@ class BrokerLifecycle:
             want_fence=False,
             want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
             offline_log_dirs=list(self._offline_log_dirs),
+            cordoned_log_dirs=self._cordoned_log_dirs(),
         )
 
     def _registered(self, answer: Any) -> None:
@@ -307,11 +333,18 @@ class BrokerLifecycle:
         self._ask_in(pause_ms)
 
     def _registration_refused(self, code: int, answer: Any) -> int:
-        """How long to wait before trying again; -1 for never."""
+        """How long to wait before asking again; -1 for never."""
         reason = answer.detail if isinstance(answer, KafkaError) else ""
         name = ErrorCode(code).name
         left_ms = self._registration_deadline_ms - self._clock.now_ms()
         self._must_ask_again = False
+        self._must_register |= self.broker_epoch < 0 or code not in _HOPELESS
+        if self.broker_epoch >= 0:
+            logger.warning(
+                "registering once more failed broker_id=%s error=%s reason=%s",
+                self._broker_id, name, reason,
+            )  # fmt: skip
+            return self._backoff()
         if code in _HOPELESS:
             detail = f"the controller refuses this broker: {name} {reason}".rstrip()
             self._fail(KafkaError(ErrorCode(code), detail))

@@ -19,19 +19,21 @@ from replication.replicas.replica_manager import ClusterLinks, ReplicaManager
 from replication.replicas.timer import BackgroundScheduler
 from replication.replicas.transaction_verification import TransactionVerification
 from server.config.kafka_config import catalogue
-from server.config.schema import BROKER
+from server.config.schema import BROKER, CLIENT_METRICS
 from server.coordinator.group_coordinator import GroupCoordinator
 from server.coordinator.runtime import Surroundings
 from server.coordinator.transactions.coordinator import TransactionCoordinator
 from server.handlers import BROKER_APIS
+from server.handlers.client_metrics import TELEMETRY_APIS, ClientMetrics
 from server.handlers.fetch_session import FetchSessionCache
 from server.handlers.transaction_markers import write_own_markers
 from server.network.listeners import own_host_name
-from server.network.metering import ClientQuotas, MeteredContext
+from server.network.metering import ClientQuotas, connection_rates
 from server.network.socket_server import SocketServer
 from server.node import config_check, settings
 from server.node.broker_lifecycle import BrokerLifecycle
 from server.node.node_part import NodePart
+from server.node.share_parts import ShareParts
 from server.node.shared_server import SharedServer
 from server.peers.add_partitions_to_txn import AddPartitionsToTxnManager
 from server.peers.broker_requests import BrokerRequests
@@ -41,17 +43,21 @@ from storage.directories.log_manager import LogManager
 from wire.messages.transactions import WriteTxnMarkersRequest
 
 if TYPE_CHECKING:
+    from server.coordinator.share.coordinator import ShareCoordinator
     from server.handlers.edges import (
         ClusterNode,
         DataBroker,
         GroupsBroker,
         MarkersBroker,
+        ShareBroker,
+        TelemetryBroker,
         TransactionsBroker,
     )
     from server.network.request_channel import RequestContext
     from server.node.replica_publisher import ReplicaPublisher
     from server.peers.controller_channel import ControllerChannel
     from server.peers.peer_client import PeerClient
+    from server.share.manager import ShareManager
 
 _CONTROLLED_SHUTDOWN_S = 30.0
 # Where all nodes stop: the controller answers in a few milliseconds, or never. It may be waiting
@@ -91,9 +97,13 @@ class BrokerServer(NodePart):
         self.fetch_sessions = FetchSessionCache(
             self.config.get_int("max.incremental.fetch.session.cache.slots")
         )
+        self.client_metrics = ClientMetrics(self.config.get_int("telemetry.max.bytes"))
+        self.unlisted_apis: frozenset[int] = TELEMETRY_APIS
+        """Served, and not told of: clients would ask for subscriptions again and again."""
         self.local_controller: Controller | None = None
         self._channel: ControllerChannel | None = None
         self.lifecycle: BrokerLifecycle | None = None
+        self._has_cordoned = False
         self._replica_publisher: ReplicaPublisher | None = None
 
     # ---- what handlers ask
@@ -148,9 +158,12 @@ class BrokerServer(NodePart):
         return [
             self._publish_quotas,
             self._publish_configs,
+            self._publish_subscriptions,
             self._publish_partitions(),
             self.group_coordinator.on_metadata,
+            self.shares.on_metadata,
             self._publish_markers,
+            self._publish_registration,
         ]
 
     def _start_storage(self) -> None:
@@ -213,22 +226,42 @@ class BrokerServer(NodePart):
             clock=self.clock,
             run_on_loader=lambda name, job: loader.schedule_once(name, 0, job),
         )
+        self.broker_requests = BrokerRequests(
+            self.node_id,
+            lambda: self.metadata,
+            self.listeners.inter_broker_name,
+            self._coordinators_peers(),
+        )
+        self.shares = ShareParts(
+            self.config,
+            self.broker_requests,
+            around,
+            lambda group_id: self.group_coordinator.share_config_of(group_id),
+        )
+        self.shared.stop.then("share coordinator", self.share_coordinator.shutdown)
         self.group_coordinator = GroupCoordinator(
             settings.groups(self.config),
             around,
             lambda: str(uuid.uuid4()),
             settings.consumer_groups(self.config),
+            self.shares.groups,
+            settings.share_groups(self.config),
+            settings.streams_groups(self.config),
         )
         self.shared.stop.then("group coordinator", self.group_coordinator.shutdown)
         self._start_transactions(around)
 
+    @property
+    def share_coordinator(self) -> ShareCoordinator:
+        """Keeps the state of share partitions."""
+        return self.shares.coordinator
+
+    @property
+    def share_manager(self) -> ShareManager:
+        """Leads share partitions."""
+        return self.shares.manager
+
     def _start_transactions(self, around: Surroundings) -> None:
-        self.broker_requests = BrokerRequests(
-            self.node_id,
-            lambda: self.metadata,
-            self.listeners.inter_broker_name,
-            self._transaction_peers(),
-        )
         on_handler = self.socket_server.request_channel.resume
         after_answers = self.socket_server.after_answers
         self.broker_requests.serve_own(
@@ -259,17 +292,17 @@ class BrokerServer(NodePart):
             config=settings.verification(self.config),
         )
 
-    def _transaction_peers(self) -> PeerClient | None:
-        """How transactions speak to other brokers. On a thread of its own: what follows from an
+    def _coordinators_peers(self) -> PeerClient | None:
+        """How coordinators speak to other brokers. On a thread of its own: what follows from an
         answer is written to logs, and votes must not wait for a disk."""
         if self.is_alone:
             return None
         from server.peers.peer_client import PeerClient
 
         peers = PeerClient(
-            self.clock.now_ms, f"node-{self.node_id}-transactions", self.inter_broker_security
+            self.clock.now_ms, f"node-{self.node_id}-coordinators", self.inter_broker_security
         )
-        self.shared.stop.then("transactions' peer client", peers.shutdown)
+        self.shared.stop.then("coordinators' peer client", peers.shutdown)
         peers.start()
         return peers
 
@@ -294,6 +327,7 @@ class BrokerServer(NodePart):
             config,
             is_alone=self.is_alone,
             on_fatal=self.shared.fatal,
+            cordoned_log_dirs=self._cordoned_log_dirs,
         )
         own_host = "localhost" if self.is_alone else own_host_name()
         ports = self.socket_server.ports
@@ -351,6 +385,19 @@ class BrokerServer(NodePart):
         offline = self.log_manager.offline_dirs
         return [path for path in self.log_manager.log_dirs if path not in offline]
 
+    def _cordoned_log_dirs(self) -> list[bytes] | None:
+        """Those the controller is told of. None before this node has read its registration and with
+        it its configs, where no record could hold them, and while there never were any."""
+        image = self._image_of_replicas()
+        own = image.brokers.get(self.node_id)
+        is_known = own is not None and own.incarnation_id == self.incarnation_id
+        if not is_known or not image.knows_cordoned_directories:
+            return None
+        manager = self.log_manager
+        cordoned = [path for path in self._online_dirs() if path in manager.cordoned_dirs]
+        self._has_cordoned |= bool(cordoned)
+        return [manager.directory_id(path) for path in cordoned] if self._has_cordoned else None
+
     def _log_dir_failed(self, directory: Path, error: OSError) -> None:
         """A directory's disk failed: go on without it, unless nothing would be left (B-7)."""
         if directory == self.shared.metadata_dir or not self._online_dirs():
@@ -368,16 +415,27 @@ class BrokerServer(NodePart):
             topic_keys = {key for d in catalogue().topic.values() for key in d.synonyms}
             if changed & topic_keys:
                 self.replica_manager.reload_topic_configs()
-            settings.apply_connection_limits(self.config, changed, self.socket_server.quotas)
+            settings.apply_connection_limits(self.config, self.socket_server.quotas)
+            if "cordoned.log.dirs" in changed and self.lifecycle is not None:
+                self.lifecycle.cordoned_log_dirs_changed()
             if (BROKER, str(self.node_id)) in delta.changed_configs:
                 self.shared.security.reload()
             self.log_manager.cleaner.reconfigure(settings.cleaner(self.config))
             self.group_coordinator.consumer = settings.consumer_groups(self.config)
+            self.group_coordinator.share_config = settings.share_groups(self.config)
+            self.group_coordinator.streams = settings.streams_groups(self.config)
+
+    def _publish_subscriptions(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if any(kind == CLIENT_METRICS for kind, _name in delta.changed_configs):
+            configs = {n: v for (kind, n), v in image.configs.items() if kind == CLIENT_METRICS}
+            self.client_metrics.update(configs)
+            self.unlisted_apis = frozenset() if configs else TELEMETRY_APIS
 
     def _apply_dynamic_configs(self) -> set[str]:
         image = self.metadata
         own: Mapping[str, str] = image.config(BROKER, str(self.node_id))
         changed = settings.apply_dynamic(self.config, own, image.config(BROKER, ""))
+        self.log_manager.cordoned_dirs = frozenset(self.config.cordoned_log_dirs())
         producers = self.log_manager.producers
         producers.expiration_ms = self.config.get_int("producer.id.expiration.ms")
         verification = self.config.get("transaction.partition.verification.enable")
@@ -393,8 +451,8 @@ class BrokerServer(NodePart):
         if delta.changed["client_quotas"]:
             quotas = self.client_quotas
             quotas.update(image.client_quotas.values())
-            metered = partial(MeteredContext, quotas) if quotas.any else None
-            self.socket_server.request_channel.measure(metered)
+            self.socket_server.request_channel.measure(quotas.context if quotas.any else None)
+            self.socket_server.quotas.set_ip_rates(connection_rates(image.client_quotas.values()))
 
     def _publish_partitions(self) -> MetadataPublisher:
         """A node alone may lead by what it was before: nobody else has anything to compare."""
@@ -416,10 +474,22 @@ class BrokerServer(NodePart):
         if delta.changed_partitions or delta.deleted_topics:
             self.transaction_markers.leaders_changed()
 
+    def _publish_registration(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if self.lifecycle is not None:
+            self.lifecycle.on_metadata(delta, image)
+
 
 if TYPE_CHECKING:
 
     def _has_what_handlers_ask(
         broker: BrokerServer,
-    ) -> tuple[ClusterNode, DataBroker, GroupsBroker, MarkersBroker, TransactionsBroker]:
-        return broker, broker, broker, broker, broker
+    ) -> tuple[
+        ClusterNode,
+        DataBroker,
+        GroupsBroker,
+        MarkersBroker,
+        ShareBroker,
+        TelemetryBroker,
+        TransactionsBroker,
+    ]:
+        return broker, broker, broker, broker, broker, broker, broker

@@ -32,6 +32,7 @@ _CONNECTIONS = "max.connections.per.ip"
 _DEDUPE = "log.cleaner.dedupe.buffer.size"
 _METADATA_DIR = "metadata.log.dir"
 _ASSIGNORS = "group.consumer.assignors"
+_SHARE_ASSIGNORS = "group.share.assignors"
 _PROTOCOLS = "group.coordinator.rebalance.protocols"
 _CORDONED = "cordoned.log.dirs"
 _DEDUPE_BYTES_MIN = 1 << 20
@@ -57,6 +58,7 @@ _ORDERED = (
     ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms", "idle replicas would leave ISRs"),
     (_HEARTBEAT, _SESSION, "brokers would be fenced"),
     ("group.min.session.timeout.ms", "group.max.session.timeout.ms", "no member could join"),
+    ("group.share.max.size", "group.share.max.share.sessions", "members would find no room"),
 )
 _WAITING_FETCH_MS = RaftConfig().fetch_max_wait_ms
 
@@ -91,6 +93,9 @@ def _check_group_kinds(config: KafkaConfig) -> None:
     if not own or not set(own) <= set(known):
         expected = f"expected some of {', '.join(known)}: classes are not loaded"
         raise ConfigError(_ASSIGNORS, config.text(_ASSIGNORS), expected)
+    if config.get_list(_SHARE_ASSIGNORS) != ["simple"]:
+        expected = "expected simple: classes are not loaded"
+        raise ConfigError(_SHARE_ASSIGNORS, config.text(_SHARE_ASSIGNORS), expected)
     if "classic" not in config.get_list(_PROTOCOLS):
         expected = "'classic' must be one of them"
         raise ConfigError(_PROTOCOLS, config.text(_PROTOCOLS), expected)
@@ -115,7 +120,7 @@ def _check_dirs(config: KafkaConfig) -> None:
     for path, known in zip(dirs, real, strict=True):
         if real.count(known) > 1:
             raise ConfigError(key, config.text(key), f"names {path} twice")
-    for path in map(Path, config.get_list(_CORDONED)):
+    for path in config.cordoned_log_dirs():
         if path not in dirs:
             raise ConfigError(_CORDONED, config.text(_CORDONED), f"{path} is not in {key}")
     metadata_dir = config.get_str(_METADATA_DIR)

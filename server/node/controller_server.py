@@ -71,6 +71,9 @@ class ControllerServer(NodePart):
 
     # ---- what handlers ask
 
+    unlisted_apis: frozenset[int] = frozenset()
+    """See BrokerServer: all are listed."""
+
     @property
     def local_controller(self) -> Controller:
         return self.controller

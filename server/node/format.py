@@ -6,8 +6,8 @@ KIP-853) its first voters. A node alone decides that itself at its first start.
 
 What is written, readable by Apache Kafka's tools and nodes, and theirs by us:
 
-    <each dir>/bootstrap.checkpoint   the features, and users' SCRAM credentials, for the first
-                                      active controller; 0600 where there are some
+    <each dir>/bootstrap.checkpoint   the features, users' SCRAM credentials and access rules, for
+                                      the first active controller; 0600 where there are some
     <metadata dir>/__cluster_metadata-0/00000000000000000000-0000000000.checkpoint
                                       kraft.version and the first voters, where they are named
     <each dir>/meta.properties        cluster, node, directory id; last, so that a directory is
@@ -22,7 +22,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from replication.controller import scram
 from replication.controller.bootstrap import BOOTSTRAP_CHECKPOINT, SUPPORTED_FEATURES
@@ -34,6 +34,7 @@ from replication.raft.voter_records import voter_controls
 from replication.raft.voter_set import Endpoint, Voter, VoterSet
 from server.config.kafka_config import KafkaConfig, is_number
 from server.node.config_check import check
+from server.node.first_rules import RuleError, acl_records
 from server.node.quorum_config import QuorumConfig
 from storage import files
 from storage.checkpoint import (
@@ -69,7 +70,10 @@ _RELEASES = tuple(
 )
 _FIRST_LEVEL = 7
 # The first release a feature of a new cluster may be on in, of those we turn on by ourselves.
-_SINCE = {"eligible.leader.replicas.version": 26, "group.version": 22, "transaction.version": 24}
+_SINCE = {
+    "eligible.leader.replicas.version": 26, "group.version": 22, "share.version": 28,
+    "streams.version": 29, "transaction.version": 24,
+}  # fmt: skip
 
 
 _SCRAM_FIELDS = ("name", "password", "saltedpassword", "salt", "iterations")
@@ -90,6 +94,7 @@ class FormatOptions(NamedTuple):
     release_version: str | None = None
     features: Sequence[str] = ()
     add_scram: Sequence[str] = ()
+    add_acl: Sequence[str] = ()
 
     @property
     def is_dynamic(self) -> bool:
@@ -108,7 +113,10 @@ def format_node(
     quorum = check(config)
     _check_options(config, quorum, options)
     features = feature_levels(options)
-    credentials = scram_records(options.add_scram, features[METADATA_VERSION])
+    first_records = [
+        *scram_records(options.add_scram, features[METADATA_VERSION]),
+        *_rules(options.add_acl, new_uuid),
+    ]
     dirs = config.log_dirs()
     metadata_dir = Path(config.get_str("metadata.log.dir") or dirs[0])
     if metadata_dir not in dirs:
@@ -128,7 +136,7 @@ def format_node(
         directory_id = me.directory_id if me is not None and is_metadata else new_uuid()
         properties = MetaProperties(options.cluster_id, quorum.node_id, directory_id)
         _format_dir(
-            path, properties, features, credentials, voters if is_metadata else None, wall_ms
+            path, properties, features, first_records, voters if is_metadata else None, wall_ms
         )
         lines.append(
             f"formatted {path} node.id={quorum.node_id} cluster.id={options.cluster_id}"
@@ -264,6 +272,13 @@ def _scram_secret(
     return salt, hashlib.pbkdf2_hmac(mechanism.hash, password, salt, iterations)
 
 
+def _rules(arguments: Sequence[str], new_uuid: Callable[[], bytes]) -> list[Any]:
+    try:
+        return list(acl_records(arguments, new_uuid))
+    except RuleError as error:
+        raise FormatError(f"--add-acl: {error}") from None
+
+
 # ---- the first voters
 
 
@@ -324,7 +339,7 @@ def _format_dir(
     path: Path,
     properties: MetaProperties,
     features: Mapping[str, int],
-    credentials: Sequence[UserScramCredentialRecord],
+    first_records: Sequence[Any],
     voters: Sequence[Voter] | None,
     wall_ms: int,
 ) -> None:
@@ -340,9 +355,9 @@ def _format_dir(
             for name in names
             if name != KRAFT_VERSION  # of the quorum, not of the metadata
         ]
-        values += [serde.encode(credential) for credential in credentials]
+        values += [serde.encode(record) for record in first_records]
         write_snapshot(path, SnapshotId(0, 0), 0, wall_ms, [], values)
-        if credentials:
+        if first_records:
             (path / SnapshotId(0, 0).file_name).chmod(0o600)
         files.replace(path / SnapshotId(0, 0).file_name, path / BOOTSTRAP_CHECKPOINT)
         if voters is not None:

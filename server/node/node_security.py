@@ -4,7 +4,7 @@ Only listeners that are not PLAINTEXT cost anything: without them nothing of `se
 imported, and no file is looked at.
 
 Stores are looked at again when this broker's dynamic configs change, whichever (TLS-21), and once a
-minute.
+minute. Keys that tokens are signed with are kept fresh by the same worker (`server.security.jwks`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from replication.replicas.timer import BackgroundScheduler
     from server.security.listener_security import SecuredListener
     from server.security.peer_security import PeerSecurity
-    from server.security.sasl.scram import ScramCredential
+    from server.security.sasl.scram import ScramCredential, TokenCredential
 
 logger = logging.getLogger(__name__)
 
 _LOOK_MS = 60_000
 _DAY_MS = 86_400_000
+_KEYS_MS = 1000
 
 
 class NodeSecurity:
@@ -38,6 +39,7 @@ class NodeSecurity:
         config: KafkaConfig,
         quorum: QuorumConfig,
         credentials: Callable[[str, str], ScramCredential | None],
+        tokens: Callable[[str, str], TokenCredential | None] = lambda _mechanism, _id: None,
     ) -> None:
         """Reads every store: what cannot be used shows now. Raises ConfigError."""
         self._listeners: Mapping[str, SecuredListener] = {}
@@ -54,7 +56,7 @@ class NodeSecurity:
         from server.security.peer_security import controller_security, inter_broker_security
 
         opened = (*listeners.broker, *listeners.controller)
-        self._listeners = secured_listeners(config, opened, credentials)
+        self._listeners = secured_listeners(config, opened, credentials, tokens)
         if quorum.is_alone:
             return
         if listeners.inter_broker_name:
@@ -91,6 +93,9 @@ class NodeSecurity:
         """Look at the stores each minute, and warn of certificates that end soon each day."""
         worker.schedule("certificates", _LOOK_MS, self.reload)
         worker.schedule("expiry of certificates", _DAY_MS, self._warn)
+        for listener in self._listeners.values():
+            if listener.token_keys is not None:
+                worker.schedule("keys of tokens", _KEYS_MS, listener.token_keys.look)
 
     def _warn(self) -> None:
         for listener in self._listeners.values():

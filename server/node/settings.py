@@ -22,12 +22,15 @@ from server.config.kafka_config import (
     PLUGIN_KEYS,
     ConfigError,
     KafkaConfig,
+    ListenerConfig,
     catalogue,
     is_number,
     without_listener_prefix,
 )
-from server.coordinator.group_config import ConsumerConfig, GroupConfig
+from server.coordinator.group_config import ConsumerConfig, GroupConfig, ShareConfig, StreamsConfig
+from server.coordinator.share.config import ShareCoordinatorConfig
 from server.coordinator.transactions.config import TransactionConfig
+from server.network.limits import NO_LIMIT, ListenerLimits
 from server.network.listeners import is_loopback
 from server.network.socket_server import SocketServerConfig
 from server.node.broker_lifecycle import LifecycleConfig
@@ -48,7 +51,7 @@ _T = TypeVar("_T")
 _OBEYED_ELSEWHERE = re.compile(
     r"log\.dirs?|metadata\.log\.(dir|segment\.bytes)|listeners|advertised\.listeners"
     r"|listener\.security\.protocol\.map|controller\.listener\.names|controller\.quorum\.voters"
-    r"|log\.compressed\.records\.validation"
+    r"|cordoned\.log\.dirs|log\.compressed\.records\.validation|telemetry\.max\.bytes"
     r"|process\.roles|node\.id|broker\.(id|rack)|auto\.create\.topics\.enable|delete\.topic\.enable"
     r"|max\.incremental\.fetch\.session\.cache\.slots|max\.request\.partition\.size\.limit"
     r"|inter\.broker\.listener\.name|security\.inter\.broker\.protocol"
@@ -67,7 +70,14 @@ _OBEYED_SECURITY = re.compile(
     r"|sasl\.(enabled\.mechanisms|server\.max\.receive\.size)|connections\.max\.reauth\.ms"
     r"|sasl\.mechanism\.(inter\.broker|controller)\.protocol"
     r"|connection\.failed\.authentication\.delay\.ms|principal\.builder\.class"
+    r"|sasl\.(server|login)\.callback\.handler\.class"
+    r"|sasl\.oauthbearer\.(jwks\.endpoint\.(url|refresh\.ms|retry\.backoff(\.max)?\.ms)"
+    r"|expected\.(audience|issuer)|clock\.skew\.seconds|(sub|scope)\.claim\.name"
+    r"|jwt\.(validator|retriever)\.class|token\.endpoint\.url)"
 )
+
+_OF_LISTENERS = ("max.connections", "max.connection.creation.rate")
+"""ListenerLimits, in this order: beside the broker's."""
 
 _LOG_MANAGER_KEYS: Mapping[str, str] = {
     "retention_check_interval_ms": "log.retention.check.interval.ms",
@@ -98,6 +108,9 @@ _LAYERS: tuple[tuple[type, Mapping[str, str]], ...] = (
     (ReplicaManagerConfig, {}),
     (GroupConfig, {}),
     (ConsumerConfig, {}),
+    (ShareConfig, {}),
+    (StreamsConfig, {}),
+    (ShareCoordinatorConfig, {}),
     (TransactionConfig, {}),
     (ControllerConfig, {}),
     (LogManagerConfig, _LOG_MANAGER_KEYS),
@@ -124,8 +137,24 @@ def _layer(cls: type[_T], config: KafkaConfig, names: Mapping[str, str], **given
 def socket_server(config: KafkaConfig) -> SocketServerConfig:
     """The socket servers' configuration."""
     return _layer(
-        SocketServerConfig, config, {}, max_connections_per_ip_overrides=_ip_overrides(config)
+        SocketServerConfig,
+        config,
+        {},
+        max_connections_per_ip_overrides=_ip_overrides(config),
+        listener_limits=_listener_limits(config),
     )
+
+
+def _listener_limits(config: KafkaConfig) -> dict[str, ListenerLimits]:
+    """The limits that listeners have for themselves. Raises ConfigError."""
+    limits = {}
+    for listener in config.get_list("listeners"):
+        name = listener.partition("://")[0].upper()
+        own = ListenerConfig(config, name)
+        limits[name] = ListenerLimits(
+            *(own.get_int(key) if own.key(key) != key else NO_LIMIT for key in _OF_LISTENERS)
+        )
+    return {name: one for name, one in limits.items() if one != ListenerLimits()}
 
 
 def _ip_overrides(config: KafkaConfig) -> dict[str, int]:
@@ -140,17 +169,15 @@ def _ip_overrides(config: KafkaConfig) -> dict[str, int]:
     return overrides
 
 
-def apply_connection_limits(
-    config: KafkaConfig, changed: set[str], quotas: ConnectionQuotas
-) -> None:
-    """Obey changed connection limits at once."""
-    if any(key.startswith("max.connection") for key in changed):
-        quotas.set_limits(
-            config.get_int("max.connections"),
-            config.get_int("max.connections.per.ip"),
-            _ip_overrides(config),
-            config.get_int("max.connection.creation.rate"),
-        )
+def apply_connection_limits(config: KafkaConfig, quotas: ConnectionQuotas) -> None:
+    """Obey the connection limits as they are now."""
+    quotas.set_limits(
+        config.get_int("max.connections"),
+        config.get_int("max.connections.per.ip"),
+        _ip_overrides(config),
+        config.get_int("max.connection.creation.rate"),
+        _listener_limits(config),
+    )
 
 
 def opens_compressed_records(config: KafkaConfig, listeners: Iterable[Listener]) -> frozenset[str]:
@@ -210,6 +237,21 @@ def consumer_groups(config: KafkaConfig) -> ConsumerConfig:
     return _layer(ConsumerConfig, config, {})
 
 
+def share_groups(config: KafkaConfig) -> ShareConfig:
+    """How it keeps share groups."""
+    return _layer(ShareConfig, config, {})
+
+
+def streams_groups(config: KafkaConfig) -> StreamsConfig:
+    """How it keeps streams groups."""
+    return _layer(StreamsConfig, config, {})
+
+
+def share_coordinator(config: KafkaConfig) -> ShareCoordinatorConfig:
+    """The share coordinator's configuration."""
+    return _layer(ShareCoordinatorConfig, config, {})
+
+
 def transactions(config: KafkaConfig) -> TransactionConfig:
     """The transaction coordinator's configuration."""
     return _layer(TransactionConfig, config, {})
@@ -242,7 +284,7 @@ def _obeyed() -> Callable[[str], bool]:
         bare = without_listener_prefix(key)
         if bare == "sasl.jaas.config":
             return bare != key  # a server has one for each mechanism of a listener
-        if _OBEYED_SECURITY.fullmatch(bare) is not None:
+        if _OBEYED_SECURITY.fullmatch(bare) is not None or bare in _OF_LISTENERS:
             return True
         return key in keys or _OBEYED_ELSEWHERE.fullmatch(key) is not None
 

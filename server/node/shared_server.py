@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from server.network.listeners import Listener
     from server.peers.controller_channel import ControllerChannel
     from server.peers.peer_client import PeerClient
-    from server.security.sasl.scram import ScramCredential
+    from server.security.delegation_tokens import DelegationTokens
+    from server.security.sasl.scram import ScramCredential, TokenCredential
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,8 @@ class SharedServer:
         """The way to the active controller; None on a node alone, which has it."""
         self.nobody_stays = False
         """All nodes of the cluster stop together; see Node.shutdown."""
-        self.security = NodeSecurity(config, quorum, self.scram_credential)
+        self.security = NodeSecurity(config, quorum, self.scram_credential, self.token_credential)
+        self._tokens = self._delegation_tokens()
         self._wanted_cluster_id = cluster_id
         self.authorizer = settings.authorizer(config, self._is_caught_up)
         """Who decides what clients and nodes may do; None: nobody does."""
@@ -117,6 +119,20 @@ class SharedServer:
         return ScramCredential(
             bytes(found.salt), bytes(found.stored_key), bytes(found.server_key), found.iterations
         )
+
+    def _delegation_tokens(self) -> DelegationTokens | None:
+        secret_key = self.config.get("delegation.token.secret.key")
+        if not secret_key or self.security.is_open:
+            return None
+        from server.security.delegation_tokens import DelegationTokens
+
+        return DelegationTokens(
+            str(secret_key), lambda: self.metadata.delegation_tokens, self.clock.wall_ms
+        )
+
+    def token_credential(self, mechanism: str, token_id: str) -> TokenCredential | None:
+        """What logs in by a delegation token; None where there are none."""
+        return None if self._tokens is None else self._tokens.credential(mechanism, token_id)
 
     @property
     def directory_id(self) -> bytes:

@@ -18,7 +18,12 @@ from struct import Struct
 from typing import TYPE_CHECKING, TypeVar
 
 from server.network.transport import PlaintextTransport, Transport
-from server.peers.peer_client import FRAME_BYTES_MAX, SESSION_USED, set_peer_options
+from server.peers.peer_client import (
+    FRAME_BYTES_MAX,
+    SESSION_USED,
+    addresses_of,
+    set_peer_options,
+)
 from wire.errors import MalformedFrame
 from wire.frame import decode_response_header, encode_request
 from wire.messages import response_class
@@ -105,21 +110,24 @@ class BlockingPeer:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFF_FFFF
         for part in encode_request(version, self._correlation_id, self._client_id, request):
             transport.send_all(part)  # type: ignore[arg-type]  # a request holds no file
-        (size,) = _SIZE.unpack(self._receive(transport, _SIZE.size))
+        deadline_s = time.monotonic() + self._timeout_s
+        (size,) = _SIZE.unpack(self._receive(transport, _SIZE.size, deadline_s))
         if not _SIZE.size <= size <= FRAME_BYTES_MAX:
             raise MalformedFrame(f"frame size {size}")
-        frame = self._receive(transport, size)
+        frame = self._receive(transport, size, deadline_s)
         correlation_id, position = decode_response_header(request.api_key, version, frame)
         if correlation_id != self._correlation_id:
             raise MalformedFrame("it answers another request")
         return response_class.decode(frame, version, position)
 
     @staticmethod
-    def _receive(transport: Transport, size: int) -> bytes:
+    def _receive(transport: Transport, size: int, deadline_s: float) -> bytes:
         """Exactly `size` bytes."""
-        data = transport.recv_all(size)
+        data = transport.recv_all(size, deadline_s)
         while len(data) < size:  # a timeout, a signal, or the end
-            more = transport.recv_all(size - len(data))
+            if time.monotonic() >= deadline_s:
+                raise BlockingIOError
+            more = transport.recv_all(size - len(data), deadline_s)
             if not more:
                 raise ConnectionError("the peer closed the connection")
             data += more
@@ -142,7 +150,7 @@ class BlockingPeer:
         if security is None:
             return PlaintextTransport(sock)
         transport = security.transport(sock, self._host)
-        transport.shake_hands()
+        transport.shake_hands(time.monotonic() + self._timeout_s)
         client = security.sasl()
         request = None if client is None else client.first()
         while request is not None and client is not None:
@@ -156,9 +164,7 @@ class BlockingPeer:
     def _connect(self) -> None:
         failure: OSError = ConnectionError(f"unknown host {self._host}")
         deadline = time.monotonic() + self._timeout_s
-        for family, kind, protocol, _name, address in socket.getaddrinfo(
-            self._host, self._port, type=socket.SOCK_STREAM
-        ):
+        for family, kind, protocol, _name, address in addresses_of(self._host, self._port):
             left_s = deadline - time.monotonic()
             if self._closed or left_s <= 0:
                 break

@@ -15,6 +15,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
+from server.network.channel import TokenPrincipal
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.frame import SIZE_BYTES, decode_response_header, encode_request
 from wire.messages import response_class
@@ -60,19 +61,23 @@ def unwrap(request: Request, version: int, envelope: EnvelopeResponse) -> Respon
 def principal_bytes(principal: str) -> bytes:
     """`Type:name` as the controller reads it."""
     kind, _, name = principal.partition(":")
-    data = DefaultPrincipalData(type=kind, name=name, token_authenticated=False)
+    data = DefaultPrincipalData(
+        type=kind, name=name, token_authenticated=isinstance(principal, TokenPrincipal)
+    )
     return _PRINCIPAL_VERSION + data.encode_bytes(0)
 
 
 def read_principal(data: bytes | None) -> str:
-    """`Type:name`. Raises KafkaError PRINCIPAL_DESERIALIZATION_FAILURE."""
+    """`Type:name`; a TokenPrincipal if it is one. Raises KafkaError
+    PRINCIPAL_DESERIALIZATION_FAILURE."""
     try:
         if data is None or data[:2] != _PRINCIPAL_VERSION:
             raise MalformedFrame("not version 0 of DefaultPrincipalData")
         principal = DefaultPrincipalData.decode(bytes(data), 0, len(_PRINCIPAL_VERSION))
     except MalformedFrame as error:
         raise KafkaError(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, str(error)) from error
-    return f"{principal.type}:{principal.name}"
+    name = f"{principal.type}:{principal.name}"
+    return TokenPrincipal(name) if principal.token_authenticated else name
 
 
 def _address_bytes(host: str) -> bytes:

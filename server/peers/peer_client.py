@@ -245,14 +245,13 @@ class PeerClient:
     def resolve(self, host: str, port: int, on_done: Callable[[list[Any] | OSError], None]) -> None:
         """Look up addresses without holding up the thread; `on_done` runs on it."""
         with contextlib.suppress(OSError):  # a number needs no server to be asked
-            numeric = socket.AI_NUMERICHOST
-            on_done(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=numeric))
+            on_done(addresses_of(host, port, socket.AI_NUMERICHOST))
             return
 
         def look_up() -> None:
             found: list[Any] | OSError
             try:
-                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                found = addresses_of(host, port)
             except OSError as error:
                 found = error
             self._post(lambda: on_done(found))
@@ -567,6 +566,14 @@ class _Connection:
         response = call.response_class.decode(frame, call.version, position)
         self.in_flight = None
         call.complete(response)
+
+
+def addresses_of(host: str, port: int, flags: int = 0) -> list[Any]:
+    """What getaddrinfo finds. Raises OSError, for what no name can be as well."""
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    except UnicodeError as error:
+        raise socket.gaierror(socket.EAI_NONAME, str(error)) from None
 
 
 def set_peer_options(sock: socket.socket) -> None:

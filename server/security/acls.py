@@ -21,11 +21,11 @@ texts. An IPv4 address in IPv6 clothes is the IPv4 address.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from replication.metadata.acl_filter import WILDCARD
+from server.network.addresses import canonical_address
 
 ALL = 2
 READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION = 3, 4, 5, 6, 7, 8, 9
@@ -77,11 +77,9 @@ _Lengths = Mapping[int, tuple[int, ...]]
 def canonical_host(host: str) -> str:
     """An address in one form; a name, or `*`, as it is."""
     try:
-        address = ipaddress.ip_address(host.partition("%")[0])
+        return canonical_address(host)
     except ValueError:
         return host
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(mapped or address)
 
 
 class AclTable:

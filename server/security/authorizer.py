@@ -14,7 +14,8 @@ threads.
 in a dictionary most of the time: answers are remembered with the table of rules they were made
 from, and thrown away with it. Until this node has read all that the quorum had committed, only
 `super.users` pass (`NotReady`): rules of yesterday may have been taken back since.
-Budget: a remembered answer 0.4 µs, one of 10,000 rules that is not remembered 10 µs.
+Budget: a remembered answer 0.4 µs, one of 10,000 rules that is not remembered 10 µs; a request
+with the questions it takes 3 us more (benchmarks/micro/guards.py).
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ ALLOW_EVERYONE = "allow.everyone.if.no.acl.found"
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 _REMEMBERED_MAX = 65_536
-"""Names are the clients' choice."""
+_NAME_REMEMBERED_MAX = 256
+"""Names are the clients' choice: neither many of them nor long ones are kept."""
 
 _Asked = tuple[str, str, int, int, "str | None"]
 """Principal, host, operation, resource type, name; None: on at least one."""
@@ -130,7 +132,8 @@ class StandardAuthorizer:
             )
         if len(loaded.answers) >= _REMEMBERED_MAX:
             loaded.answers.clear()
-        loaded.answers[asked] = answer
+        if name is None or len(name) <= _NAME_REMEMBERED_MAX:
+            loaded.answers[asked] = answer
         return answer
 
     # -- the rules

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from server.network.channel import TokenPrincipal
 from server.security.sasl.mechanisms import AuthenticationFailed, NewSaslServer, SaslServer
 from wire.errors import ErrorCode, MalformedFrame
 from wire.frame import (
@@ -54,7 +55,6 @@ SETUP_MS = 10_000
 REAUTHENTICATION_PAUSE_MS = 1_000
 _API_VERSIONS_MAX = 4
 _NAME_SHOWN = 64
-ANONYMOUS = "User:ANONYMOUS"
 
 
 class TlsGate:
@@ -151,9 +151,11 @@ class SaslGate:
         if self._state is _State.COMPLETE:
             return self._session(channel, frame, key)
         if key == API_VERSIONS and self._state is _State.START:
+            if not self._requests.receive(channel, frame):
+                return False
             if int.from_bytes(frame[6:8], "big") <= _API_VERSIONS_MAX:
                 self._state = _State.HANDSHAKE
-            return self._requests.receive(channel, frame)
+            return True
         self._authentication(channel, frame, key)
         return True
 
@@ -166,6 +168,7 @@ class SaslGate:
                 return self._requests.receive(channel, frame)  # answered ILLEGAL_SASL_STATE
             self._begun_ms = now_ms
             self._state = _State.HANDSHAKE
+            channel.limit = self._policy.receive_bytes_max
             self._authentication(channel, frame, key)
             return True
         if now_ms > self._expires_ms:
@@ -284,15 +287,18 @@ class SaslGate:
     def _complete(self, channel: Channel) -> int:
         """The peer is known. Returns how long, in ms; 0: as long as it likes."""
         assert self._server is not None
-        self._principal = self._server.principal
+        self._principal, credential_ms = self._server.principal, self._server.lifetime_ms
+        name = f"User:{self._principal}"
+        channel.principal = TokenPrincipal(name) if self._server.is_token else name
         self._server = None
         self._state = _State.COMPLETE
         self._is_raw = False
         channel.set_shortest(REQUEST_BYTES_MIN)
         channel.limit = channel.limits.frame_bytes_max
-        channel.principal = f"User:{self._principal}"
-        lifetime_ms = self._policy.reauthentication_ms.get(self._mechanism, 0)
-        if lifetime_ms:
+        limits = (self._policy.reauthentication_ms.get(self._mechanism) or None, credential_ms)
+        lifetimes = [one for one in limits if one is not None]
+        lifetime_ms = min(lifetimes, default=0)
+        if lifetimes:
             self._begun_ms = channel.processor.now_ms
             self._expires_ms = self._begun_ms + lifetime_ms
         else:

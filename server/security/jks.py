@@ -73,7 +73,7 @@ def read_jks(data: bytes, password: str | None) -> Jks:
     if len(data) < len(MAGIC) + _HEAD.size + _DIGEST or data[:4] != MAGIC:
         raise JksError("it is no JKS file, or cut off")
     if password is not None:
-        digest = hashlib.sha1(_utf16(password) + _WHITENER + data[:-_DIGEST]).digest()
+        digest = _sha1(_utf16(password) + _WHITENER + data[:-_DIGEST])
         if not hmac.compare_digest(digest, data[-_DIGEST:]):
             raise JksError("the password is wrong, or the file was changed")
     version, count = _HEAD.unpack_from(data, 4)
@@ -105,10 +105,10 @@ def open_key(hidden: bytes, password: str) -> bytes:
     secret = _utf16(password)
     stream, block = bytearray(), salt
     while len(stream) < len(data):
-        block = hashlib.sha1(secret + block).digest()
+        block = _sha1(secret + block)
         stream += block
     key = bytes(a ^ b for a, b in zip(data, stream, strict=False))
-    if not hmac.compare_digest(hashlib.sha1(secret + key).digest(), check):
+    if not hmac.compare_digest(_sha1(secret + key), check):
         raise JksError("the key's password is wrong")
     return key
 
@@ -136,3 +136,9 @@ def _content(data: bytes, pos: int, tag: int) -> tuple[bytes, int]:
         count = size & 0x7F
         size, start = int.from_bytes(data[start : start + count], "big"), start + count
     return data[start : start + size], start + size
+
+
+def _sha1(data: bytes) -> bytes:
+    """What the format asks for; where SHA-1 is forbidden for security, stores are read all the
+    same: who wants them safe has PKCS12."""
+    return hashlib.sha1(data, usedforsecurity=False).digest()

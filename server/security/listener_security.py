@@ -21,15 +21,18 @@ from server.network.channel import Channel, Gate, SecureChannel
 from server.network.transport import PlaintextTransport
 from server.security.gates import SaslGate, SaslPolicy, TlsGate, mapped_name
 from server.security.login import MODULES, plain_users, server_login
+from server.security.oauth_config import CLASSES, listener_tokens
 from server.security.principal_mapping import NameOf, principal_mapper
 from server.security.sasl.mechanisms import PLAIN, NewSaslServer, PlainServer
-from server.security.sasl.scram import ScramCredential, ScramServer
+from server.security.sasl.oauthbearer import OAUTHBEARER, OAuthBearerServer, TokenRefused
+from server.security.sasl.scram import ScramCredential, ScramServer, TokenCredential
 
 if TYPE_CHECKING:
     from server.network.connection import ConnectionLimits
     from server.network.listeners import Listener
     from server.network.processor import Processor
     from server.network.request_channel import RequestChannel
+    from server.security.jwks import Jwks
     from server.security.tls import Tls
     from server.security.tls_transport import HandshakeBudget, TlsTransport
 
@@ -37,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 Credentials = Callable[[str, str], ScramCredential | None]
 """(mechanism, user) to what is kept of the password."""
+TokenCredentials = Callable[[str, str], TokenCredential | None]
+"""(mechanism, id of a delegation token) to what logs in by it."""
 
 _ENABLED = "sasl.enabled.mechanisms"
 _CLIENT_AUTH = "ssl.client.auth"
@@ -55,11 +60,14 @@ _CLASSES: Mapping[str, str] = {
 
 
 def secured_listeners(
-    config: KafkaConfig, listeners: Iterable[Listener], credentials: Credentials
+    config: KafkaConfig,
+    listeners: Iterable[Listener],
+    credentials: Credentials,
+    tokens: TokenCredentials,
 ) -> dict[str, SecuredListener]:
     """Those that are not PLAINTEXT, by name, ready to serve. Raises ConfigError."""
     return {
-        one.name: SecuredListener(config, one, credentials)
+        one.name: SecuredListener(config, one, credentials, tokens)
         for one in listeners
         if one.protocol != "PLAINTEXT"
     }
@@ -69,22 +77,32 @@ def check_classes(values: ListenerConfig) -> None:
     """Refuse classes that nobody loads. Raises ConfigError."""
     for name, allowed in _CLASSES.items():
         for mechanism in ("", *MODULES):
-            if values.text(name, mechanism) not in ("", allowed):
+            known = CLASSES.get(name, ()) if mechanism == OAUTHBEARER else ()
+            if values.text(name, mechanism) not in ("", allowed, *known):
                 raise values.error(name, "there is no such class here", mechanism)
 
 
 class SecuredListener:
     """See the module. `new_channel` on acceptor threads, `reload` on any, one at a time."""
 
-    def __init__(self, config: KafkaConfig, listener: Listener, credentials: Credentials) -> None:
+    def __init__(
+        self,
+        config: KafkaConfig,
+        listener: Listener,
+        credentials: Credentials,
+        tokens: TokenCredentials = lambda _mechanism, _id: None,
+    ) -> None:
         """Raises ConfigError."""
         self.name = listener.name
         self.protocol = listener.protocol
         self._config = config
         self._credentials = credentials
+        self._tokens = tokens
         self._secret = secrets.token_bytes(32)
         values = self._values()
         check_classes(values)
+        self.token_keys: Jwks | None = None
+        """The keys of OAUTHBEARER's tokens, which somebody must keep fresh."""
         self._policy = self._sasl_policy(values) if "SASL" in self.protocol else None
         self._rules = _rules(values)
         self._tls: Tls | None = None
@@ -228,12 +246,22 @@ class SecuredListener:
         module = server_login(values, self.name, mechanism)
         if mechanism == PLAIN:
             return partial(PlainServer, plain_users(module), secrets.token_urlsafe(32))
+        if mechanism == OAUTHBEARER:
+            tokens = listener_tokens(values, module)
+            self.token_keys = tokens.keys
+            if tokens.keys is None:
+                logger.warning("listener %s takes tokens that anybody can write", self.name)
+            return partial(OAuthBearerServer, tokens.validate, self._refused)
 
         def scram() -> ScramServer:
             lookup = partial(self._credentials, mechanism)
-            return ScramServer(mechanism, lookup, self._secret, secrets.token_hex(20))
+            token = partial(self._tokens, mechanism)
+            return ScramServer(mechanism, lookup, self._secret, secrets.token_hex(20), token)
 
         return scram
+
+    def _refused(self, why: TokenRefused) -> None:
+        logger.info("token refused listener=%s reason=%s", self.name, why)
 
 
 def _rules(values: ListenerConfig) -> NameOf:

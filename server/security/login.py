@@ -13,15 +13,22 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from server.config.kafka_config import ConfigError, ListenerConfig
+from server.config.kafka_config import ConfigError, ListenerConfig, catalogue
+from server.config.secret_files import warn_of_others
 from server.security.jaas import JaasError, LoginModule, parse_jaas, parse_jaas_file
 from server.security.sasl.mechanisms import PLAIN
+from server.security.sasl.oauthbearer import OAUTHBEARER
 from server.security.sasl.scram import HASHES
 
 JAAS = "sasl.jaas.config"
 _PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
-MODULES: Mapping[str, str] = {PLAIN: _PLAIN_MODULE, **dict.fromkeys(HASHES, _SCRAM_MODULE)}
+_OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+MODULES: Mapping[str, str] = {
+    PLAIN: _PLAIN_MODULE,
+    **dict.fromkeys(HASHES, _SCRAM_MODULE),
+    OAUTHBEARER: _OAUTH_MODULE,
+}
 """The mechanisms there are, and the login module of each."""
 _FILE_OPTION = re.compile(
     r"""-Djava\.security\.auth\.login\.config=(?:"([^"]*)"|'([^']*)'|(\S+))"""
@@ -53,7 +60,7 @@ def server_login(values: ListenerConfig, listener_name: str, mechanism: str) -> 
     raise ConfigError(
         key,
         None,
-        f'expected such as {MODULES[mechanism]} required username="..." password="...";'
+        f"expected such as {MODULES[mechanism]} required ...;"
         " (a bare sasl.jaas.config means nothing to a server)",
     )
 
@@ -64,7 +71,9 @@ def _jaas_file() -> Mapping[str, list[LoginModule]]:
         return {}
     path = found[1] or found[2] or found[3]
     try:
-        return parse_jaas_file(Path(path).read_text("utf-8"))
+        with Path(path).open(encoding="utf-8") as file:
+            warn_of_others(path, file.fileno())
+            return parse_jaas_file(file.read())
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ConfigError(_OPTS, None, f"the JAAS file {path} cannot be read: {why}") from None
@@ -79,3 +88,19 @@ def plain_users(module: LoginModule) -> dict[str, str]:
         for key, value in module.options.items()
         if key.startswith("user_")
     }
+
+
+class ClientProperties:
+    """The ssl.* and sasl.* keys of a client's file."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self._properties = properties
+
+    def text(self, name: str) -> str:
+        return self._properties.get(name, catalogue().broker[name].default or "").strip()
+
+    def get_list(self, name: str) -> list[str]:
+        return [item.strip() for item in self.text(name).split(",") if item.strip()]
+
+    def error(self, name: str, expected: str) -> ConfigError:
+        return ConfigError(name, self._properties.get(name), expected)

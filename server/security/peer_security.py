@@ -2,8 +2,8 @@
 
 A node speaks to brokers by the keys of the inter-broker listener and to controllers by those of the
 first of controller.listener.names, prefix included (LN-8, LN-9): trust store, its own certificate,
-`ssl.endpoint.identification.algorithm`, and the user name and password of the JAAS entry. A command
-is told by a file of the Java client's properties.
+`ssl.endpoint.identification.algorithm`, and the user name and password of the JAAS entry, or a
+token. A command is told by a file of the Java client's properties.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
-from server.config.kafka_config import ConfigError, KafkaConfig, ListenerConfig, catalogue
+from server.config.kafka_config import ConfigError, KafkaConfig, ListenerConfig
 from server.network.listeners import PLAINTEXT, PROTOCOLS
 from server.network.transport import PlaintextTransport, Transport
 from server.security.jaas import JaasError, LoginModule, parse_jaas
 from server.security.listener_security import check_classes
-from server.security.login import JAAS, MODULES, check_module, server_login
-from server.security.sasl.client import Mechanism, SaslClient
-from server.security.sasl.mechanisms import PLAIN
-from server.security.sasl.scram import PlainClient, ScramClient
+from server.security.login import JAAS, MODULES, ClientProperties, check_module, server_login
+from server.security.oauth_config import token_source
+from server.security.sasl.client import AuthenticationError, Mechanism, SaslClient
+from server.security.sasl.mechanisms import PLAIN, AuthenticationFailed
+from server.security.sasl.oauthbearer import OAUTHBEARER, OAuthBearerClient
+from server.security.sasl.scram import HASHES, PlainClient, ScramClient
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -51,8 +54,14 @@ class PeerSecurity:
         self.protocol = protocol
         self._values = values
         self.mechanism = mechanism
-        self.login = ("", "") if login is None else _user(login, name)
-        """User name and password."""
+        self.login = ("", "")
+        """User name and password; empty without, and with tokens."""
+        self.token: Callable[[], str] | None = None
+        """With OAUTHBEARER: a token that is good now. Raises OSError, ValueError."""
+        if login is not None and mechanism == OAUTHBEARER:
+            self.token = token_source(partial(_text, values, mechanism), login, name)
+        elif login is not None:
+            self.login = _user(login, name)
         self._seen: tuple[object, ...] = ()
         self.ssl_context = self._new_context() if "SSL" in protocol else None
         """None without TLS."""
@@ -91,7 +100,18 @@ class PeerSecurity:
         """The exchange of a new connection; None without SASL."""
         if not self.mechanism:
             return None
-        return SaslClient(self.mechanism, _client(self.mechanism, *self.login))
+        return SaslClient(self.mechanism, self._client())
+
+    def _client(self) -> Mechanism:
+        if self.token is not None:
+            try:
+                return OAuthBearerClient(self.token())
+            except (OSError, ValueError, AuthenticationFailed) as error:
+                why = getattr(error, "strerror", None) or "what should be the token is none"
+                raise AuthenticationError(f"SASL {self.mechanism}: {why}") from None
+        if self.mechanism == PLAIN:
+            return PlainClient(*self.login)
+        return ScramClient(self.mechanism, *self.login, secrets.token_hex(20))
 
 
 def inter_broker_security(config: KafkaConfig, listeners: Listeners) -> PeerSecurity | None:
@@ -126,7 +146,7 @@ def _node_security(
         raise ConfigError(
             mechanism_key, mechanism, f"the listener {name} enables only {', '.join(enabled)}"
         )
-    if mechanism_key == _CONTROLLER and mechanism != PLAIN:
+    if mechanism_key == _CONTROLLER and mechanism in HASHES:
         raise ConfigError(
             mechanism_key,
             mechanism,
@@ -157,30 +177,16 @@ def client_security(properties: Mapping[str, str]) -> PeerSecurity | None:
     return PeerSecurity(protocol, values, mechanism, login)
 
 
-class ClientProperties:
-    """The ssl.* keys of a client's file."""
-
-    def __init__(self, properties: Mapping[str, str]) -> None:
-        self._properties = properties
-
-    def text(self, name: str) -> str:
-        return self._properties.get(name, catalogue().broker[name].default or "").strip()
-
-    def get_list(self, name: str) -> list[str]:
-        return [item.strip() for item in self.text(name).split(",") if item.strip()]
-
-    def error(self, name: str, expected: str) -> ConfigError:
-        return ConfigError(name, self._properties.get(name), expected)
-
-
 def _user(login: LoginModule, name: str) -> tuple[str, str]:
     user, password = login.options.get("username", ""), login.options.get("password", "")
+    if login.options.get("tokenauth", "").strip().lower() == "true":
+        raise ConfigError(name, None, "nodes and commands here log in by no delegation token")
     if not user or not password or "\0" in user + password:
         raise ConfigError(name, None, "expected username and password, to speak to others with")
     return user, password
 
 
-def _client(mechanism: str, user: str, password: str) -> Mechanism:
-    if mechanism == PLAIN:
-        return PlainClient(user, password)
-    return ScramClient(mechanism, user, password, secrets.token_hex(20))
+def _text(values: TlsValues, mechanism: str, name: str) -> str:
+    if isinstance(values, ListenerConfig):
+        return values.text(name, mechanism)
+    return values.text(name)

@@ -53,7 +53,7 @@ def _rule(match: re.Match[str]) -> NameOf:
     if _UNKNOWN.search(source):
         raise ValueError("a pattern uses what only Java knows (\\p, \\Q, &&, ...)")
     try:
-        pattern = re.compile(source)
+        pattern = re.compile(source, re.ASCII)  # as Java's are: \w, \d, (?i)
     except re.error as error:
         raise ValueError(f"a pattern is no regular expression: {error}") from None
     replacement, case = match[3].replace("\\/", "/").replace("\\,", ","), match[4]

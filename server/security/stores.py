@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import base64
 import logging
-import os
 import re
-import stat
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from server.config.kafka_config import ConfigError
+from server.config.secret_files import warn_of_others
 from server.security import jks
 
 logger = logging.getLogger(__name__)
@@ -133,16 +132,14 @@ def _refuse_password(values: StoreValues, store: str) -> None:
 def _read(values: StoreValues, name: str, path: str) -> bytes:
     try:
         with Path(path).open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
             data = file.read(_STORE_BYTES_MAX + 1)
+            if name == "ssl.keystore.location":
+                warn_of_others(path, file.fileno())
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "no path"
         raise values.error(name, f"the file cannot be read: {why}") from None
     if not data or len(data) > _STORE_BYTES_MAX:
         raise values.error(name, "expected a store, the file is empty or larger than 16 MiB")
-    if name == "ssl.keystore.location" and stat.S_IMODE(mode) & 0o077 & ~0o040:
-        # Readable by a group is how containers' secrets are mounted.
-        logger.warning("others may read the private key file=%s mode=%o", path, stat.S_IMODE(mode))
     return data
 
 

@@ -39,6 +39,7 @@ from storage.segments.segment import (
     CLEANED_SUFFIX,
     RELATIVE_OFFSET_MAX,
     CorruptSegment,
+    IndexMismatch,
     LogSegment,
 )
 from wire.errors import KafkaError, MalformedFrame
@@ -210,8 +211,7 @@ class Cleaning:
     def _map_segment(self, segment: LogSegment, transactions: CleanedTransactions) -> bool:
         """Put the keys of a segment; False if the map is full."""
         offsets, start = self._offsets, self._first_dirty
-        position = segment.offset_index.lookup(start)[1] if start > segment.base_offset else 0
-        for batch, header in self._batches(segment, position):
+        for batch, header in self._batches(segment, _position_of(segment, start)):
             self.stats.bytes_mapped += header.size
             if header.is_control:
                 transactions.on_control_batch(header, _control_key(batch, header))
@@ -386,6 +386,16 @@ def group_segments(
         offset_index = segment.offset_index.size
         time_index = segment.time_index.size
     return groups
+
+
+def _position_of(segment: LogSegment, offset: int) -> int:
+    """Where to read from to see all from an offset on. By an entry that leads too far, records
+    would outlive newer ones and deletions: then from the beginning."""
+    try:
+        found = segment.search(offset)
+    except IndexMismatch:
+        return 0
+    return segment.size if found is None else found[0]
 
 
 def _control_key(batch: memoryview, header: BatchHeader) -> bytes | None:

@@ -161,9 +161,13 @@ class LogDir:
 
     def take_clean_marker(self) -> int | None:
         """Delete the clean marker before anything is loaded (S-7); the broker epoch it told, None
-        if there was none. Raises OSError."""
+        if there was none: then the names here are synced, since who made them may have died before
+        it did, and nobody would after it (S-5). Raises OSError."""
         marker = self.clean_shutdown
-        epoch = marker.read_broker_epoch() if marker.exists() else None
+        if not marker.exists():
+            files.sync_directory(self.path)
+            return None
+        epoch = marker.read_broker_epoch()
         marker.delete()
         return epoch
 
@@ -187,6 +191,12 @@ class LogDir:
         )
         log.update_high_watermark(min(noted(HIGH_WATERMARK_CHECKPOINT) or 0, log.log_end_offset))
         return log
+
+    def load_log(self, key: TopicPartition, config: LogConfig, is_clean: bool) -> PartitionLog:
+        """`open_log` at a start: on a full disk, what recovery writes goes into the reserve."""
+        return files.with_room(
+            lambda: self.open_log(key, config, had_clean_shutdown=is_clean), self.release_reserve
+        )
 
     def set_aside(self, key: TopicPartition, path: Path) -> None:
         """Rename a partition's directory, which nobody has opened, to `-stray`; never raises."""
@@ -231,6 +241,16 @@ class LogDir:
     def trim_checkpoints(self, ends: Mapping[TopicPartition, int]) -> None:
         """The logs here are open and end so; see `DirCheckpoints.trim`."""
         self._try(lambda: self.checkpoints.trim(ends), "checkpoints")
+
+    def rename_away(self, path: Path, to: Path) -> None:
+        """Give the directory of a log that is closed another name: its way out. On a full disk the
+        reserve makes room for that. Raises KafkaError KAFKA_STORAGE_ERROR, and the directory is
+        offline: the log would be neither there nor gone."""
+        try:
+            files.with_room(lambda: files.replace(path, to), self.release_reserve)
+        except OSError as error:
+            error.is_final = True  # type: ignore[attr-defined]
+            raise self.environment.storage_error(error, f"renaming {path}") from error
 
     def log_left(self, key: TopicPartition) -> None:
         """A log was renamed: nothing that is noted of it may reach another of its name (L1)."""

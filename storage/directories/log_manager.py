@@ -27,11 +27,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from storage import files
 from storage.cleaning.cleaner import CleanerConfig, LogCleaner
 from storage.config import (
     LONG_MAX,
@@ -43,7 +43,7 @@ from storage.config import (
     ScheduledTask,
     Scheduler,
 )
-from storage.directories.copies import Copies
+from storage.directories.copies import Copies, topic_id_of
 from storage.directories.each_dir import run_for_each
 from storage.directories.flusher import FlushCallback
 from storage.directories.future_logs import FutureLogs
@@ -85,11 +85,9 @@ class LogManager:
         run_urgently: Callable[[str, Callable[[], None]], object] | None = None,
     ) -> None:
         """`dirs` maps log directories to their ids, as `prepare_log_dirs` returned them; `failed`
-        holds those that did not answer then.
-
-        `workers` gives each directory a thread of its own, and `run_urgently` runs the report of a
-        failed one on a thread that nothing holds up; all that is not given is left to `scheduler`.
-        """
+        holds those that did not answer then. `workers` gives each directory a thread of its own,
+        and `run_urgently` runs the report of a failed one on a thread that nothing holds up; all
+        that is not given is left to `scheduler`."""
         self.default_config = default_config
         self.config = config or LogManagerConfig()
         self.producers = ProducerStateConfig(
@@ -99,6 +97,8 @@ class LogManager:
         """Shared by all logs."""
         self.offline_dirs: set[Path] = set(failed or ())
         self.log_dirs: list[Path] = [*dirs, *(failed or ())]
+        self.cordoned_dirs: frozenset[Path] = frozenset()
+        """They keep the replicas they have and take no new ones (KIP-1066)."""
         self.previous_broker_epoch = -1
         """Broker epoch of the last stop if it was clean in every directory, else -1 (B-3)."""
         self._clock = clock
@@ -181,7 +181,7 @@ class LogManager:
             if key in self.copies:
                 continue
             try:
-                log = log_dir.open_log(key, configs(key.topic), had_clean_shutdown=is_clean)
+                log = log_dir.load_log(key, configs(key.topic), is_clean)
             except (KafkaError, ValueError, CorruptSegment) as error:
                 logger.error("cannot open log path=%s error=%s", path, error)
                 log_dir.failed_partitions.add(key)
@@ -255,7 +255,8 @@ class LogManager:
         config: LogConfig,
         directory: Path | None = None,
     ) -> PartitionLog:
-        """The log of a partition, made if there is none, in `directory` or where there are fewest.
+        """The log of a partition, made if there is none, in `directory` or where there are fewest
+        and the disk takes it.
 
         Raises KafkaError: INVALID_TOPIC_EXCEPTION for a name that cannot be a directory,
         INCONSISTENT_TOPIC_ID if the log is another topic's, KAFKA_STORAGE_ERROR if no directory can
@@ -283,22 +284,46 @@ class LogManager:
             name = partition_dir_name(topic_partition)
         except ValueError as error:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from None
-        log_dir = self._choose_dir(directory)
-        log_dir.environment.check_writable()
-        try:
-            if not (log_dir.path / name).exists():
-                log_dir.checkpoints.forget(topic_partition)
-                log_dir.checkpoints.write()
-            log = log_dir.open_log(topic_partition, config, topic_id=topic_id)
-        except OSError as error:
-            raise log_dir.environment.storage_error(error, f"creation of {name}") from error
-        except ValueError as error:
-            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, str(error)) from None
+        if directory is None:
+            choices = self._choose_dirs(topic_partition, name, topic_id)
+        else:
+            choices = [self.online_dir(directory)]
+        for log_dir in choices:
+            try:
+                log = self._create_in(log_dir, name, topic_partition, topic_id, config)
+                break
+            except KafkaError as error:
+                if error.code != ErrorCode.KAFKA_STORAGE_ERROR:
+                    raise
+                failure = error
+        else:
+            raise failure
         with self._lock:
             self._logs[topic_partition] = log
         log_dir.failed_partitions.discard(topic_partition)
         logger.info("created log partition=%s log_dir=%s", topic_partition, log_dir.path)
         return log
+
+    def _create_in(
+        self,
+        log_dir: LogDir,
+        name: str,
+        topic_partition: TopicPartition,
+        topic_id: bytes | None,
+        config: LogConfig,
+    ) -> PartitionLog:
+        log_dir.environment.check_writable()
+        try:
+            if not (log_dir.path / name).exists():
+                log_dir.checkpoints.forget(topic_partition)
+                log_dir.checkpoints.write()
+            return log_dir.open_log(topic_partition, config, topic_id=topic_id)
+        except OSError as error:
+            raise log_dir.environment.storage_error(error, f"creation of {name}") from error
+        except CorruptSegment as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        except ValueError as error:
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, str(error)) from None
 
     def online_dir(self, directory: Path) -> LogDir:
         """Raises KafkaError KAFKA_STORAGE_ERROR."""
@@ -307,19 +332,23 @@ class LogManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory} is offline")
         return chosen
 
-    def _choose_dir(self, directory: Path | None) -> LogDir:
-        if directory is not None:
-            return self.online_dir(directory)
+    def _choose_dirs(
+        self, topic_partition: TopicPartition, name: str, topic_id: bytes | None
+    ) -> list[LogDir]:
+        """The directories a partition may go to, those with the fewest first: a disk may turn out
+        to be full or broken; where all are cordoned, any. One whose log could not be opened stays
+        where it is, and one of another topic of that name is kept out of its way."""
         online = [log_dir for log_dir in self._dirs.values() if log_dir.is_online]
         if not online:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every log directory is offline")
-        if len(online) == 1:
-            return online[0]
-        counts = dict.fromkeys((log_dir.path for log_dir in online), 0)
-        for log in self.all_logs():
-            if log.directory.parent in counts:
-                counts[log.directory.parent] += 1
-        return min(online, key=lambda log_dir: counts[log_dir.path])
+        failed = [one for one in online if topic_partition in one.failed_partitions]
+        holding = [one for one in failed if topic_id_of(one.path / name) in (None, topic_id)]
+        free = [one for one in online if one not in failed]
+        if holding or not free:
+            return holding or online
+        free = [one for one in free if one.path not in self.cordoned_dirs] or free
+        counts = Counter(log.directory.parent for log in self.all_logs())
+        return sorted(free, key=lambda log_dir: counts[log_dir.path])
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Take a log away: renamed now, its files unlinked after file.delete.delay.ms.
@@ -379,10 +408,7 @@ class LogManager:
         log.close(is_kept=False)
         name = renamed_dir_name(log.topic_partition, os.urandom(16), suffix)
         path = log.directory.with_name(name)
-        try:
-            files.replace(log.directory, path)
-        except OSError as error:
-            raise log.environment.storage_error(error, f"renaming {log.directory}") from error
+        self._dir_of(log).rename_away(log.directory, path)
         log.change_directory(path)
         self._dir_of(log).log_left(log.topic_partition)
         self.cleaner.log_removed(log.topic_partition)

@@ -73,7 +73,8 @@ def prepare_batch(
             f"batch of {header.size} bytes, max.message.bytes is {config.max_message_bytes}",
         )
     if origin is AppendOrigin.COORDINATOR and config.uses_log_append_time:
-        return header, with_log_append_time(records, wall_ms), wall_ms
+        records = with_log_append_time(records, wall_ms)
+        return read_header(records), records, wall_ms
     return header, records, -1
 
 
@@ -105,11 +106,16 @@ def is_soon_opened(records: Buffer) -> bool:
     return not attributes & CODEC_MASK and 0 <= count <= _FEW_RECORDS
 
 
-def _check_own_batch(records: Buffer) -> BatchHeader:
+def opening_header(records: Buffer) -> BatchHeader:
+    """Of a batch to be appended, before it is checked. Raises KafkaError if it is none."""
     try:
-        header = read_header(records)
+        return read_header(records)
     except MalformedFrame as error:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+
+
+def _check_own_batch(records: Buffer) -> BatchHeader:
+    header = opening_header(records)
     if header.size != len(records) or not check_crc(records, 0, header):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "batch size or checksum is wrong")
     return header

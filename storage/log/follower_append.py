@@ -51,7 +51,7 @@ def write_given(
         -1,
         log.log_start_offset,
         last[1].leader_epoch,
-        last[0] + last[1].size - batches[0][0],
+        last[0] + last[1].size,
         end - log.flushed_offset >= log.config.flush_messages,
     )
 
@@ -87,15 +87,15 @@ def _write_run(
 ) -> None:
     begin, first = batches[0]
     position, last = batches[-1]
-    if first.leader_epoch > log.leader_epochs.latest_epoch:
-        log.leader_epochs.assign(first.leader_epoch, first.base_offset)
     segment.append_run(
         view[begin : position + last.size], [(at - begin, header) for at, header in batches]
     )
-    producer_state = log.producer_state
+    if first.leader_epoch > log.leader_epochs.latest_epoch:
+        log.leader_epochs.assign(first.leader_epoch, first.base_offset)
+    producer_state, room = log.producer_state, log.environment.make_room
     for at, header in batches:
         if header.producer_id >= 0:
             marker = read_marker(header, view[at : at + header.size]) if header.is_control else None
-            note_batch(producer_state, segment, header, header.base_offset, wall_ms, marker)
+            note_batch(producer_state, segment, header, header.base_offset, wall_ms, marker, room)
     producer_state.map_end_offset = last.next_offset
     log.publish_end(last.next_offset, segment)

@@ -154,10 +154,10 @@ class LeaderEpochCache:
         entries = self._entries
         drop = bisect_right(entries, start_offset, key=_start_offset)
         if drop:
-            first = EpochEntry(entries[drop - 1].epoch, start_offset)
-            if first != entries[drop - 1] or drop > 1:
+            kept = (EpochEntry(entries[drop - 1].epoch, start_offset), *entries[drop:])
+            if kept != entries:
                 was_settled = self.settled_epoch != _UNSETTLED
-                self._replace((first, *entries[drop:]))
+                self._replace(kept)
                 if was_settled:
                     self._settle(self._entries)
 

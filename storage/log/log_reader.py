@@ -1,19 +1,19 @@
 """The reading half of a partition log: offsets to slices of files, timestamps to offsets.
 
-Nothing here takes the log's lock. A read sees where the log begins and ends as one `LogView` that
-the writer replaces as a whole once the bytes are in the file, and the segments as a tuple that
-never changes in place. Retention may rename or unlink a file under a reader: who has it open reads
-on, who has not looks at the segments again (S-15).
+No read takes the log's lock. It sees where the log begins and ends as one `LogView` that the writer
+replaces as a whole once the bytes are in the file, and the segments as a tuple that never changes
+in place. Retention may rename or unlink a file under a reader: who has it open reads on, who has
+not looks at the segments again (S-15).
 
 Indexes are hints: when one proves wrong it is rebuilt from the log file and the read starts over
-(S-10). That, and only that, takes the lock.
+(S-10). That takes the lock, as a look at the newest record's time does, and nothing else.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from storage.environment import LogEnvironment
@@ -58,6 +58,7 @@ class LogReader:
         self.segments = segments
         self.view = view
         self.leader_epochs = leader_epochs
+        self.is_closed = False
 
     @property
     def log_start_offset(self) -> int:
@@ -111,10 +112,15 @@ class LogReader:
 
     def with_valid_indexes(self, look: Callable[[], T], offset: int | None = None) -> T:
         """Run `look`, again after rebuilding an index that proved wrong; errors as KafkaError."""
-        for attempt in range(_ATTEMPTS):
+        rebuilt: set[LogSegment] = set()
+        failures = 0
+        while failures < _ATTEMPTS:
             try:
                 return look()
             except IndexMismatch as error:
+                # That the indexes of many segments are wrong is no failure, each is rebuilt once.
+                failures += error.segment in rebuilt
+                rebuilt.add(error.segment)
                 self._rebuild_indexes(error.segment, error)
             except CorruptIndexError as error:
                 logger.error("corrupt index partition=%s error=%s", self.topic_partition, error)
@@ -123,8 +129,10 @@ class LogReader:
                 logger.error("corrupt segment partition=%s error=%s", self.topic_partition, error)
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "corrupt log segment") from error
             except OSError as error:
-                if not isinstance(error, FileNotFoundError) or attempt + 1 == _ATTEMPTS:
-                    raise self.environment.storage_error(error, "read") from error
+                failures += 1
+                is_missing = isinstance(error, FileNotFoundError) and not self.is_closed
+                if not is_missing or failures == _ATTEMPTS:
+                    raise self._storage_error(error, "read") from error
                 # Retention or compaction renames the file under us, and holds the lock until the
                 # segment knows its new name: wait for that, then look at the segments again.
                 with self.lock:
@@ -139,6 +147,7 @@ class LogReader:
         view = self.view
         segment = view.segment
         position = None
+        segments: Sequence[LogSegment] = (segment,)
         if offset >= segment.base_offset:
             position = segment.position_of(offset)
         else:
@@ -160,10 +169,14 @@ class LogReader:
             size = min(size, limit - position)
         if size <= 0:
             return ReadResult(None, offset, segment.base_offset, position)
-        result = ReadResult(segment.slice(position, size), offset, segment.base_offset, position)
+        found = None
         if aborted:
-            result.aborted = self._aborted_of_read(segment, result, upper_offset)
-        return result
+            # From the same look, and before the file is opened: who finds it unlinked starts over.
+            upto = min(self._end_of_read(segment, position + size), upper_offset)
+            found = _collect_aborted(segments, offset, upto)
+        return ReadResult(
+            segment.slice(position, size), offset, segment.base_offset, position, found
+        )
 
     def _limit(self, view: LogView, segment: LogSegment, upper_offset: int) -> int:
         """Position in `segment` at which a read has to stop: its end, or the upper offset."""
@@ -219,7 +232,17 @@ class LogReader:
             except CorruptSegment as error:
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "corrupt log segment") from error
             except OSError as error:
-                raise self.environment.storage_error(error, "index rebuild") from error
+                raise self._storage_error(error, "index rebuild") from error
+
+    def _storage_error(self, error: OSError, doing: str) -> KafkaError:
+        """What an OSError means to clients; a file that went with its log tells nothing of the
+        disk: who reads a log does not keep it from being deleted."""
+        if isinstance(error, FileNotFoundError) and self.is_closed:
+            return self._closed()
+        return self.environment.storage_error(error, f"{doing} of {self.topic_partition}")
+
+    def _closed(self) -> KafkaError:
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is closed")
 
     # -- by time ---------------------------------------------------------------------------------
 
@@ -243,11 +266,14 @@ class LogReader:
         return None
 
     def _max_timestamp_offset(self) -> TimestampAndOffset | None:
-        newest = max(self.segments.items, key=lambda segment: segment.max_timestamp)
-        timestamp = newest.max_timestamp
+        for segment in self.segments.items:
+            _ = segment.max_timestamp  # read from disk without the lock
+        with self.lock:  # an append notes a batch's time before anybody finds the batch
+            newest = max(self.segments.items, key=lambda segment: segment.max_timestamp)
+            timestamp, offset = newest.max_timestamp, newest.max_timestamp_offset
         if timestamp < 0:
             return None
-        batch = newest.search(newest.max_timestamp_offset)
+        batch = newest.search(offset)
         if batch is None:
             return None
         # Kafka names it even where DeleteRecords has left it below the log start.
@@ -257,34 +283,37 @@ class LogReader:
 
     def aborted_transactions(self, from_offset: int, upto_offset: int) -> list[AbortedTxn]:
         """Aborted transactions with records in [from_offset, upto_offset) (V-3)."""
+        return self.with_valid_indexes(
+            lambda: _collect_aborted(
+                self.segments.from_floor(from_offset), from_offset, upto_offset
+            )
+        )
 
-        def collect() -> list[AbortedTxn]:
-            found: list[AbortedTxn] = []
-            for segment in self.segments.from_floor(from_offset):
-                aborted, is_complete = segment.txn_index.collect_aborted(from_offset, upto_offset)
-                found += aborted
-                if is_complete:
-                    break
-            return found
-
-        return self.with_valid_indexes(collect)
-
-    def _aborted_of_read(
-        self, segment: LogSegment, result: ReadResult, upper_offset: int
-    ) -> list[AbortedTxn]:
-        """Aborted transactions overlapping what a read returns: up to an offset beyond its end."""
-        assert result.records is not None
-        upto = segment.upper_bound_offset(result.position, result.records.size)
+    def _end_of_read(self, segment: LogSegment, position: int) -> int:
+        """An offset that no batch before `position` of a segment reaches."""
+        upto = segment.upper_bound_offset(position)
         if upto is None:
             higher = self.segments.higher(segment.base_offset)
             upto = self.view.end_offset if higher is None else higher.base_offset
-        return self.aborted_transactions(result.fetch_offset, min(upto, upper_offset))
+        return upto
 
     # -- by epoch --------------------------------------------------------------------------------
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the largest epoch not above `epoch`; (-1, -1) if unknown (E-4)."""
         return self.leader_epochs.end_offset_for(epoch, self.view.end_offset)
+
+
+def _collect_aborted(
+    segments: Iterable[LogSegment], from_offset: int, upto_offset: int
+) -> list[AbortedTxn]:
+    found: list[AbortedTxn] = []
+    for segment in segments:
+        aborted, is_complete = segment.txn_index.collect_aborted(from_offset, upto_offset)
+        found += aborted
+        if is_complete:
+            break
+    return found
 
 
 def _first_record(

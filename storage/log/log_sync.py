@@ -64,6 +64,7 @@ class LogSync:
                 log.environment.check_online()
                 if log.is_closed:
                     return
+                log.finish_files()  # or a start would find there what was cut off
                 end_offset = log.log_end_offset
                 truncations = log.truncations
                 started_ms = log.environment.clock.now_ms()

@@ -41,6 +41,7 @@ from storage.log.append import (
     PreparedBatch,
     base_offset,
     check_follower_batches,
+    opening_header,
     prepare_batch,
     start_of_batch_around,
 )
@@ -116,7 +117,6 @@ class PartitionLog(LogReader):
         self.config = config
         self.flushed_offset = flushed_offset
         self.producer_state = producer_state
-        self.is_closed = False
         self.sync = LogSync(environment.clock.now_ms())
         self.truncations = 0
         """How often something was cut off; who works without the lock sees by it that it was."""
@@ -242,7 +242,8 @@ class PartitionLog(LogReader):
         )
         end_offset = last_offset + 1
         if header.producer_id >= 0:
-            note_batch(self.producer_state, segment, header, first_offset, wall_ms, marker)
+            room = self.environment.make_room
+            note_batch(self.producer_state, segment, header, first_offset, wall_ms, marker, room)
         self.producer_state.map_end_offset = end_offset
         start, stable, high_watermark = self.view[:3]
         self.view = new_view(
@@ -263,17 +264,17 @@ class PartitionLog(LogReader):
         self, records: files.Buffer, leader_epoch: int, wall_ms: int, source: AppendSource
     ) -> LogAppendInfo | None:
         """What `append_as_leader` answers to a batch that is here already. Raises as it does."""
-        header = prepare_batch(records, self.config, wall_ms, source)[0]
+        header = opening_header(records)
         with self.lock:
-            original = self.producer_state.find_duplicate(header, source)
-            return None if original is None else self._of_duplicate(original, leader_epoch)
+            if (original := self.producer_state.find_duplicate(header, source)) is None:
+                return None  # as most: by the header alone
+            prepare_batch(records, self.config, wall_ms, source)
+            return self._of_duplicate(original, leader_epoch)
 
     def _of_duplicate(self, original: BatchMetadata, leader_epoch: int) -> LogAppendInfo:
-        is_unsynced = original.last_offset >= self.flushed_offset
         must_flush = self.view.end_offset - self.flushed_offset >= self.config.flush_messages
-        return LogAppendInfo.of_duplicate(
-            original, self.log_start_offset, leader_epoch, is_unsynced and must_flush
-        )
+        must_flush = must_flush and original.last_offset >= self.flushed_offset
+        return LogAppendInfo.of_duplicate(original, self.log_start_offset, leader_epoch, must_flush)
 
     def segment_for(
         self, size: int, last_offset: int, max_timestamp: int, wall_ms: int
@@ -365,14 +366,11 @@ class PartitionLog(LogReader):
         active = self.view.segment
         if active.size == 0 and active.base_offset >= base_offset:
             return active
+        self.producer_state.take_snapshot()
+        active.become_inactive()
         segment = make_segment(self.directory, base_offset, self.config, self.environment)
-        segment.create(self.config.segment_bytes if self.config.preallocate else 0)
-        try:
-            self.producer_state.take_snapshot()
-            active.become_inactive()
-        except OSError:
-            segment.delete()
-            raise
+        # The last that can fail: a start would take the file of no segment for the log's end.
+        segment.create()
         self.segments.add(segment)
         self.sync.note_sealed([active])
         self.sync.note_directory_changed()
@@ -451,18 +449,16 @@ class PartitionLog(LogReader):
             self.is_closed = True
             try:
                 if is_kept and not self.environment.is_offline:
-                    self._finish_files()
+                    self.finish_files()
                     self.leader_epochs.sync()
                     self.producer_state.take_snapshot()
                     active = self.view.segment
                     active.become_inactive()
-                    if self.config.preallocate:
-                        active.trim_preallocated()
                     active.flush()
             except OSError as error:
                 raise self._storage_error(error, "close") from error
             finally:
-                for segment in self.segments:
+                for segment in (*self.segments, *self._files_behind.segments):
                     segment.close()
 
     # -- taking away -----------------------------------------------------------------------------
@@ -510,8 +506,9 @@ class PartitionLog(LogReader):
                 if next_base.base_offset > self.log_start_offset:
                     self._raise_log_start(next_base.base_offset)
                 self.segments.remove(gone)
-                self._files_behind.note_removed(gone)
-                self._finish_files()
+                # From the oldest on: recovery takes a gap before later segments for their end.
+                self._files_behind.note_removed(gone[::-1])
+                self.finish_files()
             except OSError as error:
                 raise self._storage_error(error, "retention") from error
         self.environment.on_log_start_moved()
@@ -526,7 +523,7 @@ class PartitionLog(LogReader):
     def truncate_to(self, offset: int) -> bool:
         """Cut off every batch that reaches `offset` or beyond; True if there was any.
 
-        The log then ends at `offset`, or below it if that was in the middle of a batch.
+        The log then ends where its last batch does: below `offset` in the middle of one or a gap.
         The flushed offset goes back, on disk too, before the first byte does (S-6). Raises
         KafkaError KAFKA_STORAGE_ERROR: the log is as it was, or it is cut and takes no append
         before its files are (`storage.log.truncation`).
@@ -554,7 +551,7 @@ class PartitionLog(LogReader):
         """Install what was planned, then bring the files to it."""
         active = cut.kept[-1]
         try:
-            self._lower_flushed_offset(min(cut.end_offset, self.flushed_offset))
+            self._lower_flushed_offset(cut.end_offset)
             if cut.is_new_start and active not in self.segments:
                 active.create()
         except OSError as error:
@@ -568,32 +565,30 @@ class PartitionLog(LogReader):
         self._publish(
             cut.log_start_offset, cut.high_watermark, cut.end_offset, active, cut.position
         )
-        if cut.is_new_start:
-            self.flushed_offset = cut.end_offset
         self.segments.reset(cut.kept)
         self._files_behind.note_cut(active, gone)
-        self._finish_files()
+        self.finish_files()
+        if cut.is_new_start:
+            # Not before: recovery from there on would not see what of the old log is left.
+            self.flushed_offset = cut.end_offset
 
     def _lower_flushed_offset(self, offset: int) -> None:
         self.truncations += 1
         self.flushed_offset = min(self.flushed_offset, offset)
         self.environment.checkpoints.lower(self.topic_partition, offset)
 
-    def _finish_files(self) -> None:
+    def finish_files(self) -> None:
         """Bring the files to what the log says, if they are not. Raises KafkaError."""
         if self._files_behind.is_any:
             self.with_valid_indexes(lambda: self._files_behind.finish(self))
 
     def _check_online(self) -> None:
-        """Before a change: the directory is online, and the last change reached the files."""
+        """Before a change: the directory is online, the log open, its last change in the files."""
         self.environment.check_online()
-        self._finish_files()
+        if self.is_closed:
+            raise self._closed()
+        self.finish_files()
 
     def _check_writable(self) -> None:
         self.environment.check_writable()
-        if self.is_closed:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is closed")
-        self._finish_files()
-
-    def _storage_error(self, error: OSError, doing: str) -> KafkaError:
-        return self.environment.storage_error(error, f"{doing} of {self.topic_partition}")
+        self._check_online()

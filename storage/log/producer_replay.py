@@ -8,6 +8,7 @@ being rebuilt; a plain replay finds them there already.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from storage import files
@@ -41,13 +42,16 @@ def note_batch(
     first_offset: int,
     wall_ms: int,
     marker: EndTxnMarker | None,
+    make_room: Callable[[], bool] = files.no_room,
     *,
     index_aborted: bool = True,
 ) -> None:
     """Bring the state forward by a batch of a producer that is in the log at `first_offset`.
 
     A transaction it aborts goes into the segment's transaction index first; if that fails the last
-    stable offset stays where it was (P-7), and the error is final.
+    stable offset stays where it was (P-7), and the error is final. On a full disk the entry goes
+    into what `make_room` frees: its batch cannot be taken back, and is what a producer whose
+    records found no room sends next (S-16).
     """
     last_offset = first_offset + header.last_offset_delta
     completed = producer_state.update(header, first_offset, last_offset, wall_ms, marker)
@@ -61,7 +65,7 @@ def note_batch(
             producer_state.last_stable_offset_after(completed),
         )
         try:
-            segment.txn_index.append(aborted)
+            files.with_room(lambda: segment.txn_index.append(aborted), make_room)
         except CorruptIndexError as error:
             failure = OSError(errno.EIO, str(error))
             failure.is_final = True  # type: ignore[attr-defined]

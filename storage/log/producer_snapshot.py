@@ -170,7 +170,7 @@ def write_snapshot(path: Path, entries: Iterable[ProducerStateEntry]) -> None:
 
 def read_snapshot(path: Path) -> list[ProducerStateEntry]:
     """The producers in a snapshot. Raises CorruptSnapshot and OSError."""
-    data = path.read_bytes()
+    data = files.read_file(path)
     try:
         version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
     except struct_error:

@@ -45,17 +45,18 @@ class Cut(NamedTuple):
 def plan_cut(log: PartitionLog, offset: int) -> Cut:
     """How to cut off every batch that reaches `offset` or beyond; it is below the log's end.
 
-    Batches are cut whole: the log will end at `offset`, or where the batch around it starts.
-    Raises OSError, IndexMismatch, CorruptSegment with nothing changed.
+    Batches are cut whole, and the log will end where the last one left does, as it would when
+    opened again: below `offset` too where compaction left a gap, for a segment that began in the
+    gap would be taken for the remains of a loss. Raises OSError, IndexMismatch, CorruptSegment with
+    nothing changed.
     """
     kept = tuple(segment for segment in log.segments if segment.base_offset <= offset)
     if not kept:
         return plan_new_start(log, offset)
     active = kept[-1]
     found = active.search(offset)
-    position, end_offset = active.size, offset
-    if found is not None:
-        position, end_offset = found[0], min(offset, found[1].base_offset)
+    position = active.size if found is None else found[0]
+    end_offset = active.end_below(offset - 1, position)
     log_start_offset = min(log.log_start_offset, end_offset)
     high_watermark = min(log.high_watermark, end_offset)
     state = replayed_state(log, log_start_offset, end_offset)
@@ -86,6 +87,11 @@ class FilesBehind:
         self._cut_active: LogSegment | None = None
         self._is_directory_dirty = False
 
+    @property
+    def segments(self) -> tuple[LogSegment, ...]:
+        """Those that are no part of the log any more and still have their names."""
+        return tuple(self._gone)
+
     def note_cut(self, active: LogSegment, gone: list[LogSegment]) -> None:
         """The log ends in `active` now, `gone` are no part of it any more."""
         self.note_removed(gone)
@@ -94,7 +100,7 @@ class FilesBehind:
         self._is_directory_dirty |= bool(gone)
 
     def note_removed(self, gone: list[LogSegment]) -> None:
-        """Segments are no part of the log any more (retention)."""
+        """Segments are no part of the log any more; their files go from the last of them on."""
         for segment in gone:
             segment.is_deleted = True
         self._gone += gone
@@ -131,6 +137,7 @@ def unlink_later(log: PartitionLog, gone: list[LogSegment]) -> None:
 
     def unlink() -> None:
         for segment in gone:
+            segment.change_directory(log.directory)  # which a move may have renamed meanwhile
             segment.delete()
 
     scheduler = log.environment.scheduler

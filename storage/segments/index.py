@@ -110,6 +110,12 @@ class _IndexFile:
             with suppress(FileNotFoundError):
                 files.unlink(self.path)
 
+    def start_empty(self) -> None:
+        """Begin without a file, which nothing has made yet: there is nothing to read."""
+        with self._lock:
+            self._entries = _Entries(*self._empty())
+            self._written = -1
+
     def rename(self, path: Path) -> None:
         """Move the file; one that was never written moves in name only."""
         with self._lock:
@@ -151,7 +157,7 @@ class _IndexFile:
 
     def _read_file(self) -> tuple[bool, bytes]:
         try:
-            return True, self.path.read_bytes()
+            return True, files.read_file(self.path)
         except FileNotFoundError:
             return False, b""
 
@@ -364,12 +370,13 @@ class TimeIndex(_IndexFile):
     def maybe_append(self, timestamp: int, offset: int, skip_full_check: bool = False) -> None:
         """Note that nothing up to `offset` is younger than `timestamp`, if that is news.
 
-        `skip_full_check` is for the last entry, at roll or close. An entry not above the last
-        timestamp is left out (S-12). Raises ValueError when full, or when offset or timestamp is
-        below the last entry's: the running maximum never goes back.
+        `skip_full_check` is for the last entry, at roll or close, which always has room: a segment
+        may be closed more than once, or be full by a limit that was lowered since. An entry not
+        above the last timestamp is left out (S-12). Raises ValueError when full, or when offset or
+        timestamp is below the last entry's: the running maximum never goes back.
         """
         entries = self._entries or self._loaded()
-        if len(entries.keys) >= self.max_entries - (0 if skip_full_check else 1):
+        if self.is_full and not skip_full_check:
             raise ValueError(f"{self.path} is full with {len(entries.keys)} entries")
         last_timestamp = NO_TIMESTAMP
         if entries.keys:

@@ -136,12 +136,14 @@ class LogSegment(LogFile):
 
     # -- open files ------------------------------------------------------------------------------
 
-    def create(self, preallocated_bytes: int = 0) -> None:
+    def create(self) -> None:
         """Make the empty log file; what an undone roll may have left in its place is set aside."""
         self._set_leftovers_aside()
+        # Nothing may fail after the log file is there: a segment that was not wanted would stay.
+        self.offset_index.start_empty()
+        self.time_index.start_empty()
+        self._note_whether_full()
         self._handle = self._open(files.CREATE | os.O_EXCL)
-        if preallocated_bytes:
-            files.allocate(self._handle.fd, preallocated_bytes)
         self._max_timestamp = NO_TIMESTAMP
 
     def _set_leftovers_aside(self) -> None:
@@ -251,12 +253,16 @@ class LogSegment(LogFile):
         self.offset_index.append(last_offset, position)
         self.time_index.maybe_append(self.max_timestamp, self._max_timestamp_offset)
         self.bytes_since_index = 0
+        self._note_whether_full()
+
+    def _note_whether_full(self) -> None:
         self.is_index_full = self.offset_index.is_full or self.time_index.is_full
 
     def _cut_back(
         self, handle: FileHandle, position: int, base_offset: int, error: OSError
     ) -> None:
         """Undo a failed append, so that the file ends where the log ends (S-2)."""
+        self._recent, self._older = {}, {}  # of a run, batches that will not be there
         try:
             files.ftruncate(handle.fd, position)
         except OSError as second:
@@ -421,12 +427,12 @@ class LogSegment(LogFile):
             return header.size
         raise CorruptSegment(self.path, position, "no batch")
 
-    def upper_bound_offset(self, position: int, size: int) -> int | None:
-        """An offset that no batch before `position + size` reaches; None: the segment's end."""
-        bound = self.offset_index.upper_bound_offset(position + size)
+    def upper_bound_offset(self, position: int) -> int | None:
+        """An offset that no batch before `position` reaches; None: the segment's end."""
+        bound = self.offset_index.upper_bound_offset(position)
         if bound is not None:
             batch = self.search(bound)
-            if batch is None or batch[0] < position + size or batch[1].last_offset != bound:
+            if batch is None or batch[0] < position or batch[1].last_offset != bound:
                 raise IndexMismatch(self, f"offset {bound}")
         return bound
 
@@ -445,30 +451,38 @@ class LogSegment(LogFile):
                 yield batch
 
     def _time_index_entry(self, timestamp: int, offset: int) -> Batch | None:
-        """The batch a time index entry names; None for "no entry". Raises IndexMismatch (S-10)."""
+        """The batch a time index entry names; None for "no entry". Raises IndexMismatch (S-10).
+
+        The offset is the batch's last; older Apache Kafka names the record that has the time.
+        """
         if timestamp < 0:
             return None
         batch = self.search(offset)
-        if batch is None or (batch[1].last_offset, batch[1].max_timestamp) != (offset, timestamp):
+        if batch is None or batch[1].base_offset > offset or batch[1].max_timestamp != timestamp:
             raise IndexMismatch(self, f"timestamp {timestamp} at offset {offset}")
         return batch
 
     def prepare_to_append(self) -> int:
         """Make a segment read from disk the active one; returns the log's end offset.
         Raises IndexMismatch or CorruptSegment if its indexes or its end are not sound."""
-        self.is_index_full = self.offset_index.is_full or self.time_index.is_full
+        self._note_whether_full()
         self._max_timestamp = None
         _ = self.max_timestamp
         return self.read_next_offset()
 
     def read_next_offset(self) -> int:
         """The offset after the last batch; scans from the last index entry."""
-        next_offset = self.base_offset
-        last = self.search(self.offset_index.last_offset)
-        if last is not None:
-            for _, header in self.batches(last[0]):
-                next_offset = header.next_offset
-        return next_offset
+        return self.end_below(self.offset_index.last_offset, self.size)
+
+    def end_below(self, offset: int, position: int) -> int:
+        """The offset after the last batch before `position`, where a batch above `offset` starts;
+        the base offset if there is none. Raises IndexMismatch, CorruptSegment."""
+        end_offset = self.base_offset
+        first = self.search(self.offset_index.lookup(offset)[0])
+        if first is not None:
+            for _, header in self.batches(first[0], position):
+                end_offset = header.next_offset
+        return end_offset
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -481,7 +495,7 @@ class LogSegment(LogFile):
         self._recent, self._older = {}, {}
         if position == 0:
             self._first_timestamp = None
-        self.bytes_since_index, self.is_index_full = 0, False
+        self.bytes_since_index = 0
 
     def finish_cut(self, end_offset: int) -> None:
         """Cut indexes and file to what `cut` left, which ends at `end_offset`; may be repeated.
@@ -491,6 +505,7 @@ class LogSegment(LogFile):
         self.offset_index.truncate_to(end_offset)
         self.time_index.truncate_to(end_offset)
         self.txn_index.truncate_to(end_offset)
+        self._note_whether_full()
         files.ftruncate(self.handle().fd, self.size)
         self._max_timestamp, self._max_timestamp_offset = self._read_max_timestamp()
 
@@ -516,7 +531,7 @@ class LogSegment(LogFile):
         self.offset_index.truncate()
         self.time_index.truncate()
         self.bytes_since_index = 0
-        self.is_index_full = False
+        self._note_whether_full()
         self._max_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = self.base_offset
 
@@ -537,9 +552,6 @@ class LogSegment(LogFile):
         self.offset_index.trim_to_valid_size()
         self.time_index.trim_to_valid_size()
         self._recent, self._older = {}, {}
-
-    def trim_preallocated(self) -> None:
-        files.ftruncate(self.handle().fd, self.size)
 
     def flush(self) -> None:
         """Sync log and indexes; errors as in `flush_log`."""

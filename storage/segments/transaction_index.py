@@ -46,14 +46,16 @@ class TransactionIndex:
     stable offset moves only then).
     """
 
-    __slots__ = ("_aborted", "_lock", "_unsynced", "path", "start_offset")
+    __slots__ = ("_aborted", "_is_new", "_lock", "_unsynced", "path", "start_offset")
 
     def __init__(self, path: Path, start_offset: int) -> None:
         self.path = path
         self.start_offset = start_offset
         self._aborted: list[AbortedTxn] | None = None
         self._unsynced: FileHandle | None = None
-        # A file that is being renamed is not one that does not exist.
+        self._is_new = False
+        # A file that is being renamed is not one that does not exist, and one that is being written
+        # is not read: what is read beside an append would lack it, and the next append cut it off.
         self._lock = Lock()
 
     @property
@@ -62,16 +64,17 @@ class TransactionIndex:
         aborted = self._aborted
         if aborted is None:
             with self._lock:
-                aborted = self._aborted = self._read()
+                aborted = self._loaded()
         return aborted
 
     def append(self, txn: AbortedTxn) -> None:
         """Raises ValueError when the marker is not behind the last one, and OSError."""
-        aborted = self.aborted
-        if aborted and txn.last_offset <= aborted[-1].last_offset:
-            raise ValueError(f"{txn} is not behind the last of {self.path}")
-        self._write(aborted, [txn], keep=len(aborted))
-        aborted.append(txn)
+        with self._lock:
+            aborted = self._loaded()
+            if aborted and txn.last_offset <= aborted[-1].last_offset:
+                raise ValueError(f"{txn} is not behind the last of {self.path}")
+            self._write([txn], keep=len(aborted))
+            aborted.append(txn)
 
     def collect_aborted(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
         """Transactions overlapping [fetch_offset, upper_bound), and whether the search is complete.
@@ -89,16 +92,17 @@ class TransactionIndex:
 
     def truncate_to(self, offset: int) -> None:
         """Drop transactions whose marker is at or above `offset`."""
-        aborted = self.aborted
-        keep = [txn for txn in aborted if txn.last_offset < offset]
-        if len(keep) < len(aborted):
-            self._write(aborted, [], keep=len(keep))
-            self._aborted = keep
+        with self._lock:
+            aborted = self._loaded()
+            keep = [txn for txn in aborted if txn.last_offset < offset]
+            if len(keep) < len(aborted):
+                self._write([], keep=len(keep))
+                self._aborted = keep
 
     def truncate(self) -> None:
         """Drop everything, whatever the file contains."""
         if self.path.exists():
-            self._write([], [], keep=0)
+            self._write([], keep=0)
         self._aborted = []
 
     def sanity_check(self) -> None:
@@ -114,12 +118,16 @@ class TransactionIndex:
             raise CorruptIndexError(f"{self.path} ends within an entry")
 
     def flush(self) -> None:
-        """fsync, if there is a file."""
+        """fsync, if there is a file; its name, too, if it was made here: that none is there is no
+        sign of harm to who opens the log (S-5)."""
         if self._unsynced is not None:
             self.let_go()
-            return
-        with suppress(FileNotFoundError):
-            files.sync_file(self.path)
+        else:
+            with suppress(FileNotFoundError):
+                files.sync_file(self.path)
+        if self._is_new:
+            files.sync_directory(self.path.parent)
+            self._is_new = False
 
     def let_go(self) -> None:
         """Close the file, synced, if it is open."""
@@ -144,9 +152,15 @@ class TransactionIndex:
                 files.replace(self.path, path)
             self.path = path
 
+    def _loaded(self) -> list[AbortedTxn]:
+        aborted = self._aborted
+        if aborted is None:
+            aborted = self._aborted = self._read()
+        return aborted
+
     def _read(self) -> list[AbortedTxn]:
         try:
-            data = self.path.read_bytes()
+            data = files.read_file(self.path)
         except FileNotFoundError:
             return []
         # A crash may leave part of an entry: it was never acknowledged, and truncation removes it.
@@ -158,9 +172,11 @@ class TransactionIndex:
             aborted.append(AbortedTxn(*fields))
         return aborted
 
-    def _write(self, aborted: list[AbortedTxn], added: list[AbortedTxn], keep: int) -> None:
+    def _write(self, added: list[AbortedTxn], keep: int) -> None:
         end = keep * _ABORTED_TXN.size
         data = b"".join(_ABORTED_TXN.pack(0, *txn) for txn in added)
+        if self._unsynced is None:
+            self._is_new |= not self.path.exists()
         handle = self._unsynced or FileHandle.open(self.path, files.CREATE)
         try:
             files.ftruncate(handle.fd, end)

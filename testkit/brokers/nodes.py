@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -26,6 +25,8 @@ from typing import Any, Protocol
 
 from barnabas.fresh import free_ports, random_uuid
 from testkit import jars
+from testkit.clients import raw
+from testkit.clients.secured import Connect
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -40,6 +41,8 @@ class RunningBroker(Protocol):
 
     kind: str
     data_dir: Path
+    port: int
+    """Known before it is started."""
 
     @property
     def bootstrap_servers(self) -> str: ...
@@ -71,14 +74,15 @@ class ApacheKafka:
         config: Mapping[str, Any] | None = None,
         java_options: Sequence[str] = TEST_JVM_OPTIONS,
         data_dir: Path | None = None,
+        port: int | None = None,
     ) -> None:
         self.directory = Path(directory)
         self.data_dir = Path(data_dir) if data_dir is not None else self.directory / "data"
         self._java_options = tuple(java_options)
         self.directory.mkdir(parents=True, exist_ok=True)
-        port, controller_port = free_ports(2)
-        self.port = port
-        self._properties = _kafka_properties(port, controller_port, self.data_dir)
+        free, controller_port = free_ports(2)
+        self.port = port or free
+        self._properties = _kafka_properties(self.port, controller_port, self.data_dir)
         self._properties.update({key: str(value) for key, value in (config or {}).items()})
         self._process: subprocess.Popen[bytes] | None = None
         self._formatted = False
@@ -217,14 +221,18 @@ class Barnabas:
     kind = "barnabas"
 
     def __init__(
-        self, directory: Path, config: Mapping[str, Any] | None = None, data_dir: Path | None = None
+        self,
+        directory: Path,
+        config: Mapping[str, Any] | None = None,
+        data_dir: Path | None = None,
+        port: int | None = None,
     ) -> None:
         import barnabas
 
         self.directory = Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
         self.data_dir = Path(data_dir) if data_dir is not None else self.directory / "data"
-        self.port = free_ports(1)[0]
+        self.port = port or free_ports(1)[0]
         settings = {key: str(value) for key, value in (config or {}).items()}
         self._broker = barnabas.Broker(
             data_dir=self.data_dir, config=settings, listen=f"127.0.0.1:{self.port}"
@@ -266,7 +274,12 @@ class Barnabas:
 
 
 def await_answer(
-    host: str, port: int, *, alive: Any = lambda: True, timeout_s: float = READY_TIMEOUT_S
+    host: str,
+    port: int,
+    *,
+    alive: Any = lambda: True,
+    timeout_s: float = READY_TIMEOUT_S,
+    connect: Connect = raw.connect,
 ) -> float:
     """Ask ApiVersions v0 until the broker answers; the seconds it took.
 
@@ -279,12 +292,12 @@ def await_answer(
         if not alive():
             raise BrokerDied("the broker's process ended before it was ready")
         try:
-            with socket.create_connection((host, port), timeout=1) as sock:
+            with connect(f"{host}:{port}", 1) as sock:
                 sock.settimeout(5)
                 sock.sendall(struct.pack(">i", len(body)) + body)
                 if len(sock.recv(4)) == 4:
                     return time.monotonic() - started
-        except OSError:
+        except (OSError, EOFError):
             pass
         time.sleep(0.02)
     raise BrokerDied(f"the broker gave no answer in {timeout_s} s")

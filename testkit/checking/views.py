@@ -10,6 +10,7 @@ import struct
 from typing import NamedTuple
 
 from testkit.clients import raw
+from testkit.clients.secured import Connect
 
 _DESCRIBE_QUORUM = 55
 _METADATA_LOG = b"__cluster_metadata"
@@ -42,9 +43,15 @@ class QuorumView(NamedTuple):
     observers: dict[int, int]
 
 
-def cluster(address: str, topic: str | None = None, timeout_s: float = 5.0) -> ClusterView:
+def cluster(
+    address: str,
+    topic: str | None = None,
+    timeout_s: float = 5.0,
+    *,
+    connect: Connect = raw.connect,
+) -> ClusterView:
     """This node's metadata of all topics, or of one. OSError or EOFError when it is silent."""
-    with raw.connect(address, timeout_s) as sock:
+    with connect(address, timeout_s) as sock:
         sock.sendall(raw.request(raw.METADATA, 1, raw.metadata_v1(topic)))
         answer = _Cursor(raw.read_frame(sock))
     answer.int32()  # correlation id
@@ -70,12 +77,12 @@ def cluster(address: str, topic: str | None = None, timeout_s: float = 5.0) -> C
     return ClusterView(brokers, topics)
 
 
-def quorum(address: str, timeout_s: float = 5.0) -> QuorumView:
+def quorum(address: str, timeout_s: float = 5.0, *, connect: Connect = raw.connect) -> QuorumView:
     """The quorum as the node's controller channel finds it; ValueError when there is no leader."""
     name = bytes([len(_METADATA_LOG) + 1]) + _METADATA_LOG
     body = b"\2" + name + b"\2" + struct.pack(">i", 0) + b"\0" + b"\0" + b"\0"
     header = raw.header(_DESCRIBE_QUORUM, 0) + b"\0"  # request header v2: no tagged fields
-    with raw.connect(address, timeout_s) as sock:
+    with connect(address, timeout_s) as sock:
         sock.sendall(raw.frame(header + body))
         answer = _Cursor(raw.read_frame(sock))
     answer.int32(), answer.int8()  # correlation id, no tagged fields

@@ -26,8 +26,9 @@ import java.util.Properties;
  * after the first few commands. `Exit` is trapped: a tool that calls it ends its command, not the JVM.
  *
  * Standard input: per command the number of arguments, the main class and the arguments (length and UTF-8 bytes), then
- * what the command reads from its own standard input (length and bytes). Standard output: exit code, standard output
- * and standard error of the command (length and bytes each). All numbers are int32, big-endian.
+ * what the command reads from its own standard input (length and bytes). Standard output: exit code, how many clients
+ * were left open so far, standard output and standard error of the command (length and bytes each). All numbers are
+ * int32, big-endian.
  */
 public final class ToolRunner {
     private static final class ExitTrapped extends Error {
@@ -69,6 +70,7 @@ public final class ToolRunner {
             int status = run(toolsJar, mainClass, arguments, input, out, err);
             System.setProperties((Properties) properties.clone());
             answers.writeInt(status);
+            answers.writeInt(clientsLeftOpen());
             write(answers, out);
             write(answers, err);
             answers.flush();
@@ -127,6 +129,12 @@ public final class ToolRunner {
             hook.start();
             hook.join(10_000);
         }
+    }
+
+    /** A tool that exits in its middle leaves its client to the end of the JVM; it goes on asking dead brokers. */
+    private static int clientsLeftOpen() {
+        return (int) Thread.getAllStackTraces().keySet().stream()
+            .filter(thread -> thread.getName().startsWith("kafka-admin-client-thread")).count();
     }
 
     /** Kafka's own `Exit` has hooks for this; they live in the shared classes, so once is enough. */

@@ -6,6 +6,7 @@ instead of 1.5 s. A command that hangs is ended with its JVM; the next command g
 
 from __future__ import annotations
 
+import re
 import struct
 import subprocess
 import threading
@@ -15,6 +16,8 @@ from pathlib import Path
 from testkit import jars
 
 COMMAND_TIMEOUT_S = 60.0
+_CLIENTS_LEFT_OPEN_MAX = 5
+"""Then the next command gets a new JVM."""
 _JVM_OPTIONS = (
     "-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "--add-opens=java.base/java.lang=ALL-UNNAMED",
@@ -24,6 +27,9 @@ _PACKAGES = {
     "ConfigCommand": "kafka.admin",
     "ConsumerGroupCommand": "org.apache.kafka.tools.consumer.group",
     "ConsoleConsumer": "org.apache.kafka.tools.consumer",
+    "ConsoleShareConsumer": "org.apache.kafka.tools.consumer",
+    "ShareGroupCommand": "org.apache.kafka.tools.consumer.group",
+    "StreamsGroupCommand": "org.apache.kafka.tools.streams",
     "ReassignPartitionsCommand": "org.apache.kafka.tools.reassign",
 }
 
@@ -73,13 +79,15 @@ class JavaTools:
         late = threading.Timer(timeout_s, jvm.kill)
         late.start()
         try:
-            code = struct.unpack(">i", self._read(4))[0]
+            code, left_open = struct.unpack(">ii", self._read(8))
             out, err = (self._read(struct.unpack(">i", self._read(4))[0]) for _ in range(2))
         except EOFError as ended:
             self.close()
             raise ToolTimeout(f"no answer in {timeout_s} s: {' '.join(words)}") from ended
         finally:
             late.cancel()
+        if left_open > _CLIENTS_LEFT_OPEN_MAX:
+            self.close()
         return Finished(
             tuple(words), code, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
         )
@@ -113,3 +121,9 @@ class JavaTools:
 def _field(text: str) -> bytes:
     raw = text.encode()
     return struct.pack(">i", len(raw)) + raw
+
+
+def row_of(text: str, topic: str) -> list[str]:
+    """The words of the one row that kafka-consumer-groups shows of the topic."""
+    (row,) = [line.split() for line in text.splitlines() if re.search(rf"\S+ +{topic} +\d", line)]
+    return row

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+def set_configs(
+    admin: AdminClient, kind: ResourceType, name: str, values: Mapping[str, object]
+) -> None:
+    """Set these of a topic, a broker or a group, and leave its others alone."""
+    entries = [
+        ConfigEntry(key, str(value), incremental_operation=AlterConfigOpType.SET)
+        for key, value in values.items()
+    ]
+    resource = ConfigResource(kind, name, incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 def send_all(producer: Any, topic: str, values: list[bytes], **kwargs: Any) -> list[Any]:

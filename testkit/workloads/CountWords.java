@@ -30,8 +30,11 @@ public final class CountWords {
         properties.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, 100);
         properties.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0);
         properties.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, -1);
-        properties.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 6000);
-        properties.put(StreamsConfig.consumerPrefix("heartbeat.interval.ms"), 500);
+        properties.put("group.protocol", args[5]);
+        if (args[5].equals("classic")) {
+            properties.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 6000);
+            properties.put(StreamsConfig.consumerPrefix("heartbeat.interval.ms"), 500);
+        }
         properties.put(StreamsConfig.consumerPrefix("auto.offset.reset"), "earliest");
         properties.put(StreamsConfig.producerPrefix("transaction.timeout.ms"), 10000);
 

@@ -35,8 +35,11 @@ class CountingWords:
     another machine. Raises JarsUnavailable when there is no Java or no Kafka Streams.
     """
 
-    def __init__(self, bootstrap: str, directory: Path, *, replicas: int) -> None:
-        self._bootstrap, self._directory = bootstrap, directory
+    def __init__(
+        self, bootstrap: str, directory: Path, *, replicas: int, protocol: str = "classic"
+    ) -> None:
+        """`protocol`: classic, or streams (KIP-1071), where the broker gives out the tasks."""
+        self._bootstrap, self._directory, self._protocol = bootstrap, directory, protocol
         self._class_path = jars.streams_class_path()
         self._app: subprocess.Popen[bytes] | None = None
         self._lives = self._said = 0
@@ -68,6 +71,7 @@ class CountingWords:
                 [
                     jars.java(), *_JVM_OPTIONS, "-cp", self._class_path, str(_PROGRAM),
                     self._bootstrap, APPLICATION, SOURCE, TARGET, str(state),
+                    self._protocol,
                 ],
                 stdin=subprocess.PIPE, stdout=log, stderr=log, preexec_fn=die_with_parent,
             )  # fmt: skip
@@ -95,6 +99,11 @@ class CountingWords:
             lambda: self._counts.read() >= count,
             timeout_s=timeout_s, what=f"{count} counts of {self._said}",
         )  # fmt: skip
+
+    def look_again(self) -> None:
+        """Read the counts anew, from whatever broker there is now."""
+        self._counts.close()
+        self._counts = Counts(self._bootstrap)
 
     def await_all(self, timeout_s: float = 90) -> None:
         self.await_counts(self._said, timeout_s)

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
@@ -38,10 +39,16 @@ _END_S = 330
 
 
 def create_topic(
-    bootstrap: str, topic: str, partitions: int, replicas: int = 3, **config: Any
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    replicas: int = 3,
+    *,
+    login: Mapping[str, Any] = MappingProxyType({}),
+    **config: Any,
 ) -> None:
     """Create it and wait until every partition has a leader."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **login})
     settings = {name.replace("_", "."): value for name, value in config.items()}
     new = NewTopic(topic, partitions, replicas, config=settings)
     admin.create_topics([new])[topic].result(60)
@@ -53,9 +60,12 @@ def create_topic(
     eventually(led, timeout_s=60, what=f"{topic} has leaders")
 
 
-def end_offsets(bootstrap: str, topic: str, partitions: int) -> dict[int, int]:
+def end_offsets(
+    bootstrap: str, topic: str, partitions: int, login: Mapping[str, Any] = MappingProxyType({})
+) -> dict[int, int]:
     """The high watermark of each partition, as its leader tells."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends", "log_level": 0})
+    own = {"bootstrap.servers": bootstrap, "group.id": "ends", "log_level": 0}
+    consumer = Consumer({**own, **login})
     try:
         return {
             index: consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=60)[1]
@@ -140,26 +150,28 @@ class Workload:
                 {
                     "kind": f"{library}-producer", "who": f"{library}{index}", "rate": rate,
                     "size": size,
-                    "config": dict(producer_config or {}) if library == "confluent" else {},
+                    "config": cluster.login(library)
+                    | (dict(producer_config or {}) if library == "confluent" else {}),
                 }
                 for index in range(count)
             ]
             for library, count in counts.items()
         }  # fmt: skip
+        told = cluster.login("confluent")
         self._consumer_specs = [
-            {"kind": "confluent-consumer", "who": "assigned", "group": "", "config": {}}
+            {"kind": "confluent-consumer", "who": "assigned", "group": "", "config": told}
         ]
         self.readers = ["assigned"]
         if groups:
             self.readers += ["group-c", "group-k"]
             self._consumer_specs += [
                 {"kind": "confluent-consumer", "who": f"group-c/{n}", "group": "group-c",
-                 "config": {}}
+                 "config": told}
                 for n in range(2)
             ]  # fmt: skip
             self._consumer_specs.append(
                 {"kind": "kafka-python-consumer", "who": "group-k/0", "group": "group-k",
-                 "config": {}}
+                 "config": cluster.login("kafka-python")}
             )  # fmt: skip
         self._producing: list[Child] = []
         self._consuming: list[Child] = []
@@ -167,7 +179,8 @@ class Workload:
     def __enter__(self) -> Workload:
         bootstrap = self.cluster.bootstrap_servers
         if self.topic not in self.cluster.view(self.cluster.running()[0]).topics:
-            create_topic(bootstrap, self.topic, self.partitions, **self._topic_config)
+            told = self.cluster.login("confluent")
+            create_topic(bootstrap, self.topic, self.partitions, login=told, **self._topic_config)
         # On every node: a client that meets one without the topic divides nothing among its group,
         # and kafka-python then does not always notice that the topic has come.
         self.cluster.await_full_isr(self.topic)
@@ -263,7 +276,7 @@ class Workload:
                 child.tell("stop")
             for child in self._producing:
                 child.await_end()
-            ends = end_offsets(self.cluster.bootstrap_servers, self.topic, self.partitions)
+            ends = self._ends()
             for child in self._consuming:
                 child.tell(["drain", ends])
             for child in self._consuming:
@@ -272,13 +285,17 @@ class Workload:
             self.kill()
         return check(self.history(), drained=self.readers)
 
+    def _ends(self) -> dict[int, int]:
+        where = self.cluster.bootstrap_servers
+        return end_offsets(where, self.topic, self.partitions, self.cluster.login("confluent"))
+
     def prove(self) -> Report:
         """`finish`, and fail on any anomaly or on replicas that are not the same bytes."""
         report = self.finish()
         print(report)
         assert_clean(report)
         self.cluster.await_full_isr(self.topic)
-        ends = end_offsets(self.cluster.bootstrap_servers, self.topic, self.partitions)
+        ends = self._ends()
         view = self.cluster.view(self.cluster.running()[0], self.topic)
         holders = {part.partition: part.replicas for part in view.topics[self.topic]}
         compared = replicas.assert_equal(self.cluster.partition_dir, self.topic, ends, holders)

@@ -292,13 +292,22 @@ class ConfluentConsumer(_Consuming):
         self._consumer.close()
 
 
+_METADATA_AGE_MS = 5000
+
+
 class KafkaPythonConsumer(_Consuming):
-    """A member of a group."""
+    """A member of a group.
+
+    kafka-python 3.0.12 may stop asking for metadata for good: its loop ends with the error of
+    another refresh that it waits for (cluster.py, _refresh_loop), and then it turns to whoever led
+    once. One whose metadata is three times as old as it may be is made anew.
+    """
 
     def open(self, config: Any) -> None:
         from kafka import ConsumerRebalanceListener, KafkaConsumer
 
         outer = self
+        self._config = config
 
         class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
             def on_partitions_revoked(self, revoked: Any) -> None:
@@ -310,12 +319,20 @@ class KafkaPythonConsumer(_Consuming):
         self._consumer = KafkaConsumer(
             bootstrap_servers=self.worker.bootstrap.split(","), group_id=self.group,
             auto_offset_reset="earliest", auto_commit_interval_ms=1000, session_timeout_ms=6000,
-            heartbeat_interval_ms=500, fetch_max_wait_ms=200, metadata_max_age_ms=5000,
+            heartbeat_interval_ms=500, fetch_max_wait_ms=200, metadata_max_age_ms=_METADATA_AGE_MS,
             **_KAFKA_PYTHON, **config,
         )  # fmt: skip
+        self._opened_ms = time.monotonic() * 1000
         self._consumer.subscribe([self.worker.topic], listener=Listener())
 
+    def _asks_no_more(self) -> bool:
+        asked_ms = max(self._opened_ms, self._consumer._cluster._last_successful_refresh_ms)
+        return bool(time.monotonic() * 1000 - asked_ms > 3 * _METADATA_AGE_MS)
+
     def poll(self) -> list[tuple[int, int, str]]:
+        if self._asks_no_more():
+            self._consumer.close()
+            self.open(self._config)
         try:
             # Longer than a SyncGroup takes: what is assigned after the poll has ended is lost.
             found = self._consumer.poll(timeout_ms=1000, max_records=500)

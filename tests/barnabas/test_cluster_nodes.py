@@ -72,6 +72,16 @@ def test_a_node_that_is_not_there_and_one_that_does_not_run_are_told(
     assert capsys.readouterr().err == "barnabas: node 2 does not run\n"
 
 
+def test_a_cluster_that_begins_or_ends_restarts_no_node(
+    cluster_dir: Path, hold: Hold, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hold(cluster_dir)  # its command runs, and has not yet, or no more, what nodes live by
+    assert act("restart", cluster_dir, 1) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("barnabas: cannot restart node 1: ")
+    assert ".running" in said
+
+
 @pytest.mark.parametrize(
     ("action", "done", "number"),
     [("kill", "killed", signal.SIGKILL), ("stop", "stopped", signal.SIGTERM)],

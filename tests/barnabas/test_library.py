@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import barnabas
 from barnabas import launch
 from barnabas.broker import BrokerError
-from barnabas.process import properties_text, write_private
+from barnabas.process import properties_text, property_texts, write_private
 from server.config.kafka_config import load_properties
 
 
@@ -37,11 +38,36 @@ def test_a_cluster_that_was_not_started_has_no_addresses() -> None:
         barnabas.Cluster(nodes=0)
 
 
+def test_a_broker_finds_its_directory_again_wherever_the_test_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    broker = barnabas.Broker(data_dir="data")
+    monkeypatch.chdir("/")
+    assert broker.data_dir == tmp_path / "data"
+
+
 def test_where_it_listens_is_said_once_and_with_ports() -> None:
     with pytest.raises(ValueError, match="give one of them"):
         barnabas.Broker(config={"listeners": "PLAINTEXT://:9092"}, listen="127.0.0.1:0")
     with pytest.raises(ValueError, match="expected ports"):
         barnabas.Broker(config={"listeners": "PLAINTEXT://a:9092, OTHER://b:0"})
+
+
+@pytest.mark.parametrize("made", [barnabas.Broker, barnabas.Cluster])
+def test_properties_that_cannot_be_meant_are_told_at_once(made: Any) -> None:
+    with pytest.raises(ValueError, match="expected a dict such as"):
+        made(config="num.partitions=3")
+    with pytest.raises(ValueError, match="= None: expected a value; for the default leave it out"):
+        made(config={"log.dirs": None})
+
+
+def test_properties_are_text_as_kafka_writes_it() -> None:
+    given = {"a": True, "b": 3, "c": ["PLAIN", "SCRAM-SHA-256"], "d": (), 5: "e"}
+    assert property_texts(given) == {  # type: ignore[arg-type]
+        "a": "true", "b": "3", "c": "PLAIN,SCRAM-SHA-256", "d": "", "5": "e",
+    }  # fmt: skip
+    assert property_texts(None) == {}
 
 
 def test_a_foreign_module_of_our_name_is_not_mixed_with_ours(
@@ -62,7 +88,13 @@ def test_a_foreign_module_of_our_name_is_not_mixed_with_ours(
 def test_properties_are_written_for_their_owner_alone_and_read_back_as_they_were(
     tmp_path: Path,
 ) -> None:
-    values = {"a.b": "plain", "c": " \\ \n\t\r é 日本 🐍 = : #", "d": "", "e": "x " * 3}
+    values = {
+        "a.b": "plain",
+        "c": " \\ \n\t\r é 日本 🐍 = : #",
+        "d": "",
+        "e": "x " * 3,
+        "#f:g h=!\\é": "i",
+    }
     path = tmp_path / "server.properties"
     path.touch(0o644)
     write_private(path, properties_text(values))

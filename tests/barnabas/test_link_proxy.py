@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 
 import pytest
 
-from barnabas.link_proxy import CLIENT, UNKNOWN, Links, source_of
+from barnabas.link_proxy import CLIENT, UNKNOWN, LinkProxy, Links, source_of
+from barnabas.process import BrokerError
 from testkit.clients import raw
 
 
@@ -38,6 +40,12 @@ def test_a_null_client_id_is_a_client() -> None:
     assert source_of(data) == CLIENT
 
 
+@pytest.mark.parametrize("chance", [b"\x00\x05", b"\x7f\xff", b"\x80\x00"])
+def test_what_is_no_frame_is_a_clients(chance: bytes) -> None:
+    """A TLS hello: where a frame has the length of its client id stand random bytes."""
+    assert source_of(bytes.fromhex("1603010200010001fc030300") + chance * 16) == CLIENT
+
+
 def test_every_part_of_the_head_is_too_little() -> None:
     whole = frame("raft-client-2")
     named = len(struct.pack(">ihhih", 0, 0, 0, 0, 0)) + len("raft-client-2")
@@ -55,3 +63,10 @@ def test_a_cut_is_one_way_and_heal_ends_all() -> None:
     links.heal()
     assert not links.is_cut("1", "2")
     assert links.delay_of("2", "1") == 0.0
+
+
+def test_a_port_that_somebody_has_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as somebody:
+        port = somebody.getsockname()[1]
+        with pytest.raises(BrokerError, match=f"the link proxy did not start: .*{port}"):
+            LinkProxy({"1": {"REPLICATION": 9}}, {"1": {"REPLICATION": port}})

@@ -1,9 +1,20 @@
-"""The `barnabas` command as a whole: what it loads."""
+"""The `barnabas` command as a whole: what it loads, how it ends, what it leaves behind."""
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from barnabas.fresh import random_uuid
+from testkit.wait import eventually
+
+BARNABAS = [sys.executable, "-m", "barnabas"]
 
 
 def test_a_brokers_start_loads_no_code_of_other_commands() -> None:
@@ -14,3 +25,134 @@ def test_a_brokers_start_loads_no_code_of_other_commands() -> None:
     loaded = [line.rpartition("|")[2].strip() for line in run.stderr.splitlines()]
     assert "server.commands.main" in loaded
     assert not [name for name in loaded if name.startswith(("barnabas.client", "pipeline"))]
+
+
+def barnabas(
+    *arguments: str, stdout: int = subprocess.PIPE, tmpdir: Path | None = None
+) -> subprocess.Popen[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    if tmpdir is not None:
+        environment["TMPDIR"] = str(tmpdir)
+    return subprocess.Popen(
+        [*BARNABAS, *arguments],
+        stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+
+
+def test_a_reader_that_has_gone_is_no_error() -> None:
+    """Also of an answer so short that it is written when all is done."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with barnabas("random-uuid", stdout=writer) as process:
+        os.close(writer)
+        assert process.communicate(timeout=60) == (None, "")
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is full by its nature")
+def test_an_output_that_is_full_is_one_line() -> None:
+    with open("/dev/full", "wb") as full, barnabas("random-uuid", stdout=full.fileno()) as process:
+        _out, complaint = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert complaint == "barnabas: standard output cannot be written: No space left on device\n"
+
+
+def test_completion_knows_the_flags_of_start_that_are_added_to_it() -> None:
+    run = subprocess.run([*BARNABAS, "completion", "bash"], capture_output=True, text=True,
+                         timeout=60, check=True)  # fmt: skip
+    (start,) = (line for line in run.stdout.splitlines() if line.strip().startswith('" start")'))
+    assert "--secure" in start
+    assert "--data-dir" in start
+
+
+def test_a_node_whose_starter_dies_during_the_start_leaves_no_directory(tmp_path: Path) -> None:
+    """It waits for its controllers, as nodes of a cluster do; its standard input has ended."""
+    directory = tmp_path / "scratch"
+    config = tmp_path / "server.properties"
+    config.write_text(
+        "process.roles=broker\nnode.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\n"
+        "controller.listener.names=CONTROLLER\ncontroller.quorum.voters=2@127.0.0.1:1\n"
+        f"log.dirs={directory / 'data'}\n"
+    )
+    with barnabas("format", "--cluster-id", random_uuid(), "--config", str(config)) as run:
+        _out, complaint = run.communicate(timeout=60)
+    assert (run.returncode, complaint) == (0, "")
+    flags = ("--stop-on-stdin-eof", "--then-remove", str(directory))
+    with barnabas("start", "--config", str(config), *flags) as node:
+        ready, log = node.communicate(timeout=60)
+    assert (node.returncode, ready) == (0, ""), log
+    assert "reason=standard input ended" in log
+    assert not directory.exists()
+
+
+_KILLED_WHILE_IT_FORMATS = """
+import os, signal, sys
+import barnabas
+from barnabas.process import Formatting
+
+def killed(self):
+    self._run.stdin.write(self._input)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+Formatting.wait = killed
+users = {"alice": "alice-secret"}
+{"broker": barnabas.Broker, "cluster": barnabas.Cluster}[sys.argv[1]](
+    security="sasl_ssl", users=users).start()
+"""
+
+
+@pytest.mark.parametrize("kind", ["broker", "cluster"])
+def test_a_starter_that_dies_while_nodes_are_formatted_leaves_no_directory(
+    kind: str, tmp_path: Path
+) -> None:
+    """Passwords stand in it."""
+    starter = subprocess.run(
+        [sys.executable, "-c", _KILLED_WHILE_IT_FORMATS, kind],
+        env={**os.environ, "TMPDIR": str(tmp_path)}, timeout=60, check=False,
+    )  # fmt: skip
+    assert starter.returncode == -signal.SIGKILL
+    eventually(lambda: not list(tmp_path.iterdir()), timeout_s=60, what="the directory's removal")
+
+
+def test_a_starter_that_lives_keeps_its_directory(tmp_path: Path) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text(f"node.id=1\nlog.dirs={tmp_path / 'data'}\n")
+    line = ("format", "--cluster-id", random_uuid(), "--config", str(config))
+    with barnabas(*line, "--starter", str(os.getpid()), "--then-remove", str(tmp_path)) as run:
+        _out, complaint = run.communicate(timeout=60)
+    assert (run.returncode, complaint) == (0, "")
+    assert (tmp_path / "data" / "meta.properties").exists()
+
+
+def test_an_ipv6_address_is_told_as_every_client_takes_it() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with barnabas("start", "--listen", "[::1]:0", "--ephemeral") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("barnabas ready: [::1]:")
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_a_property_that_is_each_nodes_own_is_a_wrong_value(tmp_path: Path) -> None:
+    with barnabas(
+        "cluster", "start", "--data-dir", str(tmp_path / "c"), "--set", "node.id=7"
+    ) as process:
+        _out, complaint = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert complaint.startswith("barnabas: config node.id: a cluster sets this")
+    assert len(complaint.splitlines()) == 1
+
+
+def test_a_demo_that_is_terminated_leaves_no_directory(tmp_path: Path) -> None:
+    with barnabas("demo", "--records", "1000", tmpdir=tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("broker    listens on")
+        assert list(tmp_path.iterdir())
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []

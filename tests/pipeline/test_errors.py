@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+from unittest.mock import MagicMock
 
 import pytest
 
-from pipeline.errors import explain, from_os, short
+from pipeline.errors import PipelineError, explain, from_os, short
+from pipeline.spark import kafka_admin
 
 
 class Java:
@@ -86,6 +88,9 @@ def test_our_own_errors_come_back_from_an_executor_as_they_were() -> None:
 
 def test_the_log_of_spark_is_asked_for_what_keeps_it_from_starting_only() -> None:
     unknown = RuntimeError("Java gateway process exited")
+    memory = "Invalid maximum heap size: -Xmxx\nError: Could not create the Java Virtual Machine."
+    assert "spark.driver.memory" in (explain(unknown, memory) or "")
+    assert "--master" in (explain(unknown, "SparkException: Master must either be yarn or") or "")
     assert "there is no Java" in (explain(unknown, "java: command not found") or "")
     # An older line of a log about a user's permissions says nothing of this failure.
     assert explain(unknown, "SaslAuthenticationException") is None
@@ -112,6 +117,23 @@ def test_another_systems_error_is_passed_on() -> None:
 
 def test_an_unknown_error_is_told_by_its_first_line_that_says_something() -> None:
     assert short(Exception("x" * 900), limit=20) == "Exception: " + "x" * 9
-    assert short(of_java(Java("IllegalState: no\nJVM stacktrace"))).startswith(
-        "Exception: An error"
-    )
+    assert short(Exception("An error occurred while calling o1.get.")) == "Exception"
+
+
+def test_of_javas_exceptions_the_innermost_is_told() -> None:
+    root = Java("org.apache.kafka.ConfigException: Invalid value FOO\nJVM stacktrace:\n at x")
+    failed = of_java(Java("org.apache.kafka.KafkaException: Failed to create", root))
+    assert short(failed) == "ConfigException: Invalid value FOO"
+    assert short(of_java(Java("a.b.CallException: says it", Gone("")))) == "CallException: says it"
+
+
+def test_what_kafkas_client_does_not_take_is_told_in_its_own_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kafka_admin, "check_reachable", lambda _bootstrap: None)
+    jvm = MagicMock()
+    wrong = Java("org.apache.kafka.common.config.ConfigException: Invalid value FOO")
+    failed = Java("org.apache.kafka.common.KafkaException: Failed to create new", wrong)
+    jvm.org.apache.kafka.clients.admin.AdminClient.create.side_effect = of_java(failed)
+    with pytest.raises(PipelineError, match="--client-property say: ConfigException: Invalid"):
+        kafka_admin.KafkaAdmin(jvm, "localhost:1", {"security.protocol": "FOO"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import os
 import struct
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from pipeline.archive.listing import plain_path
 from pipeline.errors import PipelineError, explain
-from pipeline.flag_values import duration_ms, time_ms
+from pipeline.flag_values import client_file, duration_ms, time_ms
 from pipeline.progress import table
 from pipeline.replay.replay import target_names
 from pipeline.replay.task import COLUMNS, chunks_of
@@ -184,17 +185,19 @@ def test_a_torn_end_of_the_active_segment_is_no_error_but_of_a_closed_one_it_is(
         read(log_dir, log_end=True)
 
 
+def txn(offset: int, producer: int) -> bytes:
+    return simple(offset, producer_id=producer, producer_epoch=0, base_sequence=0,
+                  is_transactional=True)  # fmt: skip
+
+
+def marker(offset: int, producer: int, kind: int) -> bytes:
+    return end_txn_marker_batch(
+        EndTxnMarker(kind, 0), producer_id=producer, producer_epoch=0, timestamp=1,
+        base_offset=offset,
+    )  # fmt: skip
+
+
 def test_aborted_control_and_open_batches_are_left_out(log_dir: Path) -> None:
-    def txn(offset: int, producer: int) -> bytes:
-        return simple(offset, producer_id=producer, producer_epoch=0, base_sequence=0,
-                      is_transactional=True)  # fmt: skip
-
-    def marker(offset: int, producer: int, kind: int) -> bytes:
-        return end_txn_marker_batch(
-            EndTxnMarker(kind, 0), producer_id=producer, producer_epoch=0, timestamp=1,
-            base_offset=offset,
-        )  # fmt: skip
-
     path = write_segment(
         log_dir,
         [txn(0, 1), txn(3, 2), marker(6, 1, ABORT), marker(7, 2, COMMIT), txn(8, 1),
@@ -206,6 +209,23 @@ def test_aborted_control_and_open_batches_are_left_out(log_dir: Path) -> None:
     assert offsets(read(log_dir, committed_only=False)) == [
         *range(6), 8, 9, 10, *range(12, 18),
     ]  # fmt: skip
+
+
+def test_to_the_logs_end_an_open_transaction_is_left_out_and_hides_nothing(log_dir: Path) -> None:
+    write_segment(
+        log_dir,
+        [simple(0), txn(3, 1), txn(6, 2), marker(9, 2, COMMIT), simple(10), txn(13, 1)],
+        high_watermark=16,
+    )
+    assert offsets(read(log_dir)) == [0, 1, 2]
+    assert offsets(read(log_dir, log_end=True)) == [0, 1, 2, 6, 7, 8, 10, 11, 12]
+    write_segment(log_dir, [simple(16)], base=16)
+    assert offsets(read(log_dir, log_end=True)) == [0, 1, 2, 6, 7, 8, 10, 11, 12, 16, 17, 18]
+
+
+def test_an_aborted_transaction_is_left_out_where_its_index_was_lost(log_dir: Path) -> None:
+    write_segment(log_dir, [txn(0, 1), txn(3, 2), marker(6, 1, ABORT), marker(7, 2, COMMIT)])
+    assert offsets(read(log_dir, log_end=True)) == [3, 4, 5]
 
 
 def test_deleted_records_below_the_log_start_are_not_read(log_dir: Path) -> None:
@@ -369,3 +389,18 @@ def test_paths_of_sparks_log_are_urls() -> None:
 def test_a_table_lines_up() -> None:
     text = table(["name", "count"], [["a", 1234], ["bcd", None]])
     assert text.splitlines() == ["name  count", "----  -----", "a     1,234", "bcd       -"]
+
+
+def test_a_client_file_names_no_broker_and_others_who_may_read_it_are_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("sasl.jaas.config=a \\\n  b;\nbootstrap.servers=elsewhere:1\n")
+    file.chmod(0o640)
+    assert client_file(str(file)) == {"sasl.jaas.config": "a b;"}
+    assert not capsys.readouterr().err
+    file.chmod(0o644)
+    client_file(str(file))
+    assert "chmod 600" in capsys.readouterr().err
+    with pytest.raises(argparse.ArgumentTypeError, match="cannot be read: No such file"):
+        client_file(str(tmp_path / "none"))

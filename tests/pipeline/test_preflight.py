@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from pipeline import preflight
+from pipeline.archive import listing
+from pipeline.cli import run_command
 from pipeline.errors import PipelineError
+from pipeline.spark import session
 
 MADE_AS = ("parquet", "topic")
 
@@ -71,9 +74,65 @@ def test_what_only_spark_can_judge_is_left_to_it(tmp_path: Path, text: str) -> N
 
 
 def test_a_source_is_a_directory_that_is_there(tmp_path: Path) -> None:
-    preflight.check_source("lake", str(tmp_path))
     with pytest.raises(PipelineError, match="lake does not exist; check --from"):
         preflight.check_source("lake", str(tmp_path / "lake"))
+    with pytest.raises(PipelineError, match="lake does not exist; check --to"):
+        preflight.check_source("lake", str(tmp_path / "lake"), "--to")
     (tmp_path / "file").write_text("")
     with pytest.raises(PipelineError, match="lake is no directory"):
         preflight.check_source("lake", str(tmp_path / "file"))
+
+
+def test_a_directory_of_other_things_is_told_and_one_that_a_kill_left_is_not(
+    tmp_path: Path,
+) -> None:
+    lake = tmp_path / "lake"
+    preflight.check_empty("lake", str(lake))
+    (lake / listing.OWN).mkdir(parents=True)
+    (lake / listing.OWN / ".archive.json.tmp").touch()
+    preflight.check_empty("lake", str(lake))
+    (lake / "photo").touch()
+    with pytest.raises(PipelineError, match=r"lake already holds other files \(photo, ...\)"):
+        preflight.check_empty("lake", str(lake))
+    (lake / listing.METADATA).mkdir()
+    with pytest.raises(PipelineError, match="an archive of another program"):
+        preflight.check_empty("lake", str(lake))
+    (lake / preflight.DESCRIPTION).touch()
+    preflight.check_empty("lake", str(lake))
+
+
+def test_a_directory_without_an_archive_is_no_source(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="lake is no archive: it holds no _spark_metadata"):
+        preflight.check_source("lake", str(tmp_path))
+    (tmp_path / listing.METADATA).mkdir()  # of an archive whose description was lost
+    preflight.check_source("lake", str(tmp_path))
+
+
+def test_topics_are_asked_of_a_broker_that_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "_topics", lambda *_: ["__consumer_offsets", "orders"])
+    preflight.check_topics("b:1", ["orders"], {}, "ord.*")
+    with pytest.raises(PipelineError, match="no topic a on b:1; there are: orders"):
+        preflight.check_topics("b:1", ["orders", "a"], {})
+    with pytest.raises(PipelineError, match="no topic of b:1 matches 'rd'; there are: orders"):
+        preflight.check_topics("b:1", [], {}, "rd")
+    monkeypatch.setattr(preflight, "_topics", lambda *_: None)
+    preflight.check_topics("b:1", ["a"], {}, "rd")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["archive", "--compact", "--to"], "is no archive"),
+        (["profile", "--topic", "t", "--from"], "is no archive"),
+    ],
+)
+def test_a_directory_without_an_archive_is_told_before_spark_starts(
+    arguments: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(session, "open_session", lambda *_, **__: pytest.fail("Spark started"))
+    assert run_command([*arguments, str(tmp_path)]) == 1
+    assert told in capsys.readouterr().err

@@ -16,11 +16,13 @@ the same each time.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from replication.controller.directories import assign_replicas_to_dirs
 from replication.following.fetcher import ReplicaFetcher
 from replication.metadata.image import (
     EMPTY_IMAGE,
@@ -137,6 +139,7 @@ class SimNode:
         self.cluster = cluster
         self.node_id = node_id
         self.root = root
+        self.directory_id = bytes([7, node_id]) * 8
         self.incarnation = 0
         self.is_up = False
         self.truncated: list[tuple[TopicPartition, int, int]] = []
@@ -150,7 +153,7 @@ class SimNode:
         self.scheduler = BackgroundScheduler(cluster.events)
         self.fetch_sessions = FetchSessionCache(100)
         self.log_manager = LogManager(
-            {self.root: bytes([7, self.node_id]) * 8},
+            {self.root: self.directory_id},
             LogConfig(),
             cluster.events,
             self.scheduler,
@@ -203,6 +206,15 @@ class SimNode:
             self.log_manager.checkpoint_high_watermarks()
         self.is_up = False
         self.replica_manager.shutdown()
+
+    def wipe(self) -> None:
+        """The disk of a killed node is replaced by an empty one: a directory with another id."""
+        assert not self.is_up
+        for log in self.log_manager.all_logs():
+            log.close()
+        shutil.rmtree(self.root)
+        self.root.mkdir()
+        self.directory_id = bytes([8, self.node_id]) * 8
 
     def publish(self) -> None:
         """Take over what the controller committed since."""
@@ -322,7 +334,7 @@ class SimCluster:
         incarnation = self.nodes[node_id].incarnation + 1
         self.epochs[node_id] = self.controller.register(
             node_id, 10 * node_id + incarnation, clean=clean, rack=rack,
-            log_dirs=[bytes([7, node_id]) * 8],
+            log_dirs=[self.nodes[node_id].directory_id],
         )  # fmt: skip
         assert not self.controller.heartbeat(node_id).is_fenced
 
@@ -365,7 +377,9 @@ class SimCluster:
                 response = self.controller.ask_alter_partition(request)
             else:
                 assert isinstance(request, AssignReplicasToDirsRequest)
-                raise AssertionError("every broker here has one directory")
+                response = self.controller.run(
+                    assign_replicas_to_dirs(self.controller.image, self.controller.config, request)
+                )
             self.events.add(self.controller_delay_ms, lambda: on_complete(response))
             self.publish_later()
 

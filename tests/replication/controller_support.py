@@ -1,4 +1,4 @@
-"""A controller's decisions in a loop without threads: decide, encode, decode, replay."""
+"""A controller's decisions in a loop without threads: decide, replay, encode."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ from replication.controller.context import (
 )
 from replication.metadata.image import (
     EMPTY_IMAGE,
+    METADATA_VERSION,
     MetadataDelta,
     MetadataImage,
     PartitionRegistration,
     TransactionBuffer,
 )
 from replication.metadata.record_serde import MetadataRecordSerde
+from replication.raft.voter_set import VoterSet
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import (
     AlterConfigsRequest,
@@ -91,7 +93,7 @@ class Schema:
 
 
 class Cluster:
-    """A controller and its image; every record goes through its bytes."""
+    """A controller, its image, and the bytes of its records."""
 
     def __init__(self, **config: Any) -> None:
         self.config = ControllerConfig(node_id=1, cluster_id=CLUSTER_ID, **config)
@@ -109,10 +111,15 @@ class Cluster:
         return self.image.offset + 1
 
     def apply(self, records: Sequence[Any]) -> list[Any]:
-        """Append and replay; returns the records as they come back from bytes."""
+        """Replay and append, as the controller does: the log gets what the metadata.version of that
+        moment can say. Returns the records as they come back from bytes.
+        """
+        delta = MetadataDelta(self.image)
+        delta.replay_all(TransactionBuffer().filter(records))
+        self.image = delta.apply(self.image.offset + len(records), 1, 1)
+        self.serde.metadata_version = self.image.feature(METADATA_VERSION)
         values = [self.serde.encode(record) for record in records]
         self.log += values
-        self.image = replayed(self.image, values)
         return [self.serde.decode(value) for value in values]
 
     def run(self, result: ControllerResult) -> Any:
@@ -358,6 +365,7 @@ class Cluster:
         validate_only: bool = False,
         version: int = 2,
         kraft_version: int = 1,
+        voters: Sequence[int] = (1,),
         upgrade_kraft_version: UpgradeKRaftVersion = lambda level, validate_only: None,
     ) -> Any:
         """`updates`: (feature, level, upgrade type)."""
@@ -373,7 +381,12 @@ class Cluster:
         context = ControllerContext(api_version=version)
         return self.run(
             features.update_features(
-                self.image, self.config, request, context, kraft_version, upgrade_kraft_version
+                self.image,
+                self.config,
+                request,
+                context,
+                VoterSet.of_ids(*voters).with_kraft_version(kraft_version),
+                upgrade_kraft_version,
             )
         )
 

@@ -21,6 +21,7 @@ from replication.partition.requests import AppendResult, FetchResult
 from server.coordinator.runtime import Surroundings
 from server.handlers import apis_of
 from server.handlers.access.rules import guarded
+from server.handlers.client_metrics import TELEMETRY_APIS, ClientMetrics
 from server.handlers.fetch_session import FetchSessionCache
 from server.network.connection import Connection, ConnectionLimits
 from server.network.request_channel import RequestChannel
@@ -88,9 +89,9 @@ def create_topics() -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=[topic], timeout_ms=1000, validate_only=False)
 
 
-def created(code: int = 0) -> CreateTopicsResponse:
+def created(code: int = 0, throttle_time_ms: int = 0) -> CreateTopicsResponse:
     topic = CreateTopicsResponse.Topic(name="orders", error_code=code, error_message=None)
-    return CreateTopicsResponse(topics=[topic])
+    return CreateTopicsResponse(throttle_time_ms=throttle_time_ms, topics=[topic])
 
 
 class FakeReplicaManager:
@@ -108,6 +109,7 @@ class FakeReplicaManager:
         self.fetched: list[Any] = []
         self.fetch_results: dict[tuple[str, int], FetchResult] = {}
         self.listed: list[Any] = []
+        self.list_answer = (0, 1_000, 55, 4)
         self.end_offsets: dict[tuple[str, int], tuple[int, int, int]] = {}
         self.deleted: dict[Any, int] = {}
         self.producers: dict[tuple[str, int], list[Any]] = {}
@@ -153,7 +155,7 @@ class FakeReplicaManager:
 
     def list_offset(self, tp, timestamp, isolation_level, current_leader_epoch, replica_id):
         self.listed.append((tp, timestamp, isolation_level, current_leader_epoch, replica_id))
-        return 0, 1_000, 55, 4
+        return self.list_answer
 
     def offset_for_leader_epoch(self, tp, current_leader_epoch, leader_epoch):
         return self.end_offsets.get(tp, (int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), -1, -1))
@@ -198,6 +200,9 @@ class FakeConfig(dict[str, Any]):
     def get_int(self, key: str) -> int:
         return int(self[key])
 
+    def is_set(self, key: str) -> bool:
+        return key in self
+
 
 class FakeVerification:
     """Asks nobody."""
@@ -216,6 +221,7 @@ class FakeBroker:
     cluster_id = "cluster-of-tests-01"
     role = "broker"
     authorizer: Any = None
+    unlisted_apis = TELEMETRY_APIS
 
     @property
     def apis(self):
@@ -230,6 +236,7 @@ class FakeBroker:
         self.raft: Any = SimpleNamespace(voters=SimpleNamespace(kraft_version=0))
         self.timer = FakeTimer()
         self.fetch_sessions = FetchSessionCache(1000)
+        self.client_metrics = ClientMetrics(1_000)
         self.opens_compressed_records: frozenset[str] = frozenset()
         self.transaction_verification: Any = FakeVerification(self.replica_manager)
         self.config = FakeConfig(
@@ -264,11 +271,15 @@ def surroundings(broker: Any) -> Surroundings:
 
 
 class FakeProcessor:
+    has_line = False
+
     def __init__(self) -> None:
         self.now_ms = 1_000
         self.done: deque[Any] = deque()
+        self.throttled_ms: list[int] = []
 
     def complete(self, channel, request, parts):
+        self.throttled_ms.append(request.throttle_ms)
         if parts is None:
             self.done.append(CLOSED)
             channel.in_flight = None
@@ -286,7 +297,10 @@ class FakeChannel(Connection):
         self.listener_name = "PLAINTEXT"
         self.local_host, self.local_port = "127.9.9.9", 4711
         self.peer_host = "127.0.0.1"
+        self.peer_port = 50_000
+        self.connection_id = 1
         self.principal = "User:ANONYMOUS"
+        self.security_protocol = "PLAINTEXT"
 
 
 class Asked:
@@ -302,7 +316,7 @@ class Asked:
             may = None if api.operation is None else (api.operation, api.resource)
             apis[key] = type(api)(
                 api.api_key, api.name, api.area, versions, api.listeners, may=may,
-                is_forwardable=api.is_forwardable,
+                is_forwardable=api.is_forwardable, names_once=api.names_once,
             )  # fmt: skip
         if authorizer is not None:
             apis = guarded(apis, authorizer)

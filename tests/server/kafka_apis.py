@@ -25,7 +25,10 @@ BROKER = {
     57: ("UpdateFeatures", 0, 2), 60: ("DescribeCluster", 0, 2), 61: ("DescribeProducers", 0, 0),
     64: ("UnregisterBroker", 0, 0), 65: ("DescribeTransactions", 0, 0),
     66: ("ListTransactions", 0, 2), 68: ("ConsumerGroupHeartbeat", 0, 1),
-    69: ("ConsumerGroupDescribe", 0, 1), 74: ("ListConfigResources", 0, 1),
+    69: ("ConsumerGroupDescribe", 0, 1),
+    # Listed by a Kafka that has somewhere to take what clients measure.
+    71: ("GetTelemetrySubscriptions", 0, 0), 72: ("PushTelemetry", 0, 0),
+    74: ("ListConfigResources", 0, 1),
     75: ("DescribeTopicPartitions", 0, 0), 76: ("ShareGroupHeartbeat", 1, 1),
     77: ("ShareGroupDescribe", 1, 1), 78: ("ShareFetch", 1, 2), 79: ("ShareAcknowledge", 1, 2),
     80: ("AddRaftVoter", 0, 1), 81: ("RemoveRaftVoter", 0, 0),

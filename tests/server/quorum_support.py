@@ -67,6 +67,7 @@ class QuorumNode:
     """One node; also what handlers find as `ctx.broker`."""
 
     role = "controller"
+    unlisted_apis: frozenset[int] = frozenset()
     authorizer = None
     apis = CONTROLLER_APIS
     is_alone = False

@@ -18,8 +18,8 @@ def request_bytes(
 class WireClient:
     """Sends requests and reads answers in order; every read is bounded by the socket's timeout."""
 
-    def __init__(self, port: int, timeout: float = 60.0) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", port), timeout=timeout)
+    def __init__(self, port: int, timeout: float = 60.0, source: str = "127.0.0.1") -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout, (source, 0))
         self._reader = FrameReader(1 << 30)
         self._next_id = 100
 

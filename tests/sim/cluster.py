@@ -28,6 +28,8 @@ from tests.sim.invariants import Invariants
 from tests.sim.members import Group, Vandal
 from tests.sim.network import Network
 from tests.sim.node import SimNode
+from tests.sim.share_members import ShareTeam
+from tests.sim.streams_members import StreamsTeam
 from tests.sim.transactors import LEDGER, LEDGER_PARTITIONS, TransactionalId
 from tests.sim.world import Alarms, InvariantBroken, World
 from wire.primitives import TopicPartition
@@ -126,6 +128,8 @@ class Options:
     members: int = 2
     consumer_members: int = 0
     """Of a group of KIP-848."""
+    share_members: int = 0
+    streams_members: int = 0
     member_stops: float = 0.05
     """How often one of them stands still between a heartbeat and a commit."""
     vandal_every_ms: int = 0
@@ -280,7 +284,13 @@ class SimCluster:
             self.committers.append(Committer(self, f"group-{number}", key))
         self._start_transactors()
         self.team = Group(self, "team", "orders", options.members)
-        self.consumer_team = ConsumerTeam(self, "others", "orders", options.consumer_members)
+        self.share_team = ShareTeam(self, "sharers", "orders", options.share_members)
+        self.teams = (
+            self.team,
+            ConsumerTeam(self, "others", "orders", options.consumer_members),
+            self.share_team,
+            StreamsTeam(self, "streamers", "orders", options.streams_members),
+        )
         if options.vandal_every_ms:
             Vandal(self, options.vandal_every_ms)
 
@@ -326,11 +336,11 @@ class SimCluster:
             limit_ms,
             "groups answer",
         )
-        for team in (self.team, self.consumer_team):
+        for team in self.teams:
             self.run_until(team.is_settled, limit_ms, "the group's members work")
         self._end_transactions()
         for client in (*self.committers, *self.consumers, *self.ledger_readers,
-                       *self.offset_readers, self.team, self.consumer_team):  # fmt: skip
+                       *self.offset_readers, *self.teams):  # fmt: skip
             client.is_over = True
         self.run_until(self._is_replicated, limit_ms, "every ISR complete and equal")
 

@@ -7,8 +7,8 @@ its member epoch. Who was not answered for a session gives everything up by itse
     OwnedByOne                nobody is given what another, who was answered within its session,
                               has not given back
     NothingIsForgotten        a group that a member was told of is there as long as it has members
-    OffsetNeverGoesBack       an owner begins where the one before was acknowledged, or behind
-    OnlyOwnersCommit          who stood still past its session commits nothing any more
+
+and to what `teams` holds all of them to.
 """
 
 from __future__ import annotations
@@ -17,20 +17,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from server.coordinator.group_messages import Client
-from tests.sim.clients import coordinates, coordinator_of
-from tests.sim.members import code_of
+from tests.sim.clients import coordinator_of
+from tests.sim.teams import Offsets, Team, TeamMember, code_of
 from tests.sim.world import InvariantBroken
 from wire.errors import ErrorCode
-from wire.messages.groups import (
-    ConsumerGroupHeartbeatRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-)
+from wire.messages.groups import ConsumerGroupHeartbeatRequest
 
 if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
-    from tests.sim.network import Reply
-    from tests.sim.node import SimNode
 
 SESSION_MS = 1_500
 CONFIG = {
@@ -42,28 +36,24 @@ CONFIG = {
 }
 """What the brokers of such a run are configured with."""
 _HEARTBEAT_MS = 300
-_REBALANCE_MS = 60_000
+REBALANCE_MS = 60_000
 """Not what ends a member here: its session does, which it knows of itself."""
 _TIMEOUT_MS = 900
 _CLIENT = Client("sim", "/sim", 1)
 _FENCED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
 
 
-class ConsumerTeam:
+class ConsumerTeam(Team):
     """Its members, and what any of them was told."""
 
     def __init__(self, cluster: SimCluster, name: str, topic: str, members: int) -> None:
-        self.cluster = cluster
-        self.name = name
-        self.topic = topic
-        self.is_over = False
-        self.floor: dict[int, int] = {}
-        """By partition, the greatest offset whose commit was acknowledged."""
-        self.asked: dict[int, int] = {}
-        """The greatest offset that was ever to be committed."""
+        super().__init__(cluster, name, topic)
         self._owners: dict[tuple[int, int], str] = {}
         """By epoch and partition: who was given it then."""
-        self.members = [ConsumerMember(self, number) for number in range(members)]
+        self.members = [self._member(number) for number in range(members)]
+
+    def _member(self, number: int) -> ConsumerMember:
+        return ConsumerMember(self, number)
 
     def is_settled(self) -> bool:
         """Everybody is in one epoch, and between them they own everything."""
@@ -89,43 +79,22 @@ class ConsumerTeam:
                 )
 
 
-class ConsumerMember:
-    """One consumer of the group; when it dies another takes its place."""
+class ConsumerMember(TeamMember):
+    """One consumer of the group."""
 
     def __init__(self, team: ConsumerTeam, number: int) -> None:
-        self._team = team
-        self._cluster = team.cluster
-        self._world = team.cluster.world
-        self._number = number
-        self._life = 0
-        """What was asked before the last beginning is not listened to."""
-        self.member_id = ""
+        super().__init__(team, number, _TIMEOUT_MS)
+        self._consumers = team
         self.epoch = 0
         self.owned: dict[int, int | None] = {}
         """Partitions, and what was committed of each as far as it is known."""
         self._says_all = True
         self._answered_ms = 0
         """When the last heartbeat that was answered was sent."""
-        self._coordinator: int | None = None
-        self._world.after(1_000 + self._world.between(0, 500), self._begin)
 
     def is_alive(self) -> bool:
         """Whether its session cannot have ended yet, whatever the clocks of the brokers say."""
         return self._world.ms < self._answered_ms + SESSION_MS * 9 // 10
-
-    def _call(
-        self, serve: Callable[[SimNode, Reply], object], answered: Callable[[Any], object]
-    ) -> None:
-        life = self._life
-
-        def heard(answer: Any) -> None:
-            if life == self._life:
-                answered(answer)
-
-        assert self._coordinator is not None
-        self._cluster.network.call(
-            None, self._coordinator, serve, heard, _TIMEOUT_MS, needs_broker=True
-        )
 
     # ---- life
 
@@ -137,22 +106,6 @@ class ConsumerMember:
         self.member_id = f"c{self._number}-{self._life}"
         self.epoch, self.owned, self._says_all = 0, {}, True
         self._find()
-
-    def _find(self) -> None:
-        self._coordinator = coordinator_of(self._cluster, self._team.name)
-        if self._coordinator is None:
-            self._later(200, self._find)
-        else:
-            self._heartbeat()
-
-    def _later(self, ms: int, then: Callable[[], None]) -> None:
-        life = self._life
-
-        def go_on() -> None:
-            if life == self._life and not self._team.is_over:
-                then()
-
-        self._world.after(ms, go_on)
 
     def _turn(self) -> None:
         world = self._world
@@ -167,19 +120,14 @@ class ConsumerMember:
     def _die(self, *, leaves: bool) -> None:
         self._world.tell(f"{self.member_id} {'leaves' if leaves else 'dies'}")
         if leaves and self.epoch:
-            request = ConsumerGroupHeartbeatRequest(
-                group_id=self._team.name, member_id=self.member_id, member_epoch=-1
-            )
-            self._ask(request, lambda answer: None)
+            self._ask(self._request(-1), lambda answer: None)
         self._life += 1
         self.epoch, self.owned, self._answered_ms = 0, {}, 0
         self._world.after(self._world.between(100, 3_000), self._begin)
 
     # ---- heartbeats
 
-    def _ask(
-        self, request: ConsumerGroupHeartbeatRequest, answered: Callable[[Any], object]
-    ) -> None:
+    def _ask(self, request: Any, answered: Callable[[Any], object]) -> None:
         self._call(
             lambda node, reply: node.group_coordinator.consumer_group_heartbeat(
                 request, _CLIENT, reply
@@ -187,18 +135,31 @@ class ConsumerMember:
             answered,
         )
 
-    def _heartbeat(self) -> None:
-        topic_id = self._cluster.check.image.topics_by_name[self._team.topic].topic_id
+    def _request(self, epoch: int) -> Any:
+        """One that says nothing new."""
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self._team.name, member_id=self.member_id, member_epoch=epoch
+        )
+
+    def _say_all(self, request: Any) -> None:
+        """What it wants and has."""
         topic = ConsumerGroupHeartbeatRequest.Topic(
-            topic_id=topic_id, partitions=sorted(self.owned)
+            topic_id=self._team.topic_id, partitions=sorted(self.owned)
         )
-        request = ConsumerGroupHeartbeatRequest(
-            group_id=self._team.name, member_id=self.member_id, member_epoch=self.epoch
-        )
+        request.topic_partitions = [topic] if self.owned else []
+        request.rebalance_timeout_ms = REBALANCE_MS
+        request.subscribed_topic_names = [self._team.topic]
+
+    def _wanted(self, answer: Any) -> set[int] | None:
+        """What it is to have; None is as before."""
+        if answer.assignment is None:
+            return None
+        return {i for topic in answer.assignment.topic_partitions for i in topic.partitions}
+
+    def _heartbeat(self) -> None:
+        request = self._request(self.epoch)
         if self._says_all:
-            request.topic_partitions = [topic] if self.owned else []
-            request.rebalance_timeout_ms = _REBALANCE_MS
-            request.subscribed_topic_names = [self._team.topic]
+            self._say_all(request)
         sent_ms = self._world.ms
         self._ask(request, lambda answer: self._beaten(sent_ms, answer))
 
@@ -222,22 +183,20 @@ class ConsumerMember:
     def _taken(self, sent_ms: int, answer: Any) -> None:
         self.epoch, self._answered_ms, self._says_all = answer.member_epoch, sent_ms, False
         fresh: list[int] = []
-        if answer.assignment is not None:
-            wanted = {i for topic in answer.assignment.topic_partitions for i in topic.partitions}
+        wanted = self._wanted(answer)
+        if wanted is not None:
             fresh = sorted(wanted - self.owned.keys())
             self._says_all = not self.owned.keys() <= wanted
             for index in self.owned.keys() - wanted:
                 del self.owned[index]
             for index in fresh:
-                self._team.given(self, index)
+                self._consumers.given(self, index)
                 self.owned[index] = None
             self._world.tell(f"{self.member_id} owns {sorted(wanted)} in epoch {self.epoch}")
         if fresh:
             self._read_offsets(fresh)
         elif any(offset is not None for offset in self.owned.values()):
-            stands_still = self._cluster.is_faulty and self._world.chance(
-                self._cluster.options.member_stops
-            )
+            stands_still = self._stands_still()
             self._later(self._world.between(1_000, 4_000) if stands_still else 0, self._commit)
         else:
             self._later(_HEARTBEAT_MS, self._turn)
@@ -245,79 +204,24 @@ class ConsumerMember:
     # ---- offsets
 
     def _read_offsets(self, fresh: list[int]) -> None:
-        team, floor = self._team, dict(self._team.floor)
-        topic = OffsetFetchRequest.Group.Topic(name=team.topic, partition_indexes=fresh)
-        request = OffsetFetchRequest.Group(
-            group_id=team.name, member_id=self.member_id, member_epoch=self.epoch, topics=[topic]
-        )
-
-        def serve(node: SimNode, reply: Reply) -> None:
-            def respond(answer: Any) -> None:
-                reply((answer, coordinates(self._cluster, node, team.name)))
-
-            node.group_coordinator.fetch_offsets(request, require_stable=False, on_complete=respond)
-
-        def answered(answer: Any) -> None:
-            found, is_current = answer or (None, False)
-            if code_of(found) == 0:
-                for partition in found.topics[0].partitions:
-                    self._begins_at(
-                        partition.partition_index, partition.committed_offset, floor, is_current
-                    )
+        def answered(_code: int | None, offsets: Offsets) -> None:
+            self._know(offsets)
             self._later(_HEARTBEAT_MS, self._turn)
 
-        self._call(serve, answered)
+        self._fetch_offsets(fresh, answered, member_id=self.member_id, member_epoch=self.epoch)
 
-    def _begins_at(self, index: int, offset: int, floor: dict[int, int], is_current: bool) -> None:
-        asked = self._team.asked.get(index, -1)
-        if is_current and not floor.get(index, -1) <= offset <= asked:
-            raise InvariantBroken(
-                f"OffsetNeverGoesBack: group {self._team.name} has {offset} of {index}, committed "
-                f"was {floor.get(index)}, asked for {asked}"
-            )
-        if index in self.owned:
-            self.owned[index] = offset
+    def _know(self, offsets: Offsets) -> None:
+        self.owned.update((i, offset) for i, offset in offsets.items() if i in self.owned)
 
     def _commit(self) -> None:
-        team, epoch = self._team, self.epoch
         wanted = {i: offset + 1 for i, offset in self.owned.items() if offset is not None}
-        floor = dict(team.floor)
-        for index, offset in wanted.items():
-            team.asked[index] = max(team.asked.get(index, -1), offset)
-        make = OffsetCommitRequest.Topic
-        topic_id = self._cluster.check.image.topics_by_name[team.topic].topic_id
-        partitions = [
-            make.Partition(partition_index=index, committed_offset=offset, committed_metadata="")
-            for index, offset in wanted.items()
-        ]
-        request = OffsetCommitRequest(
-            group_id=team.name,
-            generation_id_or_member_epoch=epoch,
-            member_id=self.member_id,
-            topics=[make(name=team.topic, topic_id=topic_id, partitions=partitions)],
-        )
 
-        def answered(answer: Any) -> None:
-            code = code_of(answer)
+        def answered(code: int | None) -> None:
             if code in _FENCED:
                 self._begin()
                 return
             if code == 0:
-                self._committed(epoch, wanted, floor)
+                self._know(wanted)
             self._later(_HEARTBEAT_MS, self._turn)
 
-        self._call(
-            lambda node, reply: node.group_coordinator.commit_offsets(request, 9, reply), answered
-        )
-
-    def _committed(self, epoch: int, wanted: dict[int, int], floor: dict[int, int]) -> None:
-        team = self._team
-        for index, offset in wanted.items():
-            if floor.get(index, -1) > offset:
-                raise InvariantBroken(
-                    f"OnlyOwnersCommit: {self.member_id} in {epoch} committed {offset} of {index}, "
-                    f"which was at {floor[index]}"
-                )
-            team.floor[index] = max(team.floor.get(index, -1), offset)
-            if index in self.owned:
-                self.owned[index] = offset
+        self._commit_offsets(self.epoch, wanted, answered)

@@ -6,10 +6,10 @@ refuses it.
 
     OwnedOnceInAGeneration    no partition is given to two members of one generation (C14)
     OneAssignment             a generation that was answered is never assigned anew (G-2, G-3)
-    OffsetNeverGoesBack       an owner begins where the one before was acknowledged, or behind (G-1)
-    OnlyOwnersCommit          who stood still past its session commits nothing any more (G-4)
     NobodyElsePays            no honest member is told UNKNOWN_SERVER_ERROR, which a Java consumer
                               takes as final; what a `Vandal` sends costs the vandal
+
+and to what `teams` holds all of them to.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from server.coordinator.group_messages import Client, LeavingMember
-from tests.sim.clients import coordinates, coordinator_of
+from tests.sim.clients import coordinator_of
+from tests.sim.teams import Offsets, Team, TeamMember, code_of
 from tests.sim.world import InvariantBroken
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
     OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
     SyncGroupRequest,
 )
 
@@ -43,18 +42,11 @@ _CLIENT = Client("sim", "/sim", 9)
 _FORGOTTEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
 
 
-class Group:
+class Group(Team):
     """Its members, and what any of them was told."""
 
     def __init__(self, cluster: SimCluster, name: str, topic: str, members: int) -> None:
-        self.cluster = cluster
-        self.name = name
-        self.topic = topic
-        self.is_over = False
-        self.floor: dict[int, int] = {}
-        """By partition, the greatest offset whose commit was acknowledged."""
-        self.asked: dict[int, int] = {}
-        """The greatest offset that was ever to be committed."""
+        super().__init__(cluster, name, topic)
         self.owners: dict[int, dict[int, str]] = {}
         """By generation: partition, and the member it was given to."""
         self.members = [Member(self, number) for number in range(members)]
@@ -83,22 +75,15 @@ class Group:
             )
 
 
-class Member:
-    """One consumer of the group; when it dies another takes its place."""
+class Member(TeamMember):
+    """One consumer of the group."""
 
     def __init__(self, group: Group, number: int) -> None:
+        super().__init__(group, number, _TIMEOUT_MS)
         self._group = group
-        self._cluster = group.cluster
-        self._world = group.cluster.world
-        self._number = number
-        self._life = 0
-        """What was asked before the last beginning is not listened to."""
-        self.member_id = ""
         self.generation = -1
         self.positions: dict[int, int] = {}
         """Owned partitions, and what was committed of each."""
-        self._coordinator: int | None = None
-        self._world.after(1_000 + self._world.between(0, 500), self._begin)
 
     def _begin(self) -> None:
         """Find the coordinator and join, as nobody in particular if we have no id."""
@@ -109,24 +94,6 @@ class Member:
             self._world.after(200, self._begin)
         else:
             self._join()
-
-    def _call(
-        self,
-        serve: Callable[[SimNode, Reply], object],
-        answered: Callable[[Any], object],
-        timeout_ms: int = _TIMEOUT_MS,
-    ) -> None:
-        """Ask the coordinator; `answered` gets a response, a KafkaError, or None."""
-        life = self._life
-
-        def heard(answer: Any) -> None:
-            if life == self._life:
-                answered(answer)
-
-        assert self._coordinator is not None
-        self._cluster.network.call(
-            None, self._coordinator, serve, heard, timeout_ms, needs_broker=True
-        )
 
     def _failed(self, code: int | None) -> None:
         """Begin again; as somebody new if the coordinator does not know us."""
@@ -205,76 +172,24 @@ class Member:
     # ---- offsets
 
     def _read_offsets(self, mine: list[int]) -> None:
-        group = self._group
-        floor = dict(group.floor)
-        topic = OffsetFetchRequest.Group.Topic(name=group.topic, partition_indexes=mine)
-        request = OffsetFetchRequest.Group(group_id=group.name, topics=[topic])
-        generation = self.generation
-
-        def serve(node: SimNode, reply: Reply) -> None:
-            def respond(answer: Any) -> None:
-                reply((answer, coordinates(self._cluster, node, group.name)))
-
-            node.group_coordinator.fetch_offsets(request, require_stable=False, on_complete=respond)
-
-        def answered(answer: Any) -> None:
-            if generation != self.generation:
-                return
-            found, is_current = answer or (None, False)
-            code = code_of(found)
+        def answered(code: int | None, offsets: Offsets) -> None:
             if code != 0:
                 self._failed(code)
-                return
-            for partition in found.topics[0].partitions:
-                index, offset = partition.partition_index, partition.committed_offset
-                if is_current and not floor.get(index, -1) <= offset <= group.asked.get(index, -1):
-                    raise InvariantBroken(
-                        f"OffsetNeverGoesBack: group {group.name} has {offset} of {index}, "
-                        f"committed was {floor.get(index)}, asked for {group.asked.get(index)}"
-                    )
-                self.positions[index] = offset
+            self.positions.update(offsets)
 
-        self._call(serve, answered)
+        self._fetch_offsets(mine, answered)
 
     def _commit(self) -> None:
-        group, generation = self._group, self.generation
         wanted = {index: offset + 1 for index, offset in self.positions.items()}
-        floor = dict(group.floor)
-        for index, offset in wanted.items():
-            group.asked[index] = max(group.asked.get(index, -1), offset)
-        partitions = [
-            OffsetCommitRequest.Topic.Partition(
-                partition_index=index, committed_offset=offset, committed_metadata=""
-            )
-            for index, offset in wanted.items()
-        ]
-        request = OffsetCommitRequest(
-            group_id=group.name,
-            generation_id_or_member_epoch=generation,
-            member_id=self.member_id,
-            topics=[OffsetCommitRequest.Topic(name=group.topic, partitions=partitions)],
-        )
 
-        def answered(answer: Any) -> None:
-            if generation != self.generation:
-                return
-            code = code_of(answer)
+        def answered(code: int | None) -> None:
             if code != 0:
                 self._failed(code)
                 return
-            for index, offset in wanted.items():
-                if floor.get(index, -1) > offset:
-                    raise InvariantBroken(
-                        f"OnlyOwnersCommit: {self.member_id} of {generation} committed {offset} of "
-                        f"{index}, which was at {floor[index]}"
-                    )
-                group.floor[index] = max(group.floor.get(index, -1), offset)
-                self.positions[index] = offset
-            self._world.after(_HEARTBEAT_MS, self._turn_of(self._life, generation))
+            self.positions.update(wanted)
+            self._world.after(_HEARTBEAT_MS, self._turn_of(self._life, self.generation))
 
-        self._call(
-            lambda node, reply: node.group_coordinator.commit_offsets(request, 9, reply), answered
-        )
+        self._commit_offsets(self.generation, wanted, answered)
 
     # ---- life
 
@@ -308,9 +223,6 @@ class Member:
             self._world.after(self._world.between(1_000, 4_000), self._commit_of(self._life))
         else:
             self._commit()
-
-    def _stands_still(self) -> bool:
-        return self._cluster.is_faulty and self._world.chance(self._cluster.options.member_stops)
 
     def _commit_of(self, life: int) -> Callable[[], None]:
         return lambda: self._commit() if life == self._life else None
@@ -415,14 +327,3 @@ def _strange_join(name: str, member_id: str, instance_id: str | None) -> JoinGro
         protocol_type="consumer",
         protocols=[protocol, protocol],
     )
-
-
-def code_of(answer: Any) -> int | None:
-    """The error of an answer, 0 for none; None is no answer."""
-    if answer is None:
-        return None
-    if isinstance(answer, KafkaError):
-        return int(answer.code)
-    if isinstance(answer, OffsetCommitResponse):
-        return max(p.error_code for topic in answer.topics for p in topic.partitions)
-    return int(answer.error_code)

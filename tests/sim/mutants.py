@@ -58,6 +58,8 @@ from storage.recovery import _Recovery
 from tests.sim.cluster import Options
 from tests.sim.consumer_mutants import CONSUMER_MUTANTS
 from tests.sim.run import SCENARIOS, simulate
+from tests.sim.share_mutants import SHARE_MUTANTS
+from tests.sim.streams_mutants import STREAMS_MUTANTS
 from tests.sim.transaction_mutants import TRANSACTION_MUTANTS
 from tests.sim.world import InvariantBroken
 from wire.errors import ErrorCode, KafkaError
@@ -463,6 +465,14 @@ MUTANTS = (
         Mutant(name, broken, "consumer groups", 40, {})
         for name, broken in CONSUMER_MUTANTS.items()
     ),
+    *(
+        Mutant(name, broken, "share groups", 40, overrides)
+        for name, (broken, overrides) in SHARE_MUTANTS.items()
+    ),
+    *(
+        Mutant(name, broken, "streams groups", 40, {})
+        for name, broken in STREAMS_MUTANTS.items()
+    ),
 )  # fmt: skip
 
 
@@ -499,7 +509,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from tests.sim.run import with_fixed_hashing
+    from tests.sim.seeds import with_fixed_hashing
 
     with_fixed_hashing("tests.sim.mutants")
     sys.exit(main())

@@ -13,6 +13,7 @@ registration), `crash` (kill -9, or with `power` the machine's power), `stop` (c
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,7 @@ from server.node import settings
 from server.node.broker_lifecycle import BrokerLifecycle, BrokerState
 from server.node.controller_registration import ControllerRegistrationManager
 from server.node.replica_publisher import ReplicaPublisher
+from server.node.share_parts import ShareParts
 from server.peers.add_partitions_to_txn import AddPartitionsToTxnManager
 from server.peers.broker_requests import BrokerRequests
 from server.peers.controller_channel import ControllerChannel
@@ -109,7 +111,7 @@ class SimNode:
         the controller knows a later one. (It may hear of this one only after its end.)"""
         self.dead_logs: dict[TopicPartition, PartitionLog] = {}
         """The logs of the last incarnation, while no other has opened them."""
-        self._backlog: list[tuple[Callable[[], object], int]] = []
+        self._backlog: deque[tuple[Callable[[], object], int]] = deque()
         self._config = KafkaConfig(
             {
                 "node.id": str(node_id),
@@ -132,13 +134,23 @@ class SimNode:
     # ---- code that runs here
 
     def do(self, what: Callable[[], object], incarnation: int) -> None:
-        """Run a piece of this node's code, unless the process it belongs to is gone."""
+        """Run a piece of this node's code, unless the process it belongs to is gone.
+
+        All that came while the process stood still comes first, in the order it came, even if a
+        thread that works it off stands still itself: else a commit would come after one that its
+        client asked for later, when it had given the first up.
+        """
+        self._backlog.append((what, incarnation))
+        self._work_off()
+
+    def _work_off(self) -> None:
+        while self._backlog and self.world.ms >= self.paused_until_ms:
+            self._run(*self._backlog.popleft())
+
+    def _run(self, what: Callable[[], object], incarnation: int) -> None:
         if incarnation != self.incarnation or not self.is_up:
             return
         world = self.world
-        if world.ms < self.paused_until_ms:
-            self._backlog.append((what, incarnation))
-            return
         world.node = self.node_id
         ran = self.cluster.check.ran
         ran(self)  # it may stand still in the middle, and be looked at
@@ -192,7 +204,7 @@ class SimNode:
             return
         world.tell(f"{self.node_id} stands still for {ms} ms")
         self.paused_until_ms = world.ms + ms
-        world.at(self.paused_until_ms, self._resume)
+        world.at(self.paused_until_ms, self._work_off)
 
     def stand_still(self, incarnation: int, limit_ms: int) -> None:
         """A thread of this process is not scheduled for a while; it ends here with the process."""
@@ -204,13 +216,6 @@ class SimNode:
         self.world.stand_still(is_gone, self.world.between(5, limit_ms))
         if is_gone():
             raise Gone
-
-    def _resume(self) -> None:
-        if self.world.ms < self.paused_until_ms:
-            return
-        backlog, self._backlog = self._backlog, []
-        for what, incarnation in backlog:
-            self.do(what, incarnation)
 
     def fatal(self, error: BaseException) -> None:
         """The process ends itself; only a disk may be the reason."""
@@ -248,7 +253,7 @@ class SimNode:
         self.world.tell(f"{self.node_id} starts")
         self.is_up, self.is_serving, self.is_stopping = True, False, False
         self.paused_until_ms = 0
-        self._backlog = []
+        self._backlog.clear()
         self._has_broker = False
         self.lifecycle: BrokerLifecycle | None = None
         self._seen_state = BrokerState.NOT_RUNNING
@@ -396,13 +401,11 @@ class SimNode:
                 name, self._load_ms(), job
             ),
         )
-        self.group_coordinator = GroupCoordinator(
-            settings.groups(self._config),
-            around,
-            lambda: f"{self.world.random.getrandbits(64)}",
-            settings.consumer_groups(self._config),
+        brokers = BrokerRequests(
+            self.node_id, lambda: self.metadata, "PLAINTEXT", SimBrokers(self.network, self)
         )
-        self._start_transactions(around)
+        self._start_groups(around, brokers)
+        self._start_transactions(around, brokers)
         installed = _Installed(self._register)
         self._replica_publisher = ReplicaPublisher(
             self.replica_manager, self.node_id, self.incarnation_id
@@ -411,15 +414,50 @@ class SimNode:
             self._replica_publisher.publish,
             self.group_coordinator.on_metadata,
             self._publish_markers,
+            self.shares.on_metadata,
         ]
         self.loader._installing.append((publishers, installed))  # type: ignore[arg-type]
         self._loader_actor.wake()
 
-    def _start_transactions(self, around: Surroundings) -> None:
-        incarnation = self.incarnation
-        brokers = BrokerRequests(
-            self.node_id, lambda: self.metadata, "PLAINTEXT", SimBrokers(self.network, self)
+    def _start_groups(self, around: Surroundings, brokers: BrokerRequests) -> None:
+        """Share groups begin at the first record: all of them are to be delivered."""
+        self.replica_manager.delete_records = self._note_deletion(  # type: ignore[method-assign]
+            self.replica_manager.delete_records
         )
+        self.shares = ShareParts(
+            self._config,
+            brokers,
+            around,
+            lambda group_id: self.group_coordinator.share_config_of(group_id),
+        )
+        self.share_manager, self.share_coordinator = self.shares.manager, self.shares.coordinator
+        self.group_coordinator = GroupCoordinator(
+            settings.groups(self._config),
+            around,
+            lambda: f"{self.world.random.getrandbits(64)}",
+            settings.consumer_groups(self._config),
+            self.shares.groups,
+            replace(settings.share_groups(self._config), auto_offset_reset="earliest"),
+            settings.streams_groups(self._config),
+        )
+
+    def _note_deletion(self, real: Callable[..., None]) -> Callable[..., None]:
+        """What the share coordinator needs no more it deletes itself."""
+
+        check = self.cluster.check
+
+        def delete_records(offsets: dict[Any, int], *given: Any, **named: Any) -> None:
+            for key, before in offsets.items():
+                log = self.log(TopicPartition(*key))
+                if log is not None:
+                    check.check()  # what is deleted in this event can be read no more after it
+                    check.deletion_asked_for(TopicPartition(*key), log, before)
+            real(offsets, *given, **named)
+
+        return delete_records
+
+    def _start_transactions(self, around: Surroundings, brokers: BrokerRequests) -> None:
+        incarnation = self.incarnation
         brokers.serve_own(WriteTxnMarkersRequest, self._write_own_markers)
         timeout_ms = self.options.fetch_timeout_ms
         self.transaction_markers = TransactionMarkerChannel(
@@ -538,6 +576,7 @@ class SimNode:
         self.is_serving = False
         self.group_coordinator.shutdown()
         self.transaction_coordinator.shutdown()
+        self.share_coordinator.shutdown()
         self.replica_manager.shutdown()
         logs = {log.topic_partition: log for log in self.log_manager.all_logs()}
         self.log_manager.shutdown(self.lifecycle.broker_epoch)

@@ -7,18 +7,18 @@ python -m tests.sim.run --seeds 0-299      many, on all cores (--jobs N)
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from tests.sim.cluster import Options, SimCluster, logs_of
 from tests.sim.consumer_members import CONFIG as CONSUMER_GROUPS
+from tests.sim.seeds import Runner
+from tests.sim.share_members import CONFIG as SHARE_GROUPS
+from tests.sim.streams_members import CONFIG as STREAMS_GROUPS
 from tests.sim.transactors import FIRST_EPOCHS, epochs_from
 from tests.sim.world import InvariantBroken
 
@@ -57,6 +57,16 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "work_ms": 12_000,
         "crash_every_ms": 2_500, "pause_every_ms": 4_000, "config": CONSUMER_GROUPS,
     },
+    "share groups": {
+        "share_members": 5, "partitions": 3, "members": 0, "groups": 0, "producers": 2,
+        "work_ms": 12_000, "member_stops": 0.1,
+        "crash_every_ms": 3_500, "pause_every_ms": 2_000, "config": SHARE_GROUPS,
+    },
+    "streams groups": {
+        "streams_members": 4, "partitions": 6, "members": 1, "groups": 1, "producers": 1,
+        "work_ms": 12_000,
+        "crash_every_ms": 2_500, "pause_every_ms": 4_000, "config": STREAMS_GROUPS,
+    },
     "hostile": {"vandal_every_ms": 150, "crash_every_ms": 3_000},
     "transactions": {
         "transactors": 8, "producers": 1, "groups": 1, "members": 1, "work_ms": 14_000,
@@ -77,7 +87,9 @@ def options_for(seed: int, **overrides: Any) -> Options:
     return Options(**{"brokers": brokers, "first_epoch": first_epoch, **scenario, **overrides})
 
 
-def simulate(seed: int, options: Options, *, tells_logs: bool = False) -> SimCluster:
+def simulate(
+    seed: int, options: Options, *, tells_logs: bool = False, told: int = TOLD
+) -> SimCluster:
     """One run; raises InvariantBroken with the story's end and the command that repeats it."""
     base = "/dev/shm" if os.path.isdir("/dev/shm") else None
     root = Path(tempfile.mkdtemp(prefix="barnabas-sim-", dir=base))
@@ -86,97 +98,28 @@ def simulate(seed: int, options: Options, *, tells_logs: bool = False) -> SimClu
         with cluster.disks, logs_of(cluster), epochs_from(options.first_epoch):
             cluster.run()
     except Exception as error:
-        told = "\n".join(cluster.world.story[-TOLD:])
+        end = "\n".join(cluster.world.story[-told:])
         raise InvariantBroken(
-            f"{error}\n{told}\nagain: python -m tests.sim.run {seed} --story"
+            f"{error}\n{end}\nagain: python -m tests.sim.run {seed} --story"
         ) from error
     finally:
         shutil.rmtree(root, ignore_errors=True)
     return cluster
 
 
-def run_seeds(first: int, last: int, step: int = 1) -> int:
-    """Run seeds one after the other; how many failed."""
-    failed = 0
-    for seed in range(first, last + 1, step):
-        try:
-            cluster = simulate(seed, options_for(seed))
-        except InvariantBroken as error:
-            failed += 1
-            print(f"seed {seed} FAILED: {error}\n\n", end="", flush=True)
-        else:
-            world = cluster.world
-            acked = sum(len(v) for p in cluster.producers for v in p.acked.values())
-            leaders = len(cluster.check.raft_leaders)
-            line = f"seed {seed} ok events={world.events} acked={acked} elections={leaders}"
-            # At once: lines of several processes mix only where a buffer is written in pieces.
-            # The line and its end at once: other processes write to the same pipe.
-            print(f"{line}\n", end="", flush=True)
-    return failed
+def tell(seed: int) -> str:
+    """A seed's line."""
+    cluster = simulate(seed, options_for(seed))
+    acked = sum(len(v) for p in cluster.producers for v in p.acked.values())
+    leaders = len(cluster.check.raft_leaders)
+    return f"events={cluster.world.events} acked={acked} elections={leaders}"
 
 
-def run_parallel(first: int, last: int, jobs: int) -> int:
-    """The seeds spread over processes; how many failed."""
-    commands = [
-        [
-            sys.executable,
-            "-m",
-            "tests.sim.run",
-            "--seeds",
-            f"{first + job}-{last}",
-            "--step",
-            str(jobs),
-        ]
-        for job in range(jobs)
-    ]
-    running = [subprocess.Popen(command, env=environment()) for command in commands]
-    return sum(process.wait() for process in running)
-
-
-def environment() -> dict[str, str]:
-    """Sets of names must have the same order in every process, or a seed is not a run."""
-    return {**os.environ, "PYTHONHASHSEED": "0"}
-
-
-def with_fixed_hashing(module: str) -> None:
-    """Begin this process again in the environment a run needs, unless it has it."""
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], environment())
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("seed", nargs="?", type=int)
-    parser.add_argument("--seeds", help="FIRST-LAST")
-    parser.add_argument("--step", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--story", action="store_true")
-    arguments = parser.parse_args()
-    with_fixed_hashing("tests.sim.run")
-    if arguments.seeds:
-        first, _, last = arguments.seeds.partition("-")
-        if arguments.step:
-            return run_seeds(int(first), int(last or first), arguments.step)
-        began = time.monotonic()
-        failed = run_parallel(int(first), int(last or first), arguments.jobs)
-        print(f"{failed} of seeds {arguments.seeds} failed, {time.monotonic() - began:.0f} s")
-        return int(failed > 0)
-    if arguments.story:
-        return _tell(arguments.seed)
-    return run_seeds(arguments.seed, arguments.seed)
-
-
-def _tell(seed: int) -> int:
-    global TOLD
-    TOLD = 1_000_000
-    try:
-        cluster = simulate(seed, options_for(seed), tells_logs=True)
-    except InvariantBroken as error:
-        print(error)
-        return 1
-    print("\n".join(cluster.world.story))
-    return 0
+def story(seed: int) -> str:
+    """All of it; raises as `simulate` does."""
+    cluster = simulate(seed, options_for(seed), tells_logs=True, told=1_000_000)
+    return "\n".join(cluster.world.story)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(Runner("tests.sim.run", tell, story).main())

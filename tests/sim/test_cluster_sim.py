@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from tests.sim.run import SCENARIOS, environment, options_for, simulate
+from tests.sim.run import SCENARIOS, options_for, simulate
+from tests.sim.seeds import environment
 
 SEEDS = int(os.environ.get("SIM_SEEDS", 4 * len(SCENARIOS)))
 """Each scenario with each number of brokers once; `make sim` runs more, and CI does."""

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.sim.run import environment
+from tests.sim.seeds import environment
 
 QUICK = {
     "truncate follower to HW": "StrongIsr",
@@ -33,13 +33,16 @@ QUICK = {
     "a partition is given before it was given back": "OwnedByOne|OwnedOnceInAnEpoch",
     "a commit of any member epoch counts": "OnlyOwnersCommit",
     "members have no session after a load": "Liveness",
+    "an acknowledgement is told before it is persisted": "AcceptedStays|AcceptedOnce|CountsStay",
+    "a record is delivered without limit": "BoundedDeliveries",
+    "a task runs in two processes": "OwnedByOne|OwnedOnceInAnEpoch",
 }
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_mutant_is_noticed(name: str) -> None:
     """In a process of its own: a seed is a run only where sets of names have one order."""
-    command = [sys.executable, "-m", "tests.sim.mutants", name, "8"]
+    command = [sys.executable, "-m", "tests.sim.mutants", name, "24"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-5_000:]
     (verdict,) = done.stdout.splitlines()

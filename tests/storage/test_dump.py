@@ -6,6 +6,7 @@ import io
 import os
 import random
 import re
+import struct
 from contextlib import suppress
 from pathlib import Path
 
@@ -103,6 +104,20 @@ def test_a_directory_stands_for_the_files_in_it(tmp_path: Path) -> None:
         "partition.metadata:\n  topic_id=MDEyMzQ1Njc4OWFiY2RlZg",
     ):
         assert part in text
+
+
+def test_a_time_index_of_older_apache_kafka_is_sound(tmp_path: Path) -> None:
+    """It names the record with the time, not the last one of its batch."""
+    log = make_log(tmp_path)
+    append(log, "a", "b", "c")
+    index = log.directory / "00000000000000000000.timeindex"
+    index.write_bytes(struct.pack(">qi", WALL_MS, 0))
+    assert f"timestamp={WALL_MS} offset=0" in dump(index)
+    for time, offset in ((WALL_MS, 3), (WALL_MS + 1, 0)):
+        index.write_bytes(struct.pack(">qi", time, offset))
+        assert problems_of(index) == [
+            f"! no batch with offset {offset} has the max timestamp {time}"
+        ]
 
 
 def test_the_files_of_a_log_directory(tmp_path: Path) -> None:

@@ -19,10 +19,13 @@ from storage.checkpoint import LEADER_EPOCH_CHECKPOINT
 from storage.config import LogConfig
 from storage.log.append_source import FROM_COORDINATOR
 from storage.log.partition_log import PartitionLog
-from storage.recovery import open_log
+from storage.open_files import OpenFileCache
+from storage.recovery import ValidBatches, open_log
+from storage.segments.segment import RELATIVE_OFFSET_MAX
 from testkit.clock import WALL_MS
 from tests.storage.log_support import (
     PARTITION,
+    FaultyDisk,
     append,
     batch,
     environment,
@@ -294,6 +297,55 @@ def test_a_batch_far_above_the_logs_end_begins_a_segment_it_fits_into(tmp_path: 
     assert log.segments.active.base_offset == far - (2**31 - 1)
 
 
+def test_a_segment_keeps_all_offsets_that_fit_its_indexes_and_no_other(tmp_path: Path) -> None:
+    base = 5 << 40
+    log = make_log(tmp_path, log_start_offset=base)
+    for offset in (base, base + RELATIVE_OFFSET_MAX):
+        log.append_as_follower(batch(f"{offset}", base_offset=offset, leader_epoch=0), 0)
+    assert [segment.base_offset for segment in log.segments] == [base]
+    recovered = make_log(crash(tmp_path, tmp_path / "again"))
+    assert recovered.log_end_offset == base + RELATIVE_OFFSET_MAX + 1
+    with log.active_segment.path.open("ab") as file:
+        file.write(batch("x", base_offset=base + RELATIVE_OFFSET_MAX + 1, leader_epoch=0))
+    recovered = make_log(crash(tmp_path, tmp_path / "too-far"))
+    assert recovered.log_end_offset == base + RELATIVE_OFFSET_MAX + 1
+
+
+def test_recovery_leaves_the_indexes_that_appends_had_made(tmp_path: Path) -> None:
+    log = make_log(tmp_path, LogConfig(index_interval_bytes=100))
+    for number in range(40):
+        append(log, "x" * 30, timestamp=WALL_MS + number * 7 % 100)
+    log.roll()  # the last entry of a time index
+    segment = log.segments.items[0]
+    segment.flush()
+    expected = [path.read_bytes() for path in (segment.offset_index.path, segment.time_index.path)]
+    recovered = make_log(crash(tmp_path, tmp_path / "again"), log.config).segments.items[0]
+    recovered.flush()
+    assert expected == [
+        path.read_bytes() for path in (recovered.offset_index.path, recovered.time_index.path)
+    ]
+    assert all(expected)
+
+
+def test_nothing_is_wrong_with_a_whole_segment(tmp_path: Path) -> None:
+    log = write_some(tmp_path, 3)
+    batches = ValidBatches(log.active_segment)
+    assert len(list(batches)) == 3
+    assert batches.problem is None
+
+
+def test_the_directory_of_a_new_log_is_on_disk_before_the_log_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(files, "sync_directory", synced.append)
+    make_log(tmp_path).close()
+    assert synced[0] == tmp_path
+    synced.clear()
+    make_log(tmp_path)
+    assert tmp_path not in synced
+
+
 def test_only_what_lies_above_the_recovery_point_is_read_again(tmp_path: Path) -> None:
     log = write_some(tmp_path, 24)
     damaged = log.segments.items[1]
@@ -345,6 +397,12 @@ def test_records_below_the_log_start_stay_deleted(tmp_path: Path) -> None:
     recovered = make_log(tmp_path, SMALL, log_start_offset=5)
     assert recovered.log_start_offset == 5
     assert read_from(recovered)[0].offset == 5
+
+
+def test_epochs_of_deleted_records_stay_forgotten(tmp_path: Path) -> None:
+    write_some(tmp_path, 12).flush()
+    recovered = make_log(tmp_path, SMALL, log_start_offset=5)
+    assert recovered.leader_epochs.entries == ((1, 5), (2, 8))
 
 
 def test_a_log_that_lost_its_files_starts_where_it_was(tmp_path: Path) -> None:
@@ -676,6 +734,18 @@ def test_a_compaction_that_did_not_reach_its_swap_is_undone(tmp_path: Path) -> N
     (directory / "00000000000000000000.log.cleaned").write_bytes(batch("no"))
     recovered = make_log(tmp_path, SMALL)
     assert read_from(recovered) == expected
+
+
+def test_a_log_that_cannot_be_opened_keeps_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_some(tmp_path, 12)
+    env = environment(tmp_path, open_files=OpenFileCache(64))
+    FaultyDisk(monkeypatch).fail("replace")
+    with pytest.raises(OSError, match="Input/output"):
+        open_log(tmp_path / "orders-0", PARTITION, SMALL, env)
+    assert len(env.open_files) == 0
+    assert len(list((tmp_path / "orders-0").glob("*.log"))) > 1
 
 
 def test_a_directory_of_another_topic_id_is_not_touched(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -172,3 +174,32 @@ def test_a_response_has_the_versions_of_its_request() -> None:
     finally:
         del REQUESTS[9999], RESPONSES[9999]
     assert (set(REQUESTS), set(RESPONSES)) == keys
+
+
+@pytest.mark.parametrize(
+    "absent",
+    [
+        lambda: String(nullable=0, tag=0),
+        lambda: Array(Int32, since=1),
+        lambda: Nested(Struct, until=1),
+    ],
+    ids=["tagged", "new", "old"],
+)
+def test_a_field_that_some_version_lacks_needs_a_default(absent: Callable[[], Any]) -> None:
+    """Or decoding that version would have nothing to put there."""
+    with pytest.raises(TypeError, match="what: a field that can be absent needs a default"):
+        type(Struct)("Lacking", (Struct,), {"what": absent()})
+
+
+def test_messages_are_made_by_name_only_and_are_equal_to_nothing_else() -> None:
+    class Example(Struct):
+        """For this test only."""
+
+        one: int = Int32()
+        other: int = Int32(default=2)
+
+    made: Any = Example
+    assert made(one=1) == made(one=1, other=2)
+    with pytest.raises(TypeError):
+        made(1)
+    assert made(one=1).__eq__(5) is NotImplemented

@@ -31,6 +31,7 @@ from server.coordinator.group_messages import (
     MEMBER_ID_REQUIRED_VERSION,
     Client,
     LeavingMember,
+    leave_response,
     member_id_required_response,
     protocols_of,
     rebalance_timeout_of,
@@ -42,7 +43,6 @@ from wire.messages.groups import (
     HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
-    LeaveGroupResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -109,11 +109,15 @@ class ClassicMembers:
         step.find_target(asked)
         after = step.reconcile(asked, owned)
         return Decision(
-            step.records, _joined(after, protocols), partial(self._joined, step, after, asked)
+            step.records,
+            _joined(after, protocols),
+            partial(self._joined, step, after, asked, client),
         )
 
-    def _joined(self, step: Step, after: ConsumerMember, asked: ConsumerMember) -> None:
-        self._consumer.heard(step, after, has_moved=after is not asked)
+    def _joined(
+        self, step: Step, after: ConsumerMember, asked: ConsumerMember, client: Client
+    ) -> None:
+        self._consumer.heard(step, after, client, has_moved=after is not asked)
         self._consumer.timers.joined(step.group.group_id, after, after.rebalance_timeout_ms)
 
     def _last_one_replaced(
@@ -201,22 +205,12 @@ class ClassicMembers:
         """Members of either protocol leave; each fails alone."""
         group = self._consumer.groups[group_id]
         gone: dict[str, ConsumerMember] = {}
-        results = []
-        for one in leaving:
-            code = 0
-            try:
-                member = _leaving_member(group, one)
-                gone[member.member_id] = member
-            except KafkaError as error:
-                code = int(error.code)
-            results.append(
-                LeaveGroupResponse.Member(
-                    member_id=one.member_id,
-                    group_instance_id=one.group_instance_id,
-                    error_code=code,
-                )
-            )
-        response = LeaveGroupResponse(error_code=0, members=results)
+
+        def leave(one: LeavingMember) -> None:
+            member = _leaving_member(group, one)
+            gone[member.member_id] = member
+
+        response = leave_response(leaving, leave)
         if not gone:
             return Decision((), response)
         return self._consumer.without(group, list(gone.values()), response)

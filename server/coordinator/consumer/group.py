@@ -22,19 +22,10 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from server.coordinator.consumer.member import ConsumerMember, MemberState, Partitions
-from server.coordinator.group import (
-    CONSUMER_PROTOCOL_TYPE,
-    Committer,
-    Expiry,
-    PartitionCheck,
-)
-from wire.errors import ErrorCode, KafkaError
+from server.coordinator.group import CONSUMER_PROTOCOL_TYPE, Expiry
+from server.coordinator.modern_group import ReconciledGroup
 
-FIRST_EPOCH = 1
-"""Of a group that nobody has joined yet (CG-3)."""
 NOTHING: Partitions = {}
-_MEMBER_EPOCH_VERSION = 9
-"""From here on OffsetCommit knows of member epochs."""
 
 
 class ResolvedRegex(NamedTuple):
@@ -67,7 +58,7 @@ class Subscriptions(NamedTuple):
         return len(self.regexes) == 1 and not self.names and self.regexes.total() == self.members
 
 
-class ConsumerGroup:
+class ConsumerGroup(ReconciledGroup[ConsumerMember, Partitions]):
     """See the module. Owner: the shard it belongs to; no lock of its own."""
 
     __slots__ = (
@@ -75,29 +66,13 @@ class ConsumerGroup:
         "_names",
         "_regexes",
         "classic_count",
-        "epoch",
-        "group_id",
         "has_old_topics",
-        "members",
-        "metadata_hash",
         "regexes",
         "static_members",
-        "target",
-        "target_epoch",
-        "target_ms",
     )
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.epoch = FIRST_EPOCH
-        self.metadata_hash = 0
-        """Of the topics subscribed to, when the epoch was last bumped."""
-        self.target_epoch = FIRST_EPOCH
-        self.target_ms = 0
-        """Wall clock of the last target; 0: not known."""
-        self.target: dict[str, Partitions] = {}
-        """By member id."""
-        self.members: dict[str, ConsumerMember] = {}
+        super().__init__(group_id)
         self.static_members: dict[str, str] = {}
         """Instance id to member id."""
         self.regexes: dict[str, ResolvedRegex] = {}
@@ -116,12 +91,7 @@ class ConsumerGroup:
         """Kafka's name of the state; see the module."""
         if not self.members:
             return "Empty"
-        if self.epoch > self.target_epoch:
-            return "Assigning"
-        settled = all(
-            member.is_reconciled_to(self.target_epoch) for member in self.members.values()
-        )
-        return "Stable" if settled else "Reconciling"
+        return self._name_of_progress()
 
     # -- as any group (server.coordinator.group) -----------------------------------------------
 
@@ -130,59 +100,13 @@ class ConsumerGroup:
         """See Group."""
         return CONSUMER_PROTOCOL_TYPE
 
-    @property
-    def is_empty(self) -> bool:
-        """See Group."""
-        return not self.members
+    def _has_epoch(self, member: ConsumerMember) -> bool:
+        return member.classic is None
 
-    @property
-    def is_unused(self) -> bool:
-        """See Group."""
-        return not self.members
-
-    def check_commit(self, committer: Committer) -> PartitionCheck | None:
-        """A member of an earlier epoch may commit what it has had since then or longer: the commit
-        left the client before a rebalance that left these partitions alone (CG-50, CG-51).
-
-        KafkaError STALE_MEMBER_EPOCH, ILLEGAL_GENERATION for members of the classic protocol,
-        UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION.
-        """
-        if committer.epoch < 0 and not self.members:
-            return None
-        if committer.is_transactional and committer.is_nobody:
-            return None
-        member = self.member(committer.member_id)
-        is_old_api = committer.api_version < _MEMBER_EPOCH_VERSION
-        if is_old_api and not committer.is_transactional and member.classic is None:
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                "OffsetCommit version 9 or above must be used by members using the consumer group "
-                "protocol",
-            )
-        if committer.epoch == member.epoch:
-            return None
-        code = member.stale_code(is_transactional=committer.is_transactional)
-        if committer.epoch > member.epoch:
-            raise KafkaError(code, f"{committer.epoch} is newer than the member's {member.epoch}.")
-
-        def check(topic_id: bytes, partition: int) -> None:
-            since = member.epoch_of(topic_id, partition)
-            if since is None or committer.epoch < since:
-                raise KafkaError(code, f"Partition {partition} is not the member's in this epoch.")
-
-        return check
-
-    def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION (CG-53)."""
-        if member_id is None and epoch < 0:
-            return
-        member = self.member(member_id or "")
-        if epoch != member.epoch:
-            code = member.stale_code(is_transactional=False)
-            raise KafkaError(code, f"{epoch} is not the member's {member.epoch}.")
-
-    def check_offset_delete(self) -> None:
-        """Any offset may be deleted, topic by topic."""
+    def _since(
+        self, member: ConsumerMember, _topic: str, topic_id: bytes, partition: int
+    ) -> int | None:
+        return member.epoch_of(topic_id, partition)
 
     def is_subscribed_to(self, topic: str) -> bool:
         """See Group."""
@@ -205,16 +129,6 @@ class ConsumerGroup:
         )
 
     # -- who is in it --------------------------------------------------------------------------
-
-    def member(self, member_id: str) -> ConsumerMember:
-        """KafkaError UNKNOWN_MEMBER_ID."""
-        member = self.members.get(member_id)
-        if member is None:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_MEMBER_ID,
-                f"Member {member_id} is not a member of group {self.group_id}.",
-            )
-        return member
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
         """Who has this instance id."""
@@ -279,12 +193,7 @@ class ConsumerGroup:
 
     # -- the log -----------------------------------------------------------------------------
 
-    def put_member(self, member: ConsumerMember) -> None:
-        """A member is so now, or is new."""
-        before = self.members.get(member.member_id)
-        if before is not None:
-            self._forget(before)
-        self.members[member.member_id] = member
+    def _note(self, member: ConsumerMember) -> None:
         self.classic_count += member.classic is not None
         _count(self._names, self._regexes, member, 1)
         if member.instance_id is not None:
@@ -293,12 +202,6 @@ class ConsumerGroup:
             for topic_id, partitions in held.items():
                 holders = self._holders.setdefault(topic_id, {})
                 holders.update(dict.fromkeys(partitions, member.member_id))
-
-    def remove_member(self, member_id: str) -> None:
-        """A member is gone, with what it held. Unknown ones are fine."""
-        member = self.members.pop(member_id, None)
-        if member is not None:
-            self._forget(member)
 
     def _forget(self, member: ConsumerMember) -> None:
         self.classic_count -= member.classic is not None

@@ -42,11 +42,8 @@ class MemberState(enum.IntEnum):
     """A later version of the coordinator wrote it."""
 
     @classmethod
-    def of(cls, value: int) -> MemberState:
-        return cls(value) if value in _KNOWN else cls.UNKNOWN
-
-
-_KNOWN = frozenset(MemberState)
+    def _missing_(cls, value: object) -> MemberState:
+        return cls.UNKNOWN
 
 
 class ClassicPart(NamedTuple):

@@ -17,9 +17,9 @@ from server.coordinator.consumer import embedded
 from server.coordinator.consumer import records as written
 from server.coordinator.consumer.group import NOTHING, ConsumerGroup
 from server.coordinator.consumer.member import ClassicPart, ConsumerMember
-from server.coordinator.consumer.protocol import Conversion, Outside, not_a_consumer_group
+from server.coordinator.consumer.protocol import Conversion, Outside
 from server.coordinator.consumer.topics import TopicHashes
-from server.coordinator.group import CONSUMER_PROTOCOL_TYPE
+from server.coordinator.group import CONSUMER_PROTOCOL_TYPE, not_of_kind
 from server.coordinator.group_messages import group_record
 from server.coordinator.machine import nothing
 from server.coordinator.records import CoordinatorRecord
@@ -46,7 +46,7 @@ class Migration:
         """
         classic = self._classic.groups.get(group_id)
         if classic is None:
-            raise not_a_consumer_group(group_id)
+            raise not_of_kind(group_id, CONSUMER_PROTOCOL_TYPE)
         tombstones = self._classic.tombstones(group_id)
         if classic.is_empty:
             return Conversion(tombstones, ConsumerGroup(group_id), nothing)
@@ -79,7 +79,8 @@ class Migration:
         self, group: ConsumerGroup, leaving: Collection[ConsumerMember]
     ) -> Conversion | None:
         """The consumer group becomes a classic one if only such members are left without these,
-        and asks them to join again."""
+        and asks them to join again. It stays one if they speak a protocol that nobody can read,
+        for who is gone must not stay for that."""
         left = [member for member in group.members.values() if member not in leaving]
         config = self._outside.config(group.group_id)
         if (
@@ -90,10 +91,12 @@ class Migration:
             or len(left) > self._classic.config.group_max_size
         ):
             return None
+        try:
+            record = self.classic_record(group, left)
+        except MalformedFrame:
+            return None
         told = partial(self._classic.expect_converted, group.group_id, rebalances=True)
-        return Conversion(
-            [*written.group_tombstones(group), self.classic_record(group, left)], group, told
-        )
+        return Conversion([*written.group_tombstones(group), record], group, told)
 
     def may_replace_last(self, group: ConsumerGroup, replaced: ConsumerMember) -> bool:
         """Whether a member of the classic protocol that takes this one's place makes a classic
@@ -108,7 +111,10 @@ class Migration:
     def with_replaced(
         self, group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember, *, rebalances: bool
     ) -> Conversion:
-        """As `downgrade`, after the records that put `new` in the place of `old`."""
+        """As `downgrade`, after the records that put `new` in the place of `old`.
+
+        KafkaError INCONSISTENT_GROUP_PROTOCOL: they speak a protocol that nobody can read.
+        """
         after = ConsumerGroup(group.group_id)
         after.epoch, after.regexes = group.epoch, group.regexes
         after.target = {**group.target, new.member_id: group.target.get(old.member_id, NOTHING)}
@@ -117,13 +123,17 @@ class Migration:
                 after.put_member(member)
         after.put_member(new)
         told = partial(self._classic.expect_converted, group.group_id, rebalances=rebalances)
-        record = self.classic_record(after, after.members.values())
+        try:
+            record = self.classic_record(after, after.members.values())
+        except MalformedFrame as error:
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from None
         return Conversion([*written.group_tombstones(after), record], after, told)
 
     def classic_record(
         self, group: ConsumerGroup, members: Iterable[ConsumerMember]
     ) -> CoordinatorRecord:
-        """The group as a classic one: each member has its target."""
+        """The group as a classic one: each member has its target. Raises MalformedFrame: of a
+        member's protocols only the first was read when it joined, and another one is chosen."""
         image = self._outside.image()
         classic = ClassicGroup(group.group_id, None, generation_id=group.epoch)
         classic.protocol_type = CONSUMER_PROTOCOL_TYPE

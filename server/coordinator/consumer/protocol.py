@@ -25,27 +25,19 @@ from server.coordinator.consumer.step import Scene, Step
 from server.coordinator.consumer.timers import MemberTimers
 from server.coordinator.consumer.topics import TopicHashes
 from server.coordinator.deadlines import Deadlines, Moment
-from server.coordinator.group import GroupDecision
+from server.coordinator.group import GroupDecision, group_of_kind, not_of_kind
 from server.coordinator.group_config import ConsumerConfig
-from server.coordinator.group_messages import Client
+from server.coordinator.group_messages import Client, SeesTopic
 from server.coordinator.machine import Decision, Effect
 from server.coordinator.records import CoordinatorRecord, Records
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from wire.messages.groups_records import (
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupCurrentMemberAssignmentValue,
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
     ConsumerGroupPartitionMetadataKey,
     ConsumerGroupRegularExpressionKey,
     ConsumerGroupRegularExpressionValue,
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupTargetAssignmentMemberValue,
-    ConsumerGroupTargetAssignmentMetadataKey,
-    ConsumerGroupTargetAssignmentMetadataValue,
 )
 from wire.schema import Record
 
@@ -61,9 +53,9 @@ class Outside(NamedTuple):
     """Of a group."""
     new_topics_offset: Callable[[], int]
     """Offset of the metadata with which topics were last created."""
-    resolve: Callable[[str, Collection[str]], None]
-    """Look at a group's regular expressions in the background, and tell
-    `ConsumerGroups.regexes_resolved`."""
+    resolve: Callable[[str, Collection[str], SeesTopic | None], None]
+    """Look at a group's regular expressions in the background, for somebody who may see these
+    topics (None: all), and tell `ConsumerGroups.regexes_resolved`."""
     new_uuid: Callable[[], str]
 
 
@@ -113,7 +105,12 @@ class ConsumerGroups:
         self.effects: list[Effect] = []
         self.outside = outside
         self.hashes = TopicHashes()
-        self.timers = MemberTimers(deadlines, moment, outside.config, self._fence)
+        self.timers = MemberTimers(
+            deadlines,
+            moment,
+            lambda group_id: outside.config(group_id).group_consumer_session_timeout_ms,
+            self._fence,
+        )
         self._others = others
         self._moment = moment
         self._soft: dict[str, _Soft] = {}
@@ -156,7 +153,7 @@ class ConsumerGroups:
             heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
             assignment=assignment,
         )
-        heard = partial(self.heard, step, after, has_moved=after is not asked)
+        heard = partial(self.heard, step, after, client, has_moved=after is not asked)
         return Decision(step.records, response, _both(converted, heard))
 
     def _group(
@@ -168,7 +165,7 @@ class ConsumerGroups:
             return group, (), None
         if self._others.is_known(group_id):
             if not joins:
-                raise not_a_consumer_group(group_id)
+                raise not_of_kind(group_id, self.name)
             records, group, change = self._others.convert(group_id)
             return group, records, _both(change, partial(self._adopt, group))
         if joins:
@@ -193,14 +190,15 @@ class ConsumerGroups:
             self.outside.new_topics_offset(),
         )
 
-    def heard(self, step: Step, member: ConsumerMember, *, has_moved: bool) -> None:
+    def heard(self, step: Step, member: ConsumerMember, client: Client, *, has_moved: bool) -> None:
         """A member was heard: its session begins anew, and the group knows the topics."""
         group_id = step.group.group_id
         soft = self._soft.setdefault(group_id, _Soft())
         soft.topics = step.topics
         if step.to_resolve:
             soft.asked_ms = self._moment.now_ms
-            self.effects.append(partial(self.outside.resolve, group_id, step.to_resolve))
+            look = partial(self.outside.resolve, group_id, step.to_resolve, client.sees_topic)
+            self.effects.append(look)
         if step.replaced is not None:
             self.timers.gone(group_id, step.replaced.member_id)
         self.timers.heard(group_id, member, has_moved=has_moved)
@@ -288,27 +286,25 @@ class ConsumerGroups:
 
     def of_id(self, group_id: str) -> ConsumerGroup:
         """KafkaError GROUP_ID_NOT_FOUND, also if it is of another kind."""
-        group = self.groups.get(group_id)
-        if group is None:
-            if self._others.is_known(group_id):
-                raise not_a_consumer_group(group_id)
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-        return group
+        return group_of_kind(self.groups, group_id, self.name, self._others.is_known)
 
     # -- the log -----------------------------------------------------------------------------
 
     def replay(self, key: Record, value: Record | None) -> str | None:
         """Make one record of a consumer group true. Tombstones of what is not known are fine.
 
-        Returns the group's id if there is such a group by this.
+        Returns the group's id if there is such a group by this: whatever the record says of it, for
+        the cleaner may have left any of them as the first.
         """
-        group = self.groups.get(key.group_id)  # type: ignore[attr-defined]
+        group_id: str = key.group_id  # type: ignore[attr-defined]
+        group = self.groups.get(group_id)
         founded = None
-        if group is None and isinstance(value, _FOUNDING):
-            group = ConsumerGroup(key.group_id)  # type: ignore[attr-defined]
-            self.groups[group.group_id] = group
-            founded = group.group_id
-        if group is not None:
+        if group is None:
+            if value is None:
+                return None
+            group = self.groups[group_id] = ConsumerGroup(group_id)
+            founded = group_id
+        if not written.MEMBERS.replay(group, key, value):
             _REPLAY[type(key)](self, group, key, value)
         return founded
 
@@ -326,48 +322,6 @@ class ConsumerGroups:
 
     def _replay_old_topics(self, group: ConsumerGroup, _key: Record, value: Record | None) -> None:
         group.has_old_topics = value is not None
-
-    def _replay_member(
-        self,
-        group: ConsumerGroup,
-        key: ConsumerGroupMemberMetadataKey,
-        value: ConsumerGroupMemberMetadataValue | None,
-    ) -> None:
-        if value is None:
-            group.remove_member(key.member_id)
-        else:
-            member = group.members.get(key.member_id) or ConsumerMember(key.member_id)
-            group.put_member(written.with_subscription(member, value))
-
-    def _replay_target_epoch(
-        self,
-        group: ConsumerGroup,
-        key: ConsumerGroupTargetAssignmentMetadataKey,
-        value: ConsumerGroupTargetAssignmentMetadataValue | None,
-    ) -> None:
-        if value is not None:
-            group.target_epoch, group.target_ms = value.assignment_epoch, value.assignment_timestamp
-
-    def _replay_target(
-        self,
-        group: ConsumerGroup,
-        key: ConsumerGroupTargetAssignmentMemberKey,
-        value: ConsumerGroupTargetAssignmentMemberValue | None,
-    ) -> None:
-        if value is None:
-            group.target.pop(key.member_id, None)
-        else:
-            group.target[key.member_id] = written.target_of(value)
-
-    def _replay_current(
-        self,
-        group: ConsumerGroup,
-        key: ConsumerGroupCurrentMemberAssignmentKey,
-        value: ConsumerGroupCurrentMemberAssignmentValue | None,
-    ) -> None:
-        member = group.members.get(key.member_id)
-        if member is not None:
-            group.put_member(written.with_assignment(member, value))
 
     def _replay_regex(
         self,
@@ -394,15 +348,9 @@ class ConsumerGroups:
         self.groups.clear()
 
 
-_FOUNDING = (ConsumerGroupMetadataValue, ConsumerGroupMemberMetadataValue)
-"""What there is a group by, if there was none."""
 _REPLAY: dict[type[Record], Callable[..., None]] = {
     ConsumerGroupMetadataKey: ConsumerGroups._replay_epoch,
     ConsumerGroupPartitionMetadataKey: ConsumerGroups._replay_old_topics,
-    ConsumerGroupMemberMetadataKey: ConsumerGroups._replay_member,
-    ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroups._replay_target_epoch,
-    ConsumerGroupTargetAssignmentMemberKey: ConsumerGroups._replay_target,
-    ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroups._replay_current,
     ConsumerGroupRegularExpressionKey: ConsumerGroups._replay_regex,
 }
 
@@ -415,11 +363,6 @@ def check_size(group: ConsumerGroup, member_id: str, config: ConsumerConfig) -> 
             ErrorCode.GROUP_MAX_SIZE_REACHED,
             f"The consumer group has reached its maximum capacity of {most} members.",
         )
-
-
-def not_a_consumer_group(group_id: str) -> KafkaError:
-    """What is told of a group of another kind."""
-    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
 
 
 def _both(first: Callable[[], object] | None, second: Callable[[], object]) -> Callable[[], object]:

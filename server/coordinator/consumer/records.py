@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from server.coordinator.consumer.group import ConsumerGroup, ResolvedRegex
 from server.coordinator.consumer.member import (
@@ -24,6 +23,7 @@ from server.coordinator.consumer.member import (
     MemberState,
     Partitions,
 )
+from server.coordinator.modern_group import MemberRecords, epochs_of
 from server.coordinator.records import CoordinatorRecord
 from wire.messages.groups_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -39,12 +39,8 @@ from wire.messages.groups_records import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
+    ShareGroupTargetAssignmentMemberValue,
 )
-from wire.schema import Record
-
-_UNKNOWN_EPOCH = 0
-"""Of a partition whose record was written before there were epochs of partitions."""
-
 
 # ---- written
 
@@ -86,16 +82,6 @@ def _classic_metadata(
         supported_protocols=[
             make.Protocol(name=name, metadata=metadata) for name, metadata in classic.protocols
         ],
-    )
-
-
-def target_epoch_record(group_id: str, epoch: int, wall_ms: int) -> CoordinatorRecord:
-    """A target was computed for this epoch."""
-    return CoordinatorRecord(
-        ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
-        ConsumerGroupTargetAssignmentMetadataValue(
-            assignment_epoch=epoch, assignment_timestamp=wall_ms
-        ),
     )
 
 
@@ -145,33 +131,17 @@ def regex_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
     return CoordinatorRecord(key, None)
 
 
-def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """All of a member is no more."""
-    own = {"group_id": group_id, "member_id": member_id}
-    return [
-        CoordinatorRecord(ConsumerGroupCurrentMemberAssignmentKey(**own), None),
-        CoordinatorRecord(ConsumerGroupTargetAssignmentMemberKey(**own), None),
-        CoordinatorRecord(ConsumerGroupMemberMetadataKey(**own), None),
-    ]
-
-
 def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
-    """All of a group is no more; in this order, for a member goes last after what it had."""
-    own: dict[str, Any] = {"group_id": group.group_id}
-    members = [{**own, "member_id": member_id} for member_id in group.members]
-    keys: list[Record] = [
-        *(ConsumerGroupCurrentMemberAssignmentKey(**member) for member in members),
-        *(ConsumerGroupTargetAssignmentMemberKey(**member) for member in members),
-        ConsumerGroupTargetAssignmentMetadataKey(**own),
-        *(ConsumerGroupMemberMetadataKey(**member) for member in members),
+    """All of a group is no more."""
+    return MEMBERS.tombstones_of_all(
+        group,
         *(
-            ConsumerGroupRegularExpressionKey(**own, regular_expression=regex)
+            ConsumerGroupRegularExpressionKey(group_id=group.group_id, regular_expression=regex)
             for regex in group.regexes
         ),
-        ConsumerGroupPartitionMetadataKey(**own),
-        ConsumerGroupMetadataKey(**own),
-    ]
-    return [CoordinatorRecord(key, None) for key in keys]
+        ConsumerGroupPartitionMetadataKey(group_id=group.group_id),
+        ConsumerGroupMetadataKey(group_id=group.group_id),
+    )
 
 
 def group_records(group: ConsumerGroup) -> list[CoordinatorRecord]:
@@ -181,7 +151,7 @@ def group_records(group: ConsumerGroup) -> list[CoordinatorRecord]:
         *(member_record(group_id, member) for member in members),
         epoch_record(group_id, group.epoch, group.metadata_hash),
         *(target_record(group_id, id_, target) for id_, target in group.target.items()),
-        target_epoch_record(group_id, group.target_epoch, group.target_ms),
+        MEMBERS.target_epoch_record(group_id, group.target_epoch, group.target_ms),
         *(current_record(group_id, member) for member in members),
     ]
 
@@ -205,7 +175,7 @@ def _topics(held: Held) -> list[ConsumerGroupCurrentMemberAssignmentValue.Topic]
 # ---- read
 
 
-def with_subscription(
+def _with_metadata(
     member: ConsumerMember, value: ConsumerGroupMemberMetadataValue
 ) -> ConsumerMember:
     """The member as the record says; what it has stays."""
@@ -232,7 +202,7 @@ def _classic_part(
     return ClassicPart(told.session_timeout_ms, protocols)
 
 
-def with_assignment(
+def _with_assignment(
     member: ConsumerMember, value: ConsumerGroupCurrentMemberAssignmentValue | None
 ) -> ConsumerMember:
     """The member with what the record says that it has; a tombstone: nothing, and no epoch."""
@@ -244,20 +214,41 @@ def with_assignment(
         member,
         epoch=value.member_epoch,
         previous_epoch=value.previous_member_epoch,
-        state=MemberState.of(value.state),
-        assigned=_held(value.assigned_partitions),
-        revoking=_held(value.partitions_pending_revocation),
+        state=MemberState(value.state),
+        assigned=_held(value.assigned_partitions, value.member_epoch),
+        revoking=_held(value.partitions_pending_revocation, value.member_epoch),
     )
 
 
-def _held(topics: Iterable[ConsumerGroupCurrentMemberAssignmentValue.Topic]) -> Held:
+def _held(
+    topics: Iterable[ConsumerGroupCurrentMemberAssignmentValue.Topic], member_epoch: int
+) -> Held:
+    """Without epochs of their own, as records once were, partitions are of the member's, which of
+    a static member that is away is below 0 (Utils.assignmentFromTopicPartitions)."""
     held = {}
     for topic in topics:
-        epochs = topic.assignment_epochs or [_UNKNOWN_EPOCH] * len(topic.partitions)
-        held[topic.topic_id] = dict(zip(topic.partitions, epochs, strict=True))
+        held[topic.topic_id] = epochs_of(
+            topic.partitions, topic.assignment_epochs, max(member_epoch, 0)
+        )
     return held
 
 
-def target_of(value: ConsumerGroupTargetAssignmentMemberValue) -> Partitions:
-    """The target that the record says."""
+def target_of(
+    value: ConsumerGroupTargetAssignmentMemberValue | ShareGroupTargetAssignmentMemberValue,
+) -> Partitions:
+    """The target that the record says; of a share group, too."""
     return {topic.topic_id: frozenset(topic.partitions) for topic in value.topic_partitions}
+
+
+MEMBERS = MemberRecords(
+    metadata=ConsumerGroupMemberMetadataKey,
+    current=ConsumerGroupCurrentMemberAssignmentKey,
+    target=ConsumerGroupTargetAssignmentMemberKey,
+    target_epoch=ConsumerGroupTargetAssignmentMetadataKey,
+    target_epoch_value=ConsumerGroupTargetAssignmentMetadataValue,
+    new_member=ConsumerMember,
+    with_metadata=_with_metadata,
+    with_assignment=_with_assignment,
+    target_of=target_of,
+)
+member_tombstones = MEMBERS.tombstones_of

@@ -31,20 +31,16 @@ def validate_heartbeat(
     if not request.member_id and (
         api_version >= _OWN_MEMBER_ID_VERSION or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH
     ):
-        raise _invalid("MemberId can't be empty.")
-    for name, text in (
-        ("GroupId", request.group_id),
-        ("InstanceId", request.instance_id),
-        ("RackId", request.rack_id),
-    ):
-        if text is not None and not text.strip():
-            raise _invalid(f"{name} can't be empty.")
+        raise invalid("MemberId can't be empty.")
+    check_not_empty(
+        GroupId=request.group_id, InstanceId=request.instance_id, RackId=request.rack_id
+    )
     if epoch == JOIN_EPOCH:
         _validate_join(request)
     elif epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
-        raise _invalid("InstanceId can't be null.")
+        raise invalid("InstanceId can't be null.")
     elif epoch < LEAVE_STATIC_EPOCH:
-        raise _invalid("MemberEpoch is invalid.")
+        raise invalid("MemberEpoch is invalid.")
     if request.server_assignor is not None and request.server_assignor not in assignors:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
@@ -55,17 +51,25 @@ def validate_heartbeat(
 
 def _validate_join(request: ConsumerGroupHeartbeatRequest) -> None:
     if request.rebalance_timeout_ms == NOT_SET:
-        raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+        raise invalid("RebalanceTimeoutMs must be provided in first request.")
     if request.topic_partitions is None or request.topic_partitions:
-        raise _invalid("TopicPartitions must be empty when (re-)joining.")
+        raise invalid("TopicPartitions must be empty when (re-)joining.")
     if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        raise _invalid(
+        raise invalid(
             "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when "
             "(re-)joining."
         )
 
 
-def _invalid(detail: str) -> KafkaError:
+def check_not_empty(**texts: str | None) -> None:
+    """Of no heartbeat, of whatever kind of group; None is not said. KafkaError INVALID_REQUEST."""
+    for name, text in texts.items():
+        if text is not None and not text.strip():
+            raise invalid(f"{name} can't be empty.")
+
+
+def invalid(detail: str) -> KafkaError:
+    """What is told of a heartbeat that makes no sense."""
     return KafkaError(ErrorCode.INVALID_REQUEST, detail)
 
 

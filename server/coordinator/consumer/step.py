@@ -182,7 +182,9 @@ class Step:
             target = found.get(id_, NOTHING)
             if target != group.target.get(id_):
                 self.records.append(written.target_record(group.group_id, id_, target))
-        self.records.append(written.target_epoch_record(group.group_id, self.epoch, scene.wall_ms))
+        self.records.append(
+            written.MEMBERS.target_epoch_record(group.group_id, self.epoch, scene.wall_ms)
+        )
         self._target, self._target_epoch = found.get(member.member_id, NOTHING), self.epoch
 
     # -- the member --------------------------------------------------------------------------
@@ -211,6 +213,8 @@ class Step:
 
 
 def chosen_assignor(members: Iterable[ConsumerMember], assignors: Sequence[str]) -> str:
-    """What most members prefer (CG-16)."""
-    votes = Counter(m.server_assignor for m in members if m.server_assignor is not None)
+    """What most members prefer (CG-16) of what there is: the log may tell of others, which another
+    configuration had, or a class that Apache Kafka had loaded."""
+    wanted = (m.server_assignor for m in members if m.server_assignor is not None)
+    votes = Counter(name for name in wanted if name in assignors)
     return votes.most_common(1)[0][0] if votes else assignors[0]

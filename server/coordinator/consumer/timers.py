@@ -1,4 +1,5 @@
-"""How long members of consumer groups may be silent, and may take for what they must do (PURE).
+"""How long members of consumer and streams groups may be silent, and may take for what they must
+do (PURE).
 
 session      until a member must be heard again; one of the classic protocol says how long
 revocation   until it has given back what it must (CG-19)
@@ -13,7 +14,6 @@ from functools import partial
 from server.coordinator.consumer.member import ConsumerMember, MemberState
 from server.coordinator.deadlines import Deadlines, Moment
 from server.coordinator.group import GroupDecision
-from server.coordinator.group_config import ConsumerConfig
 
 SESSION, REVOCATION, JOIN, SYNC = "member", "revocation", "member join", "member sync"
 
@@ -28,12 +28,12 @@ class MemberTimers:
         self,
         deadlines: Deadlines,
         moment: Moment,
-        config: Callable[[str], ConsumerConfig],
+        session_timeout_ms: Callable[[str], int],
         fence: Fence,
     ) -> None:
         self._deadlines = deadlines
         self._moment = moment
-        self._config = config
+        self._session_timeout_ms = session_timeout_ms
         self._fence = fence
 
     def heard(self, group_id: str, member: ConsumerMember, *, has_moved: bool) -> None:
@@ -42,14 +42,25 @@ class MemberTimers:
         if classic is not None:
             self._set(SESSION, group_id, id_, classic.session_timeout_ms)
             return
-        timeout_ms = self._config(group_id).group_consumer_session_timeout_ms
-        self._set(SESSION, group_id, id_, timeout_ms)
+        self.spoke(group_id, id_)
         if not has_moved:
             return
         if member.state is MemberState.UNREVOKED_PARTITIONS:
-            self._set(REVOCATION, group_id, id_, member.rebalance_timeout_ms, member.epoch)
+            self.must_give_back(group_id, id_, member.rebalance_timeout_ms, member.epoch)
         else:
-            self._deadlines.cancel((REVOCATION, group_id, id_))
+            self.gave_back(group_id, id_)
+
+    def spoke(self, group_id: str, member_id: str) -> None:
+        """A session of the group's own length begins anew."""
+        self._set(SESSION, group_id, member_id, self._session_timeout_ms(group_id))
+
+    def must_give_back(self, group_id: str, member_id: str, timeout_ms: int, epoch: int) -> None:
+        """It has so long to leave the epoch."""
+        self._set(REVOCATION, group_id, member_id, timeout_ms, epoch)
+
+    def gave_back(self, group_id: str, member_id: str) -> None:
+        """It has nothing to give back."""
+        self._deadlines.cancel((REVOCATION, group_id, member_id))
 
     def must_join(self, group_id: str, member: ConsumerMember) -> None:
         """It was told to join again; told once more, its time does not begin anew."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from server.coordinator.transactions.patterns import InvalidPattern, LinearPattern
+from server import linear_regex
 from server.coordinator.transactions.state import STATES_BY_WIRE_NAME, TransactionMetadata
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.transactions import ListTransactionsRequest
@@ -30,18 +30,18 @@ def wanted_transactions(
             (not producer_ids or metadata.producer_id in producer_ids)
             and (not states or metadata.state.wire_name in states)
             and (duration_ms < 0 or now_ms - metadata.start_ms > duration_ms)
-            and (pattern is None or pattern.matches(transactional_id))
+            and (pattern is None or pattern.fullmatch(transactional_id))
         )
 
     return is_wanted, [name for name in request.state_filters if name not in STATES_BY_WIRE_NAME]
 
 
-def _compiled(pattern: str | None) -> LinearPattern | None:
+def _compiled(pattern: str | None) -> Any:
     if not pattern:
         return None
     try:
-        return LinearPattern(pattern)
-    except InvalidPattern as error:
+        return linear_regex.compiled(pattern)
+    except ValueError as error:
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"transactional id pattern {pattern!r} is not a regular expression: {error}",

@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from replication.metadata.topic_names import INTERNAL_TOPICS
-from server.handlers.access.guard import DENIED, Access, Finish, Verdict
-from server.handlers.access.shapes import at_top, finished, items, itself, name_of, without
+from server.handlers.access.guard import DENIED, Access, Finish, Verdict, With
+from server.handlers.access.shapes import (
+    at_top,
+    finished,
+    items,
+    itself,
+    merged,
+    name_of,
+    without,
+)
 from server.handlers.access.topics import topic_name
 from server.network.api import Operation, Resource
 from server.network.error_responses import error_response
@@ -73,9 +81,9 @@ def _nowhere(answer: Any) -> Any:
 
 
 def join_group(access: Access, request: Any) -> Verdict:
-    """Read on the group."""
+    """Read on the group. A look at a group's regular expressions may follow."""
     if access.may(Operation.READ, GROUP, request.group_id):
-        return None
+        return _with_topics(access)
     refused: Any = at_top(access, request, GROUP)
     if access.ctx.api_version >= NULLABLE_PROTOCOL_VERSION:
         refused.protocol_name = None
@@ -86,13 +94,19 @@ def list_groups(access: Access, request: Any) -> Verdict:
     """Describe on the cluster shows all, else on each group."""
     if access.sees(Operation.DESCRIBE, CLUSTER):
         return None
+    return _seen(access, GROUP, "groups", "group_id")
+
+
+def _seen(access: Access, resource: Resource, answers: str, key: str) -> Finish:
+    """Of a list in an answer, those that may be described."""
 
     def finish(response: Any) -> Any:
-        response.groups = [
-            group
-            for group in response.groups
-            if access.sees(Operation.DESCRIBE, GROUP, group.group_id)
+        found = [
+            one
+            for one in getattr(response, answers)
+            if access.sees(Operation.DESCRIBE, resource, getattr(one, key))
         ]
+        setattr(response, answers, found)
         return response
 
     return finish
@@ -103,13 +117,13 @@ def describe_groups(access: Access, request: Any) -> Verdict:
     verdict = _described_groups(access, request)
     if not request.include_authorized_operations:
         return verdict
-    return finished(verdict, lambda response: _with_operations(access, response))
+    return finished(verdict, lambda response: with_operations(access, response))
 
 
 _described_groups = items(Operation.DESCRIBE, GROUP, "groups", "groups", itself)
 
 
-def _with_operations(access: Access, response: Any) -> Any:
+def with_operations(access: Access, response: Any) -> Any:
     for group in response.groups:
         if not group.error_code:
             group.authorized_operations = access.operations(GROUP, group.group_id)
@@ -117,20 +131,19 @@ def _with_operations(access: Access, response: Any) -> Any:
 
 
 def consumer_group_heartbeat(access: Access, request: Any) -> Verdict:
-    """Read on the group, Describe on each topic subscribed to by name. A pattern is for who may
-    describe every topic there is: which it means is found out without asking again.
-    """
+    """As for a share group. A regular expression names those topics only that the member may
+    describe."""
+    refusal = share_group_heartbeat(access, request)
+    return _with_topics(access) if refusal is None else refusal
+
+
+def share_group_heartbeat(access: Access, request: Any) -> Verdict:
+    """Read on the group, Describe on each topic subscribed to by name."""
     refused = None
     if not access.may(Operation.READ, GROUP, request.group_id):
         refused = GROUP
     elif not all(
         access.may(Operation.DESCRIBE, TOPIC, name) for name in request.subscribed_topic_names or ()
-    ) or (
-        request.subscribed_topic_regex
-        and not all(
-            access.sees(Operation.DESCRIBE, TOPIC, name)
-            for name in access.ctx.broker.metadata.topics_by_name
-        )
     ):
         refused = TOPIC
     if refused is None:
@@ -138,22 +151,28 @@ def consumer_group_heartbeat(access: Access, request: Any) -> Verdict:
     return error_response(request, access.ctx.api_version, DENIED[refused][0])
 
 
-def consumer_group_describe(access: Access, request: Any) -> Verdict:
-    """Each group; one with a topic among its assignments that may not be described is not shown."""
+def _with_topics(access: Access) -> Verdict:
+    return With(lambda name: access.sees(Operation.DESCRIBE, TOPIC, name))
+
+
+def modern_group_describe(access: Access, request: Any) -> Verdict:
+    """Of consumer or share groups: each group; one with a topic among its assignments that may not
+    be described is not shown."""
     verdict = items(Operation.DESCRIBE, GROUP, "group_ids", "groups", itself)(access, request)
     include = request.include_authorized_operations
 
     def finish(response: Any) -> Any:
         response.groups = [_shown_group(access, group) for group in response.groups]
-        return _with_operations(access, response) if include else response
+        return with_operations(access, response) if include else response
 
     return finished(verdict, finish)
 
 
 def _shown_group(access: Access, group: Any) -> Any:
     for member in group.members:
-        for assignment in (member.assignment, member.target_assignment):
-            for topic in assignment.topic_partitions:
+        for name in ("assignment", "target_assignment"):
+            assignment = getattr(member, name, None)
+            for topic in () if assignment is None else assignment.topic_partitions:
                 if not access.sees(Operation.DESCRIBE, TOPIC, topic.topic_name):
                     hidden = type(group).blank()
                     hidden.group_id, hidden.error_code = group.group_id, _REFUSED
@@ -206,14 +225,14 @@ def offset_fetch(access: Access, request: Any) -> Verdict:
     if not kept:
         return OffsetFetchResponse(groups=refused_groups)
 
+    in_order = merged("groups", refused_groups, order)
+
     def finish(response: Any) -> Any:
         for group in response.groups:
             if not group.error_code:
                 shown = _shown_topics(access, group.topics)
                 group.topics = [*shown, *refused_topics.get(group.group_id, ())]
-        groups = [*response.groups, *refused_groups]
-        response.groups = sorted(groups, key=lambda group: order.index(group.group_id))
-        return response
+        return in_order(response)
 
     return finish
 
@@ -394,12 +413,4 @@ _described_transactions = items(
 def list_transactions(access: Access, request: Any) -> Verdict:
     """Those that may be described."""
 
-    def finish(response: Any) -> Any:
-        response.transaction_states = [
-            one
-            for one in response.transaction_states
-            if access.sees(Operation.DESCRIBE, TRANSACTION, one.transactional_id)
-        ]
-        return response
-
-    return finish
+    return _seen(access, TRANSACTION, "transaction_states", "transactional_id")

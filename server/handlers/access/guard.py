@@ -157,6 +157,7 @@ class GuardedApi(Api):
             Cost.SMALL if api.inline else Cost.BLOCKS,
             (api.operation, api.resource) if asks else None,  # type: ignore[arg-type]
             is_forwardable=api.is_forwardable,
+            names_once=api.names_once,
             advertised_from=api.advertised_from,
         )
         self._rule = rule

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from server.config import schema
-from server.handlers.access import groups, topics
+from server.handlers.access import groups, share, streams, tokens, topics
 from server.handlers.access.guard import DENIED, Access, GuardedApi, Rule, Verdict
 from server.handlers.access.shapes import items, itself, whole, whole_at_top
 from server.network.api import Api, Operation, Resource
@@ -131,6 +131,8 @@ _FREE = frozenset({
     "ApiVersions",
     "SaslHandshake",
     "SaslAuthenticate",
+    "RenewDelegationToken",
+    "ExpireDelegationToken",
     "GetTelemetrySubscriptions",
     "PushTelemetry",
 })  # fmt: skip
@@ -165,6 +167,8 @@ _RULES: Mapping[str, Rule] = {
     "IncrementalAlterConfigs": _configs(Operation.ALTER_CONFIGS, "responses"),
     "AlterUserScramCredentials": alter_user_scram_credentials,
     "CreatePartitions": items(Operation.ALTER, TOPIC, "topics", "results"),
+    "CreateDelegationToken": tokens.create_delegation_token,
+    "DescribeDelegationToken": tokens.describe_delegation_token,
     "DeleteGroups": items(Operation.DELETE, GROUP, "groups_names", "results", itself),
     "OffsetDelete": groups.offset_delete,
     "DescribeCluster": topics.describe_cluster,
@@ -174,8 +178,17 @@ _RULES: Mapping[str, Rule] = {
     "DescribeTransactions": groups.describe_transactions,
     "ListTransactions": groups.list_transactions,
     "ConsumerGroupHeartbeat": groups.consumer_group_heartbeat,
-    "ConsumerGroupDescribe": groups.consumer_group_describe,
+    "ConsumerGroupDescribe": groups.modern_group_describe,
     "DescribeTopicPartitions": topics.describe_topic_partitions,
+    "ShareGroupHeartbeat": groups.share_group_heartbeat,
+    "ShareGroupDescribe": groups.modern_group_describe,
+    "StreamsGroupHeartbeat": streams.streams_group_heartbeat,
+    "StreamsGroupDescribe": streams.streams_group_describe,
+    "ShareFetch": share.share_session,
+    "ShareAcknowledge": share.share_session,
+    "DescribeShareGroupOffsets": share.describe_share_group_offsets,
+    "AlterShareGroupOffsets": share.alter_share_group_offsets,
+    "DeleteShareGroupOffsets": share.delete_share_group_offsets,
 }
 
 

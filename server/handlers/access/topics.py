@@ -198,11 +198,12 @@ def describe_topic_partitions(access: Access, request: Any) -> Verdict:
             return DescribeTopicPartitionsResponse(topics=[], next_cursor=None)
         request.topics = [DescribeTopicPartitionsRequest.Topic(name=name) for name in names]
         return lambda response: _with_operations(access, response)
-    denied = [t for t in request.topics if not access.may(Operation.DESCRIBE, TOPIC, t.name)]
-    request.topics = [topic for topic in request.topics if topic not in denied]
-    names = sorted({topic.name for topic in denied})
+    asked = dict.fromkeys(topic.name for topic in request.topics)
+    denied = {name for name in asked if not access.may(Operation.DESCRIBE, TOPIC, name)}
+    request.topics = [topic for topic in request.topics if topic.name not in denied]
+    names = sorted(denied)
     if cursor is not None:
-        if cursor.topic_name in names:
+        if cursor.topic_name in denied:
             request.cursor = None
             request.topics = [t for t in request.topics if t.name >= cursor.topic_name]
         names = [name for name in names if name >= cursor.topic_name]

@@ -1,1 +1,1 @@
-"""SASL: PLAIN and SCRAM, as server and as client, and the frames they travel in."""
+"""SASL: PLAIN, SCRAM and OAUTHBEARER, as server and as client, and the frames they travel in."""

@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 PLAIN = "PLAIN"
+SASLNAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]++|=2C|=3D)++"
+"""A name as SCRAM and OAUTHBEARER write it. It never gives back what it took: names half a megabyte
+long, of strangers, took a network thread 0.1 s and 60 MiB to refuse."""
 
 
 class AuthenticationFailed(Exception):
@@ -24,6 +27,10 @@ class SaslServer(Protocol):
     principal: str
     """The user's name once `is_complete`."""
     is_complete: bool
+    is_token: bool
+    """Was a delegation token shown."""
+    lifetime_ms: int | None
+    """Once complete: how long what the peer showed is good from now on; None for ever."""
 
     def evaluate(self, token: bytes) -> bytes:
         """The answer to the peer's token. Raises AuthenticationFailed."""
@@ -32,13 +39,19 @@ class SaslServer(Protocol):
 NewSaslServer = Callable[[], SaslServer]
 
 
+def unescaped(name: str) -> str:
+    """What a SASLNAME says."""
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
 class PlainServer:
     """PLAIN for the `users` of a listener, name to password."""
 
     def __init__(self, users: Mapping[str, str], unknown: str) -> None:
         """`unknown`: a random text that is compared for users that are not there."""
         self.principal = ""
-        self.is_complete = False
+        self.is_complete = self.is_token = False
+        self.lifetime_ms: int | None = None
         self._users = users
         self._unknown = unknown
 

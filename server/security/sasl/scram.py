@@ -22,17 +22,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from replication.controller.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
-from server.security.sasl.mechanisms import AuthenticationFailed
+from server.security.sasl.mechanisms import SASLNAME, AuthenticationFailed, unescaped
 
 HASHES = {name: mechanism.hash for name, mechanism in MECHANISMS.items()}
 TYPES = {name: mechanism.type for name, mechanism in MECHANISMS.items()}
 
-_SASLNAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
-_PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
-_EXTENSIONS = r"(?P<extensions>(?:,[A-Za-z]=[^,\x00]+)*)"
+_SALT_BITS, _SALT_DIGITS = 130, b"0123456789abcdefghijklmnopqrstuvwxyz"
+_PRINTABLE = r"[\x21-\x2b\x2d-\x7e]++"
+_EXTENSIONS = r"(?P<extensions>(?:,(?!p=)[A-Za-z]++=[^,\x00]++)*+)"
 _CLIENT_FIRST = re.compile(
-    rf"(?P<gs2>n,(?:a=(?P<authzid>{_SASLNAME}))?,)"
-    rf"(?P<bare>n=(?P<name>{_SASLNAME}),r=(?P<nonce>{_PRINTABLE}){_EXTENSIONS})",
+    rf"(?P<gs2>n,(?:a=(?P<authzid>{SASLNAME}))?,)"
+    rf"(?P<bare>n=(?P<name>{SASLNAME}),r=(?P<nonce>{_PRINTABLE}){_EXTENSIONS})",
     re.DOTALL,
 )
 _BASE64 = r"[A-Za-z0-9+/]+={0,2}"
@@ -71,11 +71,22 @@ def salted_password(mechanism: str, password: str, salt: bytes, iterations: int)
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
 
 
+class TokenCredential(NamedTuple):
+    """A delegation token that may log in."""
+
+    credential: ScramCredential
+    owner: str
+    """The name of the user who is logged in by it."""
+    lifetime_ms: int
+    """How long it is good from now on."""
+
+
 class ScramServer:
     """The server's side for one connection.
 
-    `lookup` finds a user's credential; `secret` makes the salts of users that are not there, the
-    same for all connections; `nonce` is random and new.
+    `lookup` finds a user's credential, `token` that of a delegation token, for who says
+    `tokenauth=true` and a token's id for a name (DT-4); `secret` makes the salts of users that are
+    not there, the same for all connections; `nonce` is random and new.
     """
 
     def __init__(
@@ -84,11 +95,14 @@ class ScramServer:
         lookup: Callable[[str], ScramCredential | None],
         secret: bytes,
         nonce: str,
+        token: Callable[[str], TokenCredential | None] = lambda _id: None,
     ) -> None:
         self.principal = ""
-        self.is_complete = False
+        self.is_complete = self.is_token = False
+        self.lifetime_ms: int | None = None
         self._mechanism = mechanism
         self._lookup = lookup
+        self._token = token
         self._secret = secret
         self._own_nonce = nonce
         self._first: re.Match[str] | None = None
@@ -113,14 +127,14 @@ class ScramServer:
         first = _CLIENT_FIRST.fullmatch(text)
         if first is None:
             raise AuthenticationFailed
-        name = _unescaped(first["name"])
+        name = unescaped(first["name"])
         authzid = first["authzid"]
-        if authzid and _unescaped(authzid) != name:
+        if authzid and unescaped(authzid) != name:
             raise AuthenticationFailed
         if re.search(r",tokenauth=true(,|$)", first["extensions"], re.IGNORECASE):
-            raise AuthenticationFailed  # delegation tokens are not served
+            self.is_token = True
         self._first, self._name = first, name
-        known, unknown = self._lookup(name), self._unknown(name)  # both, so that they take as long
+        known, unknown = self._known(name), self._unknown(name)  # both, so that they take as long
         self._is_known = known is not None
         shown = self._credential = unknown if known is None else known
         self._nonce = first["nonce"] + self._own_nonce
@@ -128,9 +142,24 @@ class ScramServer:
         self._server_first = f"r={self._nonce},s={salt},i={shown.iterations}"
         return self._server_first.encode()
 
+    def _known(self, name: str) -> ScramCredential | None:
+        if not self.is_token:
+            return self._lookup(name)
+        token = self._token(name)
+        if token is None:
+            return None
+        self._name, self.lifetime_ms = token.owner, token.lifetime_ms
+        return token.credential
+
     def _unknown(self, name: str) -> ScramCredential:
-        salt = _hmac(self._mechanism, self._secret, name.encode())[:24]
-        return ScramCredential(salt, salt, salt, ITERATIONS_MIN)
+        """As Kafka's tools make a credential by default: other bytes, or another length, would tell
+        it apart from those of users."""
+        digest = _hmac(self._mechanism, self._secret, name.encode())
+        bits, salt = int.from_bytes(digest) >> (8 * len(digest) - _SALT_BITS), bytearray()
+        while bits:
+            bits, digit = divmod(bits, len(_SALT_DIGITS))
+            salt.append(_SALT_DIGITS[digit])
+        return ScramCredential(bytes(salt), digest, digest, ITERATIONS_MIN)
 
     def _finish(self, first: re.Match[str], text: str) -> bytes:
         final = _CLIENT_FINAL.fullmatch(text)
@@ -147,6 +176,8 @@ class ScramServer:
         is_whole = len(proof) == len(signature)
         if not (self._is_known and is_right and is_bound and is_ours and is_whole):
             raise AuthenticationFailed
+        if self.is_token and self._known(unescaped(first["name"])) is None:
+            raise AuthenticationFailed  # it has ended since; of what has not, less is left
         self.principal = self._name
         self.is_complete = True
         return b"v=" + base64.b64encode(_hmac(self._mechanism, shown.server_key, signed))
@@ -198,10 +229,6 @@ class PlainClient:
 
     def evaluate(self, challenge: bytes | None) -> bytes | None:
         return self._token if challenge is None else None
-
-
-def _unescaped(name: str) -> str:
-    return name.replace("=2C", ",").replace("=3D", "=")
 
 
 def _decoded(text: str) -> bytes:

@@ -5,6 +5,7 @@ import pytest
 from barnabas.client_commands.doctor import (
     Answer,
     Finding,
+    is_here,
     is_of_one_machine,
     merge,
     partition_findings,
@@ -14,6 +15,11 @@ from barnabas.client_commands.doctor import (
 def test_addresses_that_mean_another_machine_to_everybody() -> None:
     assert [is_of_one_machine(h) for h in ("localhost", "127.0.0.1", "::1")] == [True] * 3
     assert [is_of_one_machine(h) for h in ("kafka", "10.0.0.1", "127.example")] == [False] * 3
+
+
+def test_this_machine_has_many_names() -> None:
+    assert [is_here(host) for host in ("LOCALHOST", "127.0.0.1", "::1")] == [True] * 3
+    assert [is_here(host) for host in ("192.0.2.1", "a..b")] == [False] * 2
 
 
 def test_bootstrap_addresses_of_different_clusters_are_told() -> None:

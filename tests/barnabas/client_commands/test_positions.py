@@ -17,13 +17,14 @@ from barnabas.client_commands.positions import Position, offset, parse
         ("-10", Position("before-end", 10)),
         ("1970-01-01T00:00:01Z", Position("time", 1000)),
         ("1970-01-01T01:00:00.250+01:00", Position("time", 250)),
+        ("1969-12-31T23:59:59.999Z", Position("time", 0)),
     ],
 )
 def test_a_place_as_it_is_written(text: str, position: Position) -> None:
     assert parse(text) == position
 
 
-@pytest.mark.parametrize("text", ["", "start", "1.5", "--1", "12:00", "1e3", "٣"])
+@pytest.mark.parametrize("text", ["", "start", "1.5", "--1", "12:00", "1e3", "٣", "0001-01-01"])
 def test_no_place(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected beginning, end, an offset"):
         parse(text)

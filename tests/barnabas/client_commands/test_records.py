@@ -24,6 +24,8 @@ def test_a_line_is_a_value_and_a_separator_splits_off_the_key() -> None:
     assert records.parse_line(b"a:b:c", b":") == NewRecord(b"a", b"b:c", [])
     with pytest.raises(BadLine, match="no ':' between key and value"):
         records.parse_line(b"abc", b":")
+    with pytest.raises(BadLine, match="between key and value"):
+        records.parse_line(b"abc", b"\xff")
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,7 @@ def test_a_line_is_a_value_and_a_separator_splits_off_the_key() -> None:
         ({"key": "k", "value": None}, NewRecord(b"k", None, [])),
         ({"value": {"a": [1, "é"]}}, NewRecord(None, '{"a":[1,"é"]}'.encode(), [])),
         ({"value": 1.5, "partition": 0}, NewRecord(None, b"1.5", [], 0)),
+        ({"value": [0.1, 1e22, -0.0]}, NewRecord(None, b"[0.1,1e+22,-0.0]", [])),
         ({"value": {"base64": "/w=="}}, NewRecord(None, b"\xff", [])),
         ({"headers": {"a": "1"}, "timestamp": 9}, NewRecord(None, None, [("a", b"1")], None, 9)),
         (
@@ -57,6 +60,16 @@ def test_a_json_line_is_a_record(line: dict[str, Any], record: NewRecord) -> Non
         ('{"timestamp": -1}', "timestamp -1"),
         ('{"partition": true}', "partition True"),
         ('{"value": {"base64": "?"}}', "no base64"),
+        ('{"value": {"price": 12345678901234567890.5}}', "12345678901234567890.5 cannot be kept"),
+        ('{"value": 1e400}', "1e400 cannot be kept"),
+        ('{"value": [NaN]}', "NaN cannot be kept"),
+        ('{"value": ' + "[" * 100_000, "no JSON: maximum recursion"),
+        ('{"partition": 2147483648}', "partition 2147483648"),
+        ('{"timestamp": 9223372036854775808}', "timestamp 9223372036854775808"),
+        ('{"value": "\\ud800"}', "no text"),
+        ('{"value": ["\\ud800"]}', "no text"),
+        ('{"key": "k", "headers": {"\\ud800": ""}}', "no text"),
+        ('{"value": "v", "headers": [["h", null]]}', "header 'h' is null"),
     ],
 )
 def test_a_line_that_is_no_record_says_why(line: str, words: str) -> None:

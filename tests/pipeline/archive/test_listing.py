@@ -39,6 +39,9 @@ def test_a_moved_archive_is_read_where_it_is(tmp_path: Path) -> None:
 def test_other_directories_and_logs_with_holes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is no archive of Parquet or ORC"):
         data_files(str(tmp_path / "nowhere"))
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="is no archive of Parquet or ORC"):
+        data_files(str(tmp_path / "file"))
     lake = tmp_path / "lake"
     log(lake, "0", "file:///elsewhere/topic=a/day=1/x.parquet")
     log(lake, "2", "file:///elsewhere/topic=a/day=1/y.parquet")

@@ -48,6 +48,16 @@ def test_security_of_the_java_client_is_translated_and_what_is_no_producer_s_is_
     assert from_java({}) == {}
 
 
+def test_the_sink_takes_both_clients_names() -> None:
+    java = {"sasl.jaas.config": SCRAM, "ssl.truststore.type": "PEM", "ssl.truststore.location": "c"}
+    own = {"sasl.username": 'al"ice', "sasl.password": "s=e;c", "ssl.ca.location": "c"}
+    bootstrap = {"bootstrap.servers": "b:1"}
+    assert settings_of({**java, **bootstrap}, "auto") == settings_of({**own, **bootstrap}, "auto")
+    store = {"ssl.keystore.location": "me.p12", "ssl.keystore.password": "p"}
+    assert settings_of({**store, **bootstrap}, "auto").properties == store
+    assert from_java({**store, "ssl.keystore.type": "PKCS12"}) == store
+
+
 def test_what_cannot_be_said_is_told() -> None:
     with pytest.raises(SinkError, match=r"reads no JKS files; give ssl.truststore.location a PEM"):
         from_java({"ssl.truststore.location": "/ca.jks", "ssl.truststore.password": "x"})

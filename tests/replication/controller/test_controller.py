@@ -33,6 +33,9 @@ from wire.errors import ErrorCode, KafkaError
 from wire.messages import metadata_records as m
 from wire.messages.admin import CreateTopicsRequest, DeleteTopicsRequest
 from wire.messages.quorum import BrokerHeartbeatRequest, BrokerRegistrationRequest
+from wire.messages.security import CreateDelegationTokenRequest
+
+INVALID_REQUEST = ErrorCode.INVALID_REQUEST
 
 
 class Node:
@@ -49,7 +52,9 @@ class Node:
             faults=faults,
         )  # fmt: skip
         self.driver.add_listener(self.loader)
-        config = ControllerConfig(node_id=1, cluster_id=CLUSTER_ID)
+        config = ControllerConfig(
+            node_id=1, cluster_id=CLUSTER_ID, delegation_token_secret_key="secret"
+        )
         registration = ControllerRegistration(1, os.urandom(16), {}, dict(SUPPORTED_FEATURES))
         self.controller = Controller(
             config, self.driver, self.loader, serde, clock, Schema(),
@@ -342,6 +347,24 @@ def test_a_bug_in_one_request_is_answered_and_the_next_is_served(
         broken.topics = None
         assert made.call(broken).code == ErrorCode.UNKNOWN_SERVER_ERROR
         assert made.call(made.create("a")).topics[0].error_code == 0
+
+
+def test_a_record_that_nobody_could_read_back_is_never_written(tmp_path: Path) -> None:
+    """`User:` before the longest name that a request can hold: the record was committed, and no
+    node started again."""
+    renewer = CreateDelegationTokenRequest.Renewer(
+        principal_type="User", principal_name="x" * 32_767
+    )
+    request = CreateDelegationTokenRequest(renewers=[renewer], max_lifetime_ms=-1)
+    with node(tmp_path) as made:
+        made.start_broker()
+        refused = made.call(request)
+        assert isinstance(refused, KafkaError)
+        assert (refused.code, "at most 32767" in refused.detail) == (INVALID_REQUEST, True)
+        assert made.call(made.create("orders")).topics[0].error_code == 0
+        assert made.fatal == []
+    with node(tmp_path) as again:
+        assert set(again.image.topics_by_name) == {"orders"}
 
 
 def test_a_committed_record_that_contradicts_the_image_is_fatal(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from replication.controller import cluster
 from replication.metadata.image import RECOVERED, RECOVERING
 from tests.replication.controller_support import Cluster
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.metadata_records import BeginTransactionRecord
 from wire.messages.quorum import BrokerRegistrationRequest
 
 UNCLEAN = {"unclean_leader_election_enable": "true"}
@@ -43,12 +44,12 @@ def test_an_empty_log_gets_the_levels_of_kafka_4_3_in_one_transaction() -> None:
     made = Cluster()
     kinds = [type(made.serde.decode(value)).__name__ for value in made.log]
     assert kinds == [
-        "BeginTransactionRecord", *["FeatureLevelRecord"] * 4, "ConfigRecord",
+        "BeginTransactionRecord", *["FeatureLevelRecord"] * 6, "ConfigRecord",
         "EndTransactionRecord",
     ]  # fmt: skip
     assert made.image.features == {
         "metadata.version": 30, "eligible.leader.replicas.version": 1, "group.version": 1,
-        "transaction.version": 2,
+        "transaction.version": 2, "share.version": 1, "streams.version": 1,
     }  # fmt: skip
     assert made.image.config(4, "") == {"min.insync.replicas": "1"}
 
@@ -108,6 +109,14 @@ def test_registrations_that_cannot_be(changes: dict[str, object], code: ErrorCod
         made.register(2, **changes)
     assert refused.value.code == code
     assert 2 not in made.image.brokers
+
+
+def test_the_first_records_are_no_transaction_where_nobody_could_read_one() -> None:
+    for level in (13, 14):
+        made = Cluster(features={"metadata.version": level})
+        kinds = {type(made.serde.decode(value)) for value in made.log}
+        assert (BeginTransactionRecord in kinds) == (level >= 14)
+        assert made.image.features == {"metadata.version": level}
 
 
 def test_a_broker_that_lacks_a_finalised_feature_is_told_which() -> None:

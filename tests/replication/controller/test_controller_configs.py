@@ -86,6 +86,22 @@ def test_append_ends_where_a_record_would_be_too_long(one: Cluster) -> None:
     assert codes(one.incremental_alter(longer)) == [ErrorCode.INVALID_CONFIG]
 
 
+def test_append_counts_the_bytes_that_a_record_would_need(one: Cluster) -> None:
+    """A longer value was written, and no node could read the metadata log again."""
+    third = ("cleanup.policy", APPEND, "\u20ac" * 5_461)  # 16,383 bytes
+    for value in ("a", "b"):
+        added = ops(TOPIC, "orders", (*third[:2], value + third[2]))
+        answer = one.incremental_alter(added)
+    assert codes(answer) == [ErrorCode.INVALID_CONFIG]
+    assert "32776" in answer.responses[0].error_message
+
+
+def test_a_brokers_name_of_thousands_of_digits_is_refused_alone(one: Cluster) -> None:
+    wanted = [ops(BROKER, "9" * 5_000), ops(BROKER, "9" * 19), ops(TOPIC, "orders")]
+    invalid = ErrorCode.INVALID_REQUEST
+    assert codes(one.incremental_alter(*wanted)) == [invalid, invalid, 0]
+
+
 def test_illegal_names_and_wrong_values_are_told_before_a_topic_is_looked_for(one: Cluster) -> None:
     invalid = ErrorCode.INVALID_TOPIC_EXCEPTION
     assert codes(one.incremental_alter(ops(TOPIC, "a/b", ("retention.ms", SET, "1")))) == [invalid]
@@ -267,3 +283,15 @@ def test_only_the_registered_incarnation_gets_producer_ids(
     with pytest.raises(KafkaError) as refused:
         one.allocate_producer_ids(broker_id, epoch)
     assert refused.value.code == ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_directories_are_cordoned_from_the_metadata_version_on_that_knows_it() -> None:
+    for level, code in ((29, ErrorCode.INVALID_CONFIG), (30, 0)):
+        made = Cluster(features={"metadata.version": level})
+        made.start_broker()
+        made.schema.known |= {"cordoned.log.dirs"}
+        for operation, value in ((SET, "/data"), (DELETE, None)):
+            answer = made.incremental_alter(
+                ops(BROKER, "1", ("cordoned.log.dirs", operation, value))
+            )
+            assert codes(answer) == [code]

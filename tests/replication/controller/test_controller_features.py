@@ -35,7 +35,7 @@ def cluster_at(level: int, elr: int = 0, **config: Any) -> Cluster:
         (25, (MV, 26, 0), "does not support the given upgrade type"),
         (25, (MV, 26, 9), "does not support the given upgrade type"),
         (25, ("made.up", 1, UPGRADE), "Local controller 1 does not support this feature."),
-        (25, ("share.version", 1, UPGRADE), "does not support this feature."),
+        (25, ("streams.version", 2, UPGRADE), "only supports versions 0-1"),
         (25, (ELR, 2, UPGRADE), "only supports versions 0-1"),
         (25, (TV, 3, UPGRADE), "only supports versions 0-2"),
         (22, (ELR, 1, UPGRADE), "depends on metadata.version level 23"),
@@ -54,6 +54,18 @@ def test_a_level_that_cannot_be_set_is_refused_with_its_reason(
     assert because in answer.error_message
     assert answer.error_message.startswith("The update failed for all features since")
     assert len(made.log) == count
+
+
+def test_a_voter_that_has_not_registered_may_be_of_an_older_release() -> None:
+    """It would come back to records that it cannot read."""
+    made = cluster_at(25)
+    answer = made.update_features((MV, 30, UPGRADE), voters=(1, 2))
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert "controller 2 has not registered, and may not support" in answer.error_message
+    made.apply([ControllerRegistration(2, bytes(16), {}, {MV: VersionRange(7, 30)}).to_record()])
+    assert made.update_features((MV, 30, UPGRADE), voters=(1, 2)).error_code == 0
+    before = cluster_at(14)  # controllers cannot register yet
+    assert before.update_features((MV, 25, UPGRADE), voters=(1, 2)).error_code == 0
 
 
 @pytest.mark.parametrize(

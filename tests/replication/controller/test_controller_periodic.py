@@ -10,9 +10,9 @@ from replication.controller.elections import ELECTIONS_PER_PASS_MAX
 from replication.controller.periodic import PeriodicTasks
 from replication.controller.requests import ActiveState
 from replication.metadata.image import RECOVERING
-from tests.replication.controller_support import Cluster
+from tests.replication.controller_support import Cluster, new_topic
 from wire.messages.admin import IncrementalAlterConfigsRequest
-from wire.messages.metadata_records import NoOpRecord
+from wire.messages.metadata_records import NoOpRecord, PartitionChangeRecord
 
 UNCLEAN = "unclean.leader.election.enable"
 NO_ELR = {"metadata.version": 30}
@@ -159,6 +159,21 @@ def test_preferred_leaders_are_elected_only_if_they_are_in_sync_and_it_is_wanted
     assert made.partition("orders").leader == 1
 
 
+def test_a_partition_without_a_leader_gets_one_when_leaders_are_balanced() -> None:
+    """Apache Kafka's controller wrote where the replica is, and left the election to this."""
+    made = Timed()
+    made.create_topics(new_topic("orders", assignments={0: [2]}))
+    made.heartbeat(2, want_fence=True)
+    made.now_ms += made.config.broker_session_timeout_ms
+    made.start_broker(2, incarnation=2, log_dirs=[b"\x71" * 16])
+    assert made.balance() == 0, "its replica is in a directory that is gone"
+    topic_id = made.image.topics_by_name["orders"].topic_id
+    found = PartitionChangeRecord(topic_id=topic_id, partition_id=0, directories=[b"\x71" * 16])
+    made.apply([found])
+    assert made.balance() == 1
+    assert made.partition("orders").leader == 2
+
+
 def test_very_many_elections_are_several_passes() -> None:
     made = Timed()
     made.create("orders", ELECTIONS_PER_PASS_MAX + 5, 2)
@@ -209,6 +224,18 @@ def test_an_unclean_election_follows_the_change_of_the_clusters_config_at_once()
     made = leaderless()
     made.set_config(4, "", UNCLEAN, "true")
     assert made.tasks.next_due_ms() == 0
+    assert made.settle() == ["elected unclean leaders"]
+    assert made.partition("orders").leader == 2
+
+
+def test_what_was_set_for_the_controllers_own_node_comes_before_what_was_set_for_all() -> None:
+    made = leaderless()
+    made.set_config(4, "2", UNCLEAN, "true")
+    assert made.settle() == [], "another node's"
+    made.set_config(4, "1", UNCLEAN, "false")
+    made.set_config(4, "", UNCLEAN, "true")
+    assert made.settle() == []
+    made.set_config(4, "1", UNCLEAN, "true")
     assert made.settle() == ["elected unclean leaders"]
     assert made.partition("orders").leader == 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.replication.controller_support import Cluster
+from tests.replication.controller_support import Cluster, new_topic
 from wire.errors import ErrorCode
 
 ORDERS = ("orders", 0)
@@ -129,3 +129,46 @@ def test_cancelling_never_costs_acknowledged_records_unless_the_topic_allows_it(
     code, _message = two.reassign({ORDERS: None})[ORDERS]
     assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert two.reassigning() == {ORDERS: ([old, new], [new], [])}
+
+
+def test_a_move_cancelled_uncleanly_is_led_by_who_has_all_that_is_committed() -> None:
+    """Of the old replicas one is eligible, and the first is not."""
+    four = Cluster(min_insync_replicas=2)
+    for broker_id in (1, 2, 3, 4):
+        four.start_broker(broker_id)
+    unclean: dict[str, str | None] = {"unclean.leader.election.enable": "true"}
+    four.create_topics(new_topic("orders", configs=unclean, assignments={0: [1, 2]}))
+    four.reassign({ORDERS: [3, 4]})
+    four.heartbeat(1, want_fence=True)
+    four.alter_partition("orders", [2, 3])
+    four.heartbeat(2, want_fence=True)
+    four.heartbeat(1)
+    four.heartbeat(2)
+    before = four.partition("orders")
+    assert (before.isr, before.elr) == ((3,), (2,))
+    assert four.reassign({ORDERS: None}) == {ORDERS: (0, None)}
+    after = four.partition("orders")
+    assert (after.replicas, after.leader, after.isr) == ((1, 2), 2, (2,))
+
+
+@pytest.mark.parametrize("levels", [{"metadata.version": 30}, None])
+def test_a_move_cancelled_while_the_old_replicas_are_down_leaves_the_partition_to_them(
+    levels: dict[str, int] | None,
+) -> None:
+    """Whoever was added is no replica any more: it must not stay the only one in sync, with or
+    without eligible leader replicas."""
+    three = Cluster() if levels is None else Cluster(features=levels)
+    for broker_id in (1, 2, 3):
+        three.start_broker(broker_id)
+    unclean: dict[str, str | None] = {"unclean.leader.election.enable": "true"}
+    three.create_topics(new_topic("orders", configs=unclean, assignments={0: [1]}))
+    three.reassign({ORDERS: [2, 3]})
+    three.alter_partition("orders", [1, 2])
+    three.heartbeat(1, want_fence=True)
+    assert three.partition("orders").isr == (2,)
+    assert three.reassign({ORDERS: None}) == {ORDERS: (0, None)}
+    after = three.partition("orders")
+    assert (after.replicas, after.leader) == ((1,), -1)
+    assert set(after.isr) <= {1}
+    three.heartbeat(1)
+    assert three.partition("orders").leader == 1

@@ -304,11 +304,13 @@ def test_with_elr_no_power_cut_makes_a_leader_that_misses_committed_records(
 
 
 @settings(max_examples=200, deadline=None)
-@given(_choices, st.booleans())
+@given(_choices, st.booleans(), st.sampled_from((7, 14, 16, 17, 22, 23, 30)))
 def test_a_reload_gives_the_state_the_controller_had(
-    choices: list[tuple[str, int, int]], with_elr: bool
+    choices: list[tuple[str, int, int]], with_elr: bool, metadata_version: int
 ) -> None:
-    levels = {"metadata.version": 30, "eligible.leader.replicas.version": int(with_elr)}
+    """Under every metadata.version: what older records cannot say must not be in the state."""
+    elr_level = int(with_elr and metadata_version >= 23)
+    levels = {"metadata.version": metadata_version, "eligible.leader.replicas.version": elr_level}
     made = Cluster(features=levels, min_insync_replicas=2)
     for broker_id in (1, 2, 3, 4):
         made.start_broker(broker_id, log_dirs=dirs_of(broker_id))

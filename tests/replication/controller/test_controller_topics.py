@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from replication.controller import placement
 from replication.metadata.topic_names import check_topic_name
 from tests.replication.controller_support import Cluster, errors_of, new_topic
 from wire.errors import ErrorCode, KafkaError
@@ -60,6 +63,27 @@ def test_the_answer_lists_configs_from_version_five_on(one: Cluster) -> None:
     (config,) = one.create_topics(request, version=5).topics[0].configs
     assert (config.name, config.value, config.config_source) == ("retention.ms", "7", 1)
     assert one.create_topics(new_topic("b", 1, 1), version=4).topics[0].configs == []
+
+
+def test_configs_are_worked_out_once_for_all_topics_that_have_the_same(
+    one: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, str]] = []
+    found = one.schema.topic_configs
+
+    def counted(overrides: dict[str, str], *layers: Any) -> Any:
+        asked.append(overrides)
+        return found(overrides, *layers)
+
+    monkeypatch.setattr(one.schema, "topic_configs", counted)
+    long, short = {"retention.ms": "9"}, {"retention.ms": "1"}
+    wanted = [long, short, long, {}, {}, short]
+    topics = one.create_topics(
+        *(new_topic(f"topic-{number}", 1, 1, values) for number, values in enumerate(wanted))
+    ).topics
+    values = [(config.value, config.config_source) for t in topics for config in t.configs]
+    assert values == [("9", 1), ("1", 1), ("9", 1), ("604800000", 5), ("604800000", 5), ("1", 1)]
+    assert asked == [long, short, {}]
 
 
 def test_minus_one_takes_the_brokers_defaults() -> None:
@@ -131,6 +155,19 @@ def test_impossible_counts_are_refused(
 ) -> None:
     assert errors_of(one.create_topics(new_topic("t", partitions, factor))) == [("t", code)]
     assert one.image.topics_by_name == {}
+
+
+def test_a_broker_whose_directories_are_all_cordoned_gets_no_new_replica(three: Cluster) -> None:
+    """An Apache Kafka broker says so in its heartbeats (KIP-1066)."""
+    own = list(three.image.brokers[2].directories)
+    three.heartbeat(2, cordoned_log_dirs=own)
+    three.create("orders", 6, 2)
+    partitions = three.image.topics_by_name["orders"].partitions.values()
+    assert {broker_id for one in partitions for broker_id in one.replicas} == {1, 3}
+    answer = three.create_topics(new_topic("payments", 1, 3))
+    assert answer.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    three.heartbeat(2, cordoned_log_dirs=[])
+    three.create("payments", 1, 3)
 
 
 def test_without_an_active_broker_nothing_can_be_placed() -> None:
@@ -234,14 +271,47 @@ def test_counts_beside_an_assignment_are_refused(three: Cluster) -> None:
         assert errors_of(three.create_topics(request)) == [("t", ErrorCode.INVALID_REQUEST)]
 
 
-def test_a_request_writes_at_most_ten_thousand_records(one: Cluster) -> None:
-    response = one.create_topics(
-        new_topic("huge", 20_000, 1), new_topic("big", 9_999, 1), new_topic("small", 1, 1)
-    )
-    assert errors_of(response) == [
-        ("huge", ErrorCode.POLICY_VIOLATION), ("big", 0), ("small", ErrorCode.POLICY_VIOLATION)
+def test_a_request_asks_for_at_most_ten_thousand_partitions(one: Cluster) -> None:
+    for topics in (
+        [new_topic("huge", 20_000, 1)],
+        [new_topic("small", 1, 1), new_topic("big", 10_000, 1)],
+        [new_topic("small", 1, 1), new_topic("impossible", 10_000, 2)],
+    ):
+        with pytest.raises(KafkaError) as refused:
+            one.create_topics(*topics)
+        assert refused.value.code == ErrorCode.POLICY_VIOLATION
+    assert not one.image.topics_by_name
+    twice = [new_topic("twice", 10_000, 1)] * 2
+    assert errors_of(one.create_topics(new_topic("big", 9_999, 1), *twice)) == [
+        ("big", 0), ("twice", ErrorCode.INVALID_REQUEST)
     ]  # fmt: skip
-    assert len(one.image.topics_by_name["big"].partitions) == 9_999
+
+
+def test_a_request_writes_at_most_ten_thousand_records(one: Cluster) -> None:
+    response = one.create_topics(new_topic("big", 9_998, 1), new_topic("small", 1, 1))
+    assert errors_of(response) == [("big", 0), ("small", ErrorCode.POLICY_VIOLATION)]
+
+
+def test_what_is_refused_is_not_placed_first(one: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Placing partitions takes time in which nobody else is served: a request for billions of them,
+    refused topic by topic, must not be worked through."""
+    names = [f"topic-{number}" for number in range(20)]
+    one.create_topics(*(new_topic(name, 1, 1) for name in names))
+    placed: list[int] = []
+    place = placement.place
+
+    def counted(image: Any, first: int, count: int, *rest: Any) -> Any:
+        placed.append(count)
+        return place(image, first, count, *rest)
+
+    monkeypatch.setattr(placement, "place", counted)
+    response = one.create_partitions(*(more(name, 9_000) for name in names))
+    assert [topic.error_code for topic in response.results] == [0] + [
+        ErrorCode.POLICY_VIOLATION
+    ] * 19
+    with pytest.raises(KafkaError):
+        one.create_topics(*(new_topic(f"new-{name}", 9_000, 1) for name in names))
+    assert sum(placed) <= 10_000
 
 
 # --- delete -------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from replication.metadata.image import (
 )
 from replication.metadata.record_serde import MetadataRecordSerde
 from replication.raft.driver import CommittedBatch
+from replication.raft.voter_set import VoterSet
 from testkit.clock import ManualClock
 from tests.replication.controller_support import CLUSTER_ID, Cluster, Schema, new_topic
 from wire.errors import ErrorCode, KafkaError
@@ -42,7 +42,7 @@ class Quorum:
         self.image: MetadataImage = EMPTY_IMAGE
         self.published: list[Any] = []
         self.listeners: list[Controller] = []
-        self.voters = SimpleNamespace(kraft_version=1)
+        self.voters = VoterSet.of_ids(1)
         self._transactions = TransactionBuffer()
         self._serde = MetadataRecordSerde()
 

@@ -62,8 +62,10 @@ def test_quotas_are_set_changed_and_removed():
         entry([("ip", "10.0.0.1"), ("user", "x")], (RATE, 1.0)),
         entry([("ip", "localhost")], ("connection_creation_rate", 1.0)),
         entry([("ip", "10.0.0.1")], (RATE, 1.0)),
-        entry([("ip", "10.0.0.1")], ("connection_creation_rate", 1.0)),
-        entry([("user", "x")], ("controller_mutation_rate", 1.0)),
+        entry([("ip", "10.0.0.1")], ("connection_creation_rate", 0.5)),
+        entry([("ip", "10.0.0.1")], ("connection_creation_rate", 2.0**31)),
+        entry([("user", "x")], ("connection_creation_rate", 1.0)),
+        entry([("ip", None)], ("controller_mutation_rate", 1.0)),
         entry([("user", "x")], ("word", 1.0)),
         entry([("user", "x")], (RATE, -1.0)),
         entry([("user", "x")], (RATE, 1.5)),
@@ -77,6 +79,18 @@ def test_what_cannot_be_fails_alone(bad):
     image, codes, _ = altered(EMPTY_IMAGE, bad, entry([("user", "y")], (RATE, 1.0)))
     assert codes == [42, 0]
     assert values(image) == [1.0]
+
+
+def test_each_kind_of_entity_has_its_quotas():
+    keys = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+    image, codes, written = altered(
+        EMPTY_IMAGE,
+        entry([("user", "x")], *((key, 7.0) for key in keys), ("controller_mutation_rate", 0.5)),
+        entry([("ip", "10.0.0.1")], ("connection_creation_rate", 1.0)),
+        entry([("ip", None)], ("connection_creation_rate", 2.0)),
+    )
+    assert (codes, written) == ([0, 0, 0], 6)
+    assert values(image) == [0.5, 1.0, 2.0, 7.0, 7.0, 7.0]
 
 
 def test_an_entity_twice_is_refused_twice():

@@ -213,6 +213,8 @@ def test_re_election_keeps_the_followers_offsets_but_not_their_fetch_times() -> 
         assert replica.last_fetch_leader_end_offset == 12
     assert inside.is_caught_up(12, 500 + LAG_MS, LAG_MS)
     assert not outside.is_caught_up(12, 500, LAG_MS)
+    outside.update_fetch_state(12, 2, 500 + LAG_MS, 15, 5)
+    assert not outside.is_caught_up(15, 500 + LAG_MS, LAG_MS), "it was behind when the epoch began"
 
 
 def test_low_watermark_counts_living_followers_only() -> None:

@@ -225,6 +225,23 @@ def test_replicas_are_reported_by_directory_until_the_controller_knows(channel: 
     assert manager.pending == 0
 
 
+@pytest.mark.parametrize(
+    "gone",
+    [
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,  # a reassignment was cancelled meanwhile
+    ],
+)
+def test_of_a_replica_that_is_not_here_any_more_nothing_is_reported(
+    channel: Channel, gone: ErrorCode
+) -> None:
+    manager = AssignmentsManager(channel.submit, lambda: EPOCH, NODE, channel)
+    manager.report(TOPIC_ID, 0, ONE)
+    channel.answer(known(channel.requests[0], gone))
+    assert manager.pending == 0
+
+
 def test_a_replica_that_moved_again_is_reported_again(channel: Channel) -> None:
     manager = AssignmentsManager(channel.submit, lambda: EPOCH, NODE, channel)
     manager.report(TOPIC_ID, 0, ONE)

@@ -34,6 +34,7 @@ from replication.raft.events import (
     Truncated,
     Vote,
     VoteReply,
+    VotersAppended,
 )
 from replication.raft.leader_state import OBSERVER_SESSION_MS, committed_offset
 from replication.raft.roles import Fetching, Role
@@ -483,6 +484,23 @@ def test_a_resigned_leader_neither_votes_in_nor_leads_its_epoch_again() -> None:
     assert not granted(core, vote(2, 1, LogPosition(0, 99)), now_ms)
     until(core, Role.UNATTACHED, now_ms)
     assert (core.epoch, core.leader_id) == (2, -1)
+
+
+def test_a_removed_leader_that_hears_of_no_successor_goes_on_asking() -> None:
+    """It votes no more, so no election timeout wakes it: it was never heard of again."""
+    core, _, now_ms = leading(view=View({1: 2}))
+    core.step(Flushed(LogPosition(1, 1)), now_ms)
+    core.step(VotersAppended(1, VoterSet.of_ids(2, 3)), now_ms)
+    core.step(Flushed(LogPosition(1, 2)), now_ms)
+    for voter in (2, 3):
+        core.step(fetch(voter, core, 2, 1), now_ms)
+    assert core.role is Role.RESIGNED
+    ready, now_ms = until(core, Role.UNATTACHED, now_ms)
+    for _ in range(3):
+        (question,) = [send for send in ready.send if isinstance(send.request, Fetch)]
+        core.step(Answered(*question, None), now_ms)
+        now_ms = due(core)
+        ready = core.step(Tick(), now_ms)
 
 
 def test_a_farewell_is_repeated_until_it_is_heard() -> None:

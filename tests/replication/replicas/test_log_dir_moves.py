@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from replication.metadata.image import (
+    DIRECTORY_MIGRATING,
+    DIRECTORY_UNASSIGNED,
     EMPTY_IMAGE,
+    METADATA_VERSION,
     MetadataDelta,
     MetadataImage,
     PartitionRegistration,
@@ -77,6 +80,7 @@ class Node:
         leader: int = NODE,
         epoch: int = 0,
         directory: bytes = A_ID,
+        metadata_version: int = 30,
     ) -> None:
         self.root = root
         self.a, self.b = root / "a", root / "b"
@@ -95,7 +99,7 @@ class Node:
             lambda path, error: self.failed.append(path),
         )
         self.logs.startup(lambda topic: self.config)
-        self.image = EMPTY_IMAGE
+        self.image = replace(EMPTY_IMAGE, features={METADATA_VERSION: metadata_version})
         self.manager = ReplicaManager(
             ReplicaManagerConfig(),
             self.logs,
@@ -343,6 +347,36 @@ def test_the_controller_knows_before_the_replica_is_elsewhere(node: Node) -> Non
     assert node.manager.partition(ORDERS_0).open_log().directory.parent == node.b
 
 
+def test_metadata_that_knows_no_directory_yet_does_not_end_the_telling(tmp_path: Path) -> None:
+    """A leader is elected before the controller has written where the replica is: to report the
+    old directory once more must not leave the move without an answer.
+    """
+    node = Node(tmp_path, directory=DIRECTORY_UNASSIGNED)
+    node.append("a")
+    node.move(node.b)
+    node.scheduler.run(3)
+    assert node.state is MoveState.ASSIGNING
+    assert node.controller_knows() == [A_ID]
+    node.apply(registration(directory=DIRECTORY_UNASSIGNED, partition_epoch=1))
+    for _ in range(4):
+        node.scheduler.run()
+        node.controller_knows()
+    assert node.state is None
+    assert node.dirs() == ["b/orders-0"]
+    assert node.asked == []
+    node.stop()
+
+
+def test_replicas_are_reported_when_the_cluster_begins_to_know_directories(tmp_path: Path) -> None:
+    node = Node(tmp_path, directory=DIRECTORY_MIGRATING, metadata_version=16)
+    node.apply(registration(directory=DIRECTORY_MIGRATING, partition_epoch=1))
+    assert node.asked == [], "no record could say it"
+    before, node.image = node.image, replace(node.image, features={METADATA_VERSION: 17})
+    node.manager.apply_delta(MetadataDelta(before), node.image)
+    assert node.controller_knows() == [A_ID]
+    node.stop()
+
+
 def test_a_log_that_starts_within_a_batch_is_copied(node: Node) -> None:
     node.append("a", "b", "c")
     node.append("d")
@@ -558,12 +592,11 @@ def test_what_cannot_be_moved_is_refused(
 
 
 def test_a_replica_that_comes_later_comes_to_the_directory_asked_for(node: Node) -> None:
-    unassigned = bytes(16)
     with pytest.raises(KafkaError):
         node.manager.alter_replica_log_dir(("orders", 1), str(node.a))
     with pytest.raises(KafkaError):
         node.manager.alter_replica_log_dir(("orders", 2), str(node.a))
-    both = (registration(directory=unassigned),) * 2
+    both = (registration(directory=DIRECTORY_UNASSIGNED),) * 2
     node.apply(registration(), *both)
     assert node.described() == [("a", False, 0)] * 3
 

@@ -82,6 +82,7 @@ class Logs:
     def __init__(self, root: Path, clock: ManualClock) -> None:
         self.log_dirs = [root]
         self.offline_dirs: set[Path] = set()
+        self.cordoned_dirs: frozenset[Path] = frozenset()
         self.refusal: KafkaError | None = None
         self.strays: list[TopicPartition] = []
         self.deleted: list[TopicPartition] = []

@@ -193,6 +193,20 @@ def test_what_only_a_dead_leader_had_is_cut_off_when_it_returns(orders: SimClust
     assert orders.log_bytes(1) == orders.log_bytes(2) == orders.log_bytes(3)
 
 
+def test_who_lost_its_only_disk_leads_again(orders: SimCluster) -> None:
+    """The controller elects nobody whose directory its broker does not have (KIP-858)."""
+    orders.produce(1, b"kept")
+    orders.run(100)
+    orders.kill(1)
+    orders.nodes[1].wipe()
+    orders.restart(1, clean=False)
+    orders.run_until(lambda: set(orders.registration().isr) == {1, 2, 3})
+    orders.controller.balance()
+    orders.publish()
+    assert orders.registration().leader == 1
+    assert orders.values(1) == [b"kept"]
+
+
 def test_histories_interleaved_by_fast_failovers_end_up_byte_equal(cluster: SimCluster) -> None:
     """KIP-279: epochs on different replicas that the others never saw."""
     cluster.create("orders", [1, 2, 3], unclean_leader_election_enable="true")

@@ -12,11 +12,13 @@ from typing import Any
 from replication.metadata.image import EMPTY_IMAGE
 from server.coordinator.consumer.protocol import Outside
 from server.coordinator.deadlines import Moment
-from server.coordinator.group_config import ConsumerConfig, GroupConfig
+from server.coordinator.group_config import ConsumerConfig, GroupConfig, ShareConfig, StreamsConfig
 from server.coordinator.group_messages import Client, LeavingMember
 from server.coordinator.group_shard import GroupShard
 from server.coordinator.machine import Batch, Decision, replay_batch
 from server.coordinator.records import CoordinatorRecord, decode_record, encode_record
+from server.coordinator.share_groups.protocol import ShareOutside
+from server.coordinator.streams_groups.protocol import StreamsOutside
 from server.coordinator.transaction_markers import TxnMarker
 from testkit.clock import WALL_MS
 from wire.errors import KafkaError
@@ -30,6 +32,19 @@ from wire.messages.groups import (
 from wire.messages.transactions import TxnOffsetCommitRequest
 
 GROUP = "g"
+NO_SHARES = ShareOutside(lambda: EMPTY_IMAGE, lambda _: ShareConfig(), lambda *_: None)
+"""Of a shard whose share groups are not looked at."""
+NO_STREAMS = StreamsOutside(lambda: EMPTY_IMAGE, lambda _: StreamsConfig())
+"""As NO_SHARES."""
+
+
+def compacted(log: list[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
+    """What the cleaner leaves: of each key the newest record, where that was written."""
+    newest: dict[bytes, bytes | None] = {}
+    for key, value in log:
+        newest.pop(key, None)
+        newest[key] = value
+    return list(newest.items())
 
 
 def config(**changes: int) -> GroupConfig:
@@ -89,7 +104,7 @@ class World:
             lambda group_id, regexes: self.asked_regexes.append((group_id, regexes)),
             lambda: f"{self._random.getrandbits(64):x}",
         )
-        return GroupShard(self.config, self.moment, outside)
+        return GroupShard(self.config, self.moment, outside, NO_SHARES, NO_STREAMS)
 
     @property
     def groups(self) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,25 @@ def test_below_version_4_a_new_member_joins_at_once(version: int) -> None:
     answer = World().join(version=version)
     assert answer.error == 0
     assert answer.response.member_id.startswith("c-")
+
+
+@pytest.mark.parametrize(
+    ("version", "how"),
+    [
+        (2, {"client_id": "c" * 32_767}),
+        (9, {"client_id": "ä" * 16_383}),
+        (9, {"instance_id": "i" * 32_767}),
+    ],
+)
+def test_a_name_too_long_to_be_a_members_is_refused_alone(
+    version: int, how: dict[str, Any]
+) -> None:
+    """Its answer could not be written, nor could the group's record: nobody would get further."""
+    world = World()
+    member_id, joined = world.join_new()
+    assert world.join(version=version, **how).error == E.INVALID_REQUEST
+    world.sync(member_id, joined.response.generation_id, {member_id: b"all"})
+    assert world.state() == "Stable"
 
 
 def test_version_0_rebalances_within_the_session_timeout() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.coordinator.sweeps import SWEEP_RECORDS_MAX, SWEEP_STEP_MS
 from tests.server.coordinator.group_support import GROUP, World, config
 from wire.errors import ErrorCode as E
 from wire.messages.groups import OffsetDeleteRequest, OffsetFetchRequest
@@ -228,10 +229,34 @@ def test_a_deleted_topic_takes_pending_offsets_along() -> None:
     world.commit_in(7, 5)
     world.commit_in(7, 6, topic="stays")
     world.commit_in(8, 6, group="other")
-    world.run(lambda: world.shard.on_topics_deleted(["t"]))
+    world.run(lambda: world.shard.on_topics_deleted({"t": b"1" * 16}))
     world.end(7)
     world.end(8)
     assert (world.fetch(), world.fetch("stays"), world.fetch(group="other")) == (-1, 6, -1)
+
+
+def test_what_a_transaction_committed_for_a_topic_made_again_stays() -> None:
+    """While the offsets of the old one go, in steps: its record does not say which topic it is of
+    (TX-39)."""
+    world = World()
+    world.looks_twice = False
+    ended, open_, aborted, old = range(SWEEP_RECORDS_MAX, SWEEP_RECORDS_MAX + 4)
+    for partition in range(old):
+        world.commit(100, partition=partition)
+    world.commit_in(6, 100, partition=old)
+    world.run(lambda: world.shard.on_topics_deleted({"t": b"1" * 16}))
+    world.commit_in(7, 1, partition=ended)
+    world.end(7)
+    world.commit_in(8, 2, partition=open_)
+    world.commit_in(9, 3, partition=aborted)
+    world.end(9, is_commit=False)
+    world.end(6)
+    world.advance(SWEEP_STEP_MS)
+    world.end(8)
+    assert {key[1]: value.offset for key, value in world.shard.offsets.of_group(GROUP).items()} == {
+        ended: 1,
+        open_: 2,
+    }
 
 
 def test_what_a_transaction_is_about_to_replace_does_not_expire() -> None:

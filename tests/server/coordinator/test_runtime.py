@@ -16,7 +16,7 @@ from replication.replicas.timer import BackgroundScheduler
 from server.coordinator.deadlines import Deadlines, Moment
 from server.coordinator.gather import Gather
 from server.coordinator.group_coordinator import GROUP_METADATA_TOPIC
-from server.coordinator.machine import Batch, Decision, Effect, Reply
+from server.coordinator.machine import Batch, Decision, Effect, Machine, Reply
 from server.coordinator.records import CoordinatorRecord, encode_record
 from server.coordinator.runtime import TOPIC_WAIT_MS
 from server.coordinator.shard import (
@@ -41,7 +41,7 @@ HELD_MS = 5_000
 BROKEN = 13
 
 
-class Counter:
+class Counter(Machine[int]):
     """A machine of one number; records are what to add. `parked` requests wait for a milestone."""
 
     def __init__(self, moment: Moment) -> None:
@@ -696,6 +696,29 @@ def test_a_damaged_log_makes_us_no_coordinator_until_the_next_election(
     world.shard.elected(2)
     world.run_jobs()
     assert world.read().response == 4
+
+
+@pytest.mark.parametrize("records", [[4], []])
+def test_a_machine_that_does_not_begin_is_not_loaded_over_and_over(
+    records: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An empty log is loaded on the spot, on whoever's thread that is."""
+    world, begun = World(), []
+
+    def begin(machine: Counter) -> None:
+        begun.append(machine)
+        if len(begun) < 5:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(Counter, "on_loaded", begin)
+    world.log.records, world.log.committed = records, len(records)
+    world.shard.elected(1)
+    world.run_jobs()
+    assert world.shard.state is ShardState.FAILED
+    assert world.read().error == E.NOT_COORDINATOR
+    assert len(begun) == 1
+    assert not world.jobs
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_a_log_that_cannot_be_read_just_now_is_loaded_as_soon_as_it_can() -> None:

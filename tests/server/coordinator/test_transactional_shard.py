@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from server.coordinator.deadlines import Moment
-from server.coordinator.machine import Batch, Decision, Machine, Transaction
+from server.coordinator.machine import Batch, Decision, Transaction
 from server.coordinator.shard import AppendOutcome, ShardState
 from server.coordinator.transaction_markers import TxnMarker
 from tests.server.coordinator.group_support import Answer
@@ -17,7 +17,7 @@ from tests.server.coordinator.test_runtime import Counter, MemoryLog, World
 from wire.errors import ErrorCode as E
 
 
-class Ledger(Counter, Machine[int]):
+class Ledger(Counter):
     """A number, and what open transactions would add to it."""
 
     def __init__(self, moment: Moment) -> None:
@@ -99,7 +99,7 @@ def test_the_machine_hears_of_a_transaction_in_the_order_of_the_log(world: Trans
     assert world.look().response == (1, {7: 5})
     assert world.end(7).response == "ended"
     assert world.look().response == (6, {})
-    assert world.log.batches == [([5], 7, None), ([1], None, None), ((), 7, True)]
+    assert world.log.batches == [Batch([5], 7), Batch([1]), Batch((), 7, True)]
 
 
 def test_a_load_hears_the_same(world: Transactions) -> None:
@@ -157,7 +157,7 @@ def test_what_the_log_refuses_changes_nothing(world: Transactions, refused: int,
 def test_machines_of_no_transactions_take_no_notice_of_them() -> None:
     """Somebody may write a marker into any topic (kafka-transactions abort)."""
 
-    class Plain(Counter, Machine[int]):
+    class Plain(Counter):
         pass
 
     world = Transactions()

@@ -28,7 +28,7 @@ class Context:
         self.broker = broker
         self.api_version = api_version
         self.client_id = "app"
-        self.peer_host = "127.0.0.1"
+        self.principal, self.peer_host = "User:alice", "127.0.0.1"
         self.answers: list[Any] = []
 
     def respond(self, response: Any) -> None:

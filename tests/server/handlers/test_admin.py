@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from replication.partition.requests import LogDirInfo
 from server.config.kafka_config import KafkaConfig
 from server.node import config_check
 from tests.server.handler_support import NODE, Asked, FakeBroker, image_of, topic_image
@@ -89,6 +91,31 @@ def described(asked: Asked, kind: int, name: str, *keys: str):
     return result
 
 
+def test_made_up_groups_are_described_up_to_a_thousand(asked: Asked) -> None:
+    """A name of some bytes has configs of some kilobytes: a megabyte must not become a gigabyte."""
+    names = [f"g{number}" for number in range(1_500)]
+    resources = [
+        DescribeConfigsRequest.Resource(
+            resource_type=GROUP, resource_name=name, configuration_keys=None
+        )
+        for name in names
+    ]
+    resources += [
+        DescribeConfigsRequest.Resource(
+            resource_type=BROKER, resource_name=ME, configuration_keys=["node.id"]
+        )
+    ]
+    request = DescribeConfigsRequest(
+        resources=resources, include_synonyms=False, include_documentation=False
+    )
+    asked.send(request, 4)
+    asked.requests.shutdown(60)  # so many are described by another thread
+    results = asked.received(request, 4).results
+    assert [one.resource_name for one in results] == [*names, ME]
+    assert [one.error_code for one in results] == [0] * 1_000 + [INVALID] * 500 + [0]
+    assert not any(one.configs for one in results[1_000:1_500])
+
+
 def test_what_the_controller_decides_is_passed_on(asked: Asked, broker: FakeBroker) -> None:
     request = CreateTopicsRequest(topics=[], timeout_ms=1, validate_only=True)
     assert asked.ask(request, 7) is None
@@ -132,6 +159,48 @@ def test_a_brokers_values_are_refused_before_the_controller_hears_of_them(
 @pytest.mark.parametrize("name", ["2", "-1", "x", " 1"])
 def test_another_brokers_values_are_that_brokers_to_judge(asked: Asked, name: str) -> None:
     assert codes(asked.ask(one(BROKER, name, ("num.io.threads", SET, "8")), 1)) == [INVALID]
+
+
+@pytest.mark.parametrize("is_incremental", [True, False])
+@pytest.mark.parametrize(
+    ("value", "is_taken"), [("/a", True), ("/b, /a", True), ("", True), ("/a,/c", False)]
+)
+def test_a_controller_that_is_asked_itself_cordons_nothing_new(
+    broker: FakeBroker, is_incremental: bool, value: str, is_taken: bool
+) -> None:
+    """It knows no broker's paths; what a broker passes on, that broker has looked at."""
+    broker.role = "controller"
+    key = "cordoned.log.dirs"
+    broker.metadata = replace(broker.metadata, configs={(BROKER, "9"): {key: "/a,/b"}})
+    asked = Asked(broker)
+    if is_incremental:
+        answer = asked.ask(one(BROKER, "9", (key, SET, value)), 1)
+    else:
+        make = AlterConfigsRequest.Resource
+        resource = make(
+            resource_type=BROKER,
+            resource_name="9",
+            configs=[make.Config(name=key, value=value)],
+        )
+        answer = asked.ask(AlterConfigsRequest(resources=[resource], validate_only=False), 2)
+    assert len(broker.controller.submitted) == is_taken
+    if not is_taken:
+        assert [r.error_code for r in answer.responses] == [ErrorCode.INVALID_CONFIG]
+
+
+@pytest.mark.parametrize("name", ["9" * 5_000, f"0{ME}", "-1", "x"])
+def test_another_spelling_of_a_brokers_id_is_refused_alone(
+    asked: Asked, broker: FakeBroker, name: str
+) -> None:
+    entry = ("log.retention.ms", SET, "1")
+    loggers = asked.ask(changes((BROKER, name, [entry]), (LOGGER, ME, [])), 1)
+    assert [r.error_code for r in loggers.responses] == [INVALID, 0]
+    make = DescribeConfigsRequest.Resource
+    resources = [
+        make(resource_type=BROKER, resource_name=of, configuration_keys=None) for of in (name, ME)
+    ]
+    described = asked.ask(DescribeConfigsRequest(resources=resources, include_synonyms=False), 4)
+    assert [r.error_code for r in described.results] == [INVALID, 0]
 
 
 def test_what_is_judged_here_and_by_the_controller_is_answered_together(
@@ -319,3 +388,14 @@ def test_only_the_partitions_asked_for_are_described(asked: Asked, broker: FakeB
     assert asked.ask(DescribeLogDirsRequest(topics=[topic]), 4).results == []
     assert asked.ask(DescribeLogDirsRequest(topics=None), 4).results == []
     assert wanted == [[True, False, False], [True, True, True]]
+
+
+@pytest.mark.parametrize(("level", "is_told"), [(29, False), (30, True)])
+def test_a_directory_is_told_to_be_cordoned_where_the_cluster_knows_of_that(
+    asked: Asked, broker: FakeBroker, level: int, is_told: bool
+) -> None:
+    broker.metadata = replace(broker.metadata, features={"metadata.version": level})
+    info = LogDirInfo("/d", is_cordoned=True)
+    broker.replica_manager.describe_log_dirs = lambda _: [info]
+    (result,) = asked.ask(DescribeLogDirsRequest(topics=None), 5).results
+    assert result.is_cordoned is is_told

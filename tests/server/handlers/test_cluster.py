@@ -8,6 +8,7 @@ import pytest
 
 from replication.metadata.image import ControllerRegistration, Endpoint
 from server.handlers import BROKER_APIS, CONTROLLER_APIS
+from server.handlers.client_metrics import TELEMETRY_APIS
 from server.handlers.cluster import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
 from tests.server.handler_support import (
     CLOSED,
@@ -67,10 +68,17 @@ def test_api_versions_lists_what_is_served(version):
     answer = connected().ask(request, version)
     assert answer.error_code == 0
     keys = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
-    assert len(keys) == len(answer.api_keys) == len(BROKER_APIS)
+    assert len(keys) == len(answer.api_keys)
+    assert keys.keys() == BROKER_APIS.keys() - TELEMETRY_APIS
     assert (keys[0], keys[1], keys[18]) == ((0, 13), (4, 18), (0, 4))
     assert keys[22] == (0, 5), "the unstable version of InitProducerId is hidden"
-    assert not {71, 72} & keys.keys(), "telemetry makes clients push it"
+
+
+def test_telemetry_is_listed_while_metrics_are_asked_for():
+    asked = connected()
+    asked.broker.unlisted_apis = frozenset()
+    keys = {one.api_key for one in asked.ask(ApiVersionsRequest(), 0).api_keys}
+    assert keys == BROKER_APIS.keys()
 
 
 def test_a_controller_listener_lists_its_own_apis():
@@ -93,6 +101,8 @@ def test_features_are_those_served_and_minimum_0_is_hidden_from_old_clients():
                 "group.version",
                 "kraft.version",
                 "metadata.version",
+                "share.version",
+                "streams.version",
                 "transaction.version",
             ],
         ),
@@ -264,6 +274,15 @@ def test_a_missing_topic_is_not_created_unless_all_agree(reason):
     answer = asked.ask(metadata([name], allow_auto_topic_creation=reason != "request"), 12)
     assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert not asked.broker.controller.submitted
+
+
+def test_a_topic_is_created_as_this_broker_was_told_to():
+    """num.partitions of a broker's own file counts, not that of the controller's."""
+    asked = connected()
+    asked.broker.config |= {"num.partitions": "6", "default.replication.factor": "3"}
+    assert asked.ask(metadata(["new"]), 12) is None
+    created, _, _ = asked.broker.controller.submitted.popleft()
+    assert [(t.num_partitions, t.replication_factor) for t in created.topics] == [(6, 3)]
 
 
 def create_answer(name, code=0):

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from server.coordinator.group_config import ConsumerConfig
-from server.handlers import consumer_groups, group_offsets, groups
+from server.handlers import BROKER_APIS, consumer_groups, group_offsets, groups
+from server.handlers.access.rules import guarded
+from server.network.api import Operation, Resource
+from tests.server.handlers.access.test_table import Policy
 from tests.server.handlers.groups_support import (
     Clientele,
     clients_of,
@@ -45,8 +48,16 @@ def clients(tmp_path: Path) -> Iterator[Clientele]:
 
 
 def heartbeat(
-    clients: Clientele, member: str, epoch: int, *, version: int = 1, owned: Any = None, **how: Any
+    clients: Clientele,
+    member: str,
+    epoch: int,
+    *,
+    version: int = 1,
+    owned: Any = None,
+    may: Policy | None = None,
+    **how: Any,
 ) -> Any:
+    """`may`: what the member is allowed, where somebody is asked."""
     topic = ConsumerGroupHeartbeatRequest.Topic
     told = None
     if owned is not None:
@@ -55,7 +66,10 @@ def heartbeat(
         group_id=how.pop("group", "g"), member_id=member, member_epoch=epoch,
         topic_partitions=told, **how,
     )  # fmt: skip
-    return clients.ask(consumer_groups.consumer_group_heartbeat, request, version)
+    handler: Any = consumer_groups.consumer_group_heartbeat
+    if may is not None:
+        handler = guarded(BROKER_APIS, may)[request.api_key].prepared(handler)
+    return clients.ask(handler, request, version)
 
 
 def join(clients: Clientele, member: str = "A", **how: Any) -> Any:
@@ -268,6 +282,74 @@ def test_a_regular_expression_is_resolved_beside_the_heartbeats(clients: Cliente
     clients.node.pass_time(11_000)
     heartbeat(clients, "A", 3)
     assert not clients.node.loads, "there is no new topic"
+
+
+def test_regular_expressions_are_looked_at_again_after_ten_minutes_without_new_topics(
+    clients: Clientele,
+) -> None:
+    """What may be described can change, of which no metadata of topics tells."""
+    member = (Operation.READ, Resource.GROUP, "g")
+    of_t = Policy([member, (Operation.DESCRIBE, Resource.TOPIC, "t")])
+    join(clients, may=of_t, subscribed_topic_names=None, subscribed_topic_regex=".*")
+    assert assigned(heartbeat(clients, "A", 1, may=of_t)) == {topic_id("t"): [0, 1]}
+    of_tu = Policy([*of_t.allowed, (Operation.DESCRIBE, Resource.TOPIC, "u")])
+    for _ in range(20):
+        clients.node.pass_time(30_000)
+        assert heartbeat(clients, "A", 2, may=of_tu).assignment is None
+    assert Resource.TOPIC not in {what for _, what, _ in of_tu.asked}, "nothing was looked at"
+    clients.node.pass_time(1)
+    heartbeat(clients, "A", 2, may=of_tu)
+    answer = heartbeat(clients, "A", 2, may=of_tu)
+    assert assigned(answer) == {topic_id("t"): [0, 1], topic_id("u"): [0]}
+    clients.node.pass_time(30_000)
+    asked = len(of_tu.asked)
+    heartbeat(clients, "A", 3, may=of_tu)
+    assert len(of_tu.asked) == asked + 1, "the group alone: the next look is ten minutes away"
+
+
+def test_a_regular_expression_names_what_the_member_may_describe_that_had_it_looked_at(
+    clients: Clientele,
+) -> None:
+    member = (Operation.READ, Resource.GROUP, "g")
+    of_t = Policy([member, (Operation.DESCRIBE, Resource.TOPIC, "t")])
+    of_all = Policy([member, (Operation.DESCRIBE, Resource.TOPIC, None)])
+    by_regex: Any = {"subscribed_topic_names": None, "subscribed_topic_regex": ".*"}
+    assert join(clients, may=of_t, **by_regex).error_code == 0
+    assert assigned(heartbeat(clients, "A", 1, may=of_t)) == {topic_id("t"): [0, 1]}
+    clients.node.pass_time(10_001)
+    clients.node.create("v", 1)
+    heartbeat(clients, "A", 2, may=of_t)
+    answer = heartbeat(clients, "A", 2, may=of_t, owned={"t": [0, 1]})
+    assert (answer.member_epoch, answer.assignment) == (2, None), "it hears of no other topic"
+    clients.node.pass_time(10_001)
+    clients.node.create("w", 1)
+    heartbeat(clients, "A", 2, may=of_all)
+    named = set(assigned(heartbeat(clients, "A", 2, may=of_all)))
+    assert named > {topic_id(name) for name in "tuvw"}
+
+
+def test_a_member_of_the_classic_protocol_has_only_its_own_topics_looked_at(
+    clients: Clientele,
+) -> None:
+    """Its JoinGroup is a step like any other's, and may be what has the group's expressions looked
+    at."""
+    by_regex: Any = {"subscribed_topic_names": None, "subscribed_topic_regex": "[a-z]"}
+    join(clients, **by_regex)
+    assert set(assigned(heartbeat(clients, "A", 1))) == {topic_id("t"), topic_id("u")}
+    clients.node.pass_time(10_001)
+    clients.node.create("v", 1)
+    may = Policy([(Operation.READ, Resource.GROUP, "g"), (Operation.DESCRIBE, Resource.TOPIC, "t")])
+    handler: Any = guarded(BROKER_APIS, may)[JoinGroupRequest.api_key].prepared(groups.join_group)
+    clients.ask(handler, join_request(member_id="B"), 9)
+    clients.node.pass_time(1_000)
+    heartbeat(clients, "A", 2)
+    (group,) = describe(clients, "g")
+    told = {
+        topic.topic_name
+        for member in group.members
+        for topic in member.target_assignment.topic_partitions
+    }
+    assert told == {"t"}
 
 
 # ---- from one protocol to the other

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replication.partition.requests import FetchResult
+from server.handlers import fetch_session
 from server.handlers.fetch_session import EVICTION_MS, FetchSessionCache, next_epoch
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.data import FetchRequest
@@ -202,6 +203,20 @@ def test_a_full_cache_refuses_a_session_but_answers(cache):
         opened(cache, {"a": {0: 0}})
     assert opened(cache, {"a": {0: 0, 1: 0}}) == 0
     assert cache.evictions == 0
+
+
+def test_sessions_hold_so_many_partitions_and_the_largest_go_first(cache, monkeypatch):
+    monkeypatch.setattr(fetch_session, "PARTITIONS_MAX", 10)
+    small = opened(cache, {"a": {0: 0}})
+    large = opened(cache, {"a": dict.fromkeys(range(8), 0)})
+    assert opened(cache, {"a": dict.fromkeys(range(11), 0)}) == 0, "there is no room for it"
+    assert cache.partition_count == 9, "and nobody else goes for it"
+    other = opened(cache, {"a": dict.fromkeys(range(4), 0)})
+    assert refusal(cache, fetch(large, 1)) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    grown = fetch(other, 1, {"a": dict.fromkeys(range(4, 20), 0)})
+    assert refusal(cache, grown) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert read(cache.context(fetch(small, 1), 12, 0, resolve)) == [("a", 0, 0)]
+    assert cache.partition_count == 1
 
 
 def test_an_idle_session_gives_way_after_two_minutes(cache):

@@ -247,6 +247,14 @@ def test_nothing_but_unknown_partitions_needs_no_coordinator(clients: Clientele)
     assert codes(answer) == {("no", 0): unknown, ("no", 1): unknown}
 
 
+@pytest.mark.parametrize("topics", [(), (("t", []),)])
+def test_a_commit_of_nothing_begins_no_transaction(clients: Clientele, topics: Any) -> None:
+    """Who asks the coordinator in version 5 adds the group to the transaction."""
+    answer = clients.ask(group_offsets.txn_offset_commit, txn_request(*topics), 5)
+    assert codes(answer) == {}
+    assert clients.node.verifier.asked == []
+
+
 @pytest.mark.parametrize("version", [3, 5])
 def test_a_refused_commit_in_a_transaction_says_so_for_each_partition(
     clients: Clientele, version: int

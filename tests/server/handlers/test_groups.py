@@ -55,7 +55,7 @@ def test_find_coordinator_names_the_dialled_address(clients: Clientele, version:
     ("version", "key_type", "error"),
     [
         (5, 2, E.INVALID_REQUEST),
-        (6, 2, E.INVALID_REQUEST),
+        (6, 3, E.INVALID_REQUEST),
         (2, 9, E.INVALID_REQUEST),
     ],
 )

@@ -61,6 +61,14 @@ def test_list_offsets_in_every_version(asked, version):
     )
 
 
+@pytest.mark.parametrize("version", range(1, 12))
+def test_before_the_new_leaders_high_watermark_every_client_is_told_to_ask_again(asked, version):
+    asked.broker.replica_manager.list_answer = (ErrorCode.OFFSET_NOT_AVAILABLE, -1, -1, -1)
+    (partition,) = asked.ask(list_offsets(-1), version).topics[0].partitions
+    known = ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
+    assert (partition.error_code, partition.offset) == (known, -1)
+
+
 @pytest.mark.parametrize(("timestamp", "since"), [(-3, 7), (-4, 8), (-5, 9), (-6, 11), (-7, 99)])
 def test_special_timestamps_are_refused_below_their_version(asked, timestamp, since):
     for version in range(1, 12):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from replication.controller.context import ControllerContext
 from replication.metadata.image import MetadataDelta
-from tests.server.handler_support import Asked, FakeBroker, image_of
+from server.peers import envelope
+from tests.server.handler_support import Asked, FakeBroker, create_topics, created, image_of
+from wire.errors import ErrorCode
 from wire.messages.admin import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -88,3 +91,23 @@ def test_changes_are_the_controllers():
     assert passed_on.entries[0].ops[0].value == 1.0
     answer(AlterClientQuotasResponse(entries=[]))
     assert asked.received(request, 1).entries == []
+
+
+def test_the_controllers_throttle_time_mutes_the_client_here_and_not_at_the_controller():
+    """KIP-599: whoever the client is connected to keeps it waiting."""
+    asked = asked_of()
+    asked.send(create_topics(), 6)
+    _, answer, _ = asked.broker.controller.submitted.popleft()
+    answer(created(ErrorCode.THROTTLING_QUOTA_EXCEEDED, throttle_time_ms=1_234))
+    assert asked.processor.throttled_ms == [1_234]
+    assert asked.received(create_topics(), 6).throttle_time_ms == 1_234
+    active = asked_of()
+    active.broker.role = "controller"
+    active = Asked(active.broker)
+    wrapped = envelope.wrap(create_topics(), ControllerContext("User:alice", 6, "c", "10.1.2.3"))
+    active.send(wrapped, 0)
+    _, answer, _ = active.broker.controller.submitted.popleft()
+    answer(created(ErrorCode.THROTTLING_QUOTA_EXCEEDED, throttle_time_ms=1_234))
+    assert active.processor.throttled_ms == [0]
+    inside = envelope.unwrap(create_topics(), 6, active.received(wrapped, 0))
+    assert inside.throttle_time_ms == 1_234

@@ -183,6 +183,15 @@ def test_an_idle_connection_expires_and_a_waiting_one_does_not():
     assert subject.expired(100_000) is None
 
 
+def test_a_connection_that_is_muted_for_long_is_idle_too():
+    """Who left meanwhile, or opened a hundred of them, holds them no longer than others (Q-2)."""
+    subject = connection()
+    subject.throttled_until_ms = 3_600_000
+    subject.mute()
+    assert subject.expired(10_000) is None
+    assert subject.expired(10_001) == "idle"
+
+
 def test_a_reader_that_stops_is_closed_sooner_if_it_holds_memory():
     limits = ConnectionLimits(idle_ms=600_000, send_stall_ms=60_000, send_stall_bytes=1_000)
     subject = Connection(limits, 0)

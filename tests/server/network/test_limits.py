@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import struct
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
 
 from server.network.api import Api
-from server.network.limits import MemoryPool
+from server.network.limits import MemoryPool, Unread, UnreadAnswers
 from server.network.listeners import Listener
 from server.network.socket_server import SocketServer, SocketServerConfig
 from testkit.clock import SkippingClock
@@ -211,3 +212,40 @@ def test_large_requests_of_random_sizes_leave_no_memory_behind():
         for _ in range(30):
             client.ask(produce(int.from_bytes(os.urandom(2)) * 12), 9)
         assert served.pool.available == 2_000_000
+
+
+def test_readers_who_go_on_keep_their_answers_however_many_share_an_address():
+    """Who only asks comes from many addresses, each with less than those behind one router."""
+    unread = UnreadAnswers(20_000_000)
+    honest = [Unread("10.0.0.1", 3_000_000, 500, f"honest {n}") for n in range(4)]
+    hostile = [Unread(f"10.0.1.{n}", 5_000_000, 30_000, f"hostile {n}") for n in range(5)]
+    gone = unread.too_much(0, honest + hostile)
+    assert len(gone) == 4
+    assert set(gone) < {one.holder for one in hostile}
+
+
+def test_who_comes_again_and_again_is_dearer_than_one_slow_reader():
+    unread = UnreadAnswers(20_000_000)
+    slow = Unread("10.0.0.1", 1_500_000, 10_000, "slow")
+    flood = [Unread("10.0.0.2", 1_500_000, 1_000, n) for n in range(20)]
+    gone = unread.too_much(0, [slow, *flood])
+    assert len(gone) == 8
+    assert "slow" not in gone
+
+
+def test_who_must_go_is_found_soon_among_many_addresses():
+    """A network thread looks for them; addresses of IPv6 cost an attacker nothing."""
+    unread = UnreadAnswers(10_000)
+    held = [Unread(f"2001:db8::{n:x}", 1, 1, n) for n in range(30_000)]
+    began_s = time.process_time()
+    assert len(unread.too_much(0, held)) == 20_000
+    assert time.process_time() - began_s < 5
+
+
+def test_unread_answers_of_all_threads_have_one_bound():
+    unread = UnreadAnswers(10)
+    assert unread.too_much(0, [Unread("a", 6, 1, "first")]) == []
+    assert unread.too_much(1, [Unread("b", 6, 2, "second")]) == ["second"]
+    assert unread.too_much(1, []) == []
+    assert unread.too_much(0, [Unread("a", 6, 3, "first")]) == []
+    assert UnreadAnswers(-1).too_much(0, [Unread("a", 1 << 40, 1, "first")]) == []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
+import tracemalloc
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 
-from server.network.metering import ClientQuotas, Meter, MeteredContext
+from server.network import metering
+from server.network.metering import ClientQuotas, Meter, connection_rates
 from tests.server.handler_support import Asked, FakeBroker, image_of, topic_image
 from tests.server.handlers.access.test_rules import fetch, produce
 from wire.messages.metadata_records import ClientQuotaRecord
@@ -81,6 +83,13 @@ LEVELS = [
 ]  # fmt: skip
 
 
+def meters(quotas, principal, client):
+    """What counts for them: of Produce, of Fetch, of anything."""
+    apis = [SimpleNamespace(api_key=key, operation=None) for key in (0, 1, 12)]
+    found = [quotas._find((principal, client, api.api_key), api) or [None] * 3 for api in apis]
+    return found[0][0], found[1][1], found[2][2]
+
+
 @pytest.mark.parametrize("defined", list(product([False, True], repeat=8)), ids=str)
 def test_the_first_that_is_defined_counts(defined):
     records = [
@@ -88,7 +97,7 @@ def test_the_first_that_is_defined_counts(defined):
         for rank, level in enumerate(LEVELS)
         if defined[rank]
     ]
-    meter = quotas_of(*records).of("User:a", "c")[PRODUCER]
+    meter = meters(quotas_of(*records), "User:a", "c")[PRODUCER]
     first = next((rank + 1 for rank in range(8) if defined[rank]), None)
     assert (meter and meter.bound) == first
 
@@ -104,23 +113,23 @@ def test_the_first_that_is_defined_counts(defined):
 )
 def test_who_counts_together(entity, shared, apart):
     quotas = quotas_of(quota(KEYS[0], 5.0, **entity))
-    (first,) = {id(quotas.of(f"User:{user}", client)[PRODUCER]) for user, client in shared}
+    (first,) = {id(meters(quotas, f"User:{user}", client)[PRODUCER]) for user, client in shared}
     for user, client in apart:
-        assert id(quotas.of(f"User:{user}", client)[PRODUCER]) != first
+        assert id(meters(quotas, f"User:{user}", client)[PRODUCER]) != first
 
 
 def test_each_key_is_for_itself_and_changes_at_once():
     quotas = quotas_of(quota(KEYS[0], 5.0, user="a"), quota(KEYS[1], 7.0, client_id="c"))
-    producer, consumer, request = quotas.of("User:a", "c")
+    producer, consumer, request = meters(quotas, "User:a", "c")
     assert (producer.bound, consumer.bound, request) == (5.0, 7.0, None)
     producer.record(3.0, 0)
     quotas.update([quota(KEYS[0], 9.0, user="a")])
-    again, consumer, _ = quotas.of("User:a", "c")
+    again, consumer, _ = meters(quotas, "User:a", "c")
     assert again is producer, "what was used stays used"
     assert (again.bound, consumer) == (9.0, None)
     quotas.update([])
     assert not quotas.any
-    assert quotas.of("User:a", "c") == (None, None, None)
+    assert meters(quotas, "User:a", "c") == (None, None, None)
 
 
 def test_what_this_broker_does_not_keep_to_is_not_measured():
@@ -130,11 +139,44 @@ def test_what_this_broker_does_not_keep_to_is_not_measured():
     ).any
 
 
+def test_a_mapped_address_is_the_one_it_stands_for():
+    rate = "connection_creation_rate"
+    records = [quota(rate, 5.0, ip="::ffff:10.1.2.3"), quota(rate, 7.0, ip="10.1.2.3")]
+    for order in (records, records[::-1]):
+        assert connection_rates(order) == {"10.1.2.3": 5.0}
+    assert connection_rates([quota(rate, 5.0, ip="::FFFF:a01:203")]) == {"10.1.2.3": 5.0}
+    assert connection_rates([quota(rate, 5.0, ip="FE80::1")]) == {"fe80::1": 5.0}
+
+
 def test_names_of_clients_choice_are_bounded():
     quotas = quotas_of(quota(KEYS[0], 5.0, client_id=None))
-    for number in range(100_050):
-        quotas.of("User:a", str(number))
-    assert len(quotas._meters) <= 100_000
+    for number in range(20_050):
+        meters(quotas, "User:a", str(number))
+    assert len(quotas._meters) <= 10_000
+
+
+def test_who_makes_names_up_gets_rid_of_no_debt(monkeypatch):
+    monkeypatch.setattr(metering, "_METERS_MAX", 100)
+    quotas = quotas_of(quota(KEYS[0], 5.0, client_id=None))
+    meters(quotas, "User:a", "owes")[PRODUCER].record(1_000, 50)
+    for number in range(1_000):
+        meters(quotas, "User:b", str(number))[PRODUCER].record(1, 60)
+    assert meters(quotas, "User:a", "owes")[PRODUCER].record(1, 70) > 100_000
+
+
+def test_long_names_are_not_kept():
+    """A client id may have 32 KiB: ten thousand of them would be 300 MiB."""
+    quotas = quotas_of(quota(KEYS[0], 5.0, client_id=None))
+    tracemalloc.start()
+    try:
+        names = [f"{number}".ljust(32_000, "x") for number in range(3)]
+        first = meters(quotas, "User:a", names[0])[PRODUCER]
+        assert meters(quotas, "User:a", names[1])[PRODUCER] is not first
+        assert meters(quotas, "User:a", names[0])[PRODUCER] is first, "they are told apart"
+        del names
+        assert tracemalloc.get_traced_memory()[0] < 32_000
+    finally:
+        tracemalloc.stop()
 
 
 # ---- on a connection
@@ -143,7 +185,7 @@ def test_names_of_clients_choice_are_bounded():
 def metered(*records):
     asked = Asked(FakeBroker(image_of(topic_image("a", 2))))
     asked.channel.principal = "User:alice"
-    asked.requests.measure(partial(MeteredContext, quotas_of(*records)))
+    asked.requests.measure(quotas_of(*records).context)
     completed = []
     complete = asked.processor.complete
 
@@ -172,6 +214,16 @@ def test_a_producer_is_told_how_long_it_is_muted(version, short):
     assert len(asked.broker.replica_manager.appended) == 2, "nothing is refused"
 
 
+@pytest.mark.parametrize("acks", [0, 1])
+def test_the_longest_mute_is_what_can_be_told(acks):
+    """A quota that is as good as none is what an operator stops a client with. The batch is stored:
+    an answer that cannot be written would have it sent again for ever."""
+    asked, throttled = metered(quota(KEYS[0], 1e-300, user="alice"))
+    answer = asked.ask(produce("a", acks=acks), 9)
+    assert throttled == [2**31 - 1]
+    assert (answer is None) if acks == 0 else (answer.throttle_time_ms == 2**31 - 1)
+
+
 def test_without_acks_there_is_only_the_mute():
     asked, throttled = metered(quota(KEYS[0], 1.0, client_id="test"))
     assert asked.ask(produce("a", acks=0), 9) is None
@@ -185,6 +237,16 @@ def test_a_consumer_is_told_how_long_it_is_muted(version):
     assert answer.throttle_time_ms == throttled[0] > 10_000
     assert len(answer.responses) == 1
     assert asked.broker.replica_manager.fetched
+
+
+@pytest.mark.parametrize("api_key", [1, 78])
+def test_who_fetches_for_a_share_group_is_a_consumer(api_key):
+    """Fetch and ShareFetch count together."""
+    quotas = quotas_of(quota(KEYS[1], 5.0, user="a"))
+    api = SimpleNamespace(api_key=api_key, operation=None)
+    of_request, of_answer, of_time = quotas._find(("User:a", "c", api_key), api)
+    assert (of_request, of_time) == (None, None)
+    assert of_answer is meters(quotas, "User:a", "c")[CONSUMER]
 
 
 def test_one_fetch_reads_no_more_than_the_window_gives():

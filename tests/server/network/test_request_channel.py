@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 import threading
 from copy import copy
+from importlib import import_module
 
 import pytest
 
 from server.handlers import APIS, BROKER_APIS, CONTROLLER_APIS
 from server.network.error_responses import error_response
+from server.network.once import name_once
 from server.network.request_channel import (
     INLINE_ELEMENTS,
     INLINE_FRAME_BYTES,
@@ -17,12 +19,13 @@ from server.network.request_channel import (
     elements_max,
 )
 from tests.server import kafka_apis
-from tests.server.handler_support import CLOSED, Asked, FakeBroker, image_of, topic_image
+from tests.server.handler_support import CLOSED, TOPIC_ID, Asked, FakeBroker, image_of, topic_image
 from tests.server.wire_client import request_bytes
 from wire.errors import ErrorCode, KafkaError
 from wire.messages import admin, data, groups, request_class
 from wire.messages.cluster import MetadataRequest, MetadataResponse
-from wire.messages.groups import HeartbeatRequest, HeartbeatResponse
+from wire.messages.groups import HeartbeatRequest, HeartbeatResponse, OffsetFetchRequest
+from wire.messages.transactions import DescribeProducersRequest
 from wire.schema import RESPONSES
 
 TABLES = {"broker": BROKER_APIS, "controller": CONTROLLER_APIS}
@@ -35,6 +38,80 @@ EVERY_API = [(role, key) for role, table in TABLES.items() for key in sorted(tab
 def test_what_is_served_has_kafkas_names_and_ranges_and_is_on_kafkas_listeners(table, kafka):
     served = {key: (api.name, api.advertised_from, api.max_version) for key, api in table.items()}
     assert served == {key: kafka.get(key) for key in served}
+
+
+def named(struct, times):
+    """A request, or a part of one, with `times` the same item in each of its arrays."""
+    made = struct.blank()
+    for field in struct.schema:
+        if field.kind == "[]struct":
+            setattr(made, field.name, [named(field.struct, times) for _ in range(times)])
+        elif field.kind.startswith("[]"):
+            item = "x" if field.kind == "[]string" else 5
+            setattr(made, field.name, [item] * times)
+    return made
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ConsumerGroupDescribe", "DescribeConfigs", "DescribeGroups", "DescribeProducers",
+     "DescribeShareGroupOffsets", "DescribeTransactions", "OffsetFetch", "ShareGroupDescribe",
+     "StreamsGroupDescribe"],
+)  # fmt: skip
+def test_what_is_named_twice_is_looked_at_once(name, monkeypatch):
+    """A megabyte that names one thing a hundred thousand times must not become gigabytes."""
+    api = next(api for api in BROKER_APIS.values() if api.name == name)
+    given = []
+    asked = Asked(FakeBroker(image_of()))
+    monkeypatch.setattr(
+        import_module(api.area), api.function_name, lambda _ctx, request: given.append(request)
+    )
+    for version in range(api.min_version, api.max_version + 1):
+        asked.channel.in_flight = None
+        asked.send(named(request_class(api.api_key), 3), version)
+        asked.channel.in_flight = None
+        asked.send(named(request_class(api.api_key), 1), version)
+        assert given[-2] == given[-1], version
+
+
+def test_half_an_answer_is_not_given_to_who_names_a_thing_in_two_ways():
+    groups = [OffsetFetchRequest.Group(group_id="g", topics=topics) for topics in (None, [])]
+    answer = Asked(FakeBroker(image_of())).ask(OffsetFetchRequest(groups=groups), 8)
+    assert {group.error_code for group in answer.groups} == {ErrorCode.INVALID_REQUEST}
+
+
+def test_other_partitions_of_a_topic_are_named_for_the_first_time():
+    make = DescribeProducersRequest
+    rows = [("a", [0, 1]), ("b", [0]), ("a", [1, 2, 2]), ("a", [2, 0])]
+    request = make(topics=[make.Topic(name=n, partition_indexes=of) for n, of in rows])
+    name_once(request)
+    kept = [(topic.name, topic.partition_indexes) for topic in request.topics]
+    assert kept == [("a", [0, 1]), ("b", [0]), ("a", [2])]
+
+
+def test_other_topics_of_a_group_are_too_but_no_other_member_of_it():
+    make = OffsetFetchRequest.Group
+
+    def groups(*epochs):
+        topics = [make.Topic(name=name, partition_indexes=[0]) for name in ("a", "b")]
+        return OffsetFetchRequest(
+            groups=[
+                make(group_id="g", member_id="m", member_epoch=epoch, topics=[topic])
+                for epoch, topic in zip(epochs, topics, strict=True)
+            ]
+        )
+
+    same = groups(1, 1)
+    name_once(same)
+    assert [group.topics[0].name for group in same.groups] == ["a", "b"]
+    with pytest.raises(KafkaError, match="twice"):
+        name_once(groups(1, 2))
+
+
+def test_a_topic_is_described_once_however_often_its_id_is_given():
+    asked = Asked(FakeBroker(image_of(topic_image("t"))))
+    topics = [MetadataRequest.Topic(topic_id=TOPIC_ID, name=name) for name in (None, "a", "b")]
+    assert [topic.name for topic in asked.ask(MetadataRequest(topics=topics), 12).topics] == ["t"]
 
 
 def test_only_controllers_serve_what_changes_the_cluster_behind_the_brokers_backs():
@@ -63,12 +140,18 @@ def test_every_listed_api_is_declared_and_served_in_its_whole_range(role, key):
 def test_what_a_broker_passes_on_is_served_by_controllers_and_only_that():
     """ApiKeys.forwardable, of what is served."""
     passed_on = {api.api_key for api in CONTROLLER_APIS.values() if api.is_forwardable}
-    assert passed_on == {19, 20, 30, 31, 33, 37, 43, 44, 45, 46, 49, 51, 55, 57, 64, 67, 80, 81}
+    assert passed_on == {
+        19, 20, 30, 31, 33, 37, 38, 39, 40, 43, 44, 45, 46, 49, 51, 55, 57, 64, 67, 80, 81
+    }  # fmt: skip
 
 
 def test_every_api_says_what_its_sender_must_be_allowed():
     for api in APIS:
-        is_free = api.name in ("ApiVersions", "SaslHandshake", "SaslAuthenticate")
+        is_free = api.name in (
+            "ApiVersions", "SaslHandshake", "SaslAuthenticate",
+            "RenewDelegationToken", "ExpireDelegationToken",  # by the token's secret
+            "GetTelemetrySubscriptions", "PushTelemetry",
+        )  # fmt: skip
         assert (api.operation is None) is is_free, api
         assert api.resource is None or api.operation in api.resource.operations, api
 
@@ -283,6 +366,34 @@ def test_a_second_answer_to_a_request_is_dropped(asked):
     asked.requests._apis[12].handle = twice
     asked.requests.receive(asked.channel, heartbeat_frame(0, b"c"))
     assert len(asked.processor.done) == 1
+
+
+def test_threads_that_the_system_does_not_give_are_missed_by_nobody(monkeypatch):
+    """The one there is does the work of all; without one the request fails, and nothing is left."""
+    channel = RequestChannel({}, None, 2, 10)
+    done, go = threading.Semaphore(0), threading.Event()
+    start = threading.Thread.start
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    def job():
+        go.wait(60)
+        done.release()
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError):
+        channel.resume(job)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    channel.resume(job)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    channel.resume(job)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert len(channel._threads) == 1
+    go.set()
+    assert done.acquire(timeout=60)
+    assert done.acquire(timeout=60)
+    channel.shutdown(10)
 
 
 def test_handler_threads_start_when_needed_and_end_with_the_channel():

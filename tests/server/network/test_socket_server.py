@@ -73,6 +73,7 @@ class Handlers:
         self.parked = deque()
         self.parked_one = threading.Event()
         self.produced = []
+        self.listed = []
         self.broker = object()
         self.heartbeat_gate = None
         self.list_offsets_gate = None
@@ -123,6 +124,7 @@ class Handlers:
     def list_offsets(self, ctx, request):
         if self.list_offsets_gate is not None:
             self.list_offsets_gate.wait(60)
+        self.listed.append(request.replica_id)
         return ListOffsetsResponse(topics=[], throttle_time_ms=request.replica_id)
 
     def heartbeat(self, ctx, request):
@@ -132,6 +134,8 @@ class Handlers:
             raise ZeroDivisionError
         if request.group_id == "throttled":
             ctx.throttle_ms = 50
+        if request.group_id == "throttled for long":
+            ctx.throttle_ms = 3_600_000
         return HeartbeatResponse(error_code=request.generation_id)
 
     def api_versions(self, ctx, request):
@@ -324,6 +328,18 @@ def test_too_new_api_versions_is_answered_in_version_0(served):
         )
 
 
+def test_who_asked_is_told_of_the_end_of_a_connection(served):
+    server, handlers = served
+    ended = threading.Event()
+    client = WireClient(server.port)
+    client.send(fetch(), 12)
+    assert handlers.parked_one.wait(60)
+    (channel,) = [c for p in server.processors for c in p.channels.values()]
+    channel.in_flight.on_connection_end(lambda connection: connection is channel and ended.set())
+    client.close()
+    assert ended.wait(60)
+
+
 def test_a_malformed_body_closes_only_its_connection(served):
     server, _ = served
     with WireClient(server.port) as good, WireClient(server.port) as bad:
@@ -452,6 +468,34 @@ def test_a_parked_request_is_cancelled_when_its_client_leaves(served, pipelined)
     client.close()
     assert handlers.parked.popleft().cancelled.wait(60)
     wait_until(server, lambda: server.quotas.count == 0)
+
+
+def test_an_end_that_was_reported_before_an_answer_left_is_noticed_after_it():
+    """Both are seen in one turn: what was said of a muted connection is not of one that reads."""
+
+    class Completing(Handlers):
+        def heartbeat(self, ctx, request):
+            if self.parked:
+                self.parked.popleft().force_complete()
+            return super().heartbeat(ctx, request)
+
+    with (
+        running(Completing()) as (server, handlers),
+        WireClient(server.port) as waiting,
+        WireClient(server.port) as other,
+    ):
+        (processor,) = server.processors
+        waiting.send(fetch(number=4), 12)
+        assert handlers.parked_one.wait(60)
+        waiting.sock.sendall(b"\0\0\0\x30\0")
+        wait_until(server, lambda: any(not one.reading for one in processor.channels.values()))
+        gate = threading.Event()
+        processor._command(gate.wait)
+        other.send(heartbeat(1), 4)
+        waiting.sock.shutdown(socket.SHUT_WR)
+        gate.set()
+        assert waiting.read(FETCH, 12)[1].session_id == 4
+        assert waiting.is_closed()
 
 
 def test_requests_behind_a_parked_one_do_not_keep_the_processor_busy(served):
@@ -593,6 +637,154 @@ def test_a_reader_that_stops_for_good_is_closed():
         server.shutdown(1.0)
 
 
+class Telling(Handlers):
+    """Heartbeats of group "long" get a megabyte and more, however short the question."""
+
+    def heartbeat(self, ctx, request):
+        if request.group_id == "long":
+            ctx.send_parts([(1_500_000).to_bytes(4, "big") + bytes(1_500_000)])
+            return None
+        return super().heartbeat(ctx, request)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_answers_that_nobody_reads_do_not_fill_the_memory(threads):
+    """N-8: questions are short, answers long; who only asks is closed, others are not."""
+    clock = ManualClock(1_000)
+    handlers = Telling()
+    server = SocketServer(
+        SocketServerConfig(queued_max_request_bytes=8_000_000, num_network_threads=threads),
+        [Listener("PLAINTEXT", "127.0.0.1", 0)],
+        handlers.broker,
+        handlers.apis(),
+        clock_ms=clock,
+    )
+    server.start()
+    try:
+        with ExitStack() as open_until_end:
+            for source in ["127.0.0.2"] + ["127.0.0.1"] * 40:
+                client = open_until_end.enter_context(WireClient(server.port, source=source))
+                client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+                client.send(heartbeat(0, "long"), 4)
+
+            def channels():
+                return [one for each in server.processors for one in [*each.channels.values()]]
+
+            wait_until(server, lambda: sum(one.send_stalled_ms >= 0 for one in channels()) == 41)
+            for _ in range(3):  # the first to look does not know yet what the others hold
+                clock.ms += 2_000
+                turn(server)
+                turn(server)  # they have closed all that they would
+            held = sum(one.unsent_bytes() for one in channels())
+            assert held <= 8_000_000
+            assert held > 6_000_000, "no more are closed than must be"
+            hosts = {one.peer_host for one in channels()}
+            assert "127.0.0.2" in hosts, "who is somewhere else reads on"
+    finally:
+        server.shutdown(1.0)
+
+
+def stalled_fetch(server, client, behind=b""):
+    """Have the client ask for 50 MB that it does not read yet, `behind` in the same segment."""
+    client.sock.sendall(request_bytes(fetch(max_wait_ms=0), 11, 1) + behind)
+    (processor,) = server.processors
+    wait_until(server, lambda: processor.channels)
+    (channel,) = processor.channels.values()
+    wait_until(server, lambda: channel.send_stalled_ms >= 0)
+    return channel
+
+
+def test_who_has_said_all_still_gets_the_answer_he_reads_slowly():
+    """A half-closed connection is written to as long as there is something to write."""
+    with (
+        running(fetch_of_slices([FakeSlice(bytes(50_000_000))])) as (server, _),
+        WireClient(server.port) as client,
+    ):
+        stalled_fetch(server, client)
+        client.sock.shutdown(socket.SHUT_WR)
+        turn(server)
+        turn(server)
+        assert len(client.read_frame()) > 50_000_000
+        assert client.is_closed()
+        wait_until(server, lambda: server.quotas.count == 0)
+
+
+def test_what_is_not_read_while_an_answer_is_stuck_is_not_late():
+    """N-15 counts the time in which we read."""
+    clock = ManualClock(1_000)
+    handlers = fetch_of_slices([FakeSlice(bytes(50_000_000))])
+    server = SocketServer(
+        SocketServerConfig(), LOOPBACK, handlers.broker, handlers.apis(), clock_ms=clock
+    )
+    server.start()
+    try:
+        with WireClient(server.port) as client:
+            next_one = request_bytes(heartbeat(7), 4, 2)
+            stalled_fetch(server, client, behind=next_one[:9])
+            clock.ms += 40_000
+            turn(server)
+            turn(server)
+            assert len(client.read_frame()) > 50_000_000
+            turn(server)
+            client.sock.sendall(next_one[9:])
+            assert client.read(HEARTBEAT, 4)[1].error_code == 7
+    finally:
+        server.shutdown(1.0)
+
+
+def test_a_reader_who_goes_on_has_time_for_a_long_answer():
+    """N-8: what must make progress is the sending, in whatever pieces."""
+    clock = ManualClock(1_000)
+    handlers = Telling()
+    server = SocketServer(
+        SocketServerConfig(socket_send_buffer_bytes=65_536),
+        LOOPBACK, handlers.broker, handlers.apis(), clock_ms=clock,
+    )  # fmt: skip
+    server.start()
+    try:
+        with WireClient(server.port) as client:
+            client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+            client.send(heartbeat(0, "long"), 4)
+            (processor,) = server.processors
+            wait_until(server, lambda: processor.channels)
+            (channel,) = processor.channels.values()
+            wait_until(server, lambda: channel.send_stalled_ms >= 0)
+            for _ in range(3):
+                clock.ms += 40_000
+                before = processor.bytes_out
+                while processor.bytes_out == before:
+                    assert client.sock.recv(65_536)
+                    turn(server)
+                assert channel.unsent_bytes() > 500_000
+            turn(server)
+            assert processor.connections_expired == 0
+            clock.ms += 61_000
+            turn(server)
+            wait_until(server, lambda: processor.connections_expired == 1)
+    finally:
+        server.shutdown(1.0)
+
+
+def test_what_closed_connections_were_throttled_for_is_not_held():
+    clock = ManualClock(1_000)
+    handlers = Handlers()
+    server = SocketServer(
+        SocketServerConfig(), LOOPBACK, handlers.broker, handlers.apis(), clock_ms=clock
+    )
+    server.start()
+    try:
+        for _ in range(20):
+            with WireClient(server.port) as client:
+                client.ask(heartbeat(0, "throttled for long"), 4)
+                client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wait_until(server, lambda: server.quotas.count == 0)
+        clock.ms += 2_000
+        server.processors[0].resume()
+        wait_until(server, lambda: not server.processors[0]._throttled)
+    finally:
+        server.shutdown(1.0)
+
+
 def test_idle_and_dawdling_connections_are_closed():
     """N-11, N-15."""
     clock = ManualClock(1_000)
@@ -654,6 +846,30 @@ def test_a_full_queue_stops_reading_and_loses_nothing():
             assert client.read(LIST_OFFSETS, 5)[0] == number
 
 
+def test_who_always_has_one_more_request_does_not_keep_others_from_the_queue():
+    handlers = Handlers()
+    handlers.list_offsets_gate = threading.Event()
+    with (
+        running(handlers, queued_max_requests=1, num_io_threads=1) as (server, _),
+        ExitStack() as open_until_end,
+    ):
+        greedy = [open_until_end.enter_context(WireClient(server.port)) for _ in range(4)]
+        for client in greedy:
+            for _ in range(50):
+                client.send(ListOffsetsRequest(replica_id=0, topics=[]), 5)
+        wait_until(server, lambda: server.request_channel.queue_size == 1)
+        late = open_until_end.enter_context(WireClient(server.port))
+        late.send(ListOffsetsRequest(replica_id=1, topics=[]), 5)
+        wait_until(server, lambda: len(server.processors[0].channels) == 5)
+        turn(server)
+        handlers.list_offsets_gate.set()
+        late.read(LIST_OFFSETS, 5)
+        for client in greedy:
+            for _ in range(50):
+                client.read(LIST_OFFSETS, 5)
+    assert handlers.listed.index(1) < 12, "it is not served last of all"
+
+
 def test_inline_requests_overtake_slow_ones_of_other_connections_but_not_of_their_own():
     handlers = Handlers()
     handlers.list_offsets_gate = threading.Event()
@@ -710,6 +926,54 @@ def test_limits_count_by_address_and_by_second():
     assert quotas.admit("10.0.0.2", 1_000) is None
     quotas.release("10.0.0.9")
     assert quotas.admit("10.0.0.9", 1_000) is None
+
+
+def test_each_listener_has_limits_of_its_own():
+    from server.network.limits import ConnectionQuotas, ListenerLimits
+
+    quotas = ConnectionQuotas(
+        5, 9, {}, 9, {"EXT": ListenerLimits(connections_max=2), "OWN": ListenerLimits(9, 1)}
+    )
+    ip = "10.0.0.1"
+    assert [quotas.admit(ip, 0, "EXT") for _ in range(3)] == [
+        None, None, "listener.name.ext.max.connections",
+    ]  # fmt: skip
+    assert [quotas.admit(ip, 0, "OWN", is_reserved=True) for _ in range(2)] == [
+        None, "listener.name.own.max.connection.creation.rate",
+    ]  # fmt: skip
+    quotas.release(ip, "EXT")
+    assert quotas.admit(ip, 0, "EXT") is None
+    quotas.set_limits(9, 9, {}, 9, {"EXT": ListenerLimits(connections_max=3)})
+    assert [quotas.admit(ip, 0, "OWN") for _ in range(2)] == [None, None]
+    assert [quotas.admit(ip, 0, "EXT") for _ in range(2)] == [
+        None, "listener.name.ext.max.connections",
+    ]  # fmt: skip
+
+
+def test_addresses_have_rates_and_what_is_refused_uses_up_none():
+    from server.network.limits import ConnectionQuotas
+
+    quotas = ConnectionQuotas(10**9, 10**9, {}, 8)
+    quotas.set_ip_rates({None: 2, "10.0.0.9": 5})
+    ips = ["10.0.0.1"] * 10 + ["10.0.0.9"] * 10
+    assert [quotas.admit(ip, 0) for ip in ips].count(None) == 2 + 5
+    assert quotas.admit("10.0.0.2", 0) is None, "the refused ones left this of the broker's 8"
+    assert quotas.admit("10.0.0.2", 0) == "max.connection.creation.rate"
+    assert quotas.admit("10.0.0.1", 500) is None, "two a second are one in half a second"
+    assert quotas.admit("10.0.0.1", 500) == "connection_creation_rate"
+    quotas.set_ip_rates({})
+    assert quotas.admit("10.0.0.1", 500) is None
+
+
+def test_a_million_addresses_take_a_bounded_memory():
+    from server.network.limits import ConnectionQuotas
+
+    quotas = ConnectionQuotas(10**9, 10**9, {}, 10**9)
+    quotas.set_ip_rates({None: 1})
+    for number in range(30_000):
+        quotas.admit(f"10.1.{number}", number)
+        quotas.release(f"10.1.{number}")
+    assert len(quotas._ip_buckets) == 10_000
 
 
 def test_2000_connections_come_and_go_and_the_broker_stays_up(served):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from replication.metadata.image import MetadataDelta
 from server.network.listeners import Listener
 from server.node.broker_lifecycle import BrokerLifecycle, BrokerState, LifecycleConfig
 from testkit.clock import ManualTimer
 from tests.server.handler_support import broker_registration, image_of
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.metadata_records import FeatureLevelRecord
 from wire.messages.quorum import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -30,6 +33,7 @@ class Life(ManualTimer):
         super().__init__(1_000)
         self.asked: list[tuple[Any, Any]] = []
         self.fatal: list[BaseException] = []
+        self.cordoned: list[bytes] | None = None
         self.brokers = [broker_registration(1), broker_registration(2)]
         self.lifecycle = BrokerLifecycle(
             1,
@@ -42,6 +46,7 @@ class Life(ManualTimer):
             LifecycleConfig(**config),
             is_alone=is_alone,
             on_fatal=self.fatal.append,
+            cordoned_log_dirs=lambda: self.cordoned,
         )
 
     # the controller
@@ -122,6 +127,24 @@ def test_a_running_broker_heartbeats_in_every_interval() -> None:
         life.answer(heard())
 
 
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_cordoned_directories_are_told_once_they_are_known_and_at_once_when_they_change(
+    is_alone: bool,
+) -> None:
+    life = Life(is_alone)
+    life.lifecycle.cordoned_log_dirs_changed()
+    assert life.asked == [], "nobody knows this broker yet"
+    life.start()
+    life.answer(BrokerRegistrationResponse(error_code=0, broker_epoch=100))
+    assert life.only().cordoned_log_dirs is None
+    life.answer(heard(is_fenced=False))
+    for cordoned in ([DIRECTORY], []):
+        life.cordoned = cordoned
+        life.lifecycle.cordoned_log_dirs_changed()
+        assert life.only().cordoned_log_dirs == cordoned
+        life.answer(heard(is_fenced=False))
+
+
 def test_a_node_alone_sends_no_heartbeats_once_it_runs() -> None:
     life = Life(is_alone=True).running()
     life.pass_(60_000)
@@ -176,6 +199,38 @@ def test_what_no_time_will_heal_fails_at_once() -> None:
     life.answer(KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, "expected abc"))
     with pytest.raises(KafkaError, match="INCONSISTENT_CLUSTER_ID expected abc"):
         life.lifecycle.await_running()
+
+
+def test_directories_are_said_again_once_the_cluster_can_know_them() -> None:
+    """metadata.version reached 3.7-IV2: no record could hold what the registration said."""
+    life = Life().running()
+    own = replace(broker_registration(1), incarnation_id=b"i" * 16)
+    delta = MetadataDelta(image_of(brokers=[own]))
+    delta.replay(FeatureLevelRecord(name="metadata.version", feature_level=17))
+    life.lifecycle.on_metadata(delta, delta.apply(43, 1, 1))
+    assert life.answer(KafkaError(ErrorCode.REQUEST_TIMED_OUT)).log_dirs == [DIRECTORY]
+    life.pass_(100)
+    assert life.answer(KafkaError(ErrorCode.REQUEST_TIMED_OUT)).log_dirs == [DIRECTORY]
+    life.pass_(200)
+    again = BrokerRegistrationResponse(error_code=0, broker_epoch=100)
+    assert life.answer(again).incarnation_id == own.incarnation_id
+    assert life.only().broker_epoch == 100
+    life.answer(heard())
+    delta.replay(replace(own, directories=(DIRECTORY,)).to_record())
+    life.lifecycle.on_metadata(delta, delta.apply(44, 1, 1))
+    assert life.asked == []
+
+
+def test_a_running_broker_whose_directories_are_refused_goes_on() -> None:
+    life = Life().running()
+    own = replace(broker_registration(1), incarnation_id=b"i" * 16)
+    delta = MetadataDelta(image_of(brokers=[own]))
+    delta.replay(FeatureLevelRecord(name="metadata.version", feature_level=17))
+    life.lifecycle.on_metadata(delta, delta.apply(43, 1, 1))
+    life.answer(KafkaError(ErrorCode.INVALID_REGISTRATION))
+    life.pass_(100)
+    life.only()
+    assert life.lifecycle.state is BrokerState.RUNNING
 
 
 def test_waiting_to_run_can_be_given_up() -> None:

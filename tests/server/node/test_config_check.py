@@ -46,6 +46,9 @@ def test_what_people_start_with_is_taken_and_nothing_is_noted(given: dict[str, s
         (ALONE, {"controller.quorum.election.timeout.ms": "0"}, "election", "at least 1"),
         (ALONE, {"group.max.session.timeout.ms": "10"}, "group.min.session", "no member"),
         (ALONE, {"group.consumer.assignors": "a.Class"}, "group.consumer.assignors", "not loaded"),
+        (ALONE, {"group.share.assignors": "a.Class"}, "group.share.assignors", "not loaded"),
+        (ALONE, {"group.share.assignors": "simple,simple"}, "group.share.assignors", "not loaded"),
+        (ALONE, {"group.share.max.share.sessions": "199"}, "group.share.max.size", "no room"),
         (
             ALONE,
             {"group.coordinator.rebalance.protocols": "consumer"},

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from replication.metadata.image import DIRECTORY_MIGRATING
 from server.config.kafka_config import KafkaConfig
+from server.node.format import FormatOptions, format_node
 from server.node.node import Node
 from server.peers.replica_transport import cluster_links
 from storage import files
 from storage.directories.log_dirs import LogDirError
+from testkit.wait import eventually
 from tests.storage.log_support import append
+from wire.errors import KafkaError
+from wire.messages.admin import CreateTopicsRequest, UpdateFeaturesRequest
 from wire.primitives import TopicPartition
 
 
@@ -55,6 +63,107 @@ def test_a_broker_without_one_directory_for_partitions_does_not_start(tmp_path: 
             node.start()
     finally:
         node.shutdown()
+
+
+def test_a_disk_that_is_missing_at_a_start_is_no_new_one(tmp_path: Path) -> None:
+    """On a node alone too: an empty log on the other disk would say that there was never more."""
+    disk = tmp_path / "disk"
+    with started(tmp_path / "first", disk / "second") as node:
+        key = create_on(node, disk / "second")
+    disk.rename(tmp_path / "unmounted")
+    disk.write_text("no directory can be made here")
+    with started(tmp_path / "first", disk / "second") as node:
+        assert node.broker_server is not None
+        replicas = node.broker_server.replica_manager
+        eventually(lambda: replicas.offline_replicas == 1)
+        with pytest.raises(KafkaError, match="KAFKA_STORAGE_ERROR"):
+            replicas.partition(key)
+        assert not (tmp_path / "first" / f"{key.topic}-{key.partition_index}").exists()
+    disk.unlink()
+    (tmp_path / "unmounted").rename(disk)
+    with started(tmp_path / "first", disk / "second") as node:
+        assert node.broker_server is not None
+        replicas = node.broker_server.replica_manager
+        eventually(lambda: replicas.partition(key).is_leader)
+
+
+def test_a_node_alone_leads_what_was_on_a_disk_that_was_replaced(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    with started(first, second) as node:
+        key = create_on(node, second)
+    shutil.rmtree(second)
+    with started(first, second) as node:
+        assert node.broker_server is not None
+        replicas = node.broker_server.replica_manager
+        eventually(lambda: key in replicas.local.partitions and replicas.partition(key).is_leader)
+
+
+def test_where_replicas_are_is_known_from_the_upgrade_on(tmp_path: Path) -> None:
+    """Before 3.7-IV2 no record can say it; after it nothing is started again for that."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    config = KafkaConfig({"log.dirs": f"{first},{second}"})
+    options = FormatOptions("c" * 22, release_version="3.7-IV1")
+    format_node(config, options, lambda: os.urandom(16), 1)
+    with started(first, second) as node:
+        broker = node.broker_server
+        assert broker is not None
+        create(node)
+        eventually(lambda: "t" in broker.metadata.topics_by_name)
+        topic = broker.metadata.topics_by_name["t"]
+        assert {p.directories for p in topic.partitions.values()} == {(DIRECTORY_MIGRATING,)}
+        assert broker.metadata.brokers[broker.node_id].directories == ()
+        update = UpdateFeaturesRequest.FeatureUpdate(
+            feature="metadata.version", max_version_level=17, upgrade_type=1
+        )
+        request = UpdateFeaturesRequest(feature_updates=[update], validate_only=False)
+        broker.controller.submit(request, lambda answer: None)
+        ids = tuple(map(broker.log_manager.directory_id, (first, second)))
+
+        def all_known() -> bool:
+            partitions = broker.metadata.topics_by_name["t"].partitions.values()
+            registration = broker.metadata.brokers[broker.node_id]
+            return registration.directories == ids and all(
+                partition.directories[0] in ids for partition in partitions
+            )
+
+        eventually(all_known)
+
+
+@contextmanager
+def started(*log_dirs: Path) -> Iterator[Node]:
+    paths = ",".join(map(str, log_dirs))
+    node = Node(KafkaConfig({"log.dirs": paths, "listeners": "PLAINTEXT://127.0.0.1:0"}))
+    try:
+        node.start()
+        yield node
+    finally:
+        node.shutdown()
+
+
+def create(node: Node) -> None:
+    """The topic `t` with two partitions."""
+    assert node.broker_server is not None
+    wanted = CreateTopicsRequest.Topic(
+        name="t", num_partitions=2, replication_factor=1, assignments=[], configs=[]
+    )
+    request = CreateTopicsRequest(topics=[wanted], timeout_ms=1000, validate_only=False)
+    node.broker_server.controller.submit(request, lambda answer: None)
+
+
+def create_on(node: Node, log_dir: Path) -> TopicPartition:
+    """A partition there, of which the controller knows that it is."""
+    create(node)
+    broker = node.broker_server
+    assert broker is not None
+    directory_id = broker.log_manager.directory_id(log_dir)
+
+    def found() -> list[int]:
+        topic = broker.metadata.topics_by_name.get("t")
+        partitions = topic.partitions if topic is not None else {}
+        return [i for i, p in partitions.items() if p.directories == (directory_id,)]
+
+    eventually(found)
+    return TopicPartition("t", *found())
 
 
 def test_a_directory_whose_sync_hangs_delays_no_isr_expiry_and_no_other_directory(

@@ -43,6 +43,26 @@ def test_a_node_knows_its_listeners_and_is_a_client_of_the_others() -> None:
     assert made.towards_brokers.login == ("admin", "hunter2")
 
 
+def test_a_node_may_have_a_token_for_the_others(tmp_path: Path) -> None:
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    login = f'{module} required unsecuredValidatorRequiredScope="";'
+    keys = {**CLUSTER, "sasl.oauthbearer.token.endpoint.url": (tmp_path / "jwt").as_uri()}
+    (tmp_path / "jwt").write_text("a.b.c\n")
+    for name in ("client", "ctl"):
+        keys[f"listener.name.{name}.oauthbearer.sasl.jaas.config"] = login
+    for name in (
+        "enabled.mechanisms",
+        "mechanism.inter.broker.protocol",
+        "mechanism.controller.protocol",
+    ):
+        keys[f"sasl.{name}"] = "OAUTHBEARER"
+    made = security({**keys})
+    for peers in (made.towards_brokers, made.towards_controllers):
+        assert peers is not None
+        assert peers.token is not None
+        assert peers.token() == "a.b.c"
+
+
 def test_where_everything_is_plaintext_nothing_is_done() -> None:
     assert security({"listeners": "PLAINTEXT://localhost:9092"}).is_open
 
@@ -52,7 +72,7 @@ def test_where_everything_is_plaintext_nothing_is_done() -> None:
     [
         ({"sasl.enabled.mechanisms": None}, "sasl.enabled.mechanisms"),
         ({"sasl.enabled.mechanisms": "PLAIN,GSSAPI"}, "sasl.enabled.mechanisms"),
-        ({"sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER"}, "sasl.enabled.mechanisms"),
+        ({"sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER"}, "listener.name.client.oauthbearer.sasl"),
         ({"sasl.mechanism.inter.broker.protocol": None}, "sasl.mechanism.inter.broker.protocol"),
         ({"sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256"}, "sasl.mechanism.inter"),
         ({"sasl.mechanism.controller.protocol": None}, "sasl.mechanism.controller.protocol"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ssl
 import struct
 import threading
 from queue import SimpleQueue
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from server.peers.blocking_peer import BlockingPeer
+from server.security.tls_transport import TlsTransport
 from tests.server.peers.played_peer import PATIENCE_S, PlayedPeer
 from wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from wire.messages.data import FetchRequest, FetchResponse
@@ -150,6 +153,46 @@ def test_a_refused_blocking_connection_is_an_os_error():
         address = peer.address
     with pytest.raises(ConnectionRefusedError):
         BlockingPeer(*address, "broker-1").exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+
+
+def test_what_no_name_can_be_is_an_os_error():
+    with pytest.raises(OSError, match="label"):
+        BlockingPeer("no..host.invalid", 9092, "broker-1").exchange(
+            ApiVersionsRequest(), 0, ApiVersionsResponse
+        )
+
+
+class Secured:
+    def transport(self, sock: Any, host: str) -> TlsTransport:
+        return TlsTransport(sock, ssl.create_default_context(), server_hostname=host)
+
+
+@pytest.mark.parametrize(
+    ("security", "begin"),
+    [(None, struct.pack(">i", 1_000)), (Secured(), b"\x16\x03\x03\x20\x00")],
+    ids=["answer", "handshake"],
+)
+def test_what_trickles_in_is_given_up(peer, security, begin):
+    """A peer that sends a byte now and then must not hold its follower for ever."""
+    is_over = threading.Event()
+
+    def play() -> None:
+        connection = peer.accept()
+        connection.sock.sendall(begin)
+        while not is_over.wait(0.05):
+            with contextlib.suppress(OSError):  # it has hung up
+                connection.sock.sendall(b"x")
+
+    player = threading.Thread(target=play)
+    player.start()
+    blocking = BlockingPeer(*peer.address, "broker-1-fetcher-0-leader-2", 0.5, security)
+    try:
+        with pytest.raises(TimeoutError):
+            blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+    finally:
+        is_over.set()
+        blocking.close()
+        player.join()
 
 
 def test_a_blocking_answer_that_is_not_kafkas_is_a_connection_error(peer):

@@ -326,8 +326,12 @@ def test_a_name_is_looked_up_and_each_of_its_addresses_tried(node, peer):
     assert isinstance(node.answer()[1], VoteResponse)
 
 
-def test_an_unknown_name_is_an_error_that_says_so(node):
-    node.send(Address("no-such-host.invalid", 9092), timeout_ms=60_000)
+@pytest.mark.parametrize(
+    "name", ["no-such-host.invalid", "no..host.invalid", "x" * 64 + ".invalid"]
+)
+def test_an_unknown_name_is_an_error_that_says_so(node, name):
+    """So is what no name can be, which another broker may have registered."""
+    node.send(Address(name, 9092), timeout_ms=60_000)
     assert "unknown host" in str(node.answer()[1])
 
 

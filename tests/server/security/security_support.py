@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 from server.config.kafka_config import KafkaConfig
 from server.network.listeners import Listener
 from server.security.listener_security import SecuredListener
-from server.security.sasl.scram import ScramCredential
+from server.security.sasl.scram import ScramCredential, TokenCredential
 
 # Made by keytool 17: password "changeit", an EC key, CN=broker; the same certificate as authority.
 KEY_STORE_JKS = base64.b64decode(
@@ -77,11 +77,16 @@ def nobody(_mechanism: str, _user: str) -> ScramCredential | None:
     return None
 
 
+def no_token(_mechanism: str, _id: str) -> TokenCredential | None:
+    return None
+
+
 def secured(
     protocol: str,
     keys: dict[str, str],
     credentials: Callable[[str, str], ScramCredential | None] = nobody,
     name: str = "EXT",
+    tokens: Callable[[str, str], TokenCredential | None] = no_token,
 ) -> SecuredListener:
     config = KafkaConfig(keys)
-    return SecuredListener(config, Listener(name, "127.0.0.1", 0, protocol), credentials)
+    return SecuredListener(config, Listener(name, "127.0.0.1", 0, protocol), credentials, tokens)

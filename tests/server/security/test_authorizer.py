@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from replication.metadata.image import EMPTY_IMAGE, MetadataDelta, delta_between
@@ -104,6 +106,21 @@ def test_names_of_clients_choice_are_not_remembered_for_ever():
         authorizer.authorize(*ALICE[:4], str(number))
     assert authorizer._loaded is not None
     assert len(authorizer._loaded.answers) < 66_000
+
+
+def test_long_names_are_not_remembered_at_all():
+    """A group's id may have 32 KiB: 65,536 of them would be two gigabytes."""
+    authorizer = StandardAuthorizer()
+    published(authorizer, EMPTY_IMAGE, record())
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            name = f"{number}".ljust(32_000, "x")
+            assert not authorizer.authorize("User:alice", "127.0.0.1", READ, GROUP, name)
+        del name
+        assert tracemalloc.get_traced_memory()[0] < 60_000
+    finally:
+        tracemalloc.stop()
 
 
 def loaded(**given):

@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,7 @@ from server.security.listener_security import SecuredListener
 from server.security.peer_security import client_security
 from server.security.sasl.client import AuthenticationError
 from server.security.sasl.scram import TYPES, ScramCredential, salted_password
+from tests.server.network.network_support import wait_until
 from tests.server.security.security_support import Authority, nobody, pkcs8, secured
 from wire.frame import encode_request
 from wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
@@ -78,6 +79,7 @@ class _Node:
     """As much of a node as ApiVersions asks."""
 
     role = "broker"
+    unlisted_apis: frozenset[int] = frozenset()
     metadata = EMPTY_IMAGE
     raft = SimpleNamespace(voters=SimpleNamespace(kraft_version=1))
 
@@ -227,6 +229,21 @@ def test_api_versions_once_and_then_the_handshake(plaintext: SocketServer) -> No
         assert raw.frame() == b""
 
 
+def test_a_connection_may_begin_while_the_queue_of_requests_is_full(
+    plaintext: SocketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive, full = plaintext.request_channel.receive, iter([True])
+    monkeypatch.setattr(
+        plaintext.request_channel,
+        "receive",
+        lambda channel, frame: not next(full, False) and receive(channel, frame),
+    )
+    with Raw(plaintext.port) as raw:
+        raw.send(ApiVersionsRequest(), 0)
+        assert ApiVersionsResponse.decode(raw.frame(), 0, 4).error_code == 0
+        assert handshake(raw).error_code == 0
+
+
 def test_an_api_versions_of_the_future_may_be_said_again(plaintext: SocketServer) -> None:
     with Raw(plaintext.port) as raw:
         raw.sock.sendall(struct.pack(">ihhih", 10, 18, 99, 1, -1))
@@ -305,6 +322,17 @@ def test_a_session_ends_and_may_be_renewed_by_the_same_user(short_sessions: Sock
         assert authenticate(raw, b"\0alice\0alice-secret").error_code == 0
         now(short_sessions, 1300)
         raw.send(ApiVersionsRequest(), 0)
+        assert raw.frame() == b""
+
+
+def test_tokens_are_small_when_a_session_is_renewed_too(short_sessions: SocketServer) -> None:
+    """What computes on a network thread is bounded, whoever it is from."""
+    with Raw(short_sessions.port) as raw:
+        handshake(raw)
+        authenticate(raw, b"\0alice\0alice-secret")
+        now(short_sessions, 1050)
+        assert handshake(raw).error_code == 0
+        raw.sock.sendall(struct.pack(">ihhih", 1 << 20, 36, 1, 1, -1))
         assert raw.frame() == b""
 
 
@@ -461,6 +489,106 @@ def test_garbage_instead_of_tls_harms_only_who_sends_it(
                 assert with_alert == b"" or with_alert[0] == 0x15
         for one in idle:
             one.close()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "huge", "empty"])
+def test_a_damaged_record_ends_its_connection_and_no_other(
+    authority: Authority, damage: str
+) -> None:
+    """After the handshake: half a record and the end, a changed byte, a length that none has."""
+    keys = authority.tls_keys(authority.key_store("s.pem"))
+    with (
+        serving(secured("SSL", keys)) as server,
+        Raw(server.port, client_context(authority)) as good,
+        socket.create_connection(("127.0.0.1", server.port), 10) as sock,
+    ):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = client_context(authority).wrap_bio(incoming, outgoing, server_hostname="localhost")
+        shake_hands(tls, sock, incoming, outgoing)
+        tls.write(b"".join(bytes(p) for p in encode_request(0, 7, "raw", ApiVersionsRequest())))
+        record = bytearray(outgoing.read())
+        if damage == "cut":
+            del record[len(record) // 2 :]
+        elif damage == "flipped":
+            record[-1] ^= 1
+        elif damage == "huge":
+            record[3:5] = b"\xff\xff"
+        else:
+            record = bytearray(b"\x17\x03\x03\x00\x00" * 100)
+        sock.sendall(record)
+        sock.shutdown(socket.SHUT_WR)
+        incoming.write(all_of(sock))
+        incoming.write_eof()
+        assert answered(tls) == b""
+        assert handshake(good).error_code == 34
+        wait_until(server, lambda: server.quotas.count == 1)
+
+
+def answered(tls: ssl.SSLObject) -> bytes:
+    """What was said before the connection ended, with or without a goodbye."""
+    try:
+        return tls.read(16_384)
+    except ssl.SSLError:
+        return b""
+
+
+def shake_hands(
+    tls: ssl.SSLObject, sock: socket.socket, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
+) -> None:
+    while True:
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            sock.sendall(outgoing.read())
+            incoming.write(sock.recv(65_536))
+        else:
+            sock.sendall(outgoing.read())
+            return
+
+
+def all_of(sock: socket.socket) -> bytes:
+    data = b""
+    try:
+        while more := sock.recv(65_536):
+            data += more
+    except ConnectionError:
+        pass
+    return data
+
+
+def test_a_thousand_slow_handshakes_hold_up_nobody(authority: Authority) -> None:
+    """Each says hello and then a byte now and then: who is known is served between them."""
+    keys = authority.tls_keys(authority.key_store("s.pem"))
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    hello = client_context(authority).wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        hello.do_handshake()
+    said = outgoing.read()
+    with serving(secured("SSL", keys)) as server, ExitStack() as until_end:
+        raw = until_end.enter_context(Raw(server.port, client_context(authority)))
+        assert handshake(raw).error_code == 34
+        slow = []
+        for number in range(1_000):
+            one = socket.create_connection(("127.0.0.1", server.port), 10)
+            until_end.enter_context(one)
+            one.sendall(said[: 5 + number % (len(said) - 5)])
+            slow.append(one)
+        taken = []
+        for number in range(300):
+            for one in slow[number::300]:  # the rest of it: now the server has to compute
+                with suppress(OSError):
+                    one.sendall(said[5 + slow.index(one) % (len(said) - 5) :])
+            began = time.thread_time(), server_cpu(server)
+            assert handshake(raw).error_code == 34
+            taken.append(server_cpu(server) - began[1])
+        taken.sort()
+        assert taken[len(taken) * 99 // 100] < 0.05, "processor time of the network thread"
+
+
+def server_cpu(server: SocketServer) -> float:
+    """Seconds its network thread has computed: what others on this machine do does not count."""
+    thread = server.processors[0]._thread
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0))
 
 
 def test_a_plaintext_client_learns_nothing_of_a_tls_listener(authority: Authority) -> None:

@@ -111,6 +111,9 @@ RULES = r"RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/,RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*)
         (r"RULE:CN=(a)/$12/", "CN=a", "a2"),
         (r"RULE:CN=(?<n>a),O=(b)/$2\/${n}/", "CN=a,O=b", "b/a"),
         (r" RULE:CN=(\w+)\,O=.*/$1/ , DEFAULT", "CN=a,O=b", "a"),
+        (r"RULE:CN=(\w+)/$1/", "CN=jürgen", None),  # Java's \w and \d are ASCII
+        (r"RULE:CN=node(\d+)/$1/", "CN=node\u0661", None),
+        (r"RULE:(?i)CN=kelvin/k/", "CN=\u212aelvin", None),
     ],
 )
 def test_the_first_rule_that_fits_the_whole_subject_wins(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
 
 from replication.controller.scram import MECHANISMS, scram_record
-from server.security.sasl.mechanisms import AuthenticationFailed, PlainServer
+from server.security.sasl.mechanisms import AuthenticationFailed, PlainServer, SaslServer
+from server.security.sasl.oauthbearer import OAuthBearerServer
 from server.security.sasl.scram import (
     PlainClient,
     ScramClient,
@@ -163,7 +165,6 @@ def test_a_recorded_login_cannot_be_replayed() -> None:
         b"n,,n=alice,r=a b",
         b"n,,n=al\x00ice,r=x",
         "n,,n=älice,r=x".encode(),
-        b"n,,n=alice,r=x,tokenauth=true",
         b"\xff\xfe",
         b"",
         b"n" * 500_000,
@@ -172,6 +173,32 @@ def test_a_recorded_login_cannot_be_replayed() -> None:
 def test_what_is_no_first_message_is_refused(first: bytes) -> None:
     with pytest.raises(AuthenticationFailed):
         scram().evaluate(first)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"n,,n=" + b"x" * 524_000,
+        b"n,a=" + b"x" * 524_000,
+        b"n,a=" + b"=2C" * 174_000,
+        b"n,,n=u,r=x" + b",a=b" * 131_000 + b",",
+    ],
+    ids=["name", "authzid", "escapes", "extensions"],
+)
+@pytest.mark.parametrize(
+    "new_server", [scram, lambda: OAuthBearerServer(lambda _token: pytest.fail("a token"), print)]
+)
+def test_half_a_megabyte_of_a_stranger_is_refused_without_more(
+    new_server: Callable[[], SaslServer], first: bytes
+) -> None:
+    server = new_server()
+    tracemalloc.start()
+    try:
+        with pytest.raises(AuthenticationFailed):
+            server.evaluate(first)
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(first)
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_authzid_that_is_the_user_and_extensions_are_taken() -> None:
@@ -193,6 +220,18 @@ def test_a_user_that_nobody_knows_fails_where_a_wrong_password_does() -> None:
         with pytest.raises(AuthenticationFailed) as failed:
             server.evaluate(final)
         assert str(failed.value) == ""
+
+
+def test_the_salt_of_nobody_looks_like_those_that_kafkas_tools_make() -> None:
+    """130 random bits in base 36: 25 or 26 of these characters, seldom fewer."""
+    lengths = set()
+    for number in range(300):
+        answer = scram().evaluate(b"n,,n=nobody%d,r=x" % number).decode()
+        salt = base64.b64decode(answer.partition(",s=")[2].partition(",i=")[0])
+        assert salt.isalnum()
+        assert salt == salt.lower()
+        lengths.add(len(salt))
+    assert {25, 26} <= lengths <= {22, 23, 24, 25, 26}
 
 
 def test_a_client_does_not_believe_a_server_that_does_not_know_the_password() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -378,6 +379,23 @@ def test_a_full_map_cleans_up_to_there_and_goes_on_next_time(tmp_path: Path) -> 
     assert rounds > 5
     assert {r.key: r.offset for r in records(one.log)} == latest
     assert len(records(one.log)) == 13
+
+
+def test_an_index_that_leads_too_far_lets_no_deleted_value_live_on(tmp_path: Path) -> None:
+    config = CleanerConfig(
+        log_cleaner_dedupe_buffer_size=4 * 200, log_cleaner_io_buffer_load_factor=1.0
+    )
+    one = Cleaned(tmp_path, cleaner_config=config)
+    for number, key in enumerate((b"a", b"b", b"c", b"d", b"e", b"a", b"f")):
+        one.append((key, None if number == 5 else b"1"))
+    assert one.clean()
+    segment = one.log.segments.items[0]
+    last = [position for position, _ in segment.batches(0)][-1]
+    index = segment.offset_index
+    index.close()
+    index.path.write_bytes(struct.pack(">ii", 4, last))
+    assert one.clean(roll=False)
+    assert [(r.key, r.value) for r in records(one.log) if r.key == b"a"] == [(b"a", None)]
 
 
 # --- producers and transactions ----------------------------------------------------------------

@@ -324,12 +324,18 @@ def test_after_a_power_loss_everything_flushed_is_there_and_the_rest_is_a_prefix
 
 @pytest.fixture
 def few_descriptors() -> Iterator[int]:
-    """A process that may open 64 more files than it has open now."""
+    """A process that may open 64 more files: none below its limit was left free by tests before."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = max(map(int, os.listdir("/proc/self/fd"))) + 64
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    fillers = [os.open(os.devnull, os.O_RDONLY)]
+    while fillers[-1] < highest:
+        fillers.append(os.open(os.devnull, os.O_RDONLY))
+    limit = fillers[-1] + 1 + 64
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     yield limit
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for fd in fillers:
+        os.close(fd)
 
 
 def test_more_logs_than_descriptors_can_be_written_and_read(
@@ -390,6 +396,24 @@ def test_a_roll_that_fails_leaves_nothing_behind(tmp_path: Path, disk: FaultyDis
     names = [path.name for path in (tmp_path / "orders-0").iterdir()]
     assert [name for name in names if name.startswith("00000000000000000001")] == []
     assert log.append_as_leader(sent[1], 0, WALL_MS).first_offset == 1
+
+
+def test_a_roll_that_fails_where_nothing_can_be_removed_loses_no_record(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    """File systems that copy on write may need space to free some."""
+    log = make_log(tmp_path, LogConfig(segment_bytes=300))
+    append(log, "x" * 100)
+    disk.fail("open_file", errno.ENOSPC, only=lambda path, *_: str(path).endswith(".snapshot"))
+    disk.fail("unlink", errno.ENOSPC, count=9)
+    fails_with_storage_error(log, "y" * 200)
+    assert append(log, "z").first_offset == 1
+    disk.repair()
+    log.flush()
+    log.close()
+    reopened = make_log(tmp_path, log.config, had_clean_shutdown=True)
+    assert values(read_from(reopened)) == [b"x" * 100, b"z"]
+    assert reopened.log_end_offset == 2
 
 
 # --- readers and deletion ----------------------------------------------------------------------

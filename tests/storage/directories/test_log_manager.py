@@ -13,9 +13,11 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from storage import files
 from storage.checkpoint import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSET_CHECKPOINT,
@@ -38,7 +40,7 @@ from storage.directories.log_dirs import (
     renamed_dir_name,
 )
 from storage.directories.log_manager import LogManager
-from storage.log.partition_log import PartitionLog
+from storage.log.partition_log import FROM_COORDINATOR, PartitionLog
 from testkit.clock import WALL_MS, ManualClock
 from tests.storage.log_support import (
     FaultyDisk,
@@ -48,8 +50,10 @@ from tests.storage.log_support import (
     read_from,
     values,
 )
+from wire.control_records import ControlRecordType, EndTxnMarker
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition, uuid_to_text
+from wire.records import end_txn_marker_batch
 
 TOPIC_ID = b"a-topic's-own-id"
 ORDERS = TopicPartition("orders", 0)
@@ -357,6 +361,17 @@ def test_new_partitions_go_where_there_are_fewest(tmp_path: Path) -> None:
     node.stop()
 
 
+def test_new_partitions_go_where_nothing_is_cordoned_unless_all_is(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    node = Node(a, b)
+    node.start()
+    node.manager.cordoned_dirs = frozenset((a,))
+    assert {node.create("t", index).directory.parent for index in range(3)} == {b}
+    node.manager.cordoned_dirs = frozenset((a, b))
+    assert node.create("t", 3).directory.parent == a, "the controller did not know yet"
+    node.stop()
+
+
 def test_the_topic_id_is_written_once_and_guarded(tmp_path: Path) -> None:
     node = Node(tmp_path)
     manager = node.start()
@@ -382,6 +397,45 @@ def test_a_deleted_log_is_renamed_now_and_gone_later(tmp_path: Path) -> None:
     assert new.log_end_offset == 0
     node.scheduler.run()
     assert [p.name for p in tmp_path.glob("orders*")] == ["orders-0"]
+    node.stop()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda log: log.read(0, 1000, True, 2),
+        lambda log: log.offset_for_timestamp(WALL_MS),
+        lambda log: log.truncate_to(1),
+        lambda log: log.delete_old_segments(WALL_MS),
+        lambda log: log.roll(),
+        lambda log: log.truncate_fully_and_start_at(7),
+    ],
+)
+def test_who_still_has_a_log_that_is_deleted_does_not_blame_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[PartitionLog], object]
+) -> None:
+    """Its directory has another name already, which the log does not know yet."""
+    node = Node(tmp_path)
+    manager = node.start()
+    log = node.create()
+    append(log, "a", timestamp=-1)
+    log.roll()
+    append(log, "b")
+    log.update_high_watermark(2)
+    real = files.replace
+    told: list[ErrorCode] = []
+
+    def replace(old: Path, new: Path) -> None:
+        real(old, new)
+        monkeypatch.undo()
+        with pytest.raises(KafkaError) as refused:
+            use(log)
+        told.append(refused.value.code)
+
+    monkeypatch.setattr(files, "replace", replace)
+    manager.delete(ORDERS)
+    assert told == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert not log.is_offline
     node.stop()
 
 
@@ -708,6 +762,78 @@ def test_a_failing_directory_goes_offline_and_the_others_go_on(
     assert (good / CLEAN_SHUTDOWN).exists()
 
 
+def test_a_new_partition_goes_where_the_disk_takes_it(tmp_path: Path, disk: FaultyDisk) -> None:
+    """Nobody had noticed that a disk is full, or broken."""
+    full, broken, good = (tmp_path / name for name in ("full", "broken", "good"))
+    node = Node(full, broken, good)
+    manager = node.start()
+    append(node.create("t", 0, directory=good), "a")
+    assert manager.release_reserve(full)
+    disk.fail("open_file", only=lambda path, *_: Path(path).is_relative_to(broken))
+    assert node.create("t", 1).directory.parent == good
+    node.scheduler.run("log-dir-failure")
+    assert manager.offline_dirs == {broken}
+    with pytest.raises(KafkaError, match="no space left"):
+        node.create("t", 2, directory=full)
+    disk.repair()
+    node.stop()
+
+
+def test_a_log_that_cannot_be_opened_is_not_begun_anew_elsewhere(tmp_path: Path) -> None:
+    dirs = [tmp_path / name for name in "ab"]
+    node = Node(*dirs)
+    node.start()
+    append(node.create("t", 0, directory=dirs[1]), "a")
+    node.stop()
+    (dirs[1] / "t-0" / "partition.metadata").write_text("nonsense")
+    node.start()
+    with pytest.raises(KafkaError):
+        node.create("t", 0)
+    assert not (dirs[0] / "t-0").exists()
+    node.stop()
+
+
+def with_a_damaged_log(*dirs: Path) -> Node:
+    """A node that has started; the second directory has a log of t-0 that cannot be opened."""
+    node = Node(*dirs)
+    node.start()
+    log = node.create("t", 0, directory=dirs[1])
+    append(log, "x" * 1500)
+    log.roll()
+    append(log, "y")
+    node.stop()
+    folder = dirs[1] / "t-0"
+    for snapshot in folder.glob("*.snapshot"):  # all that is there is looked at
+        snapshot.unlink()
+    first = min(folder.glob("*.log"))
+    data = bytearray(first.read_bytes())
+    data[16] = 9  # no magic that there is
+    first.write_bytes(data)
+    node.start()
+    return node
+
+
+def test_a_damaged_log_is_refused_as_a_fault_of_its_disk(tmp_path: Path) -> None:
+    dirs = [tmp_path / name for name in "ab"]
+    node = with_a_damaged_log(*dirs)
+    with pytest.raises(KafkaError) as refused:
+        node.create("t", 0)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not (dirs[0] / "t-0").exists()
+    node.stop()
+
+
+def test_a_damaged_log_is_not_in_the_way_of_another_topic_of_its_name(tmp_path: Path) -> None:
+    dirs = [tmp_path / name for name in "ab"]
+    node = with_a_damaged_log(*dirs)
+    for index in range(3):
+        node.create("u", index, directory=dirs[0])
+    key = TopicPartition("t", 0)
+    log = node.manager.get_or_create(key, b"another topic..!", node.config)
+    assert log.directory.parent == dirs[0]
+    node.stop()
+
+
 def test_a_directory_that_cannot_be_read_at_start_goes_offline(
     tmp_path: Path, disk: FaultyDisk
 ) -> None:
@@ -723,6 +849,22 @@ def test_a_directory_that_cannot_be_read_at_start_goes_offline(
     assert manager.offline_dirs == {bad}
     assert [log.directory.parent for log in manager.all_logs()] == [good]
     assert manager.previous_broker_epoch == -1
+    node.stop()
+
+
+def test_a_full_disk_keeps_no_log_from_being_recovered(tmp_path: Path, disk: FaultyDisk) -> None:
+    node = Node(tmp_path)
+    node.start()
+    append(node.create(), "a")
+    node.crash()
+    disk.fail("open_file", errno.ENOSPC, only=lambda path, *_: str(path).endswith("index"))
+    log = node.start().get(ORDERS)
+    assert log is not None
+    assert values(read_from(log)) == [b"a"]
+    with pytest.raises(KafkaError):
+        append(log, "b")
+    node.manager.checkpoint_high_watermarks()  # there is room again
+    assert append(log, "b").first_offset == 1
     node.stop()
 
 
@@ -761,6 +903,43 @@ def test_a_full_disk_still_takes_checkpoints_and_serves_again_by_itself(
     manager.checkpoint_high_watermarks()
     assert reserve.exists()
     assert append(log, "b").first_offset == 1
+    node.stop()
+
+
+def test_an_abort_that_fits_on_a_full_disk_takes_the_reserve_and_not_the_directory(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    """What its marker leaves in the log's last block is no room for the transaction index."""
+    node = Node(tmp_path)
+    manager = node.start()
+    log = node.create()
+    manager.producers.requires_verification = False
+    producer: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "is_transactional": True}
+    append(log, "a", base_sequence=0, **producer)
+    reserve = tmp_path / RESERVE_FILE
+    is_full = True
+
+    def finds_no_block(path: Any, *_: object) -> bool:
+        return is_full and reserve.exists() and str(path).endswith(".txnindex")
+
+    disk.fail("open_file", errno.ENOSPC, count=10**6, only=finds_no_block)
+    disk.fail("allocate", errno.ENOSPC, count=10**6, only=lambda *_: is_full)
+    marker = end_txn_marker_batch(
+        EndTxnMarker(ControlRecordType.ABORT, 0), producer_id=7, producer_epoch=0,
+        timestamp=WALL_MS,
+    )  # fmt: skip
+    log.append_as_leader(marker, 0, WALL_MS, FROM_COORDINATOR)
+    log.update_high_watermark(2)
+    assert log.last_stable_offset == 2
+    assert [(txn.first_offset, txn.last_offset) for txn in log.aborted_transactions(0, 2)] == [
+        (0, 1)
+    ]
+    assert manager.offline_dirs == set()
+    with pytest.raises(KafkaError):
+        append(log, "b")
+    is_full = False
+    manager.checkpoint_high_watermarks()
+    assert append(log, "b").first_offset == 2
     node.stop()
 
 

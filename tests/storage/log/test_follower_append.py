@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,12 @@ import pytest
 from storage import files
 from storage.config import LogConfig
 from storage.log.partition_log import PartitionLog
-from tests.storage.log_support import batch, make_log, read_bytes
+from storage.segments.segment import RELATIVE_OFFSET_MAX
+from testkit.clock import WALL_MS
+from tests.storage.log_support import FaultyDisk, batch, make_log, read_bytes
+from wire.control_records import ControlRecordType, EndTxnMarker
 from wire.errors import ErrorCode, KafkaError
+from wire.records import end_txn_marker_batch
 
 
 def stored(value: str, offset: int, epoch: int, **fields: int) -> bytes:
@@ -53,6 +58,116 @@ def test_a_whole_response_leaves_the_same_files_as_its_batches_one_by_one(
     ]
 
 
+AGED = [stored(f"value {i}", i, 0, timestamp=WALL_MS + 250 * i) for i in range(20)]
+EPOCHS = [stored(f"value {i}", i, epoch) for i, epoch in enumerate((0, 1, 2, 2, 3, 3, 3, 4))]
+EVEN = [stored(f"value {i}", i, 0) for i in range(9)]
+FAR = [stored(f"value {at}", at, 0) for at in (0, 1, RELATIVE_OFFSET_MAX, RELATIVE_OFFSET_MAX + 1)]
+
+
+@pytest.mark.parametrize(
+    ("sent", "config", "jitter_ms", "segments"),
+    [
+        (AGED, LogConfig(segment_ms=1_000), 0, 4),
+        (AGED, LogConfig(segment_ms=1_000), 300, 5),
+        (EPOCHS, LogConfig(), 0, 1),
+        (EVEN, LogConfig(segment_bytes=3 * len(EVEN[0])), 0, 3),
+        (FAR, LogConfig(), 0, 2),
+    ],
+    ids=["age", "jitter", "epochs", "size", "offsets"],
+)
+@pytest.mark.parametrize("cuts", [(), (1,), (2, 3)], ids=str)
+def test_segments_and_epochs_begin_at_the_very_batch_at_which_they_would_one_by_one(
+    tmp_path: Path,
+    sent: list[bytes],
+    config: LogConfig,
+    jitter_ms: int,
+    segments: int,
+    cuts: tuple[int, ...],
+) -> None:
+    """However many batches a response happens to have. Else replicas roll at other offsets."""
+    logs = make_log(tmp_path / "at-once", config), make_log(tmp_path / "one-by-one", config)
+    for log in logs:
+        log.view.segment.jitter_ms = jitter_ms
+    at_once, one_by_one = logs
+    for begin, end in pairwise((0, *cuts, len(sent))):
+        at_once.append_as_follower(b"".join(sent[begin:end]), 4)
+    for data in sent:
+        one_by_one.append_as_follower(data, 4)
+    assert files_of(at_once) == files_of(one_by_one)
+    assert at_once.leader_epochs.entries == one_by_one.leader_epochs.entries
+    assert len(list(at_once.segments)) == segments
+
+
+def test_each_leader_epoch_begins_where_its_first_batch_does(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    log.append_as_follower(b"".join(EPOCHS), 4)
+    assert log.leader_epochs.entries == ((0, 0), (1, 1), (2, 2), (3, 4), (4, 7))
+
+
+def test_producers_and_transactions_are_known_as_if_batches_came_one_by_one(
+    tmp_path: Path,
+) -> None:
+    """Who is elected next must know what it has, and which transactions are open or aborted."""
+
+    def of(producer: int, offset: int, sequence: int) -> bytes:
+        return batch(
+            f"of {producer}", base_offset=offset, leader_epoch=0,
+            producer_id=producer, producer_epoch=0, base_sequence=sequence, is_transactional=True,
+        )  # fmt: skip
+
+    abort = end_txn_marker_batch(
+        EndTxnMarker(ControlRecordType.ABORT, 0),
+        producer_id=0, producer_epoch=0, timestamp=WALL_MS, base_offset=3,
+    )  # fmt: skip
+    sent = [of(0, 0, 0), of(7, 1, 0), stored("plain", 2, 0), abort, of(0, 4, 1)]
+    logs = make_log(tmp_path / "at-once"), make_log(tmp_path / "one-by-one")
+    logs[0].append_as_follower(b"".join(sent), 0)
+    for data in sent:
+        logs[1].append_as_follower(data, 0)
+    for log in logs:
+        log.update_high_watermark(5)
+        open_since = {
+            entry.producer_id: entry.current_txn_first_offset
+            for entry in log.producer_state.active_producers()
+        }
+        assert open_since == {0: 4, 7: 1}
+        assert log.last_stable_offset == 1
+    assert files_of(logs[0]) == files_of(logs[1])
+    assert files_of(logs[0])["00000000000000000000.txnindex"]
+    snapshots = [log.producer_state.take_snapshot() for log in logs]
+    assert snapshots[0] is not None
+    assert snapshots[1] is not None
+    assert snapshots[0].read_bytes() == snapshots[1].read_bytes()
+
+
+def test_an_append_tells_what_the_response_held(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    log.append_as_follower(stored("first", 0, 1), 3)
+    sent = stored("new", 1, 2, timestamp=WALL_MS + 9) + stored("newer", 2, 3)
+    info = log.append_as_follower(sent, 3)
+    assert (info.first_offset, info.last_offset, info.size) == (1, 2, len(sent))
+    assert (info.max_timestamp, info.log_append_time_ms) == (WALL_MS + 9, -1)
+    assert (info.leader_epoch, info.log_start_offset) == (3, 0)
+
+
+def test_a_response_without_a_whole_batch_appends_nothing(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    log.append_as_follower(b"".join(run(3)), 0)
+    info = log.append_as_follower(run(1, 3)[0][:-1], 0)
+    assert (info.first_offset, info.last_offset, info.size) == (3, 2, 0)
+    assert (info.max_timestamp, info.log_append_time_ms, info.leader_epoch) == (-1, -1, -1)
+    assert log.log_end_offset == 3
+
+
+def test_a_follower_flushes_after_as_many_records_as_the_topic_says(tmp_path: Path) -> None:
+    """flush.messages holds for each replica, or one power cut takes what all acknowledged."""
+    log = make_log(tmp_path, LogConfig(flush_messages=3))
+    assert not log.append_as_follower(b"".join(run(2)), 0).must_flush
+    assert log.append_as_follower(b"".join(run(1, 2)), 0).must_flush
+    log.flush()
+    assert not log.append_as_follower(b"".join(run(2, 3)), 0).must_flush
+
+
 def test_a_response_is_one_system_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = make_log(tmp_path)
     writes: list[int] = []
@@ -88,6 +203,21 @@ def test_a_failed_write_leaves_nothing_of_its_run(
     log.append_as_follower(b"".join(run(3, 3)), 0)
     assert read_bytes(log, 0).startswith(before)
     assert log.log_end_offset == 6
+
+
+def test_a_run_that_failed_leaves_no_trace_of_where_its_batches_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another leader may have the same records in other batches."""
+    log = make_log(tmp_path, LogConfig(index_interval_bytes=0))
+    disk = FaultyDisk(monkeypatch)
+    disk.fail("open_file", errno.ENOSPC, only=lambda path, *_: str(path).endswith("index"))
+    with pytest.raises(KafkaError):
+        log.append_as_follower(b"".join(run(100)), 0)
+    assert log.log_end_offset == 0
+    sent = batch(*map(str, range(100)), base_offset=0, leader_epoch=1)
+    log.append_as_follower(sent, 1)
+    assert [read_bytes(log, offset) == sent for offset in range(100)] == [True] * 100
 
 
 def test_no_bytes_a_leader_might_send_break_the_log(tmp_path: Path) -> None:

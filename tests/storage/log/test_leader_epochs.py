@@ -116,6 +116,37 @@ def test_entries_that_contradict_a_new_one_are_dropped(cache: LeaderEpochCache) 
     assert cache.entries == ((9, 0),)
 
 
+def test_only_a_contradiction_is_warned_of(
+    cache: LeaderEpochCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(cache, (1, 5), (2, 10))
+    fill(cache, (3, 10))  # nothing was written in epoch 2
+    assert caplog.messages == []
+    fill(cache, (4, 8))
+    assert "contradicting" in caplog.messages[0]
+    fill(cache, (5, 20), (6, 30))
+    fill(cache, (7, 20))  # of two that are dropped, the first begins where this does
+    assert len(caplog.messages) == 2
+
+
+def test_a_copy_has_exactly_the_others_epochs(cache: LeaderEpochCache, tmp_path: Path) -> None:
+    other = fill(LeaderEpochCache(tmp_path / "other"), (1, 0), (4, 6))
+    fill(cache, (1, 0), (2, 3))
+    cache.copy_from(other)
+    assert cache.entries == other.entries
+    cache.sync()
+    assert read_leader_epochs(cache.path) == [(1, 0), (4, 6)]
+
+
+def test_the_earliest_entry_is_the_oldest_epochs(cache: LeaderEpochCache) -> None:
+    assert fill(cache, (2, 6), (3, 8)).earliest_entry == (2, 6)
+
+
+def test_what_was_read_from_the_file_is_on_disk(cache: LeaderEpochCache, path: Path) -> None:
+    fill(cache, (2, 6)).sync()
+    assert LeaderEpochCache(path).settled_epoch == 2
+
+
 def test_an_epoch_without_records_is_replaced_by_the_next_at_the_same_offset(
     cache: LeaderEpochCache,
 ) -> None:

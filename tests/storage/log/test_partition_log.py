@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,13 @@ from storage.log.append_source import FROM_COORDINATOR
 from storage.log.partition_log import PartitionLog
 from storage.log.segment_swap import replace_segments
 from storage.open_files import FileSlice
+from storage.segments.segment import LogSegment
 from testkit.clock import WALL_MS
 from tests.storage.log_support import (
+    ManualScheduler,
     append,
     batch,
+    environment,
     make_log,
     read_bytes,
     read_from,
@@ -242,6 +246,40 @@ def test_aborted_transactions_are_listed_for_the_range_that_was_read(tmp_path: P
     result = log.read(2, 1 << 20, True, log.last_stable_offset, include_aborted=True)
     assert result.aborted is not None
     assert result.aborted[0].producer_id == 2
+
+
+@pytest.mark.parametrize("is_unlinked", [True, False])
+def test_a_read_that_meets_a_deletion_hides_no_aborted_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_unlinked: bool
+) -> None:
+    """Without its aborted transactions the records of a read pass for committed ones."""
+    scheduler = ManualScheduler()
+    log = make_log(tmp_path, env=environment(tmp_path, scheduler=scheduler))
+    log.append_as_leader(transactional("x", 1, 0), 0, WALL_MS)
+    end_transaction(log, 1, ControlRecordType.ABORT)
+    log.roll()
+    log.update_high_watermark(2)
+    log.increment_log_start_offset(1)
+    real = LogSegment.upper_bound_offset
+
+    def upper_bound_offset(segment: LogSegment, *end: int) -> int | None:
+        monkeypatch.undo()
+        log.increment_log_start_offset(2)
+        log.delete_old_segments(WALL_MS)
+        if is_unlinked:
+            scheduler.run("delete-segments")
+        return real(segment, *end)
+
+    monkeypatch.setattr(LogSegment, "upper_bound_offset", upper_bound_offset)
+    if is_unlinked:
+        with pytest.raises(KafkaError) as refused:
+            log.read(1, 1, True, 2, include_aborted=True)
+        assert code_of(refused) is ErrorCode.OFFSET_OUT_OF_RANGE
+    else:
+        result = log.read(1, 1, True, 2, include_aborted=True)
+        assert result.records is not None
+        assert [txn.producer_id for txn in result.aborted or ()] == [1]
+    assert len(log.segments) == 1
 
 
 # --- read --------------------------------------------------------------------------------------
@@ -468,6 +506,58 @@ def test_the_newest_record_is_named_where_it_lies_below_the_log_start_too(tmp_pa
     assert log.max_timestamp_offset() == (WALL_MS + 5, 0, 2)
 
 
+def test_the_newest_record_is_named_while_a_newer_one_is_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = make_log(tmp_path, LogConfig(index_interval_bytes=0))
+    append(log, "a")
+    real = LogSegment._append_index_entry
+    asked: list[object] = []
+    reader = threading.Thread(target=lambda: asked.append(log.max_timestamp_offset()))
+
+    def append_index_entry(segment: LogSegment, last_offset: int, position: int) -> None:
+        reader.start()
+        reader.join(0.2)  # a reader that does not wait for us has its answer by now
+        real(segment, last_offset, position)
+
+    monkeypatch.setattr(LogSegment, "_append_index_entry", append_index_entry)
+    append(log, "b", timestamp=WALL_MS + 1)
+    reader.join(60)
+    assert asked[0] in [(WALL_MS, 0, 0), (WALL_MS + 1, 1, 0)]
+
+
+def test_time_indexes_of_older_apache_kafka_are_taken_as_they_are(tmp_path: Path) -> None:
+    """They name the record that has the time, later ones the last record of its batch."""
+    config = LogConfig(index_interval_bytes=0)
+    log = make_log(tmp_path, config)
+    for number in range(8):
+        append(log, "a", "b", "c", timestamp=WALL_MS + number)
+        log.roll()
+    log.flush()
+    log.close()
+    indexes = sorted((tmp_path / "orders-0").glob("*.timeindex"))[:8]
+    for number, path in enumerate(indexes):
+        path.write_bytes(struct.pack(">qi", WALL_MS + number, 0))
+    reopened = make_log(tmp_path, config, had_clean_shutdown=True)
+    assert reopened.offset_for_timestamp(WALL_MS + 7) == (WALL_MS + 7, 21, 0)
+    assert reopened.max_timestamp_offset() == (WALL_MS + 7, 21, 0)
+    reopened.flush()
+    assert [path.read_bytes()[-4:] for path in indexes] == [bytes(4)] * 8
+
+
+def test_many_segments_with_a_wrong_index_change_no_answer(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    for number in range(8):
+        append(log, "a", timestamp=WALL_MS + number)
+        log.roll()
+    log.flush()
+    log.close()
+    for path in (tmp_path / "orders-0").glob("*.timeindex"):
+        path.write_bytes(struct.pack(">qi", WALL_MS + 100, 0))
+    reopened = make_log(tmp_path, had_clean_shutdown=True)
+    assert reopened.offset_for_timestamp(WALL_MS + 7) == (WALL_MS + 7, 7, 0)
+
+
 def test_an_epoch_of_a_producer_that_cannot_be_is_refused_by_the_log(tmp_path: Path) -> None:
     """Kafka judges an epoch against what it knows, -1 if nothing; so -1 itself passes."""
     log = make_log(tmp_path)
@@ -551,6 +641,20 @@ def test_truncation_leaves_exactly_what_was_before(tmp_path: Path, to: int) -> N
     assert info.first_offset == end
     assert values(read_from(log))[-1] == b"new"
     assert not log.truncate_to(99)
+
+
+def test_a_log_cut_in_a_gap_loses_nothing_in_a_crash(tmp_path: Path) -> None:
+    """A follower copies the gaps of a compacted log. A segment that began in one where the cut was
+    would be taken for what is left of a loss."""
+    log = make_log(tmp_path)
+    for offset in (0, 5, 9):
+        log.append_as_follower(batch(f"{offset}", base_offset=offset, leader_epoch=0), 0)
+    log.truncate_to(8)
+    assert log.log_end_offset == 6, "as it is when it is opened again"
+    log.roll()
+    log.append_as_follower(batch("9", base_offset=9, leader_epoch=0), 0)
+    recovered = make_log(tmp_path)
+    assert [record.offset for record in read_from(recovered)] == [0, 5, 9]
 
 
 def test_truncation_forgets_the_producers_of_what_was_cut(tmp_path: Path) -> None:

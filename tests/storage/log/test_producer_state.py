@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import random
 import struct
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from storage import files
 from storage.config import ProducerStateConfig
 from storage.log.append_source import AppendOrigin, AppendSource, Verification
 from storage.log.producer_snapshot import (
@@ -213,6 +215,17 @@ def test_producers_do_not_disturb_each_other(log: Log) -> None:
     assert log.append(0, pid=2) == "duplicate at 1"
 
 
+def test_a_repeated_batch_is_found_before_anything_else_is_looked_at(log: Log) -> None:
+    """A coordinator's batches have its producer's id and no sequences: they are never the same."""
+    assert log.state.find_duplicate(batch(0, 3), CLIENT) is None
+    log.append(0, 3)
+    found = log.state.find_duplicate(batch(0, 3), CLIENT)
+    assert found is not None
+    assert found.first_offset == 0
+    assert log.state.find_duplicate(batch(3), CLIENT) is None
+    assert log.state.find_duplicate(batch(0, 3), COORDINATOR) is None
+
+
 # --- epochs ------------------------------------------------------------------------------------
 
 
@@ -317,9 +330,9 @@ def test_a_decided_transaction_holds_readers_until_its_marker_is_replicated(log:
     log.append(1, txn=True)
     log.end_txn(ABORT)
     assert log.state.first_unstable_offset == 0
-    log.state.on_high_watermark_updated(2)  # the marker is at 2, not below it
+    assert log.state.on_high_watermark_updated(2) == 0  # the marker is at 2, not below it
     assert log.state.first_unstable_offset == 0
-    log.state.on_high_watermark_updated(3)
+    assert log.state.on_high_watermark_updated(3) is None
     assert log.state.first_unstable_offset is None
 
 
@@ -331,9 +344,9 @@ def test_an_old_unreplicated_transaction_counts_beside_a_newer_open_one(log: Log
     log.end_txn(COMMIT, pid=2)
     log.append(0, pid=3, txn=True)
     assert log.state.first_unstable_offset == 0
-    log.state.on_high_watermark_updated(3)  # past the first marker
+    assert log.state.on_high_watermark_updated(3) == 1  # past the first marker
     assert log.state.first_unstable_offset == 1
-    log.state.on_high_watermark_updated(5)
+    assert log.state.on_high_watermark_updated(5) == 4
     assert log.state.first_unstable_offset == 4
 
 
@@ -521,6 +534,23 @@ def test_a_later_batch_may_not_overtake_one_under_verification(strict: Log) -> N
     assert state.check(batch(0, 2, txn=True), verified(guard)) is None
 
 
+def test_the_first_of_two_batches_goes_first_though_it_was_asked_about_last(strict: Log) -> None:
+    state = strict.state
+    guard = ask(state, batch(2, txn=True))
+    assert ask(state, batch(0, 2, txn=True)) is guard
+    source = verified(guard)
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, state.check, batch(2, txn=True), source)
+    assert state.check(batch(0, 2, txn=True), source) is None
+
+
+def test_a_guard_from_before_a_truncation_proves_nothing(strict: Log) -> None:
+    """Another led meanwhile: the marker of that very transaction may be what was cut off."""
+    strict.append(0, pid=2)
+    guard = ask(strict.state, batch(0, txn=True))
+    strict.state.truncate_and_reload(0, 0, WALL_MS)
+    refused(ErrorCode.INVALID_TXN_STATE, strict.state.check, batch(0, txn=True), verified(guard))
+
+
 def test_a_question_of_an_older_epoch_says_nothing_of_the_sequences_of_a_newer_one(
     strict: Log,
 ) -> None:
@@ -605,6 +635,73 @@ def test_no_second_snapshot_at_the_same_offset(log: Log) -> None:
     assert log.state.take_snapshot() is not None
     assert log.state.take_snapshot() is None
     assert snapshots(log.state) == [1]
+
+
+def test_what_is_at_offset_0_is_known_after_a_restart_too(log: Log) -> None:
+    log.append(0)
+    log.state.take_snapshot()
+    assert restarted(log).append(0) == "duplicate at 0"
+
+
+def test_a_batch_without_sequences_has_no_first_one(log: Log) -> None:
+    assert BatchMetadata(-1, 5, 2, WALL_MS).first_sequence == -1
+    assert BatchMetadata(0, 5, 2, WALL_MS).first_sequence == SEQUENCE_MAX - 1
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_snapshot_is_closed_and_there_only_when_it_could_be_written(
+    log: Log, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    closed: list[int] = []
+    close = files.close
+
+    def noted(fd: int) -> None:
+        closed.append(fd)
+        close(fd)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(files, "close", noted)
+    log.append(0)
+    if is_full:
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "write_fully", full)
+            with pytest.raises(OSError, match="no space left"):
+                log.state.take_snapshot()
+        assert snapshots(log.state) == []
+    assert log.state.take_snapshot() is not None
+    assert snapshots(log.state) == [1]
+    assert len(closed) == 1 + is_full
+
+
+def test_a_snapshot_is_synced_once_and_only_when_the_log_is(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(files, "sync_file", synced.append)
+    log.append(0)
+    first = log.state.take_snapshot()
+    log.append(1)
+    second = log.state.take_snapshot()
+    assert synced == []
+    log.state.flush()
+    assert synced == [first, second]
+    log.state.flush()
+    assert synced == [first, second]
+
+
+def test_a_snapshot_that_was_deleted_is_taken_anew(log: Log) -> None:
+    log.append(0)
+    log.state.take_snapshot()
+    log.append(1)
+    log.state.take_snapshot()
+    log.state.on_log_start_moved(0)
+    assert log.state.take_snapshot() is None
+    log.state.delete_snapshot(2)
+    log.state.on_log_start_moved(0)
+    assert log.state.take_snapshot() == log.state.snapshot_path(2)
+    assert snapshots(log.state) == [1, 2]
 
 
 def restarted(log: Log) -> Log:
@@ -783,6 +880,30 @@ def test_truncating_to_the_end_keeps_everything(log: Log) -> None:
     log.state.truncate_and_reload(0, 1, WALL_MS)
     assert log.state.first_unstable_offset == 0
     assert log.append(0, txn=True) == "duplicate at 0"
+
+
+def test_what_was_deleted_at_the_start_holds_no_reader_back(log: Log) -> None:
+    log.append(0, txn=True)
+    log.end_txn(ABORT)
+    log.append(1)
+    log.state.truncate_and_reload(1, 3, WALL_MS)
+    assert log.state.first_unstable_offset == 0, "its marker is at 1, which is there"
+    log.state.truncate_and_reload(2, 3, WALL_MS)
+    assert log.state.first_unstable_offset is None
+
+
+def test_a_snapshot_at_the_start_of_the_log_says_nothing_of_it(log: Log) -> None:
+    """It is of the records below, which are gone; Kafka deletes it, too."""
+    log.append(0, 2)
+    path = log.state.take_snapshot()
+    assert path is not None
+    log.append(0, 2, pid=2)
+    looked = log.state.without_producers()
+    looked.load_newest_snapshot(2, 4, WALL_MS)
+    assert looked.active_producers() == []
+    assert path.exists(), "to look deletes nothing"
+    log.state.truncate_and_reload(2, 4, WALL_MS)
+    assert not path.exists()
 
 
 def test_starting_over_forgets_everything_on_disk_too(log: Log) -> None:

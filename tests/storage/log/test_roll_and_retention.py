@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
+from storage import files
 from storage.config import LogConfig
 from storage.log.partition_log import PartitionLog
 from testkit.clock import WALL_MS, ManualClock
@@ -107,6 +109,40 @@ def test_a_full_index_rolls_the_segment(tmp_path: Path) -> None:
     assert values(read_from(log)) == [b"%d" % number for number in range(40)]
 
 
+@pytest.mark.parametrize("index_bytes", [64, 24, 4])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_lower_limit_of_indexes_holds_from_the_next_segment_on(
+    tmp_path: Path, index_bytes: int, is_clean: bool
+) -> None:
+    log = make_log(tmp_path, LogConfig(index_interval_bytes=0))
+    for number in range(20):
+        append(log, f"{number}", timestamp=WALL_MS + number)
+    log.close()
+    config = LogConfig(index_interval_bytes=0, segment_index_bytes=index_bytes)
+    log = make_log(tmp_path, config, had_clean_shutdown=is_clean)
+    for number in range(20, 30):
+        append(log, f"{number}", timestamp=WALL_MS + number)
+    assert bases(log)[:2] == [0, 20]
+    assert values(read_from(log)) == [b"%d" % number for number in range(30)]
+    found = log.offset_for_timestamp(WALL_MS + 25)
+    assert found is not None
+    assert found.offset == 25
+    log.close()
+
+
+def test_a_log_cut_back_to_full_indexes_rolls_again(tmp_path: Path) -> None:
+    log = make_log(tmp_path, LogConfig(index_interval_bytes=100, segment_index_bytes=64))
+    while len(log.segments) == 1:  # each second batch is noted, by the one before it
+        newest = log.log_end_offset % 2 == 1
+        append(log, "x" * 10, timestamp=WALL_MS + log.log_end_offset + 100 * newest)
+    start = bases(log)[1] - 1
+    log.truncate_to(start)
+    for number in range(10):
+        append(log, f"{number}", timestamp=WALL_MS + 1000 + number)
+    assert bases(log)[1] == start
+    assert values(read_from(log, start)) == [b"%d" % number for number in range(10)]
+
+
 def test_an_offset_too_far_from_the_base_starts_a_segment(tmp_path: Path) -> None:
     log = make_log(tmp_path, LogConfig(cleanup_policy=frozenset({"compact"})))
     far = 2**31
@@ -184,19 +220,23 @@ def test_a_background_flush_of_a_directory_that_has_failed_is_one_line(
     assert str(log.topic_partition) in told.getMessage()
 
 
-def test_a_preallocated_segment_is_trimmed_when_it_is_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_preallocate_leaves_nothing_behind_the_last_batch_of_a_segment(
+    tmp_path: Path, is_clean: bool
+) -> None:
+    """Zeros there are a corrupt batch to a reader, and to recovery the end of the log."""
     config = LogConfig(preallocate=True, segment_bytes=100_000)
     log = make_log(tmp_path, config)
-    append(log, "a")
-    log.roll()
-    append(log, "b")
-    first, second = log.segments
-    assert first.path.stat().st_size == first.size
-    assert second.path.stat().st_size == 100_000
-    assert values(read_from(make_log(tmp_path, config))) == [b"a", b"b"]  # after a crash
-    log.flush()
-    log.close()
-    assert second.path.stat().st_size == second.size
+    for value in "abc":
+        append(log, value)
+        log.roll()
+    if is_clean:
+        log.flush()
+        log.close()
+    reopened = make_log(tmp_path, config, had_clean_shutdown=is_clean)
+    assert values(read_from(reopened)) == [b"a", b"b", b"c"]
+    for segment in reopened.segments:
+        assert segment.path.stat().st_size == segment.size
 
 
 def test_a_leftover_file_where_a_segment_should_begin_is_set_aside(tmp_path: Path) -> None:
@@ -312,6 +352,22 @@ def test_files_are_renamed_now_and_unlinked_after_the_delay(tmp_path: Path) -> N
     assert not list(directory.glob("*.deleted"))
 
 
+def test_files_are_unlinked_where_they_are_after_the_log_was_moved(tmp_path: Path) -> None:
+    """A copy gets its partition's name when it is whole (Kafka: LogSegment.FUTURE_DIR_PATTERN)."""
+    scheduler = ManualScheduler()
+    log = make_log(tmp_path, env=environment(tmp_path, scheduler=scheduler))
+    append(log, "a")
+    log.roll()
+    append(log, "b")
+    log.truncate_to(0)
+    moved = log.directory.with_name("moved-0")
+    log.directory.rename(moved)
+    log.change_directory(moved)
+    assert list(moved.glob("*.deleted"))
+    scheduler.run("delete-segments")
+    assert list(moved.glob("*.deleted")) == []
+
+
 def test_snapshots_and_epochs_go_with_the_segments(tmp_path: Path) -> None:
     log = make_log(tmp_path, LogConfig(retention_ms=0))
     for number in range(6):
@@ -335,6 +391,27 @@ def test_a_deletion_that_a_crash_interrupts_is_finished_at_the_next_start(tmp_pa
     reopened = make_log(tmp_path, log.config)
     assert bases(reopened) == [6, 7, 8, 9]
     assert not list((tmp_path / "orders-0").glob("*.deleted"))
+
+
+def test_a_crash_during_a_deletion_loses_none_of_what_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = filled(tmp_path / "live", LogConfig(retention_ms=HOUR_MS))
+    real = files.replace
+    crashes: list[Path] = []
+
+    def replace(old: Path, new: Path) -> None:
+        crashes.append(tmp_path / f"crash-{len(crashes)}")
+        shutil.copytree(tmp_path / "live", crashes[-1])
+        real(old, new)
+
+    monkeypatch.setattr(files, "replace", replace)
+    assert log.delete_old_segments(WALL_MS) == 8
+    monkeypatch.undo()
+    assert len(crashes) >= 8
+    for path in crashes:
+        left = make_log(path)
+        assert values(read_from(left)) == [b"%d" % n for n in range(left.log_start_offset, 10)]
 
 
 def test_a_rename_that_fails_takes_the_directory_offline(

@@ -8,9 +8,9 @@ The order is what keeps assignments: static members by their instance id first, 
 
 from __future__ import annotations
 
-from server.coordinator.consumer.assignors.java_order import string_order
 from server.coordinator.consumer.assignors.spec import GroupSpec
 from server.coordinator.consumer.member import Partitions
+from server.coordinator.java_order import string_order
 
 
 def assign(spec: GroupSpec) -> dict[str, Partitions]:

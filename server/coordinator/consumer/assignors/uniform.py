@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from server.coordinator.consumer.assignors.java_order import hash_set_order, uuid_order
 from server.coordinator.consumer.assignors.spec import GroupSpec
 from server.coordinator.consumer.member import Partitions
+from server.coordinator.java_order import hash_set_order, uuid_order
 
 _ROUNDS_MAX = 16
 """Where subscriptions overlap, each round over all topics about halves what is out of balance."""

@@ -18,7 +18,7 @@ from replication.metadata.image import EMPTY_IMAGE, TopicImage
 from replication.metadata.registrations import PartitionRegistration
 from server.coordinator.consumer import embedded
 from server.coordinator.group_messages import Client
-from tests.server.coordinator.group_support import GROUP, Answer, World
+from tests.server.coordinator.group_support import GROUP, Answer, World, subscription
 from wire.errors import ErrorCode as E
 from wire.messages.groups import ConsumerGroupHeartbeatRequest
 
@@ -237,3 +237,61 @@ def test_a_partition_has_one_owner_whatever_its_members_speak(seed: int) -> None
     groups = world.shard.consumer.groups if "consumer" in kinds else world.shard.classic.groups
     assert GROUP in groups
     assert world.shard.digest() == world.replayed().digest(), "what is true is what the log says"
+
+
+@pytest.mark.parametrize("session_ms", [-1, 5_999, 1_800_001])
+def test_a_classic_member_of_a_consumer_group_has_a_session_that_may_be(session_ms: int) -> None:
+    """Refused before anything else is asked, whatever the group is (GroupCoordinatorService)."""
+    lives = Lives(0)
+    ConsumerClient(lives.world, "m").turn()
+    assert GROUP in lives.world.shard.consumer.groups
+    assert lives.world.join(session_ms=session_ms).error == E.INVALID_SESSION_TIMEOUT
+
+
+READABLE = ("range", subscription("t"))
+
+
+def _lists_what_nobody_can_read(world: World) -> None:
+    """A member of a consumer group: it names a protocol that all of the classic protocol speak."""
+    joined = world.join_new(protocols=[READABLE, ("bad", b"")])[1]
+    assert joined.error == 0
+
+
+def test_who_leaves_is_gone_also_where_no_classic_group_can_be_made_of_the_others() -> None:
+    lives = Lives(0)
+    world = lives.world
+    last = ConsumerClient(world, "m")
+    last.turn()
+    _lists_what_nobody_can_read(world)
+    assert world.join_new(protocols=[("bad", subscription("t"))])[1].error == 0
+    last.leave()
+    group = world.shard.consumer.groups[GROUP]
+    assert "m" not in group.members
+    assert group.classic_count == len(group.members) == 2
+
+
+def test_who_takes_the_last_ones_place_speaks_so_that_the_others_can_be_assigned() -> None:
+    lives = Lives(0)
+    world = lives.world
+    last = ConsumerClient(world, "m")
+    last.turn()
+    world.run(
+        lambda: world.shard.consumer_heartbeat(
+            ConsumerGroupHeartbeatRequest(
+                group_id=GROUP,
+                member_id="s",
+                member_epoch=0,
+                instance_id="i",
+                rebalance_timeout_ms=30_000,
+                subscribed_topic_names=["t"],
+                topic_partitions=[],
+            ),
+            Client("c", "/h", 1),
+        )
+    )
+    last.leave()
+    _lists_what_nobody_can_read(world)
+    joined = world.join(instance_id="i", protocols=[("bad", subscription("t"))])
+    assert joined.error == E.INCONSISTENT_GROUP_PROTOCOL
+    assert world.join(instance_id="i", protocols=[READABLE]).error == 0
+    assert GROUP in world.shard.classic.groups

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from server.coordinator.consumer.protocol import Outside
+from server.coordinator.consumer.records import member_record
 from server.coordinator.deadlines import Moment
+from server.coordinator.group import Committer
 from server.coordinator.group_config import ConsumerConfig, GroupConfig
 from server.coordinator.group_messages import Client
 from server.coordinator.group_shard import GroupShard
 from server.coordinator.records import CoordinatorRecord
+from tests.server.coordinator.group_support import NO_SHARES, NO_STREAMS
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import ConsumerGroupHeartbeatRequest
+from wire.messages.groups_records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+)
 
 TOPIC_ID = bytes.fromhex("f2cf24ce94164d64abd1211bc17478e0")
 SHORT = {
@@ -44,11 +52,12 @@ class Shard:
             lambda *_: None,
             lambda: "made",
         )
-        self.shard = GroupShard(GroupConfig(), self.moment, outside)
+        self.shard = GroupShard(GroupConfig(), self.moment, outside, NO_SHARES, NO_STREAMS)
         self.deadlines = self.shard.deadlines
         self.consumer = self.shard.consumer
         self.groups: dict[str, Any] = self.consumer.groups
         self.wrote: list[str] = []
+        self.log: list[CoordinatorRecord] = []
 
     def heartbeat(self, member: str, epoch: int, **fields: Any) -> tuple[int, list[int] | None]:
         """(epoch, partitions or None) of the answer."""
@@ -78,7 +87,8 @@ class Shard:
         for key, value in decision.records:
             kind = SHORT[type(key).__name__] + getattr(key, "member_id", "")
             self.wrote.append(kind if value is not None else f"-{kind}")
-            self.shard.replay(CoordinatorRecord(key, value))
+            self.log.append(CoordinatorRecord(key, value))
+            self.shard.replay(self.log[-1])
 
     def join(self, member: str, **fields: Any) -> tuple[int, list[int] | None]:
         given = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["cg"], "owned": []}
@@ -123,6 +133,18 @@ def test_a_rebalance_goes_as_apache_kafka_does_it() -> None:
     assert shard.heartbeat("A", 3) == (4, [0, 1, 2, 3])
     assert shard.wrote == ["7A", "6", "8A"]
     assert group.members["A"].assigned == {TOPIC_ID: {0: 2, 1: 2, 2: 4, 3: 4}}
+
+
+def test_what_a_member_has_may_be_older_than_what_it_asked_for() -> None:
+    """The cleaner leaves of each key the newest record."""
+    shard, another = Shard(), Shard()
+    shard.join("A")
+    assert shard.heartbeat("A", 2, rack_id="r") == (2, None)
+    assert shard.wrote == ["5A"]
+    for record in shard.log[1:]:
+        another.shard.replay(record)
+    assert another.shard.digest() == shard.shard.digest()
+    assert another.heartbeat("A", 2) == (2, None)
 
 
 def test_who_does_not_give_back_in_time_is_fenced() -> None:
@@ -175,3 +197,46 @@ def test_a_static_member_that_comes_back_has_what_it_had_and_nobody_else_moves()
     with pytest.raises(KafkaError) as refused:
         shard.heartbeat("B", 3, instance_id="b")
     assert refused.value.code == ErrorCode.FENCED_INSTANCE_ID
+
+
+@pytest.mark.parametrize("epochs", [None, (), (4,)])
+def test_partitions_of_records_without_epochs_are_of_the_members(
+    epochs: tuple[int, ...] | None,
+) -> None:
+    """As Apache Kafka once wrote them: who is an epoch behind may not commit."""
+    shard = Shard()
+    key = ConsumerGroupCurrentMemberAssignmentKey(group_id="g", member_id="A")
+    topic = ConsumerGroupCurrentMemberAssignmentValue.Topic(
+        topic_id=TOPIC_ID, partitions=[0, 1], assignment_epochs=epochs
+    )
+    away = ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=-2, previous_member_epoch=5, state=0, assigned_partitions=[topic],
+        partitions_pending_revocation=[],
+    )  # fmt: skip
+    shard.shard.replay(CoordinatorRecord(key, away))
+    assert shard.groups["g"].members["A"].assigned == {TOPIC_ID: {0: 0, 1: 0}}
+    here = ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=5, previous_member_epoch=4, state=0, assigned_partitions=[topic],
+        partitions_pending_revocation=[topic],
+    )  # fmt: skip
+    shard.shard.replay(CoordinatorRecord(key, here))
+    member = shard.groups["g"].members["A"]
+    assert member.assigned == member.revoking == {TOPIC_ID: {0: 5, 1: 5}}
+    check = shard.groups["g"].check_commit(Committer("A", None, 4, 9, is_transactional=False))
+    with pytest.raises(KafkaError) as refused:
+        check("cg", TOPIC_ID, 0)
+    assert refused.value.code == ErrorCode.STALE_MEMBER_EPOCH
+
+
+def test_an_assignor_that_is_not_here_has_no_vote() -> None:
+    """A member may have asked for it where it was: of another broker's configuration, or a class
+    that Apache Kafka had loaded."""
+    shard = Shard()
+    shard.join("A")
+    group = shard.groups["g"]
+    wants = member_record("g", replace(group.members["A"], server_assignor="of another broker"))
+    shard.shard.replay(wants)
+    assert shard.shard.describe_consumer_group("g").assignor_name == "uniform"
+    shard.later(1_000)
+    assert shard.join("B") == (3, [])
+    assert shard.heartbeat("A", 2) == (2, [0, 1])

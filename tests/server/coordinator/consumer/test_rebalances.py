@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from server.coordinator.records import decode_record, encode_record
 from tests.server.coordinator.consumer.test_protocol import Shard
+from tests.server.coordinator.group_support import compacted
 from wire.errors import ErrorCode, KafkaError
 
 PARTITIONS = range(4)
@@ -62,6 +64,15 @@ class Client:
         return self.name not in self.shard.groups["g"].members
 
 
+def _is_the_same_from_the_cleaned_log(shard: Shard) -> bool:
+    another = Shard()
+    for key, value in compacted([encode_record(record) for record in shard.log]):
+        record = decode_record(key, value)
+        assert record is not None
+        another.shard.replay(record)
+    return another.shard.digest() == shard.shard.digest()
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_a_partition_has_one_owner_and_all_settle(seed: int) -> None:
     rng = random.Random(seed)
@@ -91,6 +102,24 @@ def test_a_partition_has_one_owner_and_all_settle(seed: int) -> None:
     assert sorted(p for client in clients for p in client.owned) == list(PARTITIONS)
     sizes = [len(client.owned) for client in clients]
     assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whoever_takes_over_knows_the_same_when_the_cleaner_has_been_there(seed: int) -> None:
+    """It leaves of each key the newest record, so what a group is made of comes in any order."""
+    rng = random.Random(seed)
+    shard = Shard()
+    clients = [Client(shard, f"m{number}") for number in range(3)]
+    for _ in range(60):
+        client = rng.choice(clients)
+        if rng.random() < 0.1 and client.epoch > 0:
+            shard.heartbeat(client.name, -1)
+            client.stop()
+        else:
+            client.heartbeat()
+        shard.later(rng.choice((0, 100, 1_500)))
+        _fenced_clients_stop(clients)
+        assert _is_the_same_from_the_cleaned_log(shard)
 
 
 def _fenced_clients_stop(clients: list[Client]) -> None:

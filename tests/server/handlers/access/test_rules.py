@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 
 from replication.partition.requests import FetchResult
+from server.handlers.access import groups, share
+from server.handlers.access import topics as access_topics
+from server.handlers.access.guard import Access
 from server.network.api import Operation as Op
 from server.network.api import Resource as Re
 from server.peers.envelope import principal_bytes
@@ -34,9 +38,14 @@ from wire.messages.cluster import (
 )
 from wire.messages.data import FetchRequest, ProduceRequest
 from wire.messages.envelope import EnvelopeRequest
+from wire.messages.groups import OffsetFetchRequest
+from wire.messages.share import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponse,
+)
 from wire.primitives import ZERO_UUID
 
-T, C, X = Re.TOPIC, Re.CLUSTER, Re.TRANSACTIONAL_ID
+T, C, X, G = Re.TOPIC, Re.CLUSTER, Re.TRANSACTIONAL_ID, Re.GROUP
 A, B = b"a" * 16, b"b" * 16
 BATCH = bytes(61)  # what stands where its attributes are says: not transactional
 IN_TRANSACTION = bytes(22) + b"\x10" + bytes(38)
@@ -253,6 +262,92 @@ def test_a_replica_needs_cluster_action():
 
 
 # ---- topics
+
+
+# ---- offsets of groups
+
+
+def by_rule(rule, request, version, *allowed):
+    """The verdict on alice."""
+    api = SimpleNamespace(name="an API")
+    ctx = SimpleNamespace(
+        principal="User:alice", peer_host="127.0.0.1", api_version=version, api=api,
+        broker=broker_with("a", "b"),
+    )  # fmt: skip
+    return rule(Access(Policy(allowed), ctx), request)
+
+
+@pytest.mark.parametrize("again", [[], ["b"]])
+def test_a_group_asked_for_twice_shows_no_more_than_asked_for_once(again):
+    make, told = DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse.Group
+    topics = [make.Group.Topic(topic_name=name, partitions=[0]) for name in again]
+    groups = [make.Group(group_id="g", topics=None), make.Group(group_id="g", topics=topics)]
+    request = make(groups=groups)
+    rights = (Op.DESCRIBE, G, "g"), (Op.DESCRIBE, T, "a")
+    finish = by_rule(share.describe_share_group_offsets, request, 1, *rights)
+    found = [told.Topic(topic_name=n, topic_id=ZERO_UUID, partitions=[]) for n in "ab"]
+    answer = finish(
+        DescribeShareGroupOffsetsResponse(
+            groups=[
+                told(group_id="g", topics=found, error_code=0),
+                told(group_id="g", topics=[], error_code=0),
+            ]
+        )
+    )
+    for group in answer.groups:
+        shown = [topic.topic_name for topic in group.topics if topic.partitions == []]
+        assert "b" not in shown
+
+
+class Counted(str):
+    """A name that counts how often it is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other):
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize(
+    ("rule", "make", "version"),
+    [
+        (share.describe_share_group_offsets, DescribeShareGroupOffsetsRequest, 1),
+        (groups.offset_fetch, OffsetFetchRequest, 8),
+    ],
+)
+def test_many_groups_cost_no_more_each_than_few(rule, make, version):
+    names = [Counted(f"g{i}") for i in range(500)]
+    request = make(groups=[make.Group(group_id=name, topics=[]) for name in names])
+    finish = by_rule(rule, request, version, (Op.DESCRIBE, G, None))
+    answer = SimpleNamespace(
+        groups=[SimpleNamespace(group_id=name, topics=[], error_code=0) for name in names]
+    )
+    Counted.compared = 0
+    assert [group.group_id for group in finish(answer).groups] == names
+    assert Counted.compared < 10 * len(names)
+
+
+def test_many_topics_that_may_not_be_seen_cost_no_more_each_than_few():
+    compared = 0
+
+    class Topic(SimpleNamespace):
+        def __eq__(self, other):
+            nonlocal compared
+            compared += 1
+            return self is other
+
+        __hash__ = None
+
+    request = DescribeTopicPartitionsRequest(
+        topics=[Topic(name=f"t{i}") for i in range(500)], response_partition_limit=1, cursor=None
+    )
+    answer = by_rule(access_topics.describe_topic_partitions, request, 0)
+    assert len(answer.topics) == 500
+    assert compared < 5_000
 
 
 def create(*names):

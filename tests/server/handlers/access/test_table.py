@@ -100,6 +100,8 @@ BROKER = {
     "ApiVersions": FREE,
     "SaslHandshake": FREE,
     "SaslAuthenticate": FREE,
+    "GetTelemetrySubscriptions": FREE,
+    "PushTelemetry": FREE,
     "DescribeUserScramCredentials": DESCRIBE,
     "AlterUserScramCredentials": ALTER,
     "CreateTopics": row((Op.CREATE, T), denied={29}, partly=((Op.CREATE, T), 29)),
@@ -127,6 +129,10 @@ BROKER = {
     "AlterReplicaLogDirs": ALTER,
     "DescribeLogDirs": DESCRIBE,
     "CreatePartitions": row((Op.ALTER, T), denied={29}, partly=((Op.ALTER, T), 29)),
+    "CreateDelegationToken": row((Op.CREATE_TOKENS, Re.USER), denied={65}),
+    "RenewDelegationToken": FREE,
+    "ExpireDelegationToken": FREE,
+    "DescribeDelegationToken": row(denied={0}, shown=True),
     "DeleteGroups": row((Op.DELETE, G), denied={30}, partly=((Op.DELETE, G), 30)),
     "ElectLeaders": ALTER,
     "AlterPartitionReassignments": ALTER,
@@ -147,6 +153,31 @@ BROKER = {
     "DescribeTopicPartitions": row((Op.DESCRIBE, T), denied={29}, partly=((Op.DESCRIBE, T), 29)),
     "AddRaftVoter": ALTER,
     "RemoveRaftVoter": ALTER,
+    "ShareGroupHeartbeat": row((Op.READ, G), (Op.DESCRIBE, T), denied={30}),
+    "ShareGroupDescribe": row((Op.DESCRIBE, G), denied={30}, partly=((Op.DESCRIBE, G), 30)),
+    "StreamsGroupHeartbeat": row((Op.READ, G), (Op.DESCRIBE, T), denied={30}),
+    "StreamsGroupDescribe": row((Op.DESCRIBE, G), denied={30}, partly=((Op.DESCRIBE, G), 30)),
+    "ShareFetch": READ_GROUP,
+    "ShareAcknowledge": READ_GROUP,
+    **dict.fromkeys(
+        (
+            "InitializeShareGroupState",
+            "ReadShareGroupState",
+            "WriteShareGroupState",
+            "DeleteShareGroupState",
+            "ReadShareGroupStateSummary",
+        ),
+        ACTION,
+    ),
+    "DescribeShareGroupOffsets": row(
+        (Op.DESCRIBE, G), (Op.DESCRIBE, T), denied={30}, partly=((Op.DESCRIBE, G), 30)
+    ),
+    "AlterShareGroupOffsets": row(
+        (Op.READ, G), (Op.READ, T), denied={30}, partly=((Op.READ, T), 29)
+    ),
+    "DeleteShareGroupOffsets": row(
+        (Op.DELETE, G), (Op.READ, T), denied={30}, partly=((Op.READ, T), 29)
+    ),
 }
 CONTROLLER = {
     **dict.fromkeys((
@@ -160,7 +191,8 @@ CONTROLLER = {
         "ApiVersions", "CreateTopics", "DeleteTopics", "DescribeAcls", "CreateAcls", "DeleteAcls",
         "DescribeConfigs", "AlterConfigs", "IncrementalAlterConfigs", "CreatePartitions",
         "ElectLeaders", "AlterPartitionReassignments", "ListPartitionReassignments",
-        "AlterClientQuotas",
+        "AlterClientQuotas", "CreateDelegationToken", "RenewDelegationToken",
+        "ExpireDelegationToken",
         "DescribeQuorum", "UpdateFeatures", "UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter",
     )},
     "DescribeCluster": ALTER,
@@ -234,6 +266,7 @@ class Served:
         self.processor = FakeProcessor()
         self.channel = FakeChannel(self.processor)
         self.channel.principal = ALICE
+        self.channel.security_protocol = "SASL_SSL"
         self.requests = RequestChannel({api.api_key: self.api}, self.broker, 1, 500)
 
     def handle(self, ctx, request, *_):
@@ -301,6 +334,8 @@ def test_a_user_with_just_what_the_row_says_is_served(role, api, version):
         needs = ((Op.CLUSTER_ACTION, C),)
     if api.name == "FindCoordinator" and version == 0:
         needs = ((Op.DESCRIBE, G),)
+    if api.name == "CreateDelegationToken" and version < 3:
+        needs = ()  # for oneself
     served = Served(role, api, grant(needs))
     answer = served.ask(request_of(api, version), version)
     assert len(served.reached) == 1, answer
@@ -322,6 +357,8 @@ def test_a_user_without_any_right_is_told_so_in_every_place(role, api, version):
         denied = {30}  # it has no key type: groups
     if api.name == "OffsetFetch" and version >= 8:
         denied = {30}
+    if api.name == "CreateDelegationToken" and version < 3:
+        denied = {0}
     served = Served(role, api, Policy())
     answer = served.ask(request_of(api, version), version)
     codes = set(codes_in(answer, version))
@@ -393,7 +430,15 @@ def check(by_name, allowed_name, denied_name, code):
 
 
 def name_in(item):
-    for field in ("name", "topic", "group_id", "key", "transactional_id", "resource_name"):
+    for field in (
+        "name",
+        "topic",
+        "topic_name",
+        "group_id",
+        "key",
+        "transactional_id",
+        "resource_name",
+    ):
         if getattr(item, field, None):
             return getattr(item, field)
     return item.topic_id

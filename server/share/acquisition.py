@@ -1,0 +1,275 @@
+"""Which of the fetched records a member of a share group gets (PURE; Kafka:
+SharePartition.acquire).
+
+What was read is whole record batches, and of these the member gets what is available: records that
+came back, holes of what was loaded, and what nobody had yet. In BATCH_OPTIMIZED mode `max_records`
+is a soft limit: the record batch that crosses it is acquired to its end. In RECORD_LIMIT mode the
+rest of that batch is kept as available.
+
+A record that nobody can process must not take its neighbours with it: when a record has come back
+often (`throttle_from`), fewer are handed out with it, half as many each time, and one on its last
+attempt goes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from server.share.in_flight import ACQUIRED, ARCHIVED, AVAILABLE, NOBODY, Batch, InFlight, Run
+
+
+class AcquireMode(IntEnum):
+    """ShareFetch's ShareAcquireMode (KIP-1206)."""
+
+    BATCH_OPTIMIZED = 0
+    RECORD_LIMIT = 1
+
+
+class Span(NamedTuple):
+    """Offsets, both ends included."""
+
+    first: int
+    last: int
+
+
+class Acquired(NamedTuple):
+    """Records handed out, both ends included."""
+
+    first: int
+    last: int
+    delivery_count: int
+
+
+class Fetched(NamedTuple):
+    """What was read of the log for a share partition."""
+
+    fetch_offset: int
+    batches: Sequence[Span]
+    """Base and last offset of each record batch, in order; at least one."""
+    aborted: Sequence[Span] = ()
+    """Those of an aborted transaction, which read_committed keeps from the member."""
+
+
+class Wish(NamedTuple):
+    """What a member asks for, and for how long."""
+
+    member_id: str
+    max_records: int
+    lock_until_ms: int
+    mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED
+    batch_size: int = 2**31 - 1
+    """In BATCH_OPTIMIZED mode, new records are cut at record batches about this far apart."""
+
+
+def throttle_from(delivery_limit: int) -> int:
+    """From which delivery count on fewer records are handed out (KIP-1191: half of the limit)."""
+    return max(2, (delivery_limit + 1) // 2)
+
+
+class Acquisition:
+    """One member's share of one read; `run` does it."""
+
+    def __init__(self, flight: InFlight, fetched: Fetched, wish: Wish, delivery_limit: int) -> None:
+        self._flight = flight
+        self._fetched = fetched
+        self._wish = wish
+        self._is_limited = wish.mode is AcquireMode.RECORD_LIMIT
+        self._delivery_limit = delivery_limit
+        self._throttle_from = throttle_from(delivery_limit)
+        self._left = 0
+        """How many more records the member gets; less than 0 once a batch crossed the limit."""
+        self._first = fetched.batches[0].first
+        self._last = fetched.batches[-1].last
+        self._acquired: list[Acquired] = []
+
+    def run(self, max_in_flight: int) -> list[Acquired]:
+        """Acquire, and say what."""
+        flight, fetch_offset = self._flight, self._fetched.fetch_offset
+        self._left = min(self._wish.max_records, max_in_flight - flight.count)
+        if self._left <= 0:  # full: only what came back
+            self._last = min(self._last, flight.next_offset - 1)
+            self._left = min(self._wish.max_records, flight.next_offset - fetch_offset)
+        if self._left <= 0 or self._last < flight.start_offset:
+            return []
+        self._archive_missing(fetch_offset)
+        self._walk()
+        self._archive_aborted()
+        flight.advance()
+        return self._acquired
+
+    def _archive_missing(self, fetch_offset: int) -> None:
+        """The log has nothing between the offset that was asked for and the first one it gave."""
+        flight, missing_to = self._flight, self._first - 1
+        if missing_to < fetch_offset:
+            return
+        for batch in flight.overlapping(fetch_offset, missing_to):
+            if any(run.is_available for run in batch.between(fetch_offset, missing_to)):
+                if batch.first < fetch_offset or batch.last > missing_to:
+                    batch.split()
+                for run in batch.between(fetch_offset, missing_to):
+                    if run.is_available:
+                        flight.turn(run, ARCHIVED)
+        if flight.gap_start is not None and fetch_offset <= flight.gap_start <= missing_to:
+            flight.gap_seen_to(self._first)
+
+    def _walk(self) -> None:
+        """Go over what is cached of the range, and over the holes between and the rest after."""
+        flight = self._flight
+        batches = flight.overlapping(self._first, self._last)
+        follows = batches[0].first if batches and batches[0].first < self._first else self._first
+        for batch in batches:
+            if flight.is_gap_open and follows < batch.first and self._left > 0:
+                self._acquire_new(follows, batch.first - 1)
+            if self._left <= 0 or not self._acquire_again(batch):
+                return
+            follows = batch.last + 1
+        if self._left > 0 and follows <= self._last:
+            self._acquire_new(follows, self._last)
+
+    # -- records that came back --------------------------------------------------------------
+
+    def _acquire_again(self, batch: Batch) -> bool:
+        """Acquire what is available of a batch; False: let that be all."""
+        if not any(run.is_available for run in batch.between(self._first, self._last)):
+            return True
+        is_throttled = self._is_throttled(batch)
+        if is_throttled and self._acquired:
+            return False
+        is_whole = self._first <= batch.first and batch.last <= self._last
+        too_large = self._is_limited and batch.last - batch.first >= self._left
+        if not is_whole or batch.is_split or too_large or is_throttled:
+            batch.split()
+            taken = self._take_some(batch)
+            return not (is_throttled and taken)
+        self._take(batch.runs[0])
+        return True
+
+    def _is_throttled(self, batch: Batch) -> bool:
+        return any(
+            run.is_available and run.delivery_count >= self._throttle_from
+            for run in batch.between(self._first, self._last)
+        )
+
+    def _take_some(self, batch: Batch) -> int:
+        """Acquire available records of a split batch, as many as may be handed out together."""
+        taken = 0
+        limit = self._left if self._is_limited else batch.size
+        throttled_limit: int | None = None
+        goes_alone = self._delivery_limit > 2  # below that, every redelivery would
+        for run in batch.between(self._first, self._last):
+            if not run.is_available:
+                continue
+            is_last_attempt = goes_alone and run.delivery_count == self._delivery_limit - 1
+            if is_last_attempt and taken:
+                break
+            over = run.delivery_count - self._throttle_from
+            if over >= 0 and throttled_limit is None:
+                throttled_limit = max(batch.size >> (over + 1), 1)
+            self._take(run, is_joined=taken > 0)
+            taken += 1
+            if is_last_attempt or taken in (limit, throttled_limit):
+                break
+        return taken
+
+    def _take(self, run: Run, *, is_joined: bool = False) -> None:
+        self._flight.turn(run, ACQUIRED)
+        run.delivery_count += 1
+        run.member_id = self._wish.member_id
+        run.lock_until_ms = self._wish.lock_until_ms
+        self._left -= run.size
+        before = self._acquired[-1] if is_joined else None
+        if before and before.last + 1 == run.first and before.delivery_count == run.delivery_count:
+            self._acquired[-1] = before._replace(last=run.last)
+        else:
+            self._acquired.append(Acquired(run.first, run.last, run.delivery_count))
+
+    # -- records that nobody had -------------------------------------------------------------
+
+    def _acquire_new(self, first: int, last: int) -> None:
+        """Acquire records of [first, last] that are cached nowhere."""
+        flight = self._flight
+        first = max(first, flight.start_offset)
+        is_gap_open = flight.is_gap_open
+        if last - first >= self._left:
+            end = self._end_of_batch_with(first + self._left - 1)
+            last = min(last, end) if is_gap_open else end
+        if first > last:
+            return
+        if self._is_limited and last - first >= self._left:
+            self._acquire_part(first, last)
+        else:
+            for span in self._cut(first, last):
+                self._add(span)
+            self._left -= last - first + 1
+        flight.gap_seen_to(last + 1)
+
+    def _end_of_batch_with(self, offset: int) -> int:
+        """The last offset of the record batch that holds this one; itself if none does."""
+        for span in self._fetched.batches:
+            if span.first <= offset <= span.last:
+                return span.last
+        return offset
+
+    def _cut(self, first: int, last: int) -> list[Span]:
+        """New records as spans that begin with a record batch, and have about `batch_size`."""
+        spans = []
+        if not self._is_limited and last - first >= self._wish.batch_size:
+            for base, _ in self._fetched.batches:
+                if base > last:
+                    break
+                if base - first >= max(1, self._wish.batch_size):  # no span is empty
+                    spans.append(Span(first, base - 1))
+                    first = base
+        spans.append(Span(first, last))
+        return spans
+
+    def _add(self, span: Span) -> None:
+        wish = self._wish
+        run = Run(*span, ACQUIRED, 1, wish.member_id, wish.lock_until_ms)
+        self._flight.add(Batch(run))
+        self._acquired.append(Acquired(*span, 1))
+
+    def _acquire_part(self, first: int, last: int) -> None:
+        """Acquire as many as are left, and keep the rest as available."""
+        self._add(Span(first, last))
+        acquired_to = first + self._left - 1
+        (batch,) = self._flight.overlapping(first, first)
+        batch.split()
+        for run in batch.between(acquired_to + 1, last):
+            run.state, run.delivery_count = AVAILABLE, 0
+            run.member_id, run.lock_until_ms = NOBODY, None
+        self._acquired[-1] = Acquired(first, acquired_to, 1)
+        self._left = 0
+
+    # -- aborted transactions ----------------------------------------------------------------
+
+    def _archive_aborted(self) -> None:
+        """Keep aborted records from the member. This is not persisted: it is found out again."""
+        if not self._fetched.aborted or not self._acquired:
+            return
+        for first, last in self._fetched.aborted:
+            for batch in self._flight.overlapping(first, last):
+                self._archive_acquired(batch, first, last)
+            self._acquired = [part for got in self._acquired for part in _without(got, first, last)]
+
+    def _archive_acquired(self, batch: Batch, first: int, last: int) -> None:
+        mine = self._wish.member_id
+        if batch.first < first or batch.last > last:
+            if not any(run.state is ACQUIRED for run in batch.between(first, last)):
+                return
+            batch.split()
+        for run in batch.between(first, last):
+            if run.state is ACQUIRED and run.member_id == mine:
+                self._flight.turn(run, ARCHIVED)
+                run.member_id, run.lock_until_ms = NOBODY, None
+
+
+def _without(acquired: Acquired, first: int, last: int) -> list[Acquired]:
+    """What is left of records acquired when [first, last] are taken out."""
+    parts = (
+        acquired._replace(last=min(acquired.last, first - 1)),
+        acquired._replace(first=max(acquired.first, last + 1)),
+    )
+    return [part for part in parts if part.first <= part.last]

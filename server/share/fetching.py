@@ -1,0 +1,268 @@
+"""A ShareFetch that waits: for `min_bytes`, for records that come back, or for its deadline.
+
+It is parked with the fetches, under its partitions, which appends look at, and under its share
+partitions, which everything looks at that makes records available there.
+
+Which of its share partitions it may read for is decided again at each attempt (`begin_fetch`); what
+it got hold of it reads, and keeps if that is enough. Several attempts may run at once, on several
+threads: they get hold of different share partitions, and the first with enough answers.
+
+Kafka: DelayedShareFetch, ShareFetchUtils.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from replication.partition.requests import CONSUMER_REPLICA_ID, FetchPartition, FetchResult
+from replication.replicas.purgatory import DelayedOperation
+from server.share.acquisition import Acquired, AcquireMode, Fetched, Span
+from server.share.leading import ShareLeader
+from wire.errors import ErrorCode
+from wire.record_batch import BatchHeader
+from wire.records import iterate_headers
+
+if TYPE_CHECKING:
+    from replication.replicas.replica_manager import ReplicaManager
+    from storage.open_files import FileSlice
+
+EARLIEST = -2
+_PIECE = 1 << 18
+"""Bytes of records that are read at first."""
+_OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
+_LED_ELSEWHERE = frozenset((ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH))
+"""The share partition is of another leadership than the log is now."""
+
+
+class ShareFetchParams(NamedTuple):
+    """What the member asks for."""
+
+    member_id: str
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    max_records: int
+    batch_size: int
+    mode: AcquireMode
+
+
+class Delivery(NamedTuple):
+    """What the member gets of one share partition."""
+
+    leader: ShareLeader
+    error_code: int
+    records: bytes = b""
+    acquired: Sequence[Acquired] = ()
+
+
+class _Read(NamedTuple):
+    """A share partition that this fetch alone may read for, and what was read."""
+
+    leader: ShareLeader
+    topic: str
+    offset: int
+    result: FetchResult
+
+
+class DelayedShareFetch(DelayedOperation):
+    """See the module. `leaders` come with the names of their topics."""
+
+    __slots__ = ("_leaders", "_lock", "_on_answer", "_params", "_reads", "_replica_manager")
+
+    def __init__(
+        self,
+        params: ShareFetchParams,
+        leaders: Sequence[tuple[ShareLeader, str]],
+        replica_manager: ReplicaManager,
+        on_answer: Callable[[list[Delivery]], None],
+    ) -> None:
+        super().__init__(params.max_wait_ms)
+        self._params = params
+        self._leaders = leaders
+        self._replica_manager = replica_manager
+        self._on_answer = on_answer
+        self._lock = threading.Lock()
+        self._reads: list[_Read] | None = None
+        """What it answers with, if an attempt had enough."""
+
+    def try_complete(self) -> bool:
+        """Answer if there is enough, or something is wrong with a partition."""
+        reads = self._read()
+        if not self._is_enough(reads) or not self._offer(reads):
+            _let_go(reads)
+            return False
+        if self.force_complete():
+            return True
+        if self._take() is not None:  # its deadline was faster, and has not seen it
+            _let_go(reads)
+        return False
+
+    def on_complete(self) -> None:
+        """Acquire and answer; at the deadline with what there is."""
+        reads = self._take()
+        if reads is None:
+            reads = self._read()
+        try:
+            deliveries = self._deliver(reads)
+        finally:
+            _let_go(reads)
+        self._on_answer(deliveries)
+
+    def _offer(self, reads: list[_Read]) -> bool:
+        with self._lock:
+            if self._reads is not None:
+                return False
+            self._reads = reads
+            return True
+
+    def _take(self) -> list[_Read] | None:
+        with self._lock:
+            reads, self._reads = self._reads, None
+            return reads
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def _read(self) -> list[_Read]:
+        """Get hold of what can be had, and read it."""
+        held = [
+            (leader, topic, offset)
+            for leader, topic in self._leaders
+            if (offset := leader.begin_fetch()) is not None
+        ]
+        if not held:
+            return []
+        try:
+            results = self._fetch(held)
+        except BaseException:  # or nobody would ever read for these again
+            for leader, _, _ in held:
+                leader.end_fetch()
+            raise
+        return [_Read(*one, result) for one, result in zip(held, results, strict=True)]
+
+    def _fetch(self, held: Sequence[tuple[ShareLeader, str, int]]) -> list[FetchResult]:
+        share_bytes = max(self._params.max_bytes // len(held), 1)
+        results: list[FetchResult] = []
+        self._replica_manager.fetch(
+            CONSUMER_REPLICA_ID,
+            0,
+            self._params.min_bytes,
+            self._params.max_bytes,
+            held[0][0].settings.isolation_level,
+            [
+                FetchPartition(
+                    topic, leader.key.topic_id, leader.key.partition, offset,
+                    max_bytes=share_bytes, current_leader_epoch=leader.leader_epoch,
+                )
+                for leader, topic, offset in held
+            ],
+            results.extend,
+        )  # fmt: skip
+        return results
+
+    def _is_enough(self, reads: list[_Read]) -> bool:
+        if any(leader.is_over for leader, _ in self._leaders):
+            return True
+        size = 0
+        for read in reads:
+            if read.result.error_code:
+                return True
+            if read.result.records is not None:
+                size += read.result.records.size
+        return bool(reads) and size >= self._params.min_bytes
+
+    # -- delivering --------------------------------------------------------------------------
+
+    def _deliver(self, reads: list[_Read]) -> list[Delivery]:
+        """Acquire in order; `max_records` is shared."""
+        deliveries: list[Delivery] = []
+        left = self._params.max_records
+        for read in reads:
+            delivery = self._deliver_one(read, left)
+            deliveries.append(delivery)
+            left -= sum(got.last - got.first + 1 for got in delivery.acquired)
+        return deliveries
+
+    def _deliver_one(self, read: _Read, max_records: int) -> Delivery:
+        leader, result = read.leader, read.result
+        if result.error_code == _OUT_OF_RANGE:
+            key = (read.topic, leader.key.partition)
+            code, _, log_start_offset, _ = self._replica_manager.list_offset(key, EARLIEST, 0)
+            if not code:
+                leader.log_start_moved(log_start_offset)
+            return Delivery(leader, code)
+        if result.error_code in _LED_ELSEWHERE:
+            return Delivery(leader, int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        if result.error_code or result.records is None:
+            return Delivery(leader, result.error_code)
+        if max_records <= 0:
+            return Delivery(leader, 0)
+        data, headers = _read_to(leader.last_wanted(max_records), result.records)
+        fetched = Fetched(
+            read.offset,
+            [Span(header.base_offset, header.last_offset) for _, header in headers],
+            _aborted(headers, result),
+        )
+        params = self._params
+        acquired = leader.acquire(
+            params.member_id, fetched, max_records, params.mode, params.batch_size
+        )
+        return Delivery(leader, 0, _cut(data, headers, acquired), acquired)
+
+
+def _read_to(last_offset: int, records: FileSlice) -> tuple[bytes, list[tuple[int, BatchHeader]]]:
+    """Batches up to the one with this offset. The log may have fifty megabytes more, of which the
+    member gets nothing."""
+    size = _PIECE
+    while True:
+        data = records.read(0, size)
+        headers = list(iterate_headers(data))
+        if size >= records.size or (headers and headers[-1][1].last_offset >= last_offset):
+            return data, headers
+        size *= 4
+
+
+def _let_go(reads: list[_Read]) -> None:
+    for read in reads:
+        if read.result.records is not None:
+            read.result.records.close()
+        read.leader.end_fetch()
+
+
+def _aborted(headers: Sequence[tuple[int, BatchHeader]], result: FetchResult) -> list[Span]:
+    """The batches of aborted transactions; their markers are none of them."""
+    if not result.aborted:
+        return []
+    coming = sorted((one.first_offset, one.producer_id) for one in result.aborted)
+    coming.reverse()
+    aborting: set[int] = set()
+    aborted = []
+    for _, header in headers:
+        while coming and coming[-1][0] <= header.last_offset:
+            aborting.add(coming.pop()[1])
+        if not header.is_transactional or header.producer_id not in aborting:
+            continue
+        if header.is_control:
+            aborting.discard(header.producer_id)
+        else:
+            aborted.append(Span(header.base_offset, header.last_offset))
+    return aborted
+
+
+def _cut(
+    data: bytes, headers: Sequence[tuple[int, BatchHeader]], acquired: Sequence[Acquired]
+) -> bytes:
+    """Whole batches, from the first to the last that has something acquired."""
+    if not acquired:
+        return b""
+    first, last = acquired[0].first, acquired[-1].last
+    inside = [
+        (position, header)
+        for position, header in headers
+        if header.last_offset >= first and header.base_offset <= last
+    ]
+    if not inside:
+        return b""
+    end_position, end_header = inside[-1]
+    return data[inside[0][0] : end_position + end_header.size]

@@ -1,0 +1,232 @@
+"""All share partitions that this broker leads: made when first fetched, forgotten when led
+elsewhere (Kafka: SharePartitionManager, SharePartitionCache).
+
+Lock: `_lock` guards the table; nothing is called under it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from server.share.fetching import DelayedShareFetch, Delivery, ShareFetchParams
+from server.share.leading import (
+    Alarm,
+    Around,
+    OnCode,
+    Persister,
+    Settings,
+    ShareLeader,
+)
+from server.share.sessions import Member, SharedPartition, ShareSessions
+from server.share.share_partition import Acknowledgement
+from server.share.state_batches import ShareKey
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from replication.metadata.image import MetadataImage
+    from replication.replicas.replica_manager import ReplicaManager
+
+
+class ShareBroker(NamedTuple):
+    """The parts of the broker that share groups stand on."""
+
+    node_id: int
+    metadata: Callable[[], MetadataImage]
+    replica_manager: ReplicaManager
+    persister: Persister
+    settings: Callable[[str], Settings]
+    now_ms: Callable[[], int]
+    add_timer: Callable[[int, Callable[[], None]], Alarm]
+
+
+class ShareManager:
+    """One per broker. Registers itself for leadership changes when made."""
+
+    def __init__(self, broker: ShareBroker, max_sessions: int) -> None:
+        self.sessions = ShareSessions(max_sessions)
+        self.settings = broker.settings
+        self._broker = broker
+        self._purgatory = broker.replica_manager.parked.fetch
+        self._around = Around(
+            broker.persister,
+            broker.settings,
+            self._find_offset,
+            broker.now_ms,
+            broker.add_timer,
+            self._purgatory.check_and_complete,
+            self._forget,
+        )
+        self._leaders: dict[ShareKey, ShareLeader] = {}
+        self._lock = threading.Lock()
+        broker.replica_manager.on_partition_leadership.append(self._on_leadership)
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        group_id: str,
+        partitions: Sequence[SharedPartition],
+        params: ShareFetchParams,
+        on_complete: Callable[[list[Delivery], dict[SharedPartition, ErrorCode]], None],
+    ) -> DelayedShareFetch | None:
+        """Read for a member; the operation that waits, if it must. `on_complete` gets what there
+        is, and what is wrong with others, once, unless the operation is cancelled."""
+        errors: dict[SharedPartition, ErrorCode] = {}
+        leaders: list[tuple[ShareLeader, str]] = []
+        for partition in partitions:
+            try:
+                leader, topic = self._leader(ShareKey(group_id, *partition))
+            except KafkaError as error:
+                errors[partition] = error.code
+                continue
+            leaders.append((leader, topic))
+            leader.load(partial(errors.__setitem__, partition))
+        if not leaders or not params.max_records or not params.max_bytes:
+            on_complete([], errors)
+            return None
+
+        def answer(deliveries: list[Delivery]) -> None:
+            for leader, _ in leaders:
+                if leader.is_over:
+                    partition = SharedPartition(leader.key.topic_id, leader.key.partition)
+                    errors.setdefault(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            on_complete(deliveries, errors)
+
+        operation = DelayedShareFetch(params, leaders, self._broker.replica_manager, answer)
+        if params.max_wait_ms <= 0:
+            operation.force_complete()
+            return None
+        keys = [key for leader, topic in leaders for key in _watched(leader.key, topic)]
+        if self._purgatory.try_complete_else_watch(operation, keys):
+            return None
+        return operation
+
+    def acknowledge(
+        self,
+        member: Member,
+        partition: SharedPartition,
+        acks: Sequence[Acknowledgement],
+        on_complete: OnCode,
+    ) -> None:
+        """Take what a member says of records; UNKNOWN_TOPIC_OR_PARTITION if nobody fetched."""
+        leader = self._leaders.get(ShareKey(member.group_id, *partition))
+        if leader is None:
+            on_complete(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        else:
+            leader.acknowledge(member.member_id, acks, on_complete)
+
+    def check_leads(self, partition: SharedPartition) -> tuple[str, int]:
+        """The partition's topic and leader epoch. KafkaErrors: UNKNOWN_TOPIC_ID,
+        UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER."""
+        image = self._broker.metadata()
+        topic = image.topics_by_id.get(partition.topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        registration = topic.partitions.get(partition.partition)
+        if registration is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if registration.leader != self._broker.node_id:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return topic.name, registration.leader_epoch
+
+    # -- ends --------------------------------------------------------------------------------
+
+    def close_session(self, member: Member) -> None:
+        """A member has gone, or closes its session: its records are for others."""
+        self._release(member, self.sessions.close(member))
+
+    def connection_closed(self, connection: object) -> None:
+        """The sessions of a connection end with it; nothing of a group without any is kept in
+        memory (Kafka: ShareGroupListener.onGroupEmpty)."""
+        for member, partitions in self.sessions.connection_closed(connection):
+            self._release(member, partitions)
+        self._forget_unused()
+
+    def clear(self) -> None:
+        """Share groups are not served any more: nothing of them is kept in memory (Kafka:
+        onShareVersionToggle)."""
+        self.sessions.clear()
+        self._fence(lambda _: True)
+
+    def _release(self, member: Member, partitions: Sequence[SharedPartition]) -> None:
+        for partition in partitions:
+            leader = self._leaders.get(ShareKey(member.group_id, *partition))
+            if leader is not None:
+                leader.release(member.member_id, _told_nobody)
+
+    def _forget_unused(self) -> None:
+        """What is being written stays until it is: whoever comes before must find it."""
+        used = self.sessions.groups()
+
+        def is_over(leader: ShareLeader) -> bool:
+            is_unused = leader.key.group_id not in used
+            return is_unused and not leader.when_written(self._forget_unused)
+
+        self._fence(is_over)
+
+    # -- share partitions --------------------------------------------------------------------
+
+    def _leader(self, key: ShareKey) -> tuple[ShareLeader, str]:
+        """The share partition and its topic's name. KafkaErrors: those of `check_leads`."""
+        topic, leader_epoch = self.check_leads(SharedPartition(key.topic_id, key.partition))
+        leader = self._leaders.get(key)
+        if leader is not None and leader.leader_epoch < leader_epoch:
+            self._forget(leader)  # it was made after the hook had told, of metadata of before
+            leader = None
+        if leader is None:
+            with self._lock:
+                new = ShareLeader(key, leader_epoch, self._around)
+                leader = self._leaders.setdefault(key, new)
+        return leader, topic
+
+    def _forget(self, leader: ShareLeader) -> None:
+        self._fence(lambda one: one is leader)
+
+    def _on_leadership(self, topic_partition: tuple[str, int], leader_epoch: int | None) -> None:
+        """The replica manager's hook: share partitions live as long as one leadership does."""
+        name, index = topic_partition
+        topics = self._broker.metadata().topics_by_name
+        topic_id = topics[name].topic_id if name in topics else None
+        known = self._broker.metadata().topics_by_id
+
+        def is_over(leader: ShareLeader) -> bool:
+            key = leader.key
+            if key.topic_id not in known:
+                return True
+            is_it = (key.topic_id, key.partition) == (topic_id, index)
+            return is_it and leader.leader_epoch != leader_epoch
+
+        self._fence(is_over)
+
+    def _fence(self, is_over: Callable[[ShareLeader], bool]) -> None:
+        with self._lock:
+            leaders = list(self._leaders.values())
+        over = [leader for leader in leaders if is_over(leader)]
+        with self._lock:
+            for leader in over:
+                if self._leaders.get(leader.key) is leader:
+                    del self._leaders[leader.key]
+        for leader in over:
+            leader.fence()
+
+    def _find_offset(self, key: ShareKey, timestamp: int) -> int:
+        topic, _ = self.check_leads(SharedPartition(key.topic_id, key.partition))
+        code, _, offset, _ = self._broker.replica_manager.list_offset(
+            (topic, key.partition), timestamp, 0
+        )
+        if code:
+            raise KafkaError(ErrorCode(code))
+        if offset < 0:
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "no record is newer")
+        return offset
+
+
+def _watched(key: ShareKey, topic: str) -> tuple[ShareKey, tuple[str, int]]:
+    return key, (topic, key.partition)
+
+
+def _told_nobody(_code: ErrorCode) -> None:
+    """Who is gone waits for nothing."""

@@ -1,0 +1,139 @@
+"""Share sessions: which partitions each member of a share group fetches from this broker (KIP-932).
+
+    epoch                ShareFetch                                   ShareAcknowledge
+    0                    open, in place of one there is; may not      INVALID_SHARE_SESSION_EPOCH
+                         acknowledge
+    the expected one     what changed; the next is expected           the next is expected
+    -1                   close, after its acknowledgements            the same
+    another              INVALID_SHARE_SESSION_EPOCH                  the same
+    without a session    SHARE_SESSION_NOT_FOUND                      the same
+
+The next after 2^31 - 1 is 1. A session ends with its connection: the member is gone, and its
+records are for others at once. Unlike a fetch session it is never evicted: there is room or not.
+
+Lock: `_lock` guards everything; nothing is called under it.
+
+Kafka: ShareSessionCache, SharePartitionManager.newContext.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from typing import NamedTuple
+
+from wire.errors import ErrorCode, KafkaError
+from wire.primitives import EPOCH_MAX, FINAL_EPOCH, INITIAL_EPOCH
+
+
+class SharedPartition(NamedTuple):
+    """A partition by its topic's id."""
+
+    topic_id: bytes
+    partition: int
+
+
+class Member(NamedTuple):
+    """Who has a session."""
+
+    group_id: str
+    member_id: str
+
+
+class _Session:
+    __slots__ = ("connection", "epoch", "partitions")
+
+    def __init__(self, partitions: Collection[SharedPartition], connection: object) -> None:
+        self.partitions = dict.fromkeys(partitions)
+        self.epoch = 1
+        self.connection = connection
+
+    def next_epoch(self) -> None:
+        self.epoch = 1 if self.epoch == EPOCH_MAX else self.epoch + 1
+
+
+class ShareSessions:
+    """See the module; `limit` is group.share.max.share.sessions."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._sessions: dict[Member, _Session] = {}
+        self._lock = threading.Lock()
+
+    def fetch(
+        self,
+        member: Member,
+        epoch: int,
+        added: Collection[SharedPartition],
+        forgotten: Collection[SharedPartition],
+        connection: object,
+        *,
+        acknowledges: bool,
+    ) -> list[SharedPartition]:
+        """What a ShareFetch is to read, another partition first each time; nothing if it closes,
+        for which `close` is to be called. KafkaErrors: see the module, and
+        SHARE_SESSION_LIMIT_REACHED."""
+        with self._lock:
+            if epoch == INITIAL_EPOCH:
+                if acknowledges:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "nothing was acquired yet")
+                session = self._open(member, added, connection)
+            else:
+                session = self._expect(member, epoch)
+                if epoch == FINAL_EPOCH:
+                    return []
+                session.next_epoch()
+                session.partitions.update(dict.fromkeys(added))
+                for partition in forgotten:
+                    session.partitions.pop(partition, None)
+            partitions = list(session.partitions)
+        shift = epoch % len(partitions) if partitions else 0
+        return partitions[shift:] + partitions[:shift]
+
+    def acknowledge(self, member: Member, epoch: int) -> None:
+        """A ShareAcknowledge. KafkaErrors: see the module."""
+        with self._lock:
+            if epoch == INITIAL_EPOCH:
+                raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+            session = self._expect(member, epoch)
+            if epoch != FINAL_EPOCH:
+                session.next_epoch()
+
+    def close(self, member: Member) -> list[SharedPartition]:
+        """End a session; whose records are to be released."""
+        with self._lock:
+            session = self._sessions.pop(member, None)
+        return [] if session is None else list(session.partitions)
+
+    def connection_closed(self, connection: object) -> list[tuple[Member, list[SharedPartition]]]:
+        """End the sessions of a connection; whose records are to be released."""
+        with self._lock:
+            ended = [m for m, one in self._sessions.items() if one.connection is connection]
+            return [(member, list(self._sessions.pop(member).partitions)) for member in ended]
+
+    def clear(self) -> None:
+        """End all of them."""
+        with self._lock:
+            self._sessions.clear()
+
+    def groups(self) -> set[str]:
+        """Those of which a member has a session."""
+        with self._lock:
+            return {member.group_id for member in self._sessions}
+
+    def _open(
+        self, member: Member, partitions: Collection[SharedPartition], connection: object
+    ) -> _Session:
+        self._sessions.pop(member, None)
+        if len(self._sessions) >= self._limit:
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+        session = self._sessions[member] = _Session(partitions, connection)
+        return session
+
+    def _expect(self, member: Member, epoch: int) -> _Session:
+        session = self._sessions.get(member)
+        if session is None:
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND)
+        if epoch not in (FINAL_EPOCH, session.epoch):
+            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+        return session

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import pytest
+
+from barnabas.client_commands import consume
+from server.commands.outcomes import UserError
+
+# kafka-python reads its schemas in a way that Python's newest versions advise against.
+pytestmark = pytest.mark.filterwarnings("ignore:(open|read)_text is:DeprecationWarning")
+
+
+class Consumer:
+    """Of a partition that holds ten records, whose leader is gone."""
+
+    def partitions_for_topic(self, _topic: str) -> set[int]:
+        return {0}
+
+    def assign(self, _partitions: list[Any]) -> None: ...
+
+    def beginning_offsets(self, partitions: list[Any]) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def end_offsets(self, partitions: list[Any]) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 10)
+
+    def seek(self, _partition: Any, _offset: int) -> None: ...
+
+    def position(self, _partition: Any, _timeout_ms: int) -> int:
+        return 0
+
+    def poll(self, _timeout_ms: int) -> dict[Any, list[Any]]:
+        return {}
+
+    def close(self) -> None: ...
+
+
+class Member(Consumer):
+    """Of a group; at each poll it is told what is next: partitions, none of them, or that they are
+    dealt out anew (None)."""
+
+    def __init__(self, *told: list[int] | None) -> None:
+        self._told = list(told)
+
+    def subscribe(self, topics: list[str], listener: Any) -> None:
+        self._topic, self._listener = topics[0], listener
+
+    def topics(self) -> None: ...
+
+    def poll(self, _timeout_ms: int) -> dict[Any, list[Any]]:
+        from kafka import TopicPartition
+
+        assert self._told, "it does not end"
+        told = self._told.pop(0)
+        if told is None:
+            self._listener.on_partitions_revoked(set())
+        else:
+            self._listener.on_partitions_assigned({TopicPartition(self._topic, n) for n in told})
+        return {}
+
+    def position(self, _partition: Any, _timeout_ms: int) -> int:
+        return 10
+
+    def close(self) -> None:
+        assert not self._told, "it ended too early"
+
+
+def run(consumer: Consumer, monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
+    monkeypatch.setattr("kafka.KafkaConsumer", lambda **_settings: consumer)
+    monkeypatch.setattr(consume, "settings", lambda _arguments: {})
+    parser = argparse.ArgumentParser()
+    consume.add_commands(parser.add_subparsers())
+    arguments = parser.parse_args(["consume", "t", *flags])
+    assert arguments.run(arguments) == 0
+
+
+def test_records_that_never_come_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"no answer from the cluster .* within 0.01 s"):
+        run(Consumer(), monkeypatch, "--timeout", "0.01")
+
+
+@pytest.mark.parametrize("told", [[[]], [None, None, []], [None, [0], None, []]], ids=str)
+def test_a_member_to_whom_no_partition_is_left_ends_and_says_so(
+    told: list[list[int] | None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    if [0] in told:  # it is not read to its end before the others take it
+        monkeypatch.setattr(Member, "position", lambda *_arguments: 5)
+    run(Member(*told), monkeypatch, "--group", "g")
+    printed = capsysbinary.readouterr()
+    assert printed.out == b""
+    assert printed.err.startswith(b"barnabas: nothing to read: other members of group 'g' have")
+
+
+def test_a_member_ends_at_the_end_of_its_partitions_only_when_they_are_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    run(Member(None, [0]), monkeypatch, "--group", "g")
+    assert capsysbinary.readouterr().err == b""

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from typing import Any
+
+import pytest
+
+from barnabas.client_commands import groups
+
+
+class Admin:
+    """kafka-python's client of a broker that has one group of each type, both stable."""
+
+    def list_groups(self) -> list[dict[str, Any]]:
+        stable = {"group_state": "Stable", "protocol_type": "consumer"}
+        return [stable | {"group_id": kind, "group_type": kind} for kind in ("classic", "consumer")]
+
+    def describe_groups(self, names: list[str]) -> dict[str, Any]:
+        """DescribeGroups knows classic groups only: of others a broker says that they are dead."""
+        member = {"member_id": "m", "client_id": "c", "client_host": "h"}
+        classic = {"group_state": "Stable", "members": [member]}
+        dead: dict[str, Any] = {"group_state": "Dead", "members": []}
+        return {name: classic if name == "classic" else dead for name in names}
+
+    def list_group_offsets(self, group: str) -> dict[str, Any]:
+        return {group: {}}
+
+
+# kafka-python reads its schemas in a way that Python's newest versions advise against.
+@pytest.mark.filterwarnings("ignore:(open|read)_text is:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("group", "count", "line"),
+    [
+        ("classic", 1, "group classic  state Stable  members 1\n"),
+        ("consumer", None, "group consumer  state Stable  members not told of consumer groups\n"),
+    ],
+)
+def test_a_group_of_the_new_protocol_is_not_told_to_be_dead(
+    group: str, count: int | None, line: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(groups, "admin_client", lambda _arguments: contextlib.nullcontext(Admin()))
+    parser = argparse.ArgumentParser()
+    groups.add_commands(parser.add_subparsers())
+    arguments = parser.parse_args(["group", "describe", group])
+    assert arguments.run(arguments) == 0
+    assert capsys.readouterr().out.startswith(line)
+    arguments.json = True
+    assert arguments.run(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    members = found["members"]
+    assert (found["state"], None if members is None else len(members)) == ("Stable", count)

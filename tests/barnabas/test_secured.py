@@ -1,0 +1,243 @@
+"""A secured broker in one line: certificates that clients accept, users, and what each is told."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import sys
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+)
+
+import barnabas
+from barnabas.authority import Certificates, certificates
+from barnabas.process import BrokerError
+from barnabas.secured import LIBRARIES, Acl, Security
+from server.config.kafka_config import KafkaConfig
+from server.network.listeners import Listener
+from server.security.jaas import parse_jaas
+from server.security.listener_security import secured_listeners
+from server.security.login import plain_users
+
+ENCRYPTED = (
+    ec.generate_private_key(ec.SECP256R1())
+    .private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"theirs"))
+    .decode()
+)
+"""A key that only its owner can use, or be asked for the password of."""
+PASSWORD = 'al"i\\ce, s=é'
+USERS = {"alice": PASSWORD, "bob": "b"}
+
+
+def shake_hands(made: Certificates, host: str) -> None:
+    """TLS 1.3 in memory; raises what a client would."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(made.broker)
+    client = ssl.create_default_context(cafile=made.authority)
+    client.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python 3.13 does
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(back, there, server_hostname=host),
+        server.wrap_bio(there, back, server_side=True),
+    ]
+    for _round in range(3):
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    assert ends[0].version() == "TLSv1.3"
+
+
+@pytest.mark.parametrize("tool", ["cryptography", "openssl"])
+def test_clients_accept_the_certificates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    if tool == "openssl":
+        monkeypatch.setitem(sys.modules, "cryptography", None)
+    made = certificates(tmp_path / "made", ["broker.example", "10.0.0.7", "0.0.0.0"])
+    for host in ("localhost", "127.0.0.1", "::1", "broker.example", "10.0.0.7"):
+        shake_hands(made, host)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(made, "elsewhere.example")
+    assert made.broker.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o700
+    assert "PRIVATE" not in made.authority.read_text()
+    before = made.broker.read_text()
+    assert certificates(tmp_path / "made") == made
+    assert made.broker.read_text() == before, "those that are there stay"
+
+
+@pytest.mark.parametrize("tool", ["cryptography", "openssl"])
+def test_a_certificate_is_made_again_for_a_host_that_it_is_not_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    """And stays what it was for; what somebody else is named is no reason."""
+    if tool == "openssl":
+        monkeypatch.setitem(sys.modules, "cryptography", None)
+    made = certificates(tmp_path, ["Old.example", "fd00::1"], ["this-machine"])
+    first = made.broker.read_text()
+    certificates(tmp_path, ["old.EXAMPLE", "fd00:0::1", "0.0.0.0"], ["other-machine"])
+    assert made.broker.read_text() == first
+    assert certificates(tmp_path, ["10.0.0.7", "new.example"]) == made
+    for host in ("localhost", "::1", "old.example", "fd00::1", "this-machine", "10.0.0.7",
+                 "new.example"):  # fmt: skip
+        shake_hands(made, host)
+    second = made.broker.read_text()
+    certificates(tmp_path, ["old.example"])
+    assert made.broker.read_text() == second
+
+
+def test_certificates_that_somebody_else_made_are_not_touched(tmp_path: Path) -> None:
+    theirs = trustme.CA()
+    own = theirs.issue_cert("old.example")
+    (tmp_path / "ca.pem").write_bytes(theirs.cert_pem.bytes())
+    (tmp_path / "broker.pem").write_bytes(own.private_key_and_cert_chain_pem.bytes())
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    certificates(tmp_path, ["new.example"])
+    for text in ("what is this", ENCRYPTED):
+        (tmp_path / "broker.pem").write_text(text)
+        before[tmp_path / "broker.pem"] = text.encode()
+        certificates(tmp_path, ["new.example"])
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_without_either_tool_the_remedy_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(BrokerError, match=r"barnabas\[tls\].*openssl: neither is there"):
+        certificates(tmp_path)
+
+
+def test_a_listener_takes_the_properties_and_its_users(tmp_path: Path) -> None:
+    security = Security(USERS, None)
+    security.prepare(tmp_path)
+    told = security.properties("SASL_SSL", ["CONTROLLER"])
+    secured_listeners(
+        KafkaConfig(told),
+        [Listener(name, "", 1, "SASL_SSL") for name in ("SASL_SSL", "CONTROLLER")],
+        lambda _mechanism, _user: None,
+        lambda _mechanism, _token_id: None,
+    )
+    users = {
+        name: plain_users(parse_jaas(told[f"listener.name.{name}.plain.sasl.jaas.config"]))
+        for name in ("sasl_ssl", "controller")
+    }
+    assert users["sasl_ssl"].items() >= USERS.items()
+    assert users["sasl_ssl"].keys() - USERS == users["controller"].keys(), "none but the nodes' own"
+    assert "authorizer.class.name" not in told
+
+
+def test_rules_bring_the_authorizer_and_super_users_stay() -> None:
+    broker = barnabas.Broker(
+        security="sasl_ssl", users=USERS, acls=[], config={"super.users": "User:bob"}
+    )
+    assert PASSWORD not in repr(broker)
+    security = Security(USERS, [])
+    assert PASSWORD not in repr(security)
+    security._made = Certificates(Path("ca.pem"), Path("broker.pem"))
+    told = security.properties("SASL_SSL", config={"super.users": "User:bob"})
+    assert told["authorizer.class.name"].endswith(".StandardAuthorizer")
+    assert told["super.users"] == "User:barnabas-node;User:bob"
+
+
+def test_no_secret_is_among_the_flags_and_no_password_among_the_lines() -> None:
+    security = Security(USERS, [Acl("alice", "read", topic="t")])
+    words, text = security.format()
+    assert words[:3] == ["--add-scram", "-", "--add-acl"]
+    assert not any(PASSWORD in word for word in words)
+    lines = text.splitlines()
+    assert len(lines) == 4
+    assert not any(PASSWORD in line for line in lines)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_each_library_is_told_in_its_own_words(
+    tmp_path: Path, library: str, mechanism: str
+) -> None:
+    security = Security(USERS, None)
+    security.prepare(tmp_path)
+    given = security.client_config("127.0.0.1:9", "alice", library, mechanism)
+    keys = {key.removeprefix("kafka.") for key in given}
+    if library in ("java", "spark"):
+        prefix = "kafka." if library == "spark" else ""
+        module = parse_jaas(given[f"{prefix}sasl.jaas.config"])
+        assert module.options == {"username": "alice", "password": PASSWORD}
+        assert keys >= {"bootstrap.servers", "ssl.truststore.location", "ssl.truststore.type"}
+        assert all(key.startswith(prefix) for key in given)
+    else:
+        assert PASSWORD in given.values()
+        assert mechanism in given.values()
+    assert "127.0.0.1:9" in given.values()
+
+
+def test_mistakes_are_told_without_the_passwords(tmp_path: Path) -> None:
+    security = Security(USERS, None)
+    with pytest.raises(BrokerError, match="before the start"):
+        security.client_config("b", "alice", "java", "PLAIN")
+    security.prepare(tmp_path)
+    for wrong in (
+        ("eve", "java", "PLAIN"),
+        ("alice", "rust", "PLAIN"),
+        ("alice", "java", "GSSAPI"),
+    ):
+        with pytest.raises(ValueError, match="expected one of") as caught:
+            security.client_config("b", *wrong)
+        assert PASSWORD not in str(caught.value)
+    for users in ({"a,b": "x"}, {"barnabas-node": "x"}, {"a": ""}, {"a": "x\0y"}):
+        with pytest.raises(ValueError, match="expected a "):
+            barnabas.Broker(security="sasl_ssl", users=users)
+
+
+@pytest.mark.parametrize("kind", [barnabas.Broker, barnabas.Cluster])
+def test_half_a_security_is_refused(kind: type[barnabas.Broker]) -> None:
+    with pytest.raises(ValueError, match="mean nothing without security"):
+        kind(users=USERS)
+    with pytest.raises(ValueError, match="mean nothing without security"):
+        kind(acls=[])
+    with pytest.raises(ValueError, match="expected 'sasl_ssl'"):
+        kind(security="none", users=USERS)
+    with pytest.raises(ValueError, match="needs users"):
+        kind(security="sasl_ssl")
+    for key in ("authorizer.class.name", "listener.name.sasl_ssl.plain.sasl.jaas.config"):
+        with pytest.raises(ValueError, match="says this already"):
+            kind(security="sasl_ssl", users=USERS, config={key: ""})
+    with pytest.raises(ValueError, match="is not secured"):
+        kind().client_config("alice", library="java")
+
+
+def test_a_secured_broker_has_one_directory() -> None:
+    with pytest.raises(ValueError, match="one directory, data_dir"):
+        barnabas.Broker(security="sasl_ssl", users=USERS, config={"log.dirs": "a,b"})
+
+
+def test_a_rule_is_about_one_resource() -> None:
+    with pytest.raises(ValueError, match="exactly one of"):
+        Acl("alice", "read")
+    with pytest.raises(ValueError, match="exactly one of"):
+        Acl("alice", "read", topic="a", group="b")
+    rule = json.loads(Acl("alice", "read", group="g", prefixed=True, allow=False).json())
+    assert rule == {
+        "principal": "User:alice", "host": "*", "operation": "READ", "permission_type": "DENY",
+        "resource_type": "GROUP", "resource_name": "g", "pattern_type": "PREFIXED",
+    }  # fmt: skip
+
+
+def test_a_directory_is_of_the_users_it_was_made_with(tmp_path: Path) -> None:
+    path = tmp_path / "users.json"
+    Security(USERS, []).same_as_in(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    Security(USERS, []).same_as_in(path)
+    for other in (Security({"alice": "other"}, []), Security(USERS, None)):
+        with pytest.raises(BrokerError, match="other users or acls"):
+            other.same_as_in(path)

@@ -1,0 +1,217 @@
+"""Mutation testing: small faults are put into a module, one at a time, and its tests must fail.
+
+    python -m tests.mutation.run storage/log/append.py     all faults of a module
+    python -m tests.mutation.run --sample 30 --seed 7      some of all modules that are listed
+
+`survivors.toml` beside this file lists the modules, where each one's tests are, and of each fault
+that no test notices why none needs to. A survivor that is not there, or one that is there and is
+noticed now, makes the run fail. (mutmut and cosmic-ray run all tests of a project for each fault,
+or rewrite its functions; here a fault costs the tests that run its line, mostly a second.)
+
+A fault is compiled from the changed syntax tree and imported in a forked child, so nothing is
+written. The children import the project afresh; this process never does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.abc
+import importlib.util
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import coverage
+import pytest
+
+from tests.mutation.operators import Mutant, mutants_of
+
+ROOT = Path(__file__).parents[2]
+LEDGER = Path(__file__).with_name("survivors.toml")
+# Plain: the hook that rewrites assertions would import the modules itself.
+_PYTEST = (
+    "-x",
+    "-q",
+    "--assert=plain",
+    "-p",
+    "no:randomly",
+    "-p",
+    "no:cacheprovider",
+    "--timeout=30",
+)
+_NOTICED_BY_TIME_S = 120.0
+
+
+class Target(NamedTuple):
+    module: str
+    tests: tuple[str, ...]
+
+
+class Fault(NamedTuple):
+    target: Target
+    mutant: Mutant
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """What a survivor is known by: lines move, these stay."""
+        return self.target.module, self.mutant.function, self.mutant.change
+
+
+class _TestsOfLines:
+    """A plugin of pytest: which tests run which lines of a module, the quickest first."""
+
+    def __init__(self, module: str) -> None:
+        self._measured = coverage.Coverage(data_file=None, include=[str(ROOT / module)])
+        self._seconds: dict[str, float] = {}
+        self._measured.start()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        self._measured.switch_context(item.nodeid)
+        started = time.monotonic()
+        result = yield
+        self._seconds[item.nodeid] = time.monotonic() - started
+        self._measured.switch_context("")
+        return result
+
+    def found(self, module: str) -> dict[int, list[str]]:
+        self._measured.stop()
+        lines = self._measured.get_data().contexts_by_lineno(str(ROOT / module))
+        return {
+            line: sorted((test for test in tests if test), key=self._seconds.__getitem__)
+            for line, tests in lines.items()
+        }
+
+
+class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports the changed tree in place of the module's file."""
+
+    def __init__(self, module: str, tree: ast.Module) -> None:
+        self._file = ROOT / module
+        self._name = module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        self._tree = tree
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        if fullname != self._name:
+            return None
+        return importlib.util.spec_from_file_location(fullname, self._file, loader=self)
+
+    def create_module(self, spec: Any) -> None:
+        return None
+
+    def exec_module(self, module: Any) -> None:
+        exec(compile(self._tree, str(self._file), "exec"), module.__dict__)
+
+
+def tests_of_lines(target: Target) -> dict[int, list[str]]:
+    """Runs the module's tests as they are. Raises SystemExit if one fails."""
+    with tempfile.NamedTemporaryFile("r") as told:
+
+        def measure() -> int:
+            plugin = _TestsOfLines(target.module)
+            code = pytest.main([*_PYTEST, *target.tests], plugins=[plugin])
+            Path(told.name).write_text(json.dumps(plugin.found(target.module)))
+            return int(code)
+
+        if _in_a_child(measure, limit_s=900) != 0:
+            raise SystemExit(f"the tests of {target.module} fail as they are: {target.tests}")
+        return {int(line): tests for line, tests in json.loads(told.read()).items()}
+
+
+def is_noticed(fault: Fault, tests: list[str]) -> bool:
+    """Whether any of its tests fails, or never ends."""
+
+    def attempt() -> int:
+        sys.meta_path.insert(0, _Changed(fault.target.module, fault.mutant.tree))
+        return int(pytest.main([*_PYTEST, *tests]))
+
+    return bool(tests) and _in_a_child(attempt, _NOTICED_BY_TIME_S) != 0
+
+
+def _in_a_child(work: Callable[[], int], limit_s: float) -> int:
+    """Its exit status; negative: it was ended, perhaps after its time."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    pid = os.fork()
+    if pid == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        os.setpgid(0, 0)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nowhere, stream)
+        code = 3
+        try:
+            code = work()
+        finally:
+            os._exit(code)
+    if signal.sigtimedwait({signal.SIGCHLD}, limit_s) is None:
+        os.killpg(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def faults_of(target: Target) -> list[Fault]:
+    return [Fault(target, one) for one in mutants_of((ROOT / target.module).read_text())]
+
+
+def read_ledger() -> tuple[list[Target], dict[tuple[str, str, str], str]]:
+    """The modules that are looked after, and the reasons of those that survive."""
+    ledger = tomllib.loads(LEDGER.read_text())
+    targets = [Target(module, tuple(tests)) for module, tests in ledger["modules"].items()]
+    survivors = {
+        (one["module"], one["function"], one["change"]): one["why"]
+        for one in ledger.get("survivor", [])
+    }
+    return targets, survivors
+
+
+def chosen(targets: list[Target], arguments: argparse.Namespace) -> list[Fault]:
+    if arguments.modules:
+        targets = [one for one in targets if one.module in arguments.modules]
+    faults = [fault for target in targets for fault in faults_of(target)]
+    if arguments.sample and arguments.sample < len(faults):
+        faults = random.Random(arguments.seed).sample(faults, arguments.sample)
+    return sorted(faults, key=lambda fault: (fault.target.module, fault.mutant.line))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Small faults that the unit tests must notice.")
+    parser.add_argument("modules", nargs="*", help="files of survivors.toml (default: all)")
+    parser.add_argument("--sample", type=int, help="so many of them, not all")
+    parser.add_argument("--seed", default="0", help="which ones (default: 0)")
+    parser.add_argument("--tests", nargs="+", help="for one module that is not listed yet")
+    arguments = parser.parse_args()
+    targets, explained = read_ledger()
+    if arguments.tests:
+        targets = [Target(module, tuple(arguments.tests)) for module in arguments.modules]
+    started, wrong, noticed = time.monotonic(), 0, 0
+    lines: dict[Target, dict[int, list[str]]] = {}
+    faults = chosen(targets, arguments)
+    for fault in faults:
+        target = fault.target
+        if target not in lines:
+            lines[target] = tests_of_lines(target)
+            print(f"{target.module}: {len(lines[target])} lines run", flush=True)
+        is_caught = is_noticed(fault, lines[target].get(fault.mutant.line, []))
+        noticed += is_caught
+        if is_caught == (fault.name in explained):
+            wrong += 1
+            told = "noticed now, take it off the list" if is_caught else "SURVIVES"
+            place = f"{target.module}:{fault.mutant.line} {fault.mutant.function}"
+            print(f"  {place}: {told}: {fault.mutant.change}", flush=True)
+    took = time.monotonic() - started
+    print(
+        f"{len(faults)} faults, {noticed} noticed, {wrong} to be explained or tested, {took:.0f} s"
+    )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,490 @@
+"""ShareFetch and ShareAcknowledge over real logs: what members of a share group are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from replication.metadata.topic_names import SHARE_GROUP_STATE_TOPIC
+from server.handlers.share import share_fetch
+from server.network.api import Operation, Resource
+from server.network.request_channel import RequestContext
+from server.peers.share_persister import ATTEMPTS
+from server.share.sessions import SharedPartition
+from storage.open_files import FileSlice
+from tests.server.handlers.access.test_table import Policy
+from tests.server.handlers.share_support import ShareNode, acquired, codes, fetch_request
+from wire.errors import ErrorCode
+from wire.messages.share import ReadShareGroupStateSummaryRequest
+
+E = ErrorCode
+ACCEPT, RELEASE, REJECT, RENEW = [1], [2], [3], [4]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[ShareNode]:
+    node = ShareNode(tmp_path)
+    yield node
+    node.close()
+
+
+def start_offset(node: ShareNode) -> tuple[int, int]:
+    """Of partition 0, as it is persisted, with how many more are complete."""
+    request = ReadShareGroupStateSummaryRequest
+    asked = request.Topic.Partition(partition=0, leader_epoch=-1)
+    topic = request.Topic(topic_id=b"t".ljust(16), partitions=[asked])
+    answer = node.client().ask(request(group_id="g", topics=[topic]), 1)
+    found = answer.results[0].partitions[0]
+    return found.start_offset, found.delivery_complete_count
+
+
+def replace_limits(node: ShareNode, **changes: Any) -> Any:
+    return node.settings._replace(limits=node.settings.limits._replace(**changes))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_records_are_handed_out_once(node: ShareNode, version: int) -> None:
+    node.append(3)
+    node.append(4)
+    client = node.client()
+    answer = client.fetch(0, version=version)
+    assert (answer.error_code, answer.acquisition_lock_timeout_ms) == (0, 30_000)
+    assert acquired(answer) == [(0, 6, 1)]
+    assert len(answer.responses[0].partitions[0].records) > 0
+    assert acquired(client.fetch(0, version=version)) == []
+    assert start_offset(node) == (-1, -1)
+    assert codes(client.acknowledge(0, (0, 4, ACCEPT), version=version)) == [0]
+    assert start_offset(node) == (0, 5)
+    assert codes(client.acknowledge(0, (5, 6, [1, 3]), version=version)) == [0]
+    assert start_offset(node) == (5, 2)
+
+
+def test_only_batches_with_something_acquired_are_sent(node: ShareNode) -> None:
+    for _ in range(3):
+        node.append(2)
+    client = node.client()
+    whole = client.fetch(0).responses[0].partitions[0].records
+    client.acknowledge(0, (2, 3, RELEASE))
+    again = client.fetch()
+    assert acquired(again) == [(2, 3, 2)]
+    assert bytes(again.responses[0].partitions[0].records) in bytes(whole)
+    assert len(again.responses[0].partitions[0].records) * 3 == len(whole)
+
+
+def test_no_more_is_read_than_is_handed_out(
+    node: ShareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much the log has, and the member would take."""
+    for _ in range(300):
+        node.append(1_000)
+    read: list[int] = []
+    whole = FileSlice.read
+
+    def counted(records: FileSlice, *where: int) -> bytes:
+        data = whole(records, *where)
+        read.append(len(data))
+        return data
+
+    monkeypatch.setattr(FileSlice, "read", counted)
+    client = node.client()
+    assert acquired(client.fetch(0, max_records=500)) == [(0, 999, 1)]
+    assert acquired(client.fetch(0, max_records=500)) == [(1_000, 1_999, 1)]
+    assert 0 < sum(read) < 1_000_000
+
+
+@pytest.mark.parametrize("batch_size", [0, -5])
+def test_a_batch_size_that_is_none_stops_nobody(node: ShareNode, batch_size: int) -> None:
+    """Whoever asks for it gets whole record batches, and others go on."""
+    for _ in range(3):
+        node.append(2)
+    client, other = node.client(), node.client()
+    assert acquired(client.fetch(0, max_records=1)) == [(0, 1, 1)]
+    assert acquired(client.fetch(batch_size=batch_size)) == [(2, 3, 1), (4, 5, 1)]
+    assert codes(client.acknowledge(0, (0, 5, [1, 1, 1, 2, 1, 1]))) == [0]
+    node.append(1)
+    assert acquired(other.fetch(0, member="m2")) == [(3, 3, 2), (6, 6, 1)]
+
+
+def test_a_share_fetch_reads_no_more_than_the_quota_gives(
+    node: ShareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Fetch: the rest of the log is for later."""
+    for _ in range(4):
+        node.append(1)
+    client = node.client()
+    batch = client.fetch(0, max_records=1).responses[0].partitions[0].records
+    monkeypatch.setattr(RequestContext, "fetch_bytes_max", 2 * len(batch))
+    assert acquired(client.fetch()) == [(1, 2, 1)]
+    assert acquired(client.fetch()) == [(3, 3, 1)]
+
+
+def test_a_fetch_waits_for_records(node: ShareNode) -> None:
+    client = node.client()
+    assert client.fetch(0, 1, max_wait_ms=500) is None
+    node.append(2, 1)
+    assert acquired(client.answer, 1) == [(0, 1, 1)]
+    assert client.fetch(max_wait_ms=500) is None
+    node.node.pass_time(500)
+    assert client.answer.responses == []
+
+
+def test_a_fetch_waits_for_records_of_others(node: ShareNode) -> None:
+    node.append(2)
+    first, second = node.client(), node.client()
+    first.fetch(0)
+    assert second.fetch(0, member="m2", max_wait_ms=60_000) is None
+    node.node.pass_time(10_000)
+    first.acknowledge(0, (1, 1, RELEASE))
+    assert acquired(second.answer) == [(1, 1, 2)]
+    assert second.fetch(member="m2", max_wait_ms=60_000) is None
+    node.node.pass_time(20_000)
+    assert acquired(second.answer) == [(0, 0, 2)]
+
+
+def test_acknowledgements_ride_with_a_fetch(node: ShareNode) -> None:
+    node.append(2)
+    client = node.client()
+    client.fetch(0)
+    node.append(2)
+    answer = client.fetch(acks={0: [(0, 1, ACCEPT)]})
+    (partition,) = answer.responses[0].partitions
+    assert (partition.error_code, partition.acknowledge_error_code) == (0, 0)
+    assert acquired(answer) == [(2, 3, 1)]
+    answer = client.fetch(acks={0: [(4, 4, ACCEPT)], 2: [(0, 0, ACCEPT)]})
+    told = {p.partition_index: p.acknowledge_error_code for p in answer.responses[0].partitions}
+    assert told == {0: E.INVALID_REQUEST, 2: E.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_an_acknowledgement_is_told_when_it_is_persisted(node: ShareNode) -> None:
+    node.append(2)
+    client = node.client()
+    client.fetch(0)
+    node.held_writes = []
+    assert client.acknowledge(0, (0, 0, ACCEPT)) is None
+    other = node.client()
+    assert codes(other.acknowledge(0, (0, 0, ACCEPT), epoch=2)) == [E.INVALID_RECORD_STATE]
+    node.let_write()
+    assert codes(client.received(client.asked, 2)) == [0]
+    assert start_offset(node) == (0, 1)
+
+
+def test_what_cannot_be_persisted_is_the_members_again(node: ShareNode) -> None:
+    node.append(2)
+    node.settings = replace_limits(node, lock_duration_ms=60_000)
+    client = node.client()
+    client.fetch(0)
+    for index in range(3):
+        node.shares.runtime.on_leadership((SHARE_GROUP_STATE_TOPIC, index), None)
+    assert client.acknowledge(0, (0, 1, ACCEPT)) is None
+    for attempt in range(ATTEMPTS):
+        node.node.pass_time(1_000 << attempt)
+    assert codes(client.received(client.asked, 2)) == [E.COORDINATOR_NOT_AVAILABLE]
+    for index in range(3):
+        node.shares.runtime.on_leadership((SHARE_GROUP_STATE_TOPIC, index), 0)
+    assert codes(client.acknowledge(0, (0, 1, ACCEPT))) == [0]
+
+
+@pytest.mark.parametrize(
+    ("acks", "version", "is_renewal", "code"),
+    [
+        ([(1, 0, ACCEPT)], 2, False, E.INVALID_REQUEST),
+        ([(0, 1, ACCEPT), (0, 0, ACCEPT)], 2, False, E.INVALID_REQUEST),
+        ([(0, 1, [])], 2, False, E.INVALID_REQUEST),
+        ([(0, 2, [1, 1])], 2, False, E.INVALID_REQUEST),
+        ([(0, 0, [5])], 2, True, E.INVALID_REQUEST),
+        ([(0, 0, [-1])], 2, False, E.INVALID_REQUEST),
+        ([(0, 0, RENEW)], 2, False, E.INVALID_REQUEST),
+        ([(0, 0, RENEW)], 1, False, E.INVALID_REQUEST),
+        ([(0, 0, RENEW)], 2, True, E.NONE),
+        ([], 2, False, E.NONE),
+        ([(0, 9, ACCEPT)], 2, False, E.INVALID_REQUEST),
+    ],
+)
+def test_acknowledgements_that_make_no_sense(
+    node: ShareNode, acks: Any, version: int, is_renewal: bool, code: E
+) -> None:
+    node.append(3)
+    client = node.client()
+    client.fetch(0)
+    answer = client.acknowledge(0, *acks, version=version, is_renewal=is_renewal)
+    assert codes(answer) == [code]
+
+
+def test_renewing_keeps_the_records(node: ShareNode) -> None:
+    node.append(2)
+    client, other = node.client(), node.client()
+    client.fetch(0)
+    node.node.pass_time(20_000)
+    request = fetch_request(
+        (), {0: [(0, 0, RENEW)]}, 1, is_renew_ack=True, min_bytes=0, max_bytes=0, max_records=0
+    )
+    (partition,) = client.ask(request, 2).responses[0].partitions
+    assert partition.acknowledge_error_code == 0
+    node.node.pass_time(10_000)
+    assert acquired(other.fetch(0, member="m2")) == [(1, 1, 2)]
+    assert codes(client.acknowledge(0, (0, 0, ACCEPT), epoch=2)) == [0]
+    assert client.fetch(is_renew_ack=True, epoch=3).error_code == E.INVALID_REQUEST
+
+
+# ---- sessions
+
+
+def test_sessions(node: ShareNode) -> None:
+    client = node.client()
+    assert client.fetch(0, epoch=3).error_code == E.SHARE_SESSION_NOT_FOUND
+    assert client.fetch(0, epoch=-1).error_code == E.SHARE_SESSION_NOT_FOUND
+    assert client.acknowledge(0, epoch=1).error_code == E.SHARE_SESSION_NOT_FOUND
+    assert client.acknowledge(0, epoch=0).error_code == E.INVALID_SHARE_SESSION_EPOCH
+    with_acks = client.fetch(acks={0: [(0, 0, ACCEPT)]}, epoch=0)
+    assert with_acks.error_code == E.INVALID_REQUEST
+    assert client.fetch(0, epoch=0).error_code == 0
+    assert client.fetch(0, epoch=2).error_code == E.INVALID_SHARE_SESSION_EPOCH
+    assert client.acknowledge(0, epoch=2).error_code == E.INVALID_SHARE_SESSION_EPOCH
+    assert client.fetch(epoch=1).error_code == 0
+    assert client.acknowledge(0, epoch=2).error_code == 0
+    assert client.fetch(epoch=-1).error_code == 0
+    assert client.fetch(epoch=3).error_code == E.SHARE_SESSION_NOT_FOUND
+
+
+@pytest.mark.parametrize("how", ["fetch", "acknowledge", "disconnect"])
+def test_the_end_of_a_session_releases_its_records(node: ShareNode, how: str) -> None:
+    node.append(3)
+    client, other = node.client(), node.client()
+    client.fetch(0)
+    assert other.fetch(0, member="m2", max_wait_ms=500) is None
+    if how == "fetch":
+        client.fetch(acks={0: [(0, 0, ACCEPT)]}, epoch=-1)
+    elif how == "acknowledge":
+        client.acknowledge(0, (0, 0, ACCEPT), epoch=-1)
+    else:
+        client.acknowledge(0, (0, 0, ACCEPT))
+        client.disconnect()
+    assert acquired(other.answer) == [(1, 2, 2)]
+
+
+def test_a_session_without_room_is_told_so_after_its_wait(tmp_path: Path) -> None:
+    node = ShareNode(tmp_path, max_sessions=1)
+    node.client().fetch(0)
+    client = node.client()
+    assert client.fetch(0, member="m2", max_wait_ms=500) is None
+    node.node.pass_time(500)
+    assert client.answer.error_code == E.SHARE_SESSION_LIMIT_REACHED
+    assert node.client().fetch(0, epoch=0).error_code == 0  # in place of its own
+    node.close()
+
+
+@pytest.mark.parametrize(
+    "who", [{"group": None}, {"member": None}, {"member": ""}, {"member": "m" * 37}]
+)
+def test_who_cannot_be_a_member_is_refused(node: ShareNode, who: dict[str, Any]) -> None:
+    assert node.client().ask(fetch_request([0], {}, 0, **who), 2).error_code == E.INVALID_REQUEST
+
+
+def test_partitions_that_are_not_there_are_told_alone(node: ShareNode) -> None:
+    node.append(1)
+    answer = node.client().fetch(0, 7)
+    assert acquired(answer) == [(0, 0, 1)]
+    told = {p.partition_index: p.error_code for p in answer.responses[0].partitions}
+    assert told == {0: 0, 7: E.UNKNOWN_TOPIC_OR_PARTITION}
+    answer = node.client().ask(fetch_request([0], {}, 0, topic_id=b"x" * 16), 2)
+    assert codes(answer) == [E.UNKNOWN_TOPIC_ID]
+
+
+def test_a_session_goes_on_beside_topics_that_may_not_be_read(node: ShareNode) -> None:
+    node.append(4)
+    policy = Policy({(Operation.READ, Resource.GROUP, "g"), (Operation.READ, Resource.TOPIC, "t")})
+    client = node.client(policy)
+    assert acquired(client.fetch(0)) == [(0, 3, 1)]
+    policy.allowed.discard((Operation.READ, Resource.TOPIC, "t"))
+    denied = [E.TOPIC_AUTHORIZATION_FAILED]
+    assert codes(client.acknowledge(0, (0, 1, ACCEPT))) == denied
+    assert codes(client.fetch()) == denied  # in the epoch that the client counts
+    assert codes(client.acknowledge(0, (0, 1, ACCEPT), epoch=-1)) == denied
+    assert acquired(node.client().fetch(0, member="m2")) == [(0, 3, 2)], "of who may not read it"
+
+
+class _Index(int):
+    """Counts how often it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        _Index.compared += 1
+        return int.__eq__(self, other)
+
+    __hash__ = int.__hash__
+
+
+def test_many_partitions_that_may_not_be_read_cost_no_more_each_than_few() -> None:
+    topic_id = b"t" * 16
+    asked = [SharedPartition(topic_id, _Index(i)) for i in range(500)]
+    read = []
+
+    def fetch(_group: str, partitions: list[SharedPartition], *_rest: object) -> None:
+        read.append(partitions)
+
+    manager = SimpleNamespace(sessions=SimpleNamespace(fetch=lambda *_a, **_k: asked), fetch=fetch)
+    broker = SimpleNamespace(
+        group_coordinator=SimpleNamespace(serves=lambda _kind: True),
+        share_manager=manager,
+        metadata=SimpleNamespace(topics_by_id={topic_id: SimpleNamespace(name="t")}),
+    )
+    ctx: Any = SimpleNamespace(
+        broker=broker, connection=None, park=lambda _wait: None, fetch_bytes_max=1
+    )
+    share_fetch(ctx, fetch_request([], {}, 1), lambda _name: False)
+    assert read == [[]]
+    assert _Index.compared < 10 * len(asked)
+
+
+# ---- leaders
+
+
+def test_a_group_that_nobody_initialized_has_no_records(node: ShareNode) -> None:
+    answer = node.client().ask(fetch_request([0], {}, 0, group="other", max_wait_ms=500), 2)
+    assert codes(answer) == [E.UNKNOWN_SERVER_ERROR]
+
+
+def test_a_lost_leadership_ends_the_wait_and_names_the_leader(node: ShareNode) -> None:
+    node.append(2)
+    client, waiting = node.client(), node.client()
+    client.fetch(0)
+    assert waiting.fetch(0, member="m2", max_wait_ms=60_000) is None
+    node.node.create("t", 3, leader=2, leader_epoch=1)
+    assert codes(waiting.answer) == [E.NOT_LEADER_OR_FOLLOWER]
+    client.broker.metadata = node.node.image
+    answer = client.acknowledge(0, (0, 1, ACCEPT))
+    (partition,) = answer.responses[0].partitions
+    assert partition.error_code == E.NOT_LEADER_OR_FOLLOWER
+    leader = partition.current_leader
+    assert (leader.leader_id, leader.leader_epoch) == (2, 1)
+
+
+def test_a_new_leader_goes_on_with_what_was_persisted(node: ShareNode) -> None:
+    node.append(5)
+    client = node.client()
+    client.fetch(0)
+    client.acknowledge(0, (1, 2, [1, 2]))
+    node.node.create("t", 3, leader=2, leader_epoch=1)
+    node.node.create("t", 3, leader_epoch=2)
+    again = node.client().fetch(0, epoch=0)
+    assert acquired(again) == [(0, 0, 1), (2, 2, 2), (3, 4, 1)]
+
+
+def test_a_group_without_sessions_is_not_kept_in_memory(node: ShareNode) -> None:
+    """While there is one, and while its last word is written, it is."""
+    node.append(4)
+    first, second = node.client(), node.client()
+    assert acquired(first.fetch(0)) == [(0, 3, 1)]
+    second.fetch(0, member="m2")
+    node.reads = 0
+    first.disconnect()
+    assert acquired(second.fetch(0, member="m2")) == [(0, 3, 2)]
+    node.held_writes = []
+    second.disconnect()
+    third = node.client()
+    assert third.fetch(0, max_wait_ms=60_000) is None
+    node.let_write()
+    assert acquired(third.answer) == [(0, 3, 3)]
+    assert node.reads == 0
+    third.disconnect()
+    assert acquired(node.client().fetch(0)) == [(0, 1, 4)]
+    assert node.reads == 1
+
+
+def test_a_group_whose_last_word_outlives_its_connection_is_forgotten_after_it(
+    node: ShareNode,
+) -> None:
+    """Else its offsets could be reset, and who comes next would not notice."""
+    node.append(2)
+    client = node.client()
+    client.fetch(0)
+    node.held_writes = []
+    client.fetch(epoch=-1)
+    client.disconnect()
+    node.let_write()
+    node.reads = 0
+    assert acquired(node.client().fetch(0)) == [(0, 1, 2)]
+    assert node.reads == 1
+
+
+def test_a_fetch_between_metadata_and_leadership_keeps_nobody_out(node: ShareNode) -> None:
+    """It was decided on the metadata of before, when the new leadership had been told already."""
+    node.append(1)
+    before = node.node.image
+    node.node.create("t", 3, leader_epoch=1)
+    now, node.node.image = node.node.image, before
+    assert codes(node.client().fetch(0)) == [E.NOT_LEADER_OR_FOLLOWER]
+    node.node.image = now
+    assert acquired(node.client().fetch(0)) == [(0, 0, 1)]
+
+
+def test_a_read_that_fails_keeps_nobody_out(
+    node: ShareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.append(1)
+
+    def fail(*_: object) -> None:
+        raise OSError
+
+    client = node.client()
+    with monkeypatch.context() as broken:
+        broken.setattr(node.node.replica_manager, "fetch", fail)
+        client.fetch(0)
+    assert acquired(client.fetch(0, epoch=0)) == [(0, 0, 1)]
+
+
+def test_records_deleted_from_the_log_are_skipped(node: ShareNode) -> None:
+    for _ in range(4):
+        node.append(1)
+    client = node.client()
+    client.fetch(0, max_records=1)
+    client.acknowledge(0, (0, 0, RELEASE))
+    node.node.replica_manager.delete_records({("t", 0): 2}, 1_000, lambda _: None)
+    assert acquired(client.fetch()) == []
+    assert acquired(client.fetch()) == [(2, 3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("isolation_level", "is_commit", "expected"),
+    [
+        (0, False, [(0, 0, 1), (1, 2, 1), (3, 3, 1), (4, 4, 1)]),
+        (1, False, [(0, 0, 1), (3, 3, 1), (4, 4, 1)]),
+        (1, True, [(0, 0, 1), (1, 2, 1), (3, 3, 1), (4, 4, 1)]),
+    ],
+)
+def test_committed_readers_get_no_aborted_records(
+    node: ShareNode, isolation_level: int, is_commit: bool, expected: list[Any]
+) -> None:
+    """The marker itself is handed out: its member says that there is nothing."""
+    node.settings = node.settings._replace(isolation_level=isolation_level)
+    node.append(1)
+    node.append(2, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+    client = node.client()
+    if isolation_level:
+        assert acquired(client.fetch(0, batch_size=1)) == [(0, 0, 1)]
+        client.acknowledge(0, (0, 0, RELEASE))
+        expected = [(0, 0, 2), *expected[1:]]
+    else:
+        client.fetch(0, max_records=0)
+    node.end_transaction(7, is_commit)
+    node.append(1)
+    assert acquired(client.fetch(batch_size=1)) == expected
+
+
+def test_limits_of_a_group_hold_from_the_next_fetch_on(node: ShareNode) -> None:
+    node.append(2)
+    node.append(2)
+    node.settings = replace_limits(node, lock_duration_ms=1_000, max_record_locks=2)
+    client = node.client()
+    answer = client.fetch(0)
+    assert (answer.acquisition_lock_timeout_ms, acquired(answer)) == (1_000, [(0, 1, 1)])
+    assert acquired(client.fetch()) == []
+    node.settings = replace_limits(node, max_record_locks=4)
+    assert acquired(client.fetch()) == [(2, 3, 1)]
+    node.node.pass_time(1_000)
+    assert acquired(client.fetch()) == [(0, 1, 2), (2, 3, 2)]

@@ -1,0 +1,229 @@
+"""TLS on a socket that does as it is told."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from server.network.poller import READ, WRITE
+from server.security.tls_transport import PIECE_BYTES, TlsTransport
+from tests.server.security.security_support import Authority
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(Path(tmp_path_factory.mktemp("authority")))
+
+
+class Wire:
+    """A socket whose peer is the test: what has arrived, what has left, how much it takes."""
+
+    def __init__(self) -> None:
+        self.arrived = bytearray()
+        self.left = bytearray()
+        self.room = 1 << 30
+        self.is_over = False
+
+    def fileno(self) -> int:
+        return 0
+
+    def getpeername(self) -> tuple[str, int]:
+        return "10.0.0.1", 1
+
+    def setblocking(self, _: bool) -> None: ...
+
+    def close(self) -> None:
+        self.is_over = True
+
+    def recv(self, count: int) -> bytes:
+        if not self.arrived and not self.is_over:
+            raise BlockingIOError
+        data = bytes(self.arrived[:count])
+        del self.arrived[:count]
+        return data
+
+    def send(self, data: memoryview) -> int:
+        taken = min(self.room, len(data))
+        if not taken:
+            raise BlockingIOError
+        self.left += data[:taken]
+        self.room -= taken
+        return taken
+
+
+class Peer:
+    """A client's side, which says everything into a Wire."""
+
+    def __init__(
+        self, authority: Authority, wire: Wire, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
+    ) -> None:
+        context = ssl.create_default_context(cafile=str(authority.file))
+        context.maximum_version = newest
+        self.wire, self.incoming, self.outgoing = wire, ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+
+    def exchange(self) -> None:
+        self.wire.arrived += self.outgoing.read()
+        self.incoming.write(self.wire.left)
+        self.wire.left.clear()
+
+    def says(self, data: bytes, times: int = 1) -> None:
+        for _ in range(times):
+            self.tls.write(data)
+        self.exchange()
+
+    def hears(self) -> bytes:
+        self.exchange()
+        heard = b""
+        with suppress(ssl.SSLWantReadError):
+            while data := self.tls.read(1 << 20):
+                heard += data
+        return heard
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+@pytest.fixture
+def server(authority: Authority, wire: Wire) -> TlsTransport:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(authority.key_store("s.pem"))
+    return TlsTransport(wire, context)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def peer(authority: Authority, wire: Wire, server: TlsTransport) -> Peer:
+    """Of a connection whose handshake is done."""
+    one = Peer(authority, wire)
+    for step in (one.tls.do_handshake, server.handshake, one.tls.do_handshake, server.handshake):
+        with suppress(ssl.SSLWantReadError):
+            step()
+        one.exchange()
+    assert server.is_ready
+    assert server.wants == 0
+    one.hears()  # tickets
+    return one
+
+
+def turns(server: TlsTransport, count: int) -> Iterator[bytes]:
+    """What each turn of a reader brings, until there is nothing."""
+    with suppress(BlockingIOError):
+        while data := server.recv(count):
+            yield data
+
+
+def test_a_turn_decrypts_no_more_than_a_piece_however_much_was_asked_for(
+    server: TlsTransport, peer: Peer
+) -> None:
+    """A record of one byte costs what a record costs, so bytes are not what must be counted."""
+    peer.says(b"x", times=20_000)
+    arrived = len(peer.wire.arrived)
+    assert arrived > PIECE_BYTES
+    brought = list(turns(server, 1 << 20))
+    assert b"".join(brought) == b"x" * 20_000
+    assert len(brought) == -(-arrived // PIECE_BYTES)
+
+
+def test_all_that_arrived_is_given_at_once(server: TlsTransport, peer: Peer) -> None:
+    """What stayed inside would wait until the peer says more: no poller sees it."""
+    peer.says(b"a" * 16_384, times=4)
+    assert server.recv(65_536 + 4_096) == b"a" * 65_536
+    with pytest.raises(BlockingIOError):
+        server.recv(65_536)
+
+
+def test_half_a_record_waits_for_its_rest(server: TlsTransport, peer: Peer) -> None:
+    peer.says(b"whole")
+    rest = bytes(peer.wire.arrived[-3:])
+    del peer.wire.arrived[-3:]
+    with pytest.raises(BlockingIOError):
+        server.recv(100)
+    peer.wire.arrived += rest
+    assert server.recv(100) == b"whole"
+
+
+def test_the_end_is_told_again_and_again(server: TlsTransport, peer: Peer) -> None:
+    peer.says(b"last")
+    peer.wire.is_over = True
+    assert [server.recv(4_096), server.recv(4_096), server.recv(4_096)] == [b"last", b"", b""]
+
+
+def test_what_the_socket_does_not_take_leaves_later_and_nothing_comes_between(
+    server: TlsTransport, peer: Peer
+) -> None:
+    peer.wire.room = 10
+    assert server.send(b"first") == 5
+    assert server.unsent_bytes > 0
+    with pytest.raises(BlockingIOError):
+        server.send(b"second")
+    assert not server.flush()
+    peer.wire.room = 1_000
+    assert server.flush()
+    assert server.send_parts([b"se", b"cond"], False) == 6
+    assert (server.unsent_bytes, peer.hears()) == (0, b"firstsecond")
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda server, data: server.send(data),
+        lambda server, data: server.send_parts([data, b"more"], False),
+    ],
+    ids=["send", "send_parts"],
+)
+def test_a_piece_at_most_is_encrypted_at_once(
+    server: TlsTransport, peer: Peer, send: Callable[[TlsTransport, bytes], int]
+) -> None:
+    data = b"z" * (PIECE_BYTES + 1)
+    assert send(server, data) == PIECE_BYTES
+    assert peer.hears() == data[:PIECE_BYTES]
+
+
+def test_a_hello_that_is_refused_is_told_why_by_an_alert(
+    authority: Authority, wire: Wire, server: TlsTransport
+) -> None:
+    one = Peer(authority, wire, newest=ssl.TLSVersion.TLSv1_2)
+    with suppress(ssl.SSLWantReadError):
+        one.tls.do_handshake()
+    one.exchange()
+    with pytest.raises(ConnectionAbortedError, match="TLS failed: UNSUPPORTED_PROTOCOL"):
+        server.recv(4_096)
+    assert wire.left[:1] == b"\x15"  # a record of the type alert
+
+
+def test_what_is_no_tls_ends_the_connection(wire: Wire, server: TlsTransport) -> None:
+    wire.arrived += b"\x00\x00\x00\x10not a hello, a frame of Kafka's"
+    with pytest.raises(ConnectionAbortedError, match="TLS failed"):
+        server.recv(4_096)
+
+
+def test_closing_says_goodbye(server: TlsTransport, peer: Peer) -> None:
+    server.close()
+    peer.exchange()
+    assert peer.tls.read(1) == b""  # the end, and not a connection that was cut
+    assert peer.wire.is_over
+
+
+def test_a_handshake_waits_for_room_only_until_there_is_some(
+    authority: Authority, wire: Wire, server: TlsTransport
+) -> None:
+    """Who is told that the socket can be written when nothing is to be written goes in circles."""
+    one = Peer(authority, wire)
+    with suppress(ssl.SSLWantReadError):
+        one.tls.do_handshake()
+    one.exchange()
+    wire.room = 0
+    with pytest.raises(BlockingIOError):
+        server.recv(65_536)
+    assert server.wants == READ | WRITE
+    wire.room = 1 << 30
+    with pytest.raises(BlockingIOError):
+        server.recv(65_536)
+    assert (server.wants, server.unsent_bytes) == (READ, 0)

@@ -1,0 +1,50 @@
+"""Expressions of strangers match what Python's match, and stop nobody."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+
+import pytest
+
+from server.linear_regex import compiled
+
+
+def test_random_expressions_match_as_pythons_do() -> None:
+    chance = random.Random(11)
+
+    def expression(depth: int) -> str:
+        if depth == 0:
+            return chance.choice(["a", "b", ".", "[ab]", "[^a]", "c"])
+        parts = [expression(depth - 1) for _ in range(chance.randint(1, 3))]
+        whole = chance.choice(["", "|"]).join(parts)
+        return f"({whole}){chance.choice(['', '*', '+', '?', '{2}', '{1,2}', '{0,3}', '{2,}'])}"
+
+    for _ in range(300):
+        text_of = expression(chance.randint(1, 2))
+        linear, known = compiled(text_of), re.compile(text_of)
+        for _ in range(20):
+            text = "".join(chance.choices("abc", k=chance.randint(0, 8)))
+            found = linear.fullmatch(text) is not None
+            assert found == (known.fullmatch(text) is not None), (text_of, text)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["(", "a)", "[a", "*", "a**", "a{3,2}", "a{1001}", "\\", r"\1", "(?=a)", "(?<=a)", "[b-a]"],
+)
+def test_what_re2_does_not_take_is_refused(expression: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        compiled(expression)
+
+
+def test_what_is_too_large_is_refused() -> None:
+    with pytest.raises(ValueError, match="too large"):
+        compiled(r"\pL{1000}")
+
+
+def test_an_expression_that_would_take_python_for_ever() -> None:
+    started = time.monotonic()
+    assert not compiled("(a*)*(a|a)*(aa?)*b").fullmatch("a" * 100_000)
+    assert time.monotonic() - started < 20
