@@ -71,7 +71,7 @@ class Source:
             raise JwksError("expected a URL without a password")
         self._context = context() if scheme == "https" else None
         self._limit_s = limit_s
-        self._asking: threading.Thread | None = None
+        self._given_up: threading.Thread | None = None
 
     def stamp(self) -> object:
         """Changes with a file that does; nothing for others. Never raises."""
@@ -99,8 +99,8 @@ class Source:
 
     def _fetch(self, url: SplitResult) -> bytes:
         """Ask on a thread of its own: looking a name up and connecting cannot be given up from
-        within. What takes too long is cut off, or left behind; there is one of these at most."""
-        if self._asking is not None and self._asking.is_alive():
+        within. What takes too long is cut off, or left behind; one at most is left at a time."""
+        if self._given_up is not None and self._given_up.is_alive():
             raise TimeoutError("the last answer has not come yet")
         answers: SimpleQueue[bytes | Exception] = SimpleQueue()
         connected: list[socket.socket] = []
@@ -117,12 +117,13 @@ class Source:
             except Exception as error:
                 answers.put(error)
 
-        self._asking = threading.Thread(target=ask, name="keys of tokens", daemon=True)
-        self._asking.start()
+        asking = threading.Thread(target=ask, name="keys of tokens", daemon=True)
+        asking.start()
         try:
             answer = answers.get(timeout=self._limit_s)
         except Empty:
             is_given_up.set()
+            self._given_up = asking
             for sock in connected:
                 with contextlib.suppress(OSError):  # it is over already
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)

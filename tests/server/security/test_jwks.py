@@ -10,11 +10,13 @@ import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
+from server.security import jwks
 from server.security.jwks import ASKED_MS, KEYS_MAX, SET_BYTES_MAX, Jwks, JwksError, KeySet, Source
 from testkit.clock import ManualClock
 from tests.server.security.security_support import Authority
@@ -241,6 +243,27 @@ def test_a_name_that_nobody_finds_is_given_up(monkeypatch: pytest.MonkeyPatch) -
             lost.read()  # there is never more than one that hangs
     finally:
         over.set()
+
+
+def test_an_answer_is_one_before_the_thread_that_had_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over = threading.Event()
+
+    class Lingering(SimpleQueue[Any]):
+        def put(self, *args: Any, **kwargs: Any) -> None:
+            super().put(*args, **kwargs)
+            over.wait()
+
+    monkeypatch.setattr(jwks, "SimpleQueue", Lingering)
+    with Provider(says(b"", 503)) as provider:
+        failing = source(provider.url)
+        try:
+            for _ in range(2):
+                with pytest.raises(JwksError, match="503"):
+                    failing.read()
+        finally:
+            over.set()
 
 
 @pytest.mark.parametrize(
