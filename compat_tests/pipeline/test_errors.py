@@ -48,8 +48,9 @@ def empty_log_dir(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_without_the_connector_it_says_how_to_reach_one(
-    command: Pipeline, bootstrap: str, tmp_path: Path
+    command: Pipeline, bootstrap: str, topic_name: str, tmp_path: Path
 ) -> None:
+    create(bootstrap, topic_name, 1)
     nowhere = f"http://127.0.0.1:{free_ports(1)[0]}/"
     settings = tmp_path / "ivysettings.xml"
     settings.write_text(
@@ -58,7 +59,7 @@ def test_without_the_connector_it_says_how_to_reach_one(
         "</resolvers></ivysettings>"
     )
     done = command(
-        "archive", "--bootstrap", bootstrap, "--pattern", ".*", "--to", tmp_path / "lake",
+        "archive", "--bootstrap", bootstrap, "--topic", topic_name, "--to", tmp_path / "lake",
         "--conf", f"spark.jars.ivySettings={settings}", "--conf", f"spark.jars.ivy={tmp_path}/ivy",
     )  # fmt: skip
     assert "could not fetch org.apache.spark:spark-sql-kafka-0-10_2.13:" in complaint(done)
