@@ -100,7 +100,8 @@ class Step:
 
     def _asked(self, member: ConsumerMember) -> Subscriptions:
         known = (self.group.members.get(member.member_id), self.replaced)
-        return self.group.subscriptions([m for m in known if m is not None], member)
+        before = {m.member_id: m for m in known if m is not None}  # it may be under its own id
+        return self.group.subscriptions(before.values(), member)
 
     def _bump(self, asked: Subscriptions, *, must: bool) -> None:
         group, scene = self.group, self._scene

@@ -199,6 +199,26 @@ def test_a_static_member_that_comes_back_has_what_it_had_and_nobody_else_moves()
     assert refused.value.code == ErrorCode.FENCED_INSTANCE_ID
 
 
+def test_a_static_member_that_comes_back_under_its_own_id_counts_once() -> None:
+    """As a client does that unsubscribes and subscribes to more: A reads both topics, B one."""
+    shard = Shard()
+    partitions = shard.image.topics_by_name["cg"].partitions
+    more = SimpleNamespace(name="more", topic_id=b"m" * 16, partitions=partitions)
+    shard.image.topics_by_name["more"] = shard.image.topics_by_id[more.topic_id] = more
+    shard.join("B")
+    shard.join("A", instance_id="a")
+    shard.later(1_000)
+    shard.heartbeat("A", 2, instance_id="a")
+    assert shard.heartbeat("A", -2, instance_id="a")[0] == -2
+    shard.later(1_000)
+    shard.join("A", instance_id="a", subscribed_topic_names=["cg", "more"])
+    group = shard.groups["g"]
+    assert group.target["A"][more.topic_id] == frozenset(range(4))
+    assert more.topic_id not in group.target["B"]
+    names = group.subscriptions().topics(group.regexes)
+    assert group.metadata_hash == shard.consumer.hashes(names, shard.image)
+
+
 @pytest.mark.parametrize("epochs", [None, (), (4,)])
 def test_partitions_of_records_without_epochs_are_of_the_members(
     epochs: tuple[int, ...] | None,
