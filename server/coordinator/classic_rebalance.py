@@ -135,7 +135,8 @@ class Rebalances:
         if group.state is GroupState.COMPLETING_REBALANCE:
             for member in group.members.values():
                 member.assignment = b""
-                self._answer_sync(member, KafkaError(ErrorCode.REBALANCE_IN_PROGRESS))
+                if self._answer_sync(member, KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)):
+                    self.renew(group, member)  # as in `become_stable`
         group.pending_sync.clear()
         self._deadlines.cancel(("sync", group_id))
         is_initial = group.state is GroupState.EMPTY

@@ -433,6 +433,25 @@ def test_a_session_that_ended_while_we_kept_the_member_waiting_starts_again() ->
     assert world.heartbeat(follower, 2) == E.UNKNOWN_MEMBER_ID
 
 
+def test_a_session_that_ended_starts_again_also_when_the_answer_is_to_join_again() -> None:
+    """A static member that is dead by then would stay for ever: it does not have to come back."""
+    world = World()
+    patience = {"session_ms": 6_000, "rebalance_ms": 8_000}
+    leader = world.join(instance_id="i1", **patience).response.member_id
+    follower = world.join(instance_id="i2", **patience)
+    world.join(leader, instance_id="i1", **patience)
+    waiting = world.sync(follower.response.member_id, 2, instance_id="i2")
+    world.advance(5_000)
+    world.heartbeat(leader, 2, "i1")
+    world.advance(2_000)
+    world.leave((leader, "i1"))
+    assert waiting.error == E.REBALANCE_IN_PROGRESS
+    world.advance(5_999)
+    assert world.state() == "PreparingRebalance"
+    world.advance(1)
+    assert world.state() == "Empty"
+
+
 def test_a_first_join_that_waits_too_long_is_given_up() -> None:
     world = World()
     world.stable(2, session_ms=1_000_000, rebalance_ms=1_000_000)
