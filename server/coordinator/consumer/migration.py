@@ -22,6 +22,7 @@ from server.coordinator.consumer.topics import TopicHashes
 from server.coordinator.group import CONSUMER_PROTOCOL_TYPE, not_of_kind
 from server.coordinator.group_messages import group_record
 from server.coordinator.machine import nothing
+from server.coordinator.modern_group import FIRST_EPOCH
 from server.coordinator.records import CoordinatorRecord
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 
@@ -159,11 +160,16 @@ def _no_upgrade(group_id: str, why: str) -> KafkaError:
 
 
 def _upgraded(classic: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
-    """All members have what they were last assigned. Raises MalformedFrame, KafkaError."""
+    """All members have what they were last assigned. Raises MalformedFrame, KafkaError.
+
+    A group whose first members still wait for others has neither generation nor protocol yet; Kafka
+    fails there, and who came dies of it.
+    """
     group = ConsumerGroup(classic.group_id)
-    group.epoch = group.target_epoch = classic.generation_id
-    name = classic.protocol_name or ""
-    for member in classic.members.values():
+    group.epoch = group.target_epoch = max(classic.generation_id, FIRST_EPOCH)
+    members = classic.members.values()
+    name = select_protocol(members) if members else ""  # all may have left again
+    for member in members:
         assigned = {}
         if member.assignment:
             assignment = embedded.read_assignment(member.assignment)

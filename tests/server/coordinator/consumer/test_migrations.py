@@ -18,7 +18,7 @@ from replication.metadata.image import EMPTY_IMAGE, TopicImage
 from replication.metadata.registrations import PartitionRegistration
 from server.coordinator.consumer import embedded
 from server.coordinator.group_messages import Client
-from tests.server.coordinator.group_support import GROUP, Answer, World, subscription
+from tests.server.coordinator.group_support import GROUP, Answer, World, config, subscription
 from wire.errors import ErrorCode as E
 from wire.messages.groups import ConsumerGroupHeartbeatRequest
 
@@ -246,6 +246,39 @@ def test_a_classic_member_of_a_consumer_group_has_a_session_that_may_be(session_
     ConsumerClient(lives.world, "m").turn()
     assert GROUP in lives.world.shard.consumer.groups
     assert lives.world.join(session_ms=session_ms).error == E.INVALID_SESSION_TIMEOUT
+
+
+def test_a_consumer_may_come_while_the_first_ones_of_a_classic_group_wait_for_others() -> None:
+    """They have no protocol yet. Kafka fails (UNKNOWN_SERVER_ERROR), which ends a consumer."""
+    lives = Lives(0)
+    world = World(config(group_initial_rebalance_delay_ms=3_000))
+    world.image = lives.world.image
+    first, second = ClassicClient(world, "c"), ConsumerClient(world, "m")
+    for _ in range(3):
+        first.turn()
+    assert world.state() == "PreparingRebalance"
+    world.run(lambda: world.shard.consumer_heartbeat(by_regex("r"), Client("c", "/h", 1)))
+    assert world.shard.consumer.groups[GROUP].members["r"].epoch > 0, "0 would be to join again"
+    for _ in range(6):
+        second.turn()
+        first.turn()
+        world.advance(1_100)
+    assert first.owned | second.owned == set(range(PARTITIONS))
+    assert first.owned
+    assert second.owned
+    assert world.shard.digest() == world.replayed().digest()
+
+
+def by_regex(member_id: str) -> ConsumerGroupHeartbeatRequest:
+    """Joins, and what it subscribes to is found out later."""
+    return ConsumerGroupHeartbeatRequest(
+        group_id=GROUP,
+        member_id=member_id,
+        member_epoch=0,
+        rebalance_timeout_ms=30_000,
+        subscribed_topic_regex="t.*",
+        topic_partitions=[],
+    )
 
 
 READABLE = ("range", subscription("t"))
