@@ -20,7 +20,8 @@ _MAGIC = b"\0"
 _TOPIC_ID = struct.Struct("<qq")
 _LONG = struct.Struct("<q")
 _INT = struct.Struct("<i")
-_CACHE_MAX = 10_000
+_GONE_MAX = 1_000
+"""Topics that are no more, whose hashes may be kept."""
 
 
 def ids_of(names: Iterable[str], image: MetadataImage) -> frozenset[bytes]:
@@ -46,14 +47,14 @@ class TopicHashes:
         known (Utils.computeGroupHash)."""
         topics = image.topics_by_name
         known = [topics[name] for name in sorted(names) if name in topics]
+        if len(self._known) > len(topics) + _GONE_MAX:
+            self._known = {name: one for name, one in self._known.items() if name in topics}
         return _xxh3(_LONG.pack(self._of(topic, image)) for topic in known) if known else 0
 
     def _of(self, topic: TopicImage, image: MetadataImage) -> int:
         before = self._known.get(topic.name)
         if before is not None and before[0] is topic:
             return before[1]
-        if len(self._known) >= _CACHE_MAX:
-            self._known.clear()
         found = topic_hash(topic, image)
         self._known[topic.name] = topic, found
         return found
