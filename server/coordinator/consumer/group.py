@@ -184,12 +184,10 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Partitions]):
 
     def subscribed(self, member: ConsumerMember) -> frozenset[str]:
         """The names of the topics that a member subscribes to, as far as they are known."""
-        resolved = self.regexes.get(member.subscribed_regex)
-        return (
-            member.subscribed_names
-            if resolved is None
-            else (member.subscribed_names | resolved.topics)
-        )
+        names, resolved = member.subscribed_names, self.regexes.get(member.subscribed_regex)
+        if resolved is None:
+            return names
+        return names | resolved.topics if names else resolved.topics
 
     # -- the log -----------------------------------------------------------------------------
 

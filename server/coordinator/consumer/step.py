@@ -17,7 +17,7 @@ from server.coordinator.consumer.group import NOTHING, ConsumerGroup, Subscripti
 from server.coordinator.consumer.member import ConsumerMember, Partitions
 from server.coordinator.consumer.reconcile import reconciled
 from server.coordinator.consumer.regexes import REFRESH_MIN_MS, compiled
-from server.coordinator.consumer.topics import TopicHashes, counts_of, ids_of
+from server.coordinator.consumer.topics import TopicHashes, counts_of, ids_of, ids_of_each
 from server.coordinator.group_config import ConsumerConfig
 from server.coordinator.records import CoordinatorRecord
 
@@ -168,13 +168,14 @@ class Step:
         members[member.member_id] = member
         targets = {id_: group.target.get(id_, NOTHING) for id_ in members}
         targets[member.member_id] = self._target
-        subscribed = {id_: ids_of(group.subscribed(m), scene.image) for id_, m in members.items()}
+        named = [(id_, group.subscribed(known)) for id_, known in members.items()]
+        subscribed = ids_of_each(named, scene.image)
         spec = GroupSpec(
             {
                 id_: MemberSpec(known.instance_id, subscribed[id_], targets[id_])
                 for id_, known in members.items()
             },
-            counts_of(frozenset().union(*subscribed.values()), scene.image),
+            counts_of(frozenset().union(*set(subscribed.values())), scene.image),
             self._asked(member).is_homogeneous(group.regexes),
         )
         assignors = scene.config.group_consumer_assignors

@@ -10,7 +10,7 @@ xxhash is imported with the first hash: a broker without such groups starts with
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +28,14 @@ def ids_of(names: Iterable[str], image: MetadataImage) -> frozenset[bytes]:
     """Ids of those topics that exist; the others are not assigned to anybody (CG-28)."""
     topics = image.topics_by_name
     return frozenset(topics[name].topic_id for name in names if name in topics)
+
+
+def ids_of_each(
+    named: Collection[tuple[str, frozenset[str]]], image: MetadataImage
+) -> dict[str, frozenset[bytes]]:
+    """As `ids_of`, for each member; members name the same topics, as a rule: those once."""
+    found = {names: ids_of(names, image) for names in {names for _, names in named}}
+    return {member_id: found[names] for member_id, names in named}
 
 
 def counts_of(topic_ids: Iterable[bytes], image: MetadataImage) -> dict[bytes, int]:

@@ -8,7 +8,7 @@ import pytest
 
 from replication.metadata.image import EMPTY_IMAGE, MetadataImage, TopicImage
 from server.coordinator.consumer import topics
-from server.coordinator.consumer.topics import TopicHashes, topic_hash
+from server.coordinator.consumer.topics import TopicHashes, ids_of, ids_of_each, topic_hash
 
 
 def image_of(known: dict[str, TopicImage]) -> MetadataImage:
@@ -34,3 +34,17 @@ def test_a_topic_is_hashed_once_and_forgotten_when_it_is_gone(
     assert len(hashed) == len(names), "a new topic makes none of the others new"
     hashes(["t0"], image_of({"t0": known["t0"]}))
     assert list(hashes._known) == ["t0"]
+
+
+def test_topics_that_several_members_name_are_looked_up_once() -> None:
+    topic, other = TopicImage("t", b"t" * 16, {}), TopicImage("o", b"o" * 16, {})
+    image = image_of({"t": topic, "o": other})
+    named = [
+        ("a", frozenset("t")),
+        ("b", frozenset("to")),
+        ("c", frozenset("t")),
+        ("d", frozenset("x")),
+    ]
+    found = ids_of_each(named, image)
+    assert found == {id_: ids_of(names, image) for id_, names in named}
+    assert found["a"] is found["c"]
