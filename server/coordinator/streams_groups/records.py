@@ -1,7 +1,7 @@
 """Between a streams group and its records (PURE).
 
 type  what                            tombstone: the member or group is no more
-17    the group's epoch               last of all of a group's but its topology
+17    the group's epoch               last of all of a group's
 19    a member: what it said of itself  last of a member's
 20    epoch and time of the target
 21    a member's target
@@ -153,11 +153,12 @@ def _copies(partitions: Partitions) -> list[_Held]:
 
 
 def group_tombstones(group: StreamsGroup) -> list[CoordinatorRecord]:
-    """All of a group is no more."""
+    """All of a group is no more. It is known until the last one, so that a sweep that got no
+    further comes back for the rest; Kafka has the topology behind it."""
     return MEMBERS.tombstones_of_all(
         group,
-        StreamsGroupMetadataKey(group_id=group.group_id),
         StreamsGroupTopologyKey(group_id=group.group_id),
+        StreamsGroupMetadataKey(group_id=group.group_id),
     )
 
 

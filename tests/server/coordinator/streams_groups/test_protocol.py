@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from server.coordinator import sweeps
 from server.coordinator.group import Committer
+from tests.server.coordinator.group_support import compacted
 from tests.server.coordinator.streams_groups.streams_support import (
     CLIENT,
     StreamsWorld,
@@ -19,7 +21,11 @@ from tests.server.coordinator.streams_groups.streams_support import (
     topology,
 )
 from wire.errors import ErrorCode, KafkaError
-from wire.messages.groups import ConsumerGroupHeartbeatRequest, JoinGroupRequest
+from wire.messages.groups import (
+    ConsumerGroupHeartbeatRequest,
+    JoinGroupRequest,
+    OffsetCommitRequest,
+)
 from wire.messages.streams import StreamsGroupHeartbeatRequest
 
 STALE, NO_SOURCE, WRONG_COUNT, NO_INTERNAL, SHUTDOWN, DELAYED = range(6)
@@ -344,7 +350,7 @@ class TestOtherKinds:
     def test_a_group_without_members_may_become_another(self, settled):
         settled.beat("a", -1)
         settled.play(self.classic_join(settled))
-        assert settled.wrote[:3] == [-20, -17, -23]
+        assert settled.wrote[:3] == [-20, -23, -17]
         assert not settled.shard.streams.groups
         assert "g" in settled.shard.classic.groups
         detail = refused(lambda: settled.beat("a", 2), ErrorCode.GROUP_ID_NOT_FOUND)
@@ -361,9 +367,27 @@ class TestOtherKinds:
         refused(lambda: settled.shard.delete_group("g"), ErrorCode.NON_EMPTY_GROUP)
         settled.beat("a", -1)
         settled.play(settled.shard.delete_group("g"))
-        assert settled.wrote == [-20, -17, -23]
+        assert settled.wrote == [-20, -23, -17]
         assert not settled.shard.streams.groups
         refused(lambda: settled.beat("a", 2), ErrorCode.GROUP_ID_NOT_FOUND)
+
+    def test_a_group_that_expires_in_steps_leaves_nothing_in_the_log(self, settled, monkeypatch):
+        """Its last record ends it: what was not written by then, nobody would write."""
+        partition = OffsetCommitRequest.Topic.Partition(
+            partition_index=0, committed_offset=1, committed_metadata=None
+        )
+        topics = [OffsetCommitRequest.Topic(name="in", partitions=[partition])]
+        commit = OffsetCommitRequest(
+            group_id="g", member_id="a", generation_id_or_member_epoch=2, topics=topics
+        )
+        settled.play(settled.shard.commit_offsets(commit, 9))
+        settled.beat("a", -1)
+        settled.later(8 * 24 * 3_600_000)
+        monkeypatch.setattr(sweeps, "SWEEP_RECORDS_MAX", 3)
+        for _ in range(2):
+            settled.play(settled.shard.sweep())
+        assert not settled.shard.streams.groups
+        assert [key for key, value in compacted(settled.log) if value is not None] == []
 
 
 INFO = StreamsGroupHeartbeatRequest.Topology.Subtopology.TopicInfo
