@@ -32,7 +32,8 @@ class CountingWords:
     """The application's lives, what it was told, and what it made of it.
 
     `start` again after `kill` is the next life; the state directory is lost with each, as on
-    another machine. Raises JarsUnavailable when there is no Java or no Kafka Streams.
+    another machine. `start` while one lives is another instance beside it. Raises JarsUnavailable
+    when there is no Java or no Kafka Streams.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class CountingWords:
         """`protocol`: classic, or streams (KIP-1071), where the broker gives out the tasks."""
         self._bootstrap, self._directory, self._protocol = bootstrap, directory, protocol
         self._class_path = jars.streams_class_path()
-        self._app: subprocess.Popen[bytes] | None = None
+        self._apps: list[subprocess.Popen[bytes]] = []
         self._lives = self._said = 0
         admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
         admin.create_topics(
@@ -67,7 +68,7 @@ class CountingWords:
         self._lives += 1
         state = self._directory / f"state-{self._lives}"
         with (self._directory / f"streams-{self._lives}.log").open("wb") as log:
-            self._app = subprocess.Popen(
+            app = subprocess.Popen(
                 [
                     jars.java(), *_JVM_OPTIONS, "-cp", self._class_path, str(_PROGRAM),
                     self._bootstrap, APPLICATION, SOURCE, TARGET, str(state),
@@ -75,14 +76,20 @@ class CountingWords:
                 ],
                 stdin=subprocess.PIPE, stdout=log, stderr=log, preexec_fn=die_with_parent,
             )  # fmt: skip
+        self._apps.append(app)
 
     def kill(self) -> None:
-        if self._app is not None:
-            self._app.kill()
-            self._app.wait()
-            assert self._app.stdin is not None
-            self._app.stdin.close()
-            self._app = None
+        """All instances."""
+        while self._apps:
+            self.kill_eldest()
+
+    def kill_eldest(self) -> None:
+        """The instance that has lived longest, which has tasks."""
+        app = self._apps.pop(0)
+        app.kill()
+        app.wait()
+        assert app.stdin is not None
+        app.stdin.close()
 
     def say(self, count: int) -> None:
         """That many more words."""
