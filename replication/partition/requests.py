@@ -78,6 +78,8 @@ class AppendRequest(NamedTuple):
     leader_epoch: int | None = None
     verifications: Mapping[tuple[str, int], Verification] | None = None
     """What `TransactionVerification.start` told of these partitions; None: nothing to verify."""
+    topic_ids: Mapping[str, bytes] | None = None
+    """Which topics of these names are meant; None: whichever is here."""
 
 
 @dataclass(slots=True)

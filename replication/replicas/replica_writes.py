@@ -54,15 +54,17 @@ class ReplicaWrites:
             on_done([_refused(key, *_INVALID_ACKS) for key, _ in request.entries])
             return None
         wall_ms = self._wall_ms()
-        plain, guards = request.source, request.verifications
+        plain, guards, topic_ids = request.source, request.verifications, request.topic_ids
         results: list[AppendResult] = []
         appended: list[tuple[Key, bool]] = []
         pending: list[ProduceStatus] = []
         for key, records in request.entries:
             partition = self._partitions.get(key)
             try:
-                if partition is None:
-                    raise self._local.absent(key)
+                if partition is None or (
+                    topic_ids is not None and topic_ids[key[0]] != partition.topic_id
+                ):
+                    raise self._not_here(key, partition)
                 guard = None if guards is None else guards.get(key)
                 source = plain if guard is None else plain._replace(verification=guard)
                 info, is_advanced = partition.append_records_to_leader(
@@ -93,6 +95,12 @@ class ReplicaWrites:
         if self._parked.produce.try_complete_else_watch(operation, keys):
             return None
         return operation
+
+    def _not_here(self, key: Key, partition: Partition | None) -> KafkaError:
+        """Metadata is known before it is acted on: it may be another topic's of that name."""
+        if partition is None:
+            return self._local.absent(key)
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{key[0]} is another topic here")
 
     def must_open_records(
         self, entries: Iterable[tuple[Key, memoryview | bytes]], opens_compressed: bool

@@ -34,7 +34,7 @@ from wire.messages.cluster import (
 from wire.primitives import UNKNOWN_OPERATIONS, ZERO_UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from replication.metadata.image import (
         BrokerRegistration,
@@ -539,3 +539,31 @@ class _Page:
             last_known_elr=list(partition.last_known_elr),
             offline_replicas=_offline_replicas(self._image, partition, self._reachable),
         )
+
+
+# ---- Who leads a partition that was refused, and where: spares a Metadata (KIP-951)
+
+
+def current_leader(ctx: Any, name: str, index: int, make: Callable[..., Any]) -> Any:
+    registration = ctx.broker.metadata.partition(name, index)
+    if registration is None:
+        return None
+    return make(leader_id=registration.leader, leader_epoch=registration.leader_epoch)
+
+
+def endpoints(
+    ctx: Any, partitions: Iterable[tuple[str, int]], make: Callable[..., Any]
+) -> list[Any]:
+    """Where the leaders of these partitions are reached (KIP-951)."""
+    image: MetadataImage = ctx.broker.metadata
+    leaders = {
+        registration.leader
+        for registration in (image.partition(*key) for key in partitions)
+        if registration is not None
+    }
+    reached = []
+    for broker_id in sorted(leaders & image.brokers.keys()):
+        broker = image.brokers[broker_id]
+        host, port = ctx.broker.endpoint_for(ctx, broker)
+        reached.append(make(node_id=broker_id, host=host, port=port, rack=broker.rack))
+    return reached

@@ -28,6 +28,7 @@ from replication.partition.requests import (
 )
 from replication.replicas.replica_manager import FROM_CLIENT, AppendSource
 from replication.replicas.transaction_verification import TransactionOperation
+from server.handlers.cluster import current_leader, endpoints
 from server.network.api import Operation, Resource
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.data import (
@@ -45,7 +46,6 @@ from wire.primitives import ZERO_UUID
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from replication.metadata.image import MetadataImage
     from server.handlers.edges import DataContext
     from server.handlers.fetch_session import FetchContext
 
@@ -97,9 +97,9 @@ def produce(ctx: DataContext, request: ProduceRequest) -> None:
     transactional = False
     topics: list[_ProducedTopic] = []
     entries: list[tuple[tuple[str, int], Any]] = []
-    uses_topic_ids = ctx.api_version >= TOPIC_ID_VERSION
+    topic_ids: dict[str, bytes] | None = {} if ctx.api_version >= TOPIC_ID_VERSION else None
     for topic in request.topic_data:
-        name = _topic_name(ctx, topic.topic_id) if uses_topic_ids else topic.name
+        name = topic.name if topic_ids is None else _topic_named(ctx, topic.topic_id, topic_ids)
         refusal = None
         if not name or name in INTERNAL_TOPICS:
             refusal = _produce_refusal(ctx, name)
@@ -124,6 +124,7 @@ def produce(ctx: DataContext, request: ProduceRequest) -> None:
         entries,
         on_complete,
         source=_source(ctx.api_version, _opens_compressed(ctx)),
+        topic_ids=topic_ids,
     )
     if transactional:
         ctx.park(_append_verified(ctx, append, request.transactional_id))
@@ -165,8 +166,9 @@ def produce_ordinary(
     transactional = 0
     batches = iter(plain.records)
     entries: list[tuple[tuple[str, int], memoryview]] = []
+    topic_ids: dict[str, bytes] | None = {} if version >= TOPIC_ID_VERSION else None
     for topic, indexes in plain.topics:
-        name = _name_of(topic) if version < TOPIC_ID_VERSION else _topic_name(ctx, topic)
+        name = _name_of(topic) if topic_ids is None else _topic_named(ctx, topic, topic_ids)
         if not name or name in INTERNAL_TOPICS:
             return False
         for index in indexes:
@@ -190,6 +192,7 @@ def produce_ordinary(
         entries,
         partial(_answer_ordinary, ctx, plain.topics, plain.acks),
         source=_source(version, opens_compressed),
+        topic_ids=topic_ids,
     )
     if transactional:
         ctx.park(_append_verified(ctx, append, plain.transactional_id))
@@ -277,6 +280,12 @@ def _topic_name(ctx: DataContext, topic_id: bytes) -> str:
     return "" if topic is None else topic.name
 
 
+def _topic_named(ctx: DataContext, topic_id: bytes, topic_ids: dict[str, bytes]) -> str:
+    """The same, noted for the append; "" if metadata that came meanwhile has two of that name."""
+    name = _topic_name(ctx, topic_id)
+    return name if topic_ids.setdefault(name, topic_id) == topic_id else ""
+
+
 def _produce_refusal(ctx: DataContext, name: str) -> KafkaError | None:
     """Why nothing may be appended to the topic."""
     if name in INTERNAL_TOPICS:
@@ -362,31 +371,6 @@ def _failed_partition(
         )
         moved.append((name, index))
     return partition
-
-
-def current_leader(ctx: DataContext, name: str, index: int, make: Callable[..., Any]) -> Any:
-    registration = ctx.broker.metadata.partition(name, index)
-    if registration is None:
-        return None
-    return make(leader_id=registration.leader, leader_epoch=registration.leader_epoch)
-
-
-def endpoints(
-    ctx: Any, partitions: Iterable[tuple[str, int]], make: Callable[..., Any]
-) -> list[Any]:
-    """Where the leaders of these partitions are reached (KIP-951)."""
-    image: MetadataImage = ctx.broker.metadata
-    leaders = {
-        registration.leader
-        for registration in (image.partition(*key) for key in partitions)
-        if registration is not None
-    }
-    reached = []
-    for broker_id in sorted(leaders & image.brokers.keys()):
-        broker = image.brokers[broker_id]
-        host, port = ctx.broker.endpoint_for(ctx, broker)
-        reached.append(make(node_id=broker_id, host=host, port=port, rack=broker.rack))
-    return reached
 
 
 # ---- Fetch

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from server.coordinator.gather import Gather
-from server.handlers.data import endpoints
+from server.handlers.cluster import endpoints
 from server.share.acquisition import AcquireMode
 from server.share.fetching import Delivery, ShareFetchParams
 from server.share.sessions import Member, SharedPartition

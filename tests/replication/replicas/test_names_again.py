@@ -14,6 +14,7 @@ from replication.partition.group_commit import GroupCommit
 from replication.partition.isr import UNKNOWN_OFFSET
 from replication.partition.leading import Leading
 from replication.partition.partition import Partition
+from replication.partition.requests import AppendRequest, AppendResult
 from replication.replicas.replica_manager import ReplicaManager, ReplicaManagerConfig
 from replication.replicas.timer import BackgroundScheduler
 from storage.config import LogConfig
@@ -23,6 +24,7 @@ from tests.replication.replicas.test_replica_manager import (
     ORDERS,
     ORDERS_0,
     ORDERS_1,
+    Answer,
     Broker,
     batch,
     broker,
@@ -110,6 +112,26 @@ def test_a_deleted_partition_is_freed_by_its_last_reference(
         assert purgatory.watchers == {}, "a watch key outlived its partition"
     node.manager.shutdown()
     node.log_manager.shutdown()
+
+
+def test_records_are_for_the_topic_that_was_meant(broker: Broker) -> None:
+    """KIP-516: a Produce that names a topic's id is not for another one of its name, be it the one
+    before (whose records are about to be deleted) or the one after."""
+
+    def code_of(topic_id: bytes) -> int:
+        answer: Answer[list[AppendResult]] = Answer()
+        entries = [(ORDERS_0, batch(b"a"))]
+        request = AppendRequest(1, 1000, entries, answer, topic_ids={"orders": topic_id})
+        broker.manager.append_records(request)
+        return answer.value[0].error_code
+
+    broker.publish(topic("orders", ORDERS, led(4, **BOTH)))
+    assert code_of(AGAIN) == ErrorCode.UNKNOWN_TOPIC_ID
+    assert broker.manager.partition(ORDERS_0).open_log().log_end_offset == 0
+    assert code_of(ORDERS) == 0
+    broker.publish(topic("orders", AGAIN, led(0, **BOTH)), deleted={"orders": ORDERS})
+    assert code_of(ORDERS) == ErrorCode.UNKNOWN_TOPIC_ID
+    assert broker.manager.partition(ORDERS_0).open_log().log_end_offset == 0
 
 
 def test_nothing_of_a_partition_is_found_under_its_name_again(broker: Broker) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from server.node.node import Node
 from server.peers.blocking_peer import BlockingPeer
 from tests.server.handler_support import CLOSED, FakeChannel, FakeProcessor
 from tests.server.wire_client import request_bytes
+from wire.errors import ErrorCode
+from wire.frame import decode_response_header
 from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
-from wire.messages.data import ProduceRequest
+from wire.messages.data import ProduceRequest, ProduceResponse
 from wire.plain_produce import read_plain_produce
 from wire.records import Record, build_batch
 
@@ -224,3 +227,29 @@ def test_both_ways_end_alike(sides: tuple[Side, Side]) -> None:
     assert served.count(1) > 200
     assert sum(batches > 1 for batches in served) > 200
     assert short.logs() == long.logs()
+
+
+def test_records_for_a_topic_made_again_are_not_lost_in_the_one_before(
+    sides: tuple[Side, Side],
+) -> None:
+    """Metadata is known a moment before it is acted on: the name is the old topic's until then,
+    and what is written there is deleted with it."""
+    again = b"plain, once more"
+    batch = bytes(build_batch([Record(-1, NOW_MS, None, b"v")]))
+    partition = ProduceRequest.Topic.Partition(index=0, records=batch)
+    topic_data = [ProduceRequest.Topic(topic_id=again, partition_data=[partition])]
+    request = ProduceRequest(acks=1, timeout_ms=1_000, topic_data=topic_data)
+    for side in sides:
+        loader = side.broker.shared.loader
+        before = loader.image
+        topic = replace(before.topics_by_name["plain"], topic_id=again)
+        loader.image = replace(
+            before,
+            topics_by_name={**before.topics_by_name, "plain": topic},
+            topics_by_id={again: topic},
+        )
+        answer = side.answer(request_bytes(request, 13, 77))[4:]
+        _, pos = decode_response_header(0, 13, answer)
+        told = ProduceResponse.decode(answer, 13, pos).responses[0].partition_responses[0]
+        assert told.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        assert side.logs()["plain-0"] == [b""]
