@@ -22,6 +22,7 @@ from wire.messages.data import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from wire.primitives import MAX_TIMESTAMP
 
 if TYPE_CHECKING:
     from server.handlers.edges import DataContext
@@ -62,6 +63,16 @@ def list_offsets(ctx: DataContext, request: ListOffsetsRequest) -> ListOffsetsRe
         ]
         topics.append(ListOffsetsResponse.Topic(name=topic.name, partitions=partitions))
     return ListOffsetsResponse(topics=topics)
+
+
+def list_offsets_is_costly(ctx: DataContext, request: ListOffsetsRequest) -> bool:
+    """Whether records must be opened: who is looked for by time may be the last of millions that a
+    small compressed batch holds."""
+    return any(
+        p.timestamp >= 0 or p.timestamp == MAX_TIMESTAMP
+        for topic in request.topics
+        for p in topic.partitions
+    )
 
 
 def _list_offset(

@@ -27,6 +27,7 @@ from server.network.connection import Connection, ConnectionLimits
 from server.network.request_channel import RequestChannel
 from storage.config import LogConfig
 from testkit.clock import ManualClock
+from testkit.wait import eventually
 from tests.server.wire_client import request_bytes
 from wire.errors import ErrorCode, KafkaError
 from wire.frame import decode_response_header
@@ -344,4 +345,5 @@ class Asked:
 
     def ask(self, request: Request, version: int, client_id: str | None = "test") -> Any:
         self.send(request, version, client_id)
+        eventually(lambda: not self.requests.is_busy, every_s=0.001, what="a handler thread")
         return self.received(request, version)

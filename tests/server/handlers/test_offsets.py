@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from server.handlers import offsets
 from tests.server.handler_support import (
     Asked,
     FakeBroker,
@@ -21,7 +22,9 @@ from wire.messages.data import (
 
 @pytest.fixture
 def asked():
-    return Asked(FakeBroker(image_of(topic_image("t", 3))))
+    one = Asked(FakeBroker(image_of(topic_image("t", 3))))
+    yield one
+    one.requests.shutdown(60)
 
 
 # ---- ListOffsets
@@ -43,6 +46,12 @@ def list_offsets(timestamp, replica=-1, partitions=(0,)):
             )
         ],
     )
+
+
+def test_a_search_by_time_is_costly():
+    """A batch of 490 KB that holds 600,000 records held up the only network thread for 3 s."""
+    for timestamp, is_costly in ((-1, False), (-2, False), (-3, True), (-4, False), (0, True)):
+        assert offsets.list_offsets_is_costly(None, list_offsets(timestamp)) is is_costly
 
 
 @pytest.mark.parametrize("version", range(1, 12))
