@@ -439,6 +439,11 @@ def fetch(
     return None
 
 
+def fetch_is_costly(ctx: DataContext, request: FetchRequest) -> bool:
+    """Whether the session names much more than the request does."""
+    return ctx.broker.fetch_sessions.is_large(request.session_id)
+
+
 def replica_of(request: FetchRequest, version: int) -> tuple[int, int]:
     """Which replica asks, and its broker's epoch (-1: not told); negative ids are consumers."""
     if version >= REPLICA_STATE_FETCH_VERSION and request.replica_state is not None:

@@ -55,6 +55,9 @@ PARTITIONS_MAX = 1_000_000
 """What all sessions of consumers hold together, some 400 MB: partitions need not exist to be
 fetched, and sessions outlive their connection."""
 
+LARGE = 256
+"""A consumer's session of more partitions than this is not read on a network thread."""
+
 SessionKey = tuple[str | bytes, int]
 """(topic id, or name below version 13; partition index)."""
 
@@ -306,6 +309,12 @@ class FetchSessionCache:
         """Partitions held by all sessions."""
         with self._lock:
             return sum(session.size for session in self._sessions.values())
+
+    def is_large(self, session_id: int) -> bool:
+        """Whether a fetch in the session looks at much, however little its request says. Of a
+        replica's only what was touched is looked at."""
+        session = self._sessions.get(session_id)
+        return session is not None and session.follower is None and len(session.partitions) > LARGE
 
     def context(
         self,

@@ -422,3 +422,26 @@ def test_compressed_records_are_opened_on_the_listeners_that_are_configured(aske
         asked.ask(produce([("t", [(0, BATCH)])]), 9)
     sources = asked.broker.replica_manager.appended_from
     assert [source.opens_compressed for source in sources] == [False, True]
+
+
+def test_a_fetch_in_a_large_session_is_costly(asked):
+    """A request of 60 bytes in a session of 400,000 partitions held up the only network thread for
+    two seconds, again and again."""
+    topic, partition = FetchRequest.Topic, FetchRequest.Topic.Partition
+    for count, is_costly in ((256, False), (257, True)):
+        names = [
+            partition(partition=i, fetch_offset=0, partition_max_bytes=1) for i in range(count)
+        ]
+        opens = FetchRequest(
+            max_wait_ms=0, min_bytes=0, isolation_level=0, session_id=0, session_epoch=0,
+            topics=[topic(topic="t", partitions=names)], forgotten_topics_data=[],
+        )  # fmt: skip
+        cache = asked.broker.fetch_sessions
+        context = cache.context(opens, 12, 0, lambda topic_id: "")
+        context.select([FetchResult() for _ in range(count)], 0)
+        goes_on = FetchRequest(
+            max_wait_ms=0, min_bytes=0, isolation_level=0, session_id=context.session_id,
+            session_epoch=1, topics=[], forgotten_topics_data=[],
+        )  # fmt: skip
+        ctx = SimpleNamespace(api_version=12, broker=asked.broker)
+        assert data.fetch_is_costly(ctx, goes_on) is is_costly
