@@ -10,6 +10,7 @@ names all resources in the order of the request, whoever judged them.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ Response = AlterConfigsResponse | IncrementalAlterConfigsResponse
 _LEVELS = {"FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 5}
 _LEVEL_NAMES = {number: name for name, number in _LEVELS.items()}
 _ROOT_LOGGER = "root"
+_INTEGER = re.compile(r"[+-]?\d{1,10}")
 _PASSED_ON = (schema.TOPIC, schema.BROKER, schema.CLIENT_METRICS, schema.GROUP)
 
 
@@ -169,20 +171,26 @@ def _check_cordoned(ctx: RequestContext[AnyNode], resource: Any, values: dict[st
 
 
 def _check_node_id(ctx: RequestContext[AnyNode], name: str) -> None:
-    """A broker's values are changed by that broker; the empty name stands for all of them."""
+    """A broker's values are changed by that broker; the empty name stands for all of them. What is
+    set for another spelling of its id (`01`) would be kept and never read."""
     if name:
         check_own_id(ctx, name)
+        if name != str(ctx.broker.node_id):
+            raise _another_id(ctx, name)
 
 
 def check_own_id(ctx: RequestContext[AnyNode], name: str) -> None:
-    """Raise KafkaError INVALID_REQUEST unless `name` is this node's id, as it is written: what is
-    set for another spelling (`01`) would be kept and never read."""
-    if not name.removeprefix("-").isdecimal():
+    """Raise KafkaError INVALID_REQUEST unless `name` is this node's id, however it is written."""
+    if not _INTEGER.fullmatch(name):
         raise invalid_request(f"Node id must be an integer, but it is: {name}")
-    if name != str(ctx.broker.node_id):
-        raise invalid_request(
-            f"Unexpected broker id, expected {ctx.broker.node_id}, but received {name}"
-        )
+    if int(name) != ctx.broker.node_id:
+        raise _another_id(ctx, name)
+
+
+def _another_id(ctx: RequestContext[AnyNode], name: str) -> KafkaError:
+    return invalid_request(
+        f"Unexpected broker id, expected {ctx.broker.node_id}, but received {name}"
+    )
 
 
 # ---- log levels

@@ -188,9 +188,12 @@ def test_a_controller_that_is_asked_itself_cordons_nothing_new(
         assert [r.error_code for r in answer.responses] == [ErrorCode.INVALID_CONFIG]
 
 
-@pytest.mark.parametrize("name", ["9" * 5_000, f"0{ME}", "-1", "x"])
-def test_another_spelling_of_a_brokers_id_is_refused_alone(
-    asked: Asked, broker: FakeBroker, name: str
+@pytest.mark.parametrize(
+    ("name", "is_described"),
+    [("9" * 5_000, False), (f"0{ME}", True), (f"+{ME}", True), ("-1", False), ("x", False)],
+)
+def test_another_spelling_of_a_brokers_id_is_described_and_not_changed(
+    asked: Asked, broker: FakeBroker, name: str, is_described: bool
 ) -> None:
     entry = ("log.retention.ms", SET, "1")
     loggers = asked.ask(changes((BROKER, name, [entry]), (LOGGER, ME, [])), 1)
@@ -200,7 +203,7 @@ def test_another_spelling_of_a_brokers_id_is_refused_alone(
         make(resource_type=BROKER, resource_name=of, configuration_keys=None) for of in (name, ME)
     ]
     described = asked.ask(DescribeConfigsRequest(resources=resources, include_synonyms=False), 4)
-    assert [r.error_code for r in described.results] == [INVALID, 0]
+    assert [r.error_code for r in described.results] == [0 if is_described else INVALID, 0]
 
 
 def test_what_is_judged_here_and_by_the_controller_is_answered_together(
