@@ -377,6 +377,10 @@ class Cluster(Context):
             self._dir = Path(tempfile.mkdtemp(prefix="barnabas-cluster-"))
             # Also when nobody calls stop(): a forgotten cluster leaves no files behind.
             weakref.finalize(self, shutil.rmtree, str(self._dir), ignore_errors=True)
+        if (self._dir / "meta.properties").exists():
+            raise BrokerError(
+                f"{self._dir} is the data of one broker: use another directory for a cluster"
+            )
         if not self._ports:
             self._load_or_choose()
         self._prepare_security()

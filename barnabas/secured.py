@@ -41,6 +41,17 @@ _SCRAM_MODULE = f"{_SECURITY}.scram.ScramLoginModule"
 _AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _SUPER_USERS, _CLASS_NAME = "super.users", "authorizer.class.name"
 _ITERATIONS = 4096
+_READING = ("READ", "DESCRIBE", "DELETE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
+OPERATIONS = {
+    "TOPIC": (*_READING, "WRITE", "CREATE", "ALTER"),
+    "GROUP": _READING,
+    "TRANSACTIONAL_ID": ("DESCRIBE", "WRITE", "TWO_PHASE_COMMIT"),
+    "CLUSTER": (
+        "CREATE", "ALTER", "DESCRIBE", "CLUSTER_ACTION", "DESCRIBE_CONFIGS", "ALTER_CONFIGS",
+        "IDEMPOTENT_WRITE",
+    ),
+}  # fmt: skip
+"""What may be done to a resource, besides ALL."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _OURS = re.compile(
     r"listeners|listener\.security\.protocol\.map|inter\.broker\.listener\.name"
@@ -77,6 +88,13 @@ class Acl:
         if len(self._named()) != 1:
             raise ValueError(
                 f"{self}: expected exactly one of topic, group, transactional_id, cluster"
+            )
+        (kind,) = self._named()
+        known = ("ALL", *OPERATIONS[kind])
+        if self.operation.upper() not in known:
+            raise ValueError(
+                f"operation {self.operation!r}: on a {kind.lower()} expected one of"
+                f" {', '.join(known).lower()}"
             )
 
     def _named(self) -> dict[str, str]:

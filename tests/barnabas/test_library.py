@@ -38,6 +38,13 @@ def test_a_cluster_that_was_not_started_has_no_addresses() -> None:
         barnabas.Cluster(nodes=0)
 
 
+def test_a_brokers_data_is_no_place_for_a_cluster(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=1\n")
+    with pytest.raises(BrokerError, match="is the data of one broker: use another directory"):
+        barnabas.Cluster(data_dir=tmp_path).start()
+    assert [one.name for one in tmp_path.iterdir()] == ["meta.properties"]
+
+
 def test_a_broker_finds_its_directory_again_wherever_the_test_went(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

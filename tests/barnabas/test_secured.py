@@ -19,8 +19,9 @@ from cryptography.hazmat.primitives.serialization import (
 import barnabas
 from barnabas.authority import Certificates, certificates
 from barnabas.process import BrokerError
-from barnabas.secured import LIBRARIES, Acl, Security
+from barnabas.secured import LIBRARIES, OPERATIONS, Acl, Security
 from server.config.kafka_config import KafkaConfig
+from server.network.api import Resource
 from server.network.listeners import Listener
 from server.security.jaas import parse_jaas
 from server.security.listener_security import secured_listeners
@@ -231,6 +232,16 @@ def test_a_rule_is_about_one_resource() -> None:
         "principal": "User:alice", "host": "*", "operation": "READ", "permission_type": "DENY",
         "resource_type": "GROUP", "resource_name": "g", "pattern_type": "PREFIXED",
     }  # fmt: skip
+
+
+def test_a_rule_that_means_nothing_is_told_where_it_is_made() -> None:
+    with pytest.raises(ValueError, match="operation 'reed': on a topic expected one of all, read,"):
+        Acl("alice", "reed", topic="t")
+    with pytest.raises(ValueError, match="operation 'write': on a group expected"):
+        Acl("alice", "write", group="g")
+    Acl("alice", "All", cluster=True)
+    for kind, operations in OPERATIONS.items():
+        assert set(operations) == {one.name for one in Resource[kind].operations}
 
 
 def test_a_directory_is_of_the_users_it_was_made_with(tmp_path: Path) -> None:
