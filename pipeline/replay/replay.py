@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -132,50 +132,70 @@ class ReplayTotals:
 
 def run_replay(job: Job, options: ReplayOptions) -> ReplayTotals:
     """Restore and verify. Raises PipelineError."""
-    archive = _open(job, options)
-    columns = ("topic", "partition") if options.keep_partitions else ("topic",)
-    totals = ReplayTotals()
-    job.progress.show("reading the archive ...")
-    totals.targets = _needed(archive, options)
-    if options.groups != "none":
-        known = (archive.topics[name] for name in archive.names if name in archive.topics)
-        totals.archived_groups = len({group for topic in known for group in topic.groups})
-    with KafkaAdmin(job.jvm, options.bootstrap, options.client_properties) as admin:
-        targets = _prepare_topics(admin, archive, totals, options)
-        there = [name for name in targets if not (options.dry_run and name in totals.created)]
-        totals.configs = {
-            **{name: dict(one.configs) for name, one in totals.targets.items()},
-            **admin.effective_configs(there),
-        }
-        totals.source = content_sums(archive.rows, *columns)
-        if options.dry_run:
-            return totals
-        names = _names(admin, archive, targets, options)
-        before = _heads(admin, names, targets)
-        expected = _by_topic(totals.source)
-        started = time.monotonic()
+    run = _Run(job, options)
+    run_watched(job, run.work, lambda _: run.progress())
+    return run.totals
 
-        def text(seconds: float) -> str:
-            ends = admin.latest(targets)
-            sent = dict.fromkeys(expected, 0)
-            for topic, index in before:
-                if topic in sent:
-                    sent[topic] += ends[topic, index] - before[topic, index]
-            # Markers of transactions have offsets too.
-            done = {topic: min(count, expected[topic]) for topic, count in sent.items()}
-            return done_of(done, expected, seconds)
 
-        stats = run_watched(job, lambda: _send(job, archive, targets, names, options), text)
-        totals.seconds = time.monotonic() - started
-        totals.rows, totals.bytes, totals.passed = stats
-        after = _settled(admin, targets)
-        job.progress.show("verifying ...")
-        back = _read_back(job, options, before, after)
-        totals.target = content_sums(back, *columns)
-        if totals.matches and options.groups != "none":
-            job.progress.show("committed offsets of groups ...")
-            _restore_groups(admin, archive, back, after, totals, options)
-    return totals
+class _Run:
+    """One replay, and how far it is for who waits."""
+
+    def __init__(self, job: Job, options: ReplayOptions) -> None:
+        self._job, self._options = job, options
+        self.totals = ReplayTotals()
+        self.progress: Callable[[], str] = lambda: "reading the archive ..."
+
+    def work(self) -> None:
+        options, totals = self._options, self.totals
+        archive = _open(self._job, options)
+        columns = ("topic", "partition") if options.keep_partitions else ("topic",)
+        totals.targets = _needed(archive, options)
+        if options.groups != "none":
+            known = (archive.topics[name] for name in archive.names if name in archive.topics)
+            totals.archived_groups = len({group for topic in known for group in topic.groups})
+        with KafkaAdmin(self._job.jvm, options.bootstrap, options.client_properties) as admin:
+            targets = _prepare_topics(admin, archive, totals, options)
+            there = [name for name in targets if not (options.dry_run and name in totals.created)]
+            totals.configs = {
+                **{name: dict(one.configs) for name, one in totals.targets.items()},
+                **admin.effective_configs(there),
+            }
+            totals.source = content_sums(archive.rows, *columns)
+            if options.dry_run:
+                return
+            names = _names(admin, archive, targets, options)
+            before = _heads(admin, names, targets)
+            started = time.monotonic()
+            expected = _by_topic(totals.source)
+            self.progress = lambda: _sent(admin, before, targets, expected, started)
+            stats = _send(self._job, archive, targets, names, options)
+            totals.seconds = time.monotonic() - started
+            totals.rows, totals.bytes, totals.passed = stats
+            self.progress = lambda: "verifying ..."
+            after = _settled(admin, targets)
+            back = _read_back(self._job, options, before, after)
+            totals.target = content_sums(back, *columns)
+            if totals.matches and options.groups != "none":
+                self.progress = lambda: "committed offsets of groups ..."
+                _restore_groups(admin, archive, back, after, totals, options)
+
+
+def _sent(
+    admin: KafkaAdmin,
+    before: Offsets,
+    targets: Mapping[str, int],
+    expected: Mapping[str, int],
+    started: float,
+) -> str:
+    """How many of the expected records of each topic are on the broker."""
+    ends = admin.latest(targets)
+    sent = dict.fromkeys(expected, 0)
+    for topic, index in before:
+        if topic in sent:
+            sent[topic] += ends[topic, index] - before[topic, index]
+    # Markers of transactions have offsets too.
+    done = {topic: min(count, expected[topic]) for topic, count in sent.items()}
+    return done_of(done, expected, time.monotonic() - started)
 
 
 def summary(options: ReplayOptions, totals: ReplayTotals) -> str:
