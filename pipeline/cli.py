@@ -102,7 +102,7 @@ def add_pipeline_parsers(parser: argparse.ArgumentParser) -> None:
 def _add_archive(commands: Any) -> None:
     parser = commands.add_parser(
         "archive",
-        help="topics into Parquet, every record once",
+        help="topics into a lake, every record once",
         description="Archive topics into a directory, exactly once over restarts: stop it, kill it,"
         " run the same command again.",
     )
@@ -369,7 +369,12 @@ def _replay(arguments: argparse.Namespace) -> int:
 
     def check() -> None:
         replay.client_settings(options)
-        _on_disk(arguments, options.source, check_source)()
+        _on_disk(arguments, options.source, check_archived)()
+
+    def check_archived(source: str, folder: str) -> None:
+        check_source(source, folder)
+        if options.topic is not None and (archived := _archived_topics(folder)) is not None:
+            replay.target_names(sorted(archived[1]), options.topic, options.topic_prefix)
 
     return _with_spark(
         arguments, "barnabas-replay", run, conf=replay.NO_COPIES, bootstrap=arguments.bootstrap,
@@ -491,11 +496,30 @@ def _profile(arguments: argparse.Namespace) -> int:
 
 
 def _check_profiled(arguments: argparse.Namespace) -> None:
+    from pipeline.profile.topic_profile import require_archived
+
+    def check(source: str, folder: str) -> None:
+        check_source(source, folder)
+        if (archived := _archived_topics(folder)) is not None:
+            require_archived(source, arguments.topic, archived[0])
+
     if arguments.bootstrap is not None:
         properties = _client(arguments)
         check_topics(arguments.bootstrap, [arguments.topic], properties)
     if arguments.source is not None:
-        _on_disk(arguments, arguments.source, check_source)()
+        _on_disk(arguments, arguments.source, check)()
+
+
+def _archived_topics(folder: str) -> tuple[set[str], set[str]] | None:
+    """The topics of an archive (`listing.topics`), where its files tell them without Spark."""
+    from pipeline.archive import listing
+
+    if format_of(folder) not in ("parquet", "orc"):
+        return None
+    try:
+        return listing.topics(folder)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # what is wrong with it is told by who reads all of it
 
 
 def _with_spark(

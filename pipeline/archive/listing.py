@@ -29,9 +29,33 @@ def data_files(directory: str) -> list[str]:
     A later compaction leaves them where they are for its `--grace`. Raises ValueError for a
     directory that is no such archive, or only half of one.
     """
+    root = os.path.abspath(directory)
+    return [os.path.join(root, one) for one in _listed(directory) if not _is_state(one)]
+
+
+def topics(directory: str) -> tuple[set[str], set[str]]:
+    """The topics of such an archive that have records, and all that it knows: empty ones too.
+
+    Raises ValueError as `data_files` does, and OSError.
+    """
+    listed = _listed(directory)
+    held = {one.partition("topic=")[2].partition("/")[0] for one in listed if not _is_state(one)}
+    states = [one for one in listed if _is_state(one)]
+    if not states:
+        return held, held
+    with open(os.path.join(directory, states[-1]), encoding="utf-8") as file:
+        return held, held | json.load(file)["topics"].keys()
+
+
+def _is_state(path: str) -> bool:
+    return path.startswith(STATE + "/")
+
+
+def _listed(directory: str) -> list[str]:
+    """What the log lists, by its place below the archive's root: data files and states."""
     for _ in range(READ_TRIES):
         try:
-            return _data_files(os.path.abspath(directory))
+            return _read_log(os.path.abspath(directory))
         except (FileNotFoundError, NotADirectoryError):
             continue  # the log was compacted while we read it
     raise ValueError(
@@ -40,7 +64,7 @@ def data_files(directory: str) -> list[str]:
     )
 
 
-def _data_files(root: str) -> list[str]:
+def _read_log(root: str) -> list[str]:
     folder = os.path.join(root, METADATA)
     names = by_number(os.listdir(folder))
     start = max((number for number, name in names.items() if name.endswith(".compact")), default=0)
@@ -52,7 +76,7 @@ def _data_files(root: str) -> list[str]:
         with open(os.path.join(folder, names[number]), encoding="utf-8") as file:
             logged = entries(file.read(), file.name)
         found.update((relative(one, root), None) for one in logged)
-    return [os.path.join(root, one) for one in found if not one.startswith(STATE + "/")]
+    return list(found)
 
 
 def by_number(names: Iterable[str]) -> dict[int, str]:

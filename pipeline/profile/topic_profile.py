@@ -10,12 +10,13 @@ the headers of batches, so only for a directory. What is odd in it: `odd`; for p
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.archive.opening import open_table
 from pipeline.errors import PipelineError
+from pipeline.preflight import some
 from pipeline.profile.codecs import CodecUse, codecs_in
 from pipeline.segments.plan import Wanted, plan
 from pipeline.segments.segments import read_frame
@@ -222,14 +223,18 @@ def _from_broker(job: Job, options: ProfileOptions) -> DataFrame:
 def _archived(job: Job, directory: str, topic: str) -> tuple[DataFrame, Mapping[str, Any] | None]:
     """Of a topic that was deleted and created again, the last one."""
     table, moment, made = open_table(job.spark, directory)
-    topics = table.topics(moment)
-    if topic not in topics:
-        raise PipelineError(
-            f"{directory} holds no records of {topic}; there are: {', '.join(sorted(topics))}"
-        )
+    require_archived(directory, topic, table.topics(moment))
     known = table.known(moment).get(topic)
     rows = table.rows(moment, [topic])
     return rows.where(f"generation = {known.generation if known is not None else 0}"), made.typed
+
+
+def require_archived(directory: str, topic: str, topics: Collection[str]) -> None:
+    """Raise PipelineError for a topic that is not among those an archive holds records of."""
+    if topic not in topics:
+        raise PipelineError(
+            f"{directory} holds no records of {topic}; there are: {some(sorted(topics))}"
+        )
 
 
 def _measure(frame: DataFrame, options: ProfileOptions, types: Mapping[str, Type]) -> TopicProfile:

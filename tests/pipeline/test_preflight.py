@@ -12,7 +12,7 @@ from pipeline import preflight
 from pipeline.archive import listing
 from pipeline.cli import run_command
 from pipeline.errors import PipelineError
-from pipeline.spark import session
+from pipeline.spark import kafka_admin, session
 
 MADE_AS = ("parquet", "topic")
 
@@ -135,4 +135,30 @@ def test_a_directory_without_an_archive_is_told_before_spark_starts(
 ) -> None:
     monkeypatch.setattr(session, "open_session", lambda *_, **__: pytest.fail("Spark started"))
     assert run_command([*arguments, str(tmp_path)]) == 1
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["replay", "--bootstrap", "b:1"], "holds a, b, but no typo; --topic picks one"),
+        (["profile"], "holds no records of typo; there are: a, b"),
+    ],
+)
+def test_a_topic_that_is_not_archived_is_told_before_spark_starts(
+    arguments: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "_barnabas").mkdir()
+    made = {"format": "parquet", "partition_by": "day"}
+    (tmp_path / preflight.DESCRIPTION).write_text(json.dumps(made))
+    (tmp_path / listing.METADATA).mkdir()
+    lines = [json.dumps({"path": f"/topic={name}/x.parquet", "action": "add"}) for name in "ab"]
+    (tmp_path / listing.METADATA / "0").write_text("\n".join(["v1", *lines]))
+    monkeypatch.setattr(kafka_admin, "check_reachable", lambda *_: None)
+    monkeypatch.setattr(session, "open_session", lambda *_, **__: pytest.fail("Spark started"))
+    assert run_command([*arguments, "--from", str(tmp_path), "--topic", "typo"]) == 1
     assert told in capsys.readouterr().err

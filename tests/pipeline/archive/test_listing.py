@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.archive.listing import data_files, plain_path
+from pipeline.archive.listing import data_files, plain_path, topics
 
 
 def log(lake: Path, name: str, *paths: str) -> None:
@@ -28,6 +28,18 @@ def test_what_no_batch_lists_does_not_count_nor_does_what_compaction_replaced(
     (lake / "_spark_metadata" / ".11.tmp").write_text("v1\nhalf a")
     found = [f"{lake}/topic=a b/day=1/new.parquet", f"{lake}/topic=c/day=2/next.parquet"]
     assert data_files(str(lake)) == found
+
+
+def test_topics_are_those_of_files_and_of_the_last_state(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    log(lake, "0", f"file://{lake}/topic=a/day=1/x.parquet", f"{lake}/_barnabas/state/0-x.json")
+    log(lake, "1", f"file://{lake}/topic=b/day=1/x.parquet", f"{lake}/_barnabas/state/1-x.json")
+    (lake / "_barnabas" / "state").mkdir(parents=True)
+    (lake / "_barnabas" / "state" / "1-x.json").write_text('{"topics": {"a": {}, "empty": {}}}')
+    assert topics(str(lake)) == ({"a", "b"}, {"a", "b", "empty"})
+    by_segments = tmp_path / "by-segments"
+    log(by_segments, "0", f"file://{by_segments}/topic=a/day=1/x.parquet")
+    assert topics(str(by_segments)) == ({"a"}, {"a"})
 
 
 def test_a_moved_archive_is_read_where_it_is(tmp_path: Path) -> None:
