@@ -123,6 +123,15 @@ class Cluster(Context):
         return (directory / _CLUSTER_FILE).exists()
 
     @staticmethod
+    def check_place(directory: Path) -> None:
+        """Raise BrokerError for the data directory of one broker."""
+        __tracebackhide__ = True
+        if (directory / "meta.properties").exists():
+            raise BrokerError(
+                f"{directory} is the data of one broker: use another directory for a cluster"
+            )
+
+    @staticmethod
     def users_in(directory: Path) -> dict[str, str] | None:
         """The users of a secured cluster that a directory holds; None if it holds none."""
         path = directory / _SECURED / _USERS
@@ -377,10 +386,7 @@ class Cluster(Context):
             self._dir = Path(tempfile.mkdtemp(prefix="barnabas-cluster-"))
             # Also when nobody calls stop(): a forgotten cluster leaves no files behind.
             weakref.finalize(self, shutil.rmtree, str(self._dir), ignore_errors=True)
-        if (self._dir / "meta.properties").exists():
-            raise BrokerError(
-                f"{self._dir} is the data of one broker: use another directory for a cluster"
-            )
+        self.check_place(self._dir)
         if not self._ports:
             self._load_or_choose()
         self._prepare_security()

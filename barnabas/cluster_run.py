@@ -47,6 +47,7 @@ def run(
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     """Keep out a second command, which would write the first one's files anew."""
+    Cluster.check_place(directory)  # which may be running, and have the lock
     directory.mkdir(parents=True, exist_ok=True)
     lock = DirectoryLock(directory)
     if not lock.try_acquire():

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import barnabas
-from barnabas import launch
+from barnabas import cluster_run, launch
 from barnabas.broker import BrokerError
 from barnabas.process import properties_text, property_texts, write_private
 from server.config.kafka_config import load_properties
+from storage.checkpoint import DirectoryLock
 
 
 def test_a_broker_that_was_not_started_has_no_address_and_no_directory() -> None:
@@ -43,6 +44,18 @@ def test_a_brokers_data_is_no_place_for_a_cluster(tmp_path: Path) -> None:
     with pytest.raises(BrokerError, match="is the data of one broker: use another directory"):
         barnabas.Cluster(data_dir=tmp_path).start()
     assert [one.name for one in tmp_path.iterdir()] == ["meta.properties"]
+
+
+def test_a_cluster_beside_a_running_broker_is_told_whose_the_directory_is(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=1\n")
+    lock = DirectoryLock(tmp_path)
+    assert lock.try_acquire()
+    with (
+        pytest.raises(BrokerError, match="is the data of one broker"),
+        cluster_run._locked(tmp_path),
+    ):
+        pass
+    lock.release()
 
 
 def test_a_broker_finds_its_directory_again_wherever_the_test_went(
