@@ -78,6 +78,7 @@ def _expand(path: Path) -> list[Path]:
     """The file itself, or the files of a directory that can be printed."""
     if not path.is_dir():
         if _printer_of(path) is None:
+            os.stat(path)  # one that is not there is told as that
             raise DumpError(
                 f"{path} is no file of a log: expected .log, .index, .timeindex, .txnindex, "
                 ".snapshot, .checkpoint or a checkpoint of a log directory"

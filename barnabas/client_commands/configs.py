@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from barnabas.client_commands.connection import add_flags, admin_client, key_values, refuse
+from barnabas.client_commands.connection import (
+    TOPIC_LIST,
+    add_flags,
+    admin_client,
+    key_values,
+    refuse,
+)
 from barnabas.client_commands.output import print_table
 from barnabas.client_commands.topics import alter_configs
 from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, print_json
@@ -45,7 +51,7 @@ def _check(arguments: argparse.Namespace, admin: Any) -> None:
     """Raise UserError unless the topic or the broker is there."""
     if arguments.kind == "topic":
         for topic in admin.describe_topics([arguments.name]):
-            refuse(topic["error_code"], None, f"topic {arguments.name!r}", "`barnabas topic list`")
+            refuse(topic["error_code"], None, f"topic {arguments.name!r}", TOPIC_LIST)
         return
     brokers = [str(broker["broker_id"]) for broker in admin.describe_cluster()["brokers"]]
     if arguments.name not in brokers:

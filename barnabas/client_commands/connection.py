@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from server.security.peer_security import PeerSecurity
 
 BOOTSTRAP = "127.0.0.1:9092"
+TOPIC_LIST = "`barnabas topic list` shows what is there"
 _CLIENT_ID = "barnabas-cli"
 _NEXT_STEP = "is a broker running there? `barnabas start` starts one"
 _NEXT_STEP_SECURED = "does the file of --client-config fit that listener?"

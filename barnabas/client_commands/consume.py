@@ -11,7 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from barnabas.client_commands import positions, records
-from barnabas.client_commands.connection import add_flags, count, no_answer, settings, told
+from barnabas.client_commands.connection import (
+    TOPIC_LIST,
+    add_flags,
+    count,
+    no_answer,
+    settings,
+    told,
+)
 from barnabas.client_commands.positions import Position
 from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError
 
@@ -165,7 +172,7 @@ class _Reading:
         topic = self._arguments.topic
         found = self._consumer.partitions_for_topic(topic)
         if not found:
-            raise UserError(f"no topic {topic!r}: `barnabas topic list` shows what is there")
+            raise UserError(f"no topic {topic!r}: {TOPIC_LIST}")
         wanted = self._arguments.partition or sorted(found)
         if missing := [number for number in wanted if number not in found]:
             raise UserError(

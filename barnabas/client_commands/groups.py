@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from barnabas.client_commands import positions
-from barnabas.client_commands.connection import admin_client, finish, refuse
+from barnabas.client_commands.connection import TOPIC_LIST, admin_client, finish, refuse
 from barnabas.client_commands.output import print_table
 from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, print_json
 
@@ -198,7 +198,7 @@ def _wanted(admin: Any, named: list[str]) -> list[Any]:
     for text in named:
         topic, _colon, numbers = text.partition(":")
         (found,) = admin.describe_topics([topic])
-        refuse(found["error_code"], None, f"topic {topic!r}", "`barnabas topic list`")
+        refuse(found["error_code"], None, f"topic {topic!r}", TOPIC_LIST)
         there = {int(p["partition_index"]) for p in found["partitions"]}
         chosen = numbers.split(",") if numbers else sorted(map(str, there))
         for number in chosen:

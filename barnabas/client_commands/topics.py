@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from barnabas.client_commands.connection import (
+    TOPIC_LIST,
     admin_client,
     count,
     finish,
@@ -16,7 +17,6 @@ from barnabas.client_commands.connection import (
 from barnabas.client_commands.output import print_table
 from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, print_json
 
-_LIST = "`barnabas topic list` shows what is there"
 _UNKNOWN_TOPIC = 3
 _TOPIC_EXISTS = 36
 
@@ -99,7 +99,7 @@ def _describe(arguments: argparse.Namespace) -> int:
     with admin_client(arguments) as admin:
         found = admin.describe_topics(arguments.topics)
         for topic in found:
-            refuse(topic["error_code"], None, f"topic {topic['name']!r}", _LIST)
+            refuse(topic["error_code"], None, f"topic {topic['name']!r}", TOPIC_LIST)
         resources = [ConfigResource("TOPIC", name) for name in arguments.topics]
         configs = admin.describe_configs(resources)["topic"]
     topics = [_topic(topic, configs[topic["name"]]) for topic in found]
@@ -166,7 +166,7 @@ def _alter(arguments: argparse.Namespace) -> int:
     name = arguments.topic
     with admin_client(arguments) as admin:
         for topic in admin.describe_topics([name]):
-            refuse(topic["error_code"], None, f"topic {name!r}", _LIST)
+            refuse(topic["error_code"], None, f"topic {name!r}", TOPIC_LIST)
         if configs:
             alter_configs(admin, "TOPIC", name, configs)
         if arguments.partitions is not None:
@@ -202,7 +202,7 @@ def _delete(arguments: argparse.Namespace) -> int:
     for topic in answer["topics"]:
         if not (topic["error_code"] == _UNKNOWN_TOPIC and arguments.if_exists):
             detail = topic.get("error_message")
-            refuse(topic["error_code"], detail, f"topic {topic['name']!r}", _LIST)
+            refuse(topic["error_code"], detail, f"topic {topic['name']!r}", TOPIC_LIST)
     return EXIT_OK
 
 

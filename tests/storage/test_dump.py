@@ -206,6 +206,8 @@ def test_what_is_no_log_file_is_refused_in_one_line(tmp_path: Path) -> None:
         dump(tmp_path)
     with pytest.raises(FileNotFoundError):
         dump(tmp_path / "missing.log")
+    with pytest.raises(FileNotFoundError):
+        dump(tmp_path / "missing")
     (tmp_path / "wrong.index").write_bytes(b"")
     with pytest.raises(DumpError, match="base offset"):
         dump(tmp_path / "wrong.index")
