@@ -218,6 +218,8 @@ class Broker(Context):
 def _listen_flag(listen: str | None, config: Mapping[str, str]) -> str | None:
     """What --listen says; None if `listeners` of the config says it. Raises ValueError."""
     __tracebackhide__ = True
+    if not isinstance(listen, str | None):
+        raise ValueError(f'listen {listen!r}: expected a text, "HOST:PORT"')
     listeners = config.get("listeners")
     if listeners is None:
         return listen or "127.0.0.1:0"

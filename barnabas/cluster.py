@@ -90,8 +90,10 @@ class Cluster(Context):
         stop_timeout_s: float = 60.0,
     ) -> None:
         __tracebackhide__ = True
-        if nodes < 1:
-            raise ValueError(f"nodes = {nodes}: expected at least 1")
+        if not _is_number(nodes) or nodes < 1:
+            raise ValueError(f"nodes = {nodes!r}: expected at least 1")
+        if base_port is not None and not (_is_number(base_port) and 0 < base_port < 65_536):
+            raise ValueError(f"base_port = {base_port!r}: expected a port, 1 to 65535")
         self.nodes: Collection[int] = tuple(range(1, nodes + 1))
         self.cluster_id = ""
         self._config = property_texts(config)
@@ -328,7 +330,9 @@ class Cluster(Context):
     def _links(self) -> LinkProxy:
         if self._proxy is None:
             why = "it does not run"
-            if not self._proxied:
+            if len(self.nodes) == 1:
+                why = "one node has none"
+            elif not self._proxied:
                 why = "it was made with proxied=False"
             if self._security is not None:
                 why = "whose they are is encrypted (security=)"
@@ -387,6 +391,17 @@ class Cluster(Context):
             # Also when nobody calls stop(): a forgotten cluster leaves no files behind.
             weakref.finalize(self, shutil.rmtree, str(self._dir), ignore_errors=True)
         self.check_place(self._dir)
+        try:
+            self._write_files()
+        except OSError as error:
+            where = error.filename or self._dir
+            raise BrokerError(f"{where} cannot be used: {error.strerror or error}") from error
+        self._format()
+        if self._proxied and self._proxy is None:
+            self._proxy = self._make_proxy()
+
+    def _write_files(self) -> None:
+        __tracebackhide__ = True
         if not self._ports:
             self._load_or_choose()
         self._prepare_security()
@@ -396,9 +411,6 @@ class Cluster(Context):
             path = self.node_dir(node) / "server.properties"
             if not path.exists() or path.read_text("utf-8") != text:
                 write_private(path, text)
-        self._format()
-        if self._proxied and self._proxy is None:
-            self._proxy = self._make_proxy()
 
     def _prepare_security(self) -> None:
         __tracebackhide__ = True
@@ -454,7 +466,9 @@ class Cluster(Context):
         self._dir.mkdir(parents=True, exist_ok=True)
         known = {"cluster.id": self.cluster_id, "nodes": str(len(self.nodes))}
         known |= {name: str(port) for name, port in self._ports.items()}
-        path.write_text("".join(f"{key}={value}\n" for key, value in known.items()), "utf-8")
+        whole = path.with_name(f"{path.name}.tmp")  # half of it would be another cluster
+        whole.write_text("".join(f"{key}={value}\n" for key, value in known.items()), "utf-8")
+        whole.replace(path)
 
     @property
     def _controllers(self) -> tuple[int, ...]:
@@ -536,6 +550,10 @@ class Cluster(Context):
         complaints = [complaint for run in runs if (complaint := run.wait()) is not None]
         if complaints:
             raise complaints[0]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _listeners(ports: Mapping[str, int]) -> str:

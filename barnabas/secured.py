@@ -89,9 +89,11 @@ class Acl:
             raise ValueError(
                 f"{self}: expected exactly one of topic, group, transactional_id, cluster"
             )
-        (kind,) = self._named()
+        ((kind, name),) = self._named().items()
+        if not self.principal or not name:
+            raise ValueError(f"{self}: expected a principal and a name; '*' is all")
         known = ("ALL", *OPERATIONS[kind])
-        if self.operation.upper() not in known:
+        if str(self.operation).upper() not in known:
             raise ValueError(
                 f"operation {self.operation!r}: on a {kind.lower()} expected one of"
                 f" {', '.join(known).lower()}"
@@ -152,10 +154,13 @@ class Security:
         __tracebackhide__ = True
         if security is None:
             raise ValueError("users and acls mean nothing without security='sasl_ssl'")
-        if security.upper() != PROTOCOL:
+        if str(security).upper() != PROTOCOL:
             raise ValueError(f"security {security!r}: expected 'sasl_ssl'")
-        if not users:
+        if not users or not isinstance(users, Mapping):
             raise ValueError("security needs users, such as {'alice': 'alice-secret'}")
+        acls = acls if acls is None or isinstance(acls, Acl) else list(acls)
+        if isinstance(acls, Acl) or not all(isinstance(acl, Acl) for acl in acls or ()):
+            raise ValueError(f"acls {acls!r}: expected a list of barnabas.Acl")
         for key in config:
             if _OURS.fullmatch(key):
                 raise ValueError(f"config {key}: security= says this already; leave one out")

@@ -35,8 +35,33 @@ def test_a_cluster_that_was_not_started_has_no_addresses() -> None:
     assert cluster.nodes == (1, 2)
     with pytest.raises(BrokerError, match=r"call start\(\), or use it in a `with`"):
         cluster.bootstrap_servers  # noqa: B018
-    with pytest.raises(ValueError, match="nodes = 0: expected at least 1"):
-        barnabas.Cluster(nodes=0)
+
+
+@pytest.mark.parametrize("nodes", [0, "3", 2.5, True])
+def test_how_many_nodes_is_a_number(nodes: Any) -> None:
+    with pytest.raises(ValueError, match=r"nodes = .*: expected at least 1"):
+        barnabas.Cluster(nodes=nodes)
+
+
+def test_ports_and_addresses_of_another_kind_are_told_at_once() -> None:
+    wrong: Any
+    for wrong in (0, 65_536, "9092"):
+        with pytest.raises(ValueError, match=r"base_port = .*: expected a port, 1 to 65535"):
+            barnabas.Cluster(base_port=wrong)
+    wrong = 9092
+    with pytest.raises(ValueError, match='listen 9092: expected a text, "HOST:PORT"'):
+        barnabas.Broker(listen=wrong)
+
+
+def test_a_place_that_cannot_be_used_is_told_as_a_brokers_is(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BrokerError, match="file cannot be used: File exists"):
+        barnabas.Cluster(data_dir=tmp_path / "file").start()
+
+
+def test_one_node_has_no_links() -> None:
+    with pytest.raises(BrokerError, match="cannot be cut: one node has none"):
+        barnabas.Cluster(nodes=1).heal()
 
 
 def test_a_brokers_data_is_no_place_for_a_cluster(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import ssl
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -232,6 +233,22 @@ def test_a_rule_is_about_one_resource() -> None:
         "principal": "User:alice", "host": "*", "operation": "READ", "permission_type": "DENY",
         "resource_type": "GROUP", "resource_name": "g", "pattern_type": "PREFIXED",
     }  # fmt: skip
+
+
+def test_users_and_rules_of_another_kind_are_told_at_once() -> None:
+    wrong: Any
+    for wrong in (["alice"], "alice"):
+        with pytest.raises(ValueError, match="security needs users, such as"):
+            barnabas.Broker(security="sasl_ssl", users=wrong)
+    for wrong in (["alice"], Acl("alice", "read", topic="t")):
+        with pytest.raises(ValueError, match=r"expected a list of barnabas\.Acl"):
+            barnabas.Broker(security="sasl_ssl", users=USERS, acls=wrong)
+    wrong = True
+    with pytest.raises(ValueError, match="security True: expected 'sasl_ssl'"):
+        barnabas.Broker(security=wrong, users=USERS)
+    for principal, topic in (("", "t"), ("alice", "")):
+        with pytest.raises(ValueError, match="expected a principal and a name"):
+            Acl(principal, "read", topic=topic)
 
 
 def test_a_rule_that_means_nothing_is_told_where_it_is_made() -> None:
