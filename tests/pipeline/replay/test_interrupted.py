@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import _thread
+import signal
 import threading
+from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,15 @@ from pipeline.progress import Progress
 from pipeline.replay import replay
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell's background job ignores SIGINT, and so does who tests in one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("phase", ["_open", "_needed", "content_sums", "_send", "_settled"])
 def test_no_phase_of_a_replay_is_where_an_interrupt_is_heard(
     phase: str, monkeypatch: pytest.MonkeyPatch
