@@ -32,7 +32,10 @@ such a bound may have fractions."""
 def alter_client_quotas(
     image: MetadataImage, request: AlterClientQuotasRequest
 ) -> ControllerResult:
-    """A value that is so already, and the removal of what is not there, write no record."""
+    """A value that is so already, and the removal of what is not there, write no record.
+
+    An answer names an entity's parts sorted, as Kafka's map does, whatever the request's order.
+    """
     twice = repeated(entity_of(entry.entity) for entry in request.entries)
     records: list[ClientQuotaRecord] = []
     answers = []
@@ -49,9 +52,9 @@ def alter_client_quotas(
                 error_message=why,
                 entity=[
                     AlterClientQuotasResponse.Entry.Entity(
-                        entity_type=part.entity_type, entity_name=part.entity_name
+                        entity_type=kind, entity_name=None if is_default else name
                     )
-                    for part in entry.entity
+                    for kind, name, is_default in entity
                 ],
             )
         )

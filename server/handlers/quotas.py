@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 _Entry = DescribeClientQuotasResponse.Entry
 
+_ORDER = ("consumer_byte_rate", "controller_mutation_rate", "request_percentage")
+"""How values are told, the others behind: the order of Kafka's map when the byte rates and the
+request percentage are set. No rule says so, but clients' tests know it."""
+
 
 def alter_client_quotas(ctx: RequestContext[AnyNode], request: AlterClientQuotasRequest) -> None:
     """Set and remove quotas.
@@ -66,11 +70,15 @@ def describe_client_quotas(
                     _Entry.Entity(entity_type=kind, entity_name=name)
                     for kind, name in names_of(entity).items()
                 ],
-                values=values,
+                values=sorted(values, key=_place),
             )
             for entity, values in found.items()
         ],
     )
+
+
+def _place(value: _Entry.Value) -> int:
+    return _ORDER.index(value.key) if value.key in _ORDER else len(_ORDER)
 
 
 def _filter(request: DescribeClientQuotasRequest) -> dict[str, tuple[int, str | None]]:

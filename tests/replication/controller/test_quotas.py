@@ -96,3 +96,13 @@ def test_each_kind_of_entity_has_its_quotas():
 def test_an_entity_twice_is_refused_twice():
     one = entry([("user", "x")], (RATE, 1.0))
     assert altered(EMPTY_IMAGE, one, one)[1:] == ([42, 42], 0)
+
+
+def test_an_answer_names_the_parts_sorted_whatever_the_request_said_first():
+    """As Kafka's map of two parts does; @platformatic/kafka's tests compare the answer."""
+    request = AlterClientQuotasRequest(
+        entries=[entry([("user", None), ("client-id", "c")], (RATE, 1.0))], validate_only=True
+    )
+    (answer,) = alter_client_quotas(EMPTY_IMAGE, request).response.entries
+    parts = [(part.entity_type, part.entity_name) for part in answer.entity]
+    assert parts == [("client-id", "c"), ("user", None)]

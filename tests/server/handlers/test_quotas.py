@@ -62,6 +62,18 @@ def test_which_entities_a_filter_means(version):
     ]  # fmt: skip
 
 
+def test_values_are_told_in_the_order_of_kafkas_map():
+    delta = MetadataDelta(image_of())
+    entity = [ClientQuotaRecord.Entity(entity_type="user", entity_name="a")]
+    for key in ("producer_byte_rate", "consumer_byte_rate", "request_percentage"):
+        delta.replay(ClientQuotaRecord(entity=entity, key=key, value=1.0, remove=False))
+    request = DescribeClientQuotasRequest(components=[], strict=False)
+    (one,) = Asked(FakeBroker(delta.apply(1, 1, 1))).ask(request, 1).entries
+    assert [value.key for value in one.values] == [
+        "consumer_byte_rate", "request_percentage", "producer_byte_rate",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("components", "code"),
     [
