@@ -124,9 +124,8 @@ def _fill(context: ssl.SSLContext, values: TlsValues, key: KeyMaterial | None) -
         own = _own(values, key)
         try:
             _load_chain(context, key)
-        except (ssl.SSLError, OSError, ValueError):
-            expected = "ssl.key.password is wrong, or key and certificate do not fit"
-            raise values.error("ssl.keystore.location", expected) from None
+        except (ssl.SSLError, OSError, ValueError) as error:
+            raise values.error("ssl.keystore.location", _why_no_chain(error)) from None
     return Identity(own, None if trusted is None else len(trusted))
 
 
@@ -135,6 +134,16 @@ def _own(values: TlsValues, key: KeyMaterial) -> Certificate:
         return read_certificate(key.chain[0])
     except CertificateError:
         raise values.error("ssl.keystore.location", "its certificate cannot be read") from None
+
+
+def _why_no_chain(error: Exception) -> str:
+    """Java takes certificates whose signature or key is too weak for OpenSSL's security level."""
+    reason = getattr(error, "reason", None) or ""
+    if reason.endswith(("_TOO_WEAK", "_TOO_SMALL")):
+        what = "signature (SHA-1?)" if reason.endswith("_WEAK") else "key"
+        said = reason.replace("_", " ").lower()
+        return f"the {what} of a certificate in it is too weak for OpenSSL: {said}"
+    return "ssl.key.password is wrong, or key and certificate do not fit"
 
 
 def _load_chain(context: ssl.SSLContext, key: KeyMaterial) -> None:

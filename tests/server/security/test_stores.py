@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,34 @@ def test_what_a_pem_file_may_not_be(tmp_path: Path) -> None:
     assert "wrong-one" not in str(failed.value)
     with pytest.raises(ConfigError, match="cannot be read"):
         server_tls(values({**right, "ssl.keystore.location": "/not/there"}), client_auth="none")
+
+
+def test_a_certificate_too_weak_for_openssl_is_called_that(tmp_path: Path) -> None:
+    """Not "the password is wrong": Java, and so Kafka, takes it."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=1024)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    today = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(today)
+        .not_valid_after(today + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ) + made.public_bytes(serialization.Encoding.PEM)
+    with pytest.raises(ConfigError, match="too weak for OpenSSL: ee key too small"):
+        server_tls(values(pem_keys(tmp_path / "s.pem", pem)), client_auth="none")
 
 
 @pytest.mark.parametrize(
