@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from replication.partition.requests import (
-    CONSUMER_REPLICA_ID,
-    DEBUGGING_REPLICA_ID,
-    LIST_OFFSETS_MIN_VERSION,
-)
-from server.handlers.data import check_isolation_level, check_replica
-from wire.errors import ErrorCode, KafkaError
+from replication.partition.requests import LIST_OFFSETS_MIN_VERSION
+from server.handlers.data import check_isolation_level
+from wire.errors import ErrorCode
 from wire.messages.data import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -37,17 +33,14 @@ def list_offsets(ctx: DataContext, request: ListOffsetsRequest) -> ListOffsetsRe
     """Find offsets: the log's ends, or the first record at or after a time.
 
     Behaviour: no record at or after the time: offset -1, timestamp -1, no error. A partition that
-               is named twice: INVALID_REQUEST.
+               is named twice: INVALID_REQUEST. Whoever names another replica id than a
+               consumer's (-1) is told of the log's end, and nobody asks whether it is a broker, as
+               in Kafka: kafka-python's consumer says 0.
     Versions:  2 isolation level. 4 leader epoch. 5 OFFSET_NOT_AVAILABLE. 7 max timestamp. 8 and 9
                local and tiered ends. 11 earliest offset waiting for upload. Special timestamps are
                refused below theirs.
     Gaps:      there is no tiered storage: its ends are those of a log that was never tiered.
     """
-    replica_id = request.replica_id
-    if replica_id >= 0:
-        check_replica(ctx, replica_id)
-    elif replica_id not in (CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"replica id {replica_id}")
     check_isolation_level(request.isolation_level)
     seen: set[tuple[str, int]] = set()
     twice: set[tuple[str, int]] = set()
@@ -116,11 +109,9 @@ def offset_for_leader_epoch(
     """Say where epochs end, so that a consumer sees a truncation (KIP-320).
 
     Behaviour: an unknown epoch: epoch -1, offset -1, no error.
-    Versions:  3 replica id.
+    Versions:  3 replica id, which changes nothing here.
     Gaps:      -
     """
-    if request.replica_id >= 0:
-        check_replica(ctx, request.replica_id)
     topics = []
     for topic in request.topics:
         partitions = []
