@@ -17,12 +17,11 @@ In a Spark session: `barnabas.register_source(spark)`. For DuckDB, pandas and po
 
 from __future__ import annotations
 
-from barnabas.broker import Broker, BrokerError
-
 TYPE_CHECKING = False  # what type checkers take for true; importing typing would slow the start
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from barnabas.broker import Broker, BrokerError
     from barnabas.cluster import Cluster
     from barnabas.secured import Acl
 
@@ -52,7 +51,12 @@ def archive_files(directory: str) -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    """`Cluster`, `Acl` and `__version__`, looked up only when asked: they are slow to import."""
+    """The classes and `__version__`, looked up only when asked: they are slow to import, and every
+    command begins here."""
+    if name in ("Broker", "BrokerError"):
+        from barnabas import broker
+
+        return getattr(broker, name)
     if name == "Cluster":
         from barnabas.cluster import Cluster
 
@@ -66,3 +70,7 @@ def __getattr__(name: str) -> object:
 
         return version("barnabas")
     raise AttributeError(f"module 'barnabas' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -30,6 +30,14 @@ def test_a_broker_that_was_not_started_has_no_address_and_no_directory() -> None
     broker.stop()
 
 
+def test_all_that_the_library_has_is_found_by_who_looks() -> None:
+    """Notebooks complete names by `dir`; the classes are imported when they are asked for."""
+    assert set(barnabas.__all__) <= set(dir(barnabas))
+    assert all(callable(getattr(barnabas, name)) for name in barnabas.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'Brokr'"):
+        barnabas.Brokr  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_a_cluster_that_was_not_started_has_no_addresses() -> None:
     cluster = barnabas.Cluster(nodes=2)
     assert cluster.nodes == (1, 2)
