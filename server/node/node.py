@@ -100,7 +100,8 @@ class Node:
         """
         shared, broker, controller = self.shared, self.broker_server, self.controller_server
         began_ms = shared.clock.now_ms()
-        for note in settings.notes(self.config, is_alone=shared.is_alone):
+        has_peers = not shared.quorum.may_format_itself
+        for note in settings.notes(self.config, has_peers=has_peers):
             logger.warning("%s", note)
         endpoints = controller.bind() if controller is not None else []
         if broker is not None:

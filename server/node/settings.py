@@ -291,8 +291,11 @@ def _obeyed() -> Callable[[str], bool]:
     return is_obeyed
 
 
-def notes(config: KafkaConfig, *, is_alone: bool = True) -> list[str]:
-    """One line for each key that is valid, but changes nothing here yet or asks for trouble."""
+def notes(config: KafkaConfig, *, has_peers: bool = False) -> list[str]:
+    """One line for each key that is valid, but changes nothing here yet or asks for trouble.
+
+    `has_peers`: does the configuration name other voters, or where to ask for them?
+    """
     is_obeyed = _obeyed()
     lines = [
         f"config {key} has no effect yet (docs/GAPS.md)"
@@ -305,7 +308,7 @@ def notes(config: KafkaConfig, *, is_alone: bool = True) -> list[str]:
             f"config {heartbeat} = {config.text(heartbeat)!r}: more than half of {session}"
             f" ({config.text(session)}), a broker may be fenced for one late heartbeat"
         )
-    if not is_alone and _locks_nodes_out(config):
+    if has_peers and _locks_nodes_out(config):
         lines.append(
             "config super.users lacks User:ANONYMOUS, which is what nodes are to each other on"
             " PLAINTEXT listeners: no controller can be elected, as only super users pass before"

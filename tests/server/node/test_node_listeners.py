@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.fresh import free_ports
 from server.config.kafka_config import KafkaConfig
 from server.network.listeners import Listener
 from server.node import settings
@@ -87,3 +88,27 @@ def test_compressed_records_are_checked_on_listeners_that_other_machines_reach(
 def test_an_empty_host_is_every_address() -> None:
     listeners = [Listener("OUT", "", 1)]
     assert settings.opens_compressed_records(KafkaConfig({}), listeners) == {"OUT"}
+
+
+def test_the_only_node_that_votes_is_not_told_that_it_cannot_be_elected(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Apache Kafka's own single-node file with an authorizer: it votes for itself."""
+    (port,) = free_ports(1)
+    config = {
+        "log.dirs": str(tmp_path),
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.bootstrap.servers": f"127.0.0.1:{port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    one = Node(KafkaConfig(config))
+    try:
+        one.start()
+        assert told(one, "PLAINTEXT")
+    finally:
+        one.shutdown()
+    assert "no controller can be elected" not in caplog.text

@@ -195,20 +195,20 @@ def test_a_class_of_the_operators():
 
 
 @pytest.mark.parametrize(
-    ("super_users", "protocol", "is_alone", "is_told"),
+    ("super_users", "protocol", "has_peers", "is_told"),
     [
-        ("User:admin", "PLAINTEXT", False, True),
-        ("User:admin;User:ANONYMOUS", "PLAINTEXT", False, False),
-        ("User:admin", "SSL", False, False),
-        ("User:admin", "PLAINTEXT", True, False),
+        ("User:admin", "PLAINTEXT", True, True),
+        ("User:admin;User:ANONYMOUS", "PLAINTEXT", True, False),
+        ("User:admin", "SSL", True, False),
+        ("User:admin", "PLAINTEXT", False, False),
     ],
 )
-def test_nodes_that_would_lock_each_other_out_are_told(super_users, protocol, is_alone, is_told):
+def test_nodes_that_would_lock_each_other_out_are_told(super_users, protocol, has_peers, is_told):
     config = KafkaConfig({
         CLASS_NAME: STANDARD,
         SUPER_USERS: super_users,
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": f"CONTROLLER:{protocol},PLAINTEXT:PLAINTEXT",
     })  # fmt: skip
-    notes = "\n".join(settings.notes(config, is_alone=is_alone))
+    notes = "\n".join(settings.notes(config, has_peers=has_peers))
     assert ("lacks User:ANONYMOUS" in notes) is is_told
