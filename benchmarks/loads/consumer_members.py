@@ -1,7 +1,8 @@
 """W12: members of consumer groups (KIP-848) over bare sockets: until all is settled, and rolling.
 
-Each member has a connection of its own and does what a consumer does: a heartbeat in every interval
-that the broker names, and one at once to say what it has taken or given back. Settled: the members
+Each member has a connection of its own and does what a Java consumer does: it says everything when
+it joins, once what it has taken or given back, at once, and nothing else in the heartbeat of every
+interval that the broker names. Settled: the members
 of each group are in one epoch and own something, and every partition has one owner among them.
 
 What is settled when is mostly the protocol's doing: another target is made a second after the last
@@ -52,13 +53,14 @@ class _Member:
         self.has_left = False
         self._topic = topic
         self._is_waiting = False
-        self._says_all = True
+        self._says_owned = True
 
     def beat(self) -> None:
         request = Request(group_id=self.group, member_id=self.name, member_epoch=self.epoch)
-        if self._says_all:
+        if self.epoch == _JOIN:
             request.rebalance_timeout_ms = _REBALANCE_MS
             request.subscribed_topic_names = [self._topic]
+        if self._says_owned:
             request.topic_partitions = [
                 Request.Topic(topic_id=id_, partitions=held) for id_, held in self.owned.items()
             ]
@@ -77,11 +79,12 @@ class _Member:
             raise LoadFailed(f"{self.name}: error {answer.error_code} {answer.error_message}")
         self.epoch = answer.member_epoch
         told: Any = answer.assignment
-        self._says_all = told is not None
-        if told is None:
-            return answer.heartbeat_interval_ms / 1000
-        self.owned = {topic.topic_id: list(topic.partitions) for topic in told.topic_partitions}
-        return 0.0
+        owned = self.owned
+        if told is not None:
+            owned = {topic.topic_id: list(topic.partitions) for topic in told.topic_partitions}
+        self._says_owned = owned != self.owned
+        self.owned = owned
+        return 0.0 if self._says_owned else answer.heartbeat_interval_ms / 1000
 
     def leave(self) -> None:
         """As a consumer that is closed: it waits for what it has asked, and says goodbye."""

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _REQUEST_TIMED_OUT = int(ErrorCode.REQUEST_TIMED_OUT)
 
+LARGE = 256
+"""A fetch of more partitions is not read by who lets it go on: a producer's thread, the timer's."""
+
 
 @dataclass(slots=True)
 class ProduceStatus:
@@ -119,6 +122,9 @@ class DelayedFetch(DelayedOperation):
     """
 
     __slots__ = (
+        "_available",
+        "_lock",
+        "_total",
         "isolation",
         "leader_only",
         "max_bytes",
@@ -156,39 +162,39 @@ class DelayedFetch(DelayedOperation):
         self.on_answer = on_answer
         self.leader_only = leader_only
         self.replica_epoch = replica_epoch
+        self._available: dict[int, int] = {}
+        """By position, how many bytes were there when it was last looked at."""
+        self._total = 0
+        self._lock = threading.Lock()  # guards these two
 
     def try_complete(self) -> bool:
-        return self._complete_if_enough(self.partitions, self.requests)
-
-    def _complete_if_enough(
-        self, partitions: Sequence[Partition | None], requests: Sequence[FetchPartition]
-    ) -> bool:
-        available = 0
-        for partition, request in zip(partitions, requests, strict=True):
-            if (
-                partition is not None
-                and (log := partition.leader_log) is not None
-                and log.view.end_offset == request.fetch_offset
-                and request.current_leader_epoch == partition.role.leader_epoch
-            ):
-                continue  # at the end of the log: most partitions of a session, at any time
-            size = 0 if partition is None else self._available_bytes(partition, request)
-            if size < 0:
-                return self.force_complete()
-            available += size
-            if available >= self.min_bytes:
+        """Look at every partition: when it is parked."""
+        for position, (partition, request) in enumerate(
+            zip(self.partitions, self.requests, strict=True)
+        ):
+            if partition is None or _is_at_end(partition, request):
+                continue
+            if self._is_enough_with(position, partition, request):
                 return self.force_complete()
         return False
 
     def try_complete_at(self, position: int) -> bool:
-        """Something happened to one partition: if any byte is enough, only it need be looked at."""
-        if self.min_bytes > 1 or position < 0:
+        """Something happened to one partition: what the others have is known."""
+        if position < 0:
             return self.try_complete()
         partition = self.partitions[position]
-        if partition is None:
-            return False
-        size = self._available_bytes(partition, self.requests[position])
-        return size != 0 and self.force_complete()
+        return (
+            partition is not None
+            and self._is_enough_with(position, partition, self.requests[position])
+            and self.force_complete()
+        )
+
+    def _is_enough_with(self, position: int, partition: Partition, request: FetchPartition) -> bool:
+        with self._lock:
+            size = self._available_bytes(partition, request)
+            self._total += size - self._available.get(position, 0)
+            self._available[position] = size
+            return size < 0 or self._total >= self.min_bytes
 
     def _available_bytes(self, partition: Partition, request: FetchPartition) -> int:
         """How many bytes a read would find; -1 if the fetch must be answered whatever there is."""
@@ -214,6 +220,16 @@ class DelayedFetch(DelayedOperation):
 
     def on_complete(self) -> None:
         self.reader.complete_fetch(self)
+
+
+def _is_at_end(partition: Partition, request: FetchPartition) -> bool:
+    """Nothing to read: most partitions of a session, at any time."""
+    log = partition.leader_log
+    return (
+        log is not None
+        and log.view.end_offset == request.fetch_offset
+        and request.current_leader_epoch == partition.role.leader_epoch
+    )
 
 
 def _no_answer(results: list[FetchResult]) -> None:
@@ -256,7 +272,15 @@ class DelayedFollowerFetch(DelayedFetch):
         for partition, request in zip(partitions, requests, strict=True):
             if partition is None and request.key not in self.unknown:
                 return self.force_complete()
-        return self._complete_if_enough(partitions, requests)
+        available = 0
+        for partition, request in zip(partitions, requests, strict=True):
+            if partition is None or _is_at_end(partition, request):
+                continue
+            size = self._available_bytes(partition, request)
+            available += size
+            if size < 0 or available >= self.min_bytes:
+                return self.force_complete()
+        return False
 
     def try_complete_of(self, request: FetchPartition) -> bool:
         """Something happened to the partition of this request."""

@@ -92,6 +92,10 @@ __all__ = [
 _UNIQUE_LENGTH = 32  # of a future log's directory name: a uuid in hex
 
 
+def _at_once(job: Callable[[], None]) -> None:
+    job()
+
+
 class ReplicaManager:
     """See the module. `local` is the set of partitions here; its dict is read on each request."""
 
@@ -107,9 +111,11 @@ class ReplicaManager:
         topic_config: Callable[[str], LogConfig],
         links: Callable[[], ClusterLinks] | None = None,
         own_links: Callable[[], ClusterLinks] | None = None,
+        run_aside: Callable[[Callable[[], None]], object] = _at_once,
     ) -> None:
         """`links` is asked once, when a partition first has more than one replica; `own_links`, on
-        a node alone, when the controller is first to be told where a replica is, or one moves."""
+        a node alone, when the controller is first to be told where a replica is, or one moves.
+        `run_aside` runs a job that may take long on a thread that nobody waits for."""
         self.config = config
         self.parked = ParkedRequests(timer)
         self.local = LocalReplicas(
@@ -125,7 +131,9 @@ class ReplicaManager:
             report_directory=self._report_directory if own_links or links else None,
             moves=self._log_dir_moves,
         )
-        self.reads = ReplicaReads(self.local, self.parked, metadata, clock.now_ms, node_id, config)
+        self.reads = ReplicaReads(
+            self.local, self.parked, metadata, clock.now_ms, node_id, config, run_aside
+        )
         self.writes = ReplicaWrites(self.local, self.parked, clock.wall_ms)
         self.on_partition_leadership = self.local.on_partition_leadership
         self.add_high_watermark_listener = self.parked.add_high_watermark_listener

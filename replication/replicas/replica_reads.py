@@ -18,6 +18,7 @@ Kafka's RackAwareReplicaSelector, a leader names the in-sync replica there that 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from replication.partition.requests import (
@@ -28,7 +29,7 @@ from replication.partition.requests import (
     FetchResult,
     IsolationLevel,
 )
-from replication.replicas.delayed import DelayedFetch, DelayedFollowerFetch, OnFollowed
+from replication.replicas.delayed import LARGE, DelayedFetch, DelayedFollowerFetch, OnFollowed
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import ZERO_UUID
 
@@ -61,6 +62,7 @@ class ReplicaReads:
         now_ms: Callable[[], int],
         node_id: int,
         config: ReplicaManagerConfig,
+        run_aside: Callable[[Callable[[], None]], object],
     ) -> None:
         self.config = config
         self.leader_quota: ReplicationQuota | None = None
@@ -71,6 +73,7 @@ class ReplicaReads:
         self._now_ms = now_ms
         self._metadata = metadata
         self._node_id = node_id
+        self._run_aside = run_aside
         self._selects_by_rack = config.replica_selector_class == RACK_AWARE_SELECTOR
 
     def fetch(
@@ -130,7 +133,14 @@ class ReplicaReads:
         return operation
 
     def complete_fetch(self, fetch: DelayedFetch) -> None:
-        """Read again for a parked fetch, and answer it."""
+        """Read again for a parked fetch, and answer it: a large one elsewhere, for this may be the
+        thread that appended."""
+        if len(fetch.requests) > LARGE:
+            self._run_aside(partial(self._complete_fetch, fetch))
+        else:
+            self._complete_fetch(fetch)
+
+    def _complete_fetch(self, fetch: DelayedFetch) -> None:
         requests = fetch.requests
         found = [self._partitions.get(request.key) for request in requests]
         quiet: list[FetchResult | None] | None = None

@@ -20,6 +20,7 @@ from replication.metadata.image import CONTROLLER_REGISTRATION_SINCE, METADATA_V
 from replication.metadata.topic_names import INTERNAL_TOPICS, absent_topic_error
 from replication.raft.own_events import NO_LEADER
 from server.network.api import Resource
+from server.network.request_channel import INLINE_ELEMENTS
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.cluster import (
     ApiVersionsRequest,
@@ -166,6 +167,21 @@ def metadata(ctx: RequestContext[ClusterNode], request: MetadataRequest) -> Meta
         _create_then_answer(ctx, creatable, _metadata_response(ctx, request, names))
         return None
     return _metadata_response(ctx, request, names)
+
+
+def metadata_is_costly(ctx: RequestContext[ClusterNode], request: MetadataRequest) -> bool:
+    """Whether the answer names many partitions, however little the request says."""
+    image: MetadataImage = ctx.broker.metadata
+    asked = request.topics
+    topics: Iterable[TopicImage | None]
+    if asked is None or (ctx.api_version == 0 and not asked):
+        if len(image.topics_by_name) > INLINE_ELEMENTS:
+            return True
+        topics = image.topics_by_name.values()
+    else:
+        by_name, by_id = image.topics_by_name.get, image.topics_by_id.get
+        topics = (by_name(t.name) if t.name is not None else by_id(t.topic_id) for t in asked)
+    return sum(len(t.partitions) for t in topics if t is not None) > INLINE_ELEMENTS
 
 
 def _create_then_answer(

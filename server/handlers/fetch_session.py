@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING
 
 from replication.partition.isr import UNKNOWN_OFFSET
 from replication.partition.requests import FetchPartition, FetchResult
+from replication.replicas.delayed import LARGE
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.data import TOPIC_ID_VERSION
 from wire.primitives import EPOCH_MAX, FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
@@ -54,9 +55,6 @@ EVICTION_MS = 120_000
 PARTITIONS_MAX = 1_000_000
 """What all sessions of consumers hold together, some 400 MB: partitions need not exist to be
 fetched, and sessions outlive their connection."""
-
-LARGE = 256
-"""A consumer's session of more partitions than this is not read on a network thread."""
 
 SessionKey = tuple[str | bytes, int]
 """(topic id, or name below version 13; partition index)."""
@@ -483,7 +481,8 @@ def _resolved(request: FetchPartition, resolve: Callable[[bytes], str]) -> Fetch
 def _partitions_of(
     request: FetchRequest, uses_topic_ids: bool, resolve: Callable[[bytes], str]
 ) -> list[FetchPartition]:
-    partitions = []
+    """Of a partition that is named twice the last word counts (a LinkedHashMap in Kafka's)."""
+    partitions: dict[SessionKey, FetchPartition] = {}
     for topic in request.topics:
         if uses_topic_ids:
             topic_id: bytes | None = topic.topic_id
@@ -492,19 +491,17 @@ def _partitions_of(
             topic_id = None
             name = topic.topic
         for p in topic.partitions:
-            partitions.append(
-                FetchPartition(
-                    name,
-                    topic_id,
-                    p.partition,
-                    p.fetch_offset,
-                    p.log_start_offset,
-                    p.partition_max_bytes,
-                    p.current_leader_epoch,
-                    p.last_fetched_epoch,
-                )
+            partitions[topic_id or name, p.partition] = FetchPartition(
+                name,
+                topic_id,
+                p.partition,
+                p.fetch_offset,
+                p.log_start_offset,
+                p.partition_max_bytes,
+                p.current_leader_epoch,
+                p.last_fetched_epoch,
             )
-    return partitions
+    return list(partitions.values())
 
 
 def _forgotten(request: FetchRequest, uses_topic_ids: bool) -> list[SessionKey]:

@@ -156,6 +156,13 @@ def offset_fetch(ctx: RequestContext[GroupsBroker], request: OffsetFetchRequest)
         ctx.broker.group_coordinator.fetch_offsets(group, request.require_stable, put)
 
 
+def offset_fetch_is_costly(ctx: RequestContext[GroupsBroker], request: OffsetFetchRequest) -> bool:
+    """Whether it asks for all that groups have committed, which may be much."""
+    if ctx.api_version < FETCH_GROUPS_VERSION:
+        return request.topics is None
+    return any(group.topics is None for group in request.groups)
+
+
 def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequest.Group:
     topics = None
     if request.topics is not None:

@@ -196,6 +196,7 @@ class BrokerServer(NodePart):
             topic_config=self.topic_config,
             links=None if self.is_alone else self._links,
             own_links=self._links,
+            run_aside=self.socket_server.request_channel.resume,
         )
         self.config.checks += [config_check.check, self.shared.security.check_reload]
         self._apply_dynamic_configs()

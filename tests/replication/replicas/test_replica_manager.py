@@ -20,7 +20,8 @@ from replication.metadata.image import (
     PartitionRegistration,
     TopicImage,
 )
-from replication.replicas.delayed import ProduceStatus
+from replication.partition.partition import Partition
+from replication.replicas.delayed import LARGE, DelayedFetch, ProduceStatus
 from replication.replicas.purgatory import DelayedOperation
 from replication.replicas.replica_manager import (
     AppendRequest,
@@ -155,6 +156,7 @@ class Broker:
         brokers = {i: BrokerRegistration(i, 70 + i, bytes(16), {}, fenced=False) for i in (1, 2, 3)}
         self.image: MetadataImage = replace(EMPTY_IMAGE, offset=0, brokers=brokers)
         self.leadership: list[tuple[TopicPartition, int | None]] = []
+        self.aside: list[Callable[[], None]] = []
         self.manager = ReplicaManager(
             ReplicaManagerConfig(),
             self.logs,  # type: ignore[arg-type]
@@ -163,6 +165,7 @@ class Broker:
             self.clock,
             NODE,
             topic_config=lambda topic: self.configs.get(topic, LogConfig()),
+            run_aside=self.aside.append,
         )
         self.manager.on_partition_leadership.append(
             lambda key, epoch: self.leadership.append((key, epoch))
@@ -564,6 +567,42 @@ def test_min_bytes_counts_all_partitions_and_what_was_there_before(single: Broke
     assert answer.is_pending
     single.produce((ORDERS_1, batch(b"y" * 100)))
     assert [len(values_of(result)) for result in answer.value] == [1, 1]
+
+
+def test_an_append_makes_a_parked_fetch_look_at_one_partition(
+    single: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch of 100,000 partitions that waits for two bytes looked at all of them on the thread
+    of each producer to one of them."""
+    looked_at: list[int] = []
+    available = DelayedFetch._available_bytes
+
+    def count(fetch: DelayedFetch, partition: Partition, request: FetchPartition) -> int:
+        looked_at.append(request.partition_index)
+        return available(fetch, partition, request)
+
+    monkeypatch.setattr(DelayedFetch, "_available_bytes", count)
+    size = len(batch(b"x" * 100))
+    answer = single.fetch(read_from(0), read_from(0, 1), min_bytes=3 * size)
+    looked_at.clear()
+    for key in (ORDERS_0, ORDERS_0, ORDERS_1):
+        assert answer.is_pending
+        single.produce((key, batch(b"x" * 100)))
+    assert looked_at == [0, 0, 1]
+    assert [len(values_of(result)) for result in answer.value] == [2, 1]
+
+
+def test_who_lets_a_large_fetch_go_on_does_not_read_it(single: Broker) -> None:
+    single.publish(topic("wide", b"w" * 16, *[led() for _ in range(LARGE + 1)]))
+    for offset, count, is_aside in ((0, LARGE, False), (1, LARGE + 1, True)):
+        later = [read_from(0, i, name="wide") for i in range(1, count)]
+        answer = single.fetch(read_from(offset, name="wide"), *later)
+        single.produce((("wide", 0), batch(b"x")))
+        assert answer.is_pending is is_aside
+        for job in single.aside:
+            job()
+        assert values_of(answer.value[0]) == [b"x"]
+    assert len(single.aside) == 1
 
 
 def test_a_fetch_gives_up_after_max_wait_with_what_there_is(single: Broker) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from replication.metadata.image import ControllerRegistration, Endpoint
-from server.handlers import BROKER_APIS, CONTROLLER_APIS
+from server.handlers import BROKER_APIS, CONTROLLER_APIS, cluster
 from server.handlers.client_metrics import TELEMETRY_APIS
 from server.handlers.cluster import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
 from tests.server.handler_support import (
@@ -174,6 +175,28 @@ def test_metadata_of_a_topic_in_every_version(version):
         assert topic.topic_authorized_operations == UNKNOWN_OPERATIONS
     if version >= 10:
         assert topic.topic_id == TOPIC_ID
+
+
+def test_metadata_of_many_partitions_is_costly():
+    """All of 5,000 partitions took 50 ms of the network thread."""
+    small, large = topic_image("small", 250), topic_image("large", 257, topic_id=OTHER_ID)
+
+    def is_costly(request, version=12, topics=(small, large)):
+        ctx = SimpleNamespace(api_version=version, broker=FakeBroker(image_of(*topics)))
+        return cluster.metadata_is_costly(ctx, request)
+
+    assert not is_costly(metadata(None), topics=[small])
+    assert is_costly(metadata(None))
+    assert is_costly(metadata([]), version=0)
+    assert not is_costly(metadata([]))
+    assert not is_costly(metadata(["small", "absent"]))
+    assert is_costly(metadata(["large"]))
+    by_id = [MetadataRequest.Topic(name=None, topic_id=id_) for id_ in (OTHER_ID, b"?" * 16)]
+    assert is_costly(MetadataRequest(topics=by_id))
+    without_partitions = [
+        topic_image(f"t{n}", 0, topic_id=bytes([n // 256, n % 256] * 8)) for n in range(257)
+    ]
+    assert is_costly(metadata(None), topics=without_partitions)
 
 
 def test_null_and_empty_topics_mean_all_or_none_by_version():

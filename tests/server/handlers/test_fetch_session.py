@@ -88,6 +88,17 @@ def test_a_sessionless_fetch_is_answered_whole_and_leaves_nothing(cache):
     assert len(cache) == 0
 
 
+@pytest.mark.parametrize(("version", "key"), [(12, "a"), (13, ID_A)])
+@pytest.mark.parametrize("epoch", [-1, 0])
+def test_of_a_partition_that_is_named_twice_the_last_word_counts(cache, version, key, epoch):
+    """Each of 100,000 mentions of one partition was read and answered."""
+    request = fetch(epoch=epoch, topics={key: {0: 5, 1: 6}})
+    request.topics += fetch(topics={key: {0: 7}}).topics
+    context = cache.context(request, version, 0, resolve)
+    assert read(context) == [("a", 0, 7), ("a", 1, 6)]
+    assert told(context, [result(), result()]) == [("a", 0), ("a", 1)]
+
+
 def test_an_opened_session_is_answered_whole_then_with_news_only(cache):
     session_id = opened(cache, {"a": {0: 0, 1: 0, 2: 0}})
     assert session_id > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,6 +54,17 @@ def test_commit_in_every_version(clients: Clientele, version: int) -> None:
     }
     assert len(answer.topics) == 3, "a topic is named once"
     assert fetched(clients, 9, ("t", [0, 1])) == {("t", 0): (100, 0), ("t", 1): (101, 0)}
+
+
+@pytest.mark.parametrize(("topics", "is_costly"), [(None, True), ([], False)])
+def test_to_fetch_all_that_groups_committed_is_costly(topics: Any, is_costly: bool) -> None:
+    group = OffsetFetchRequest.Group(group_id="g", topics=topics)
+    for version, request in (
+        (7, OffsetFetchRequest(group_id="g", topics=topics)),
+        (8, OffsetFetchRequest(groups=[group])),
+    ):
+        ctx: Any = SimpleNamespace(api_version=version)
+        assert group_offsets.offset_fetch_is_costly(ctx, request) is is_costly
 
 
 @pytest.mark.parametrize("version", range(2, 11))
