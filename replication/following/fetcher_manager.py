@@ -102,7 +102,9 @@ class FetcherThread:
                 return
             self._interrupted_ms = now_ms
             self._is_interrupted = True
-        self._endpoint.interrupt()
+            # Under the lock, without which the next exchange does not begin: it would be the one
+            # that fails, and wait for replica.fetch.backoff.ms. Nothing is sent by it.
+            self._endpoint.interrupt()
 
     def shutdown(self) -> None:
         with self._condition:

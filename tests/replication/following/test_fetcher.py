@@ -586,3 +586,42 @@ def test_a_new_partition_does_not_wait_for_a_fetch_without_news(tmp_path: Path) 
     assert len(leader.asked) == 2
     thread.shutdown()
     follower.close()
+
+
+def test_an_interruption_is_for_the_exchange_that_it_found(tmp_path: Path) -> None:
+    """The one after it failed now and then, and was asked again a second later."""
+
+    class Hesitant(Leader):
+        """Answers the first exchange as soon as somebody interrupts it."""
+
+        overlapped = False
+
+        def exchange(self, request: Any) -> Any:
+            if not self.asked:
+                self.asked.append(request)
+                self.is_waiting.set()
+                self.is_disturbed.wait(60)
+                self.is_disturbed.clear()
+                return FetchResponse(error_code=0, session_id=9, responses=[])
+            return super().exchange(request)
+
+        def interrupt(self) -> None:
+            self.is_waiting.clear()
+            self.is_disturbed.set()
+            self.overlapped = self.is_waiting.wait(0.3)
+
+    follower = Follower(tmp_path, count=2)
+    leader = Hesitant()
+    thread = FetcherThread(follower.fetcher, leader, follower.clock)
+    one, other = (FollowedPartition(p, EPOCH) for p in follower.partitions)
+    follower.fetcher.add_partitions([one])
+    thread.wake()
+    assert leader.is_waiting.wait(60)
+    follower.pass_time(50)
+    follower.fetcher.add_partitions([other])
+    thread.wake()
+    assert not leader.overlapped
+    assert leader.is_waiting.wait(60)
+    assert [index for index, *_ in where(leader.asked[-1])] == [1]
+    thread.shutdown()
+    follower.close()
