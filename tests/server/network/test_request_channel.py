@@ -76,7 +76,9 @@ def test_what_is_named_twice_is_looked_at_once(name, monkeypatch):
 
 def test_half_an_answer_is_not_given_to_who_names_a_thing_in_two_ways():
     groups = [OffsetFetchRequest.Group(group_id="g", topics=topics) for topics in (None, [])]
-    answer = Asked(FakeBroker(image_of())).ask(OffsetFetchRequest(groups=groups), 8)
+    asked = Asked(FakeBroker(image_of()))
+    answer = asked.ask(OffsetFetchRequest(groups=groups), 8)
+    asked.requests.shutdown(10)
     assert {group.error_code for group in answer.groups} == {ErrorCode.INVALID_REQUEST}
 
 
