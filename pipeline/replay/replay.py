@@ -446,9 +446,9 @@ def _send(
     """Send what is not there yet; records and bytes sent, and records that were there."""
     from pipeline.data_source import carry_client
     from pipeline.replay import task
-    from pipeline.sink import clients, pieces, registers, rows
+    from pipeline.sink import clients, pieces, registers, rows, tokens
 
-    ship(registers, clients, pieces, rows, task)
+    ship(registers, tokens, clients, pieces, rows, task)
     carry_client(job.spark)
     tasks = max(1, min(sum(targets.values()), job.parallelism()))
     per_task = options.rate / tasks if options.rate is not None else None

@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from .registers import Connect, Fenced, Mark, Register, Row, SinkError
+from .tokens import JAAS, OAUTHBEARER, Token, take_token
 
 CARRIED = "barnabas-kafka-python.zip"
 MARKS_TOPIC = "__consumer_offsets"
@@ -95,6 +96,8 @@ class Settings(NamedTuple):
     timeout_ms: int
     client: str
     """`auto`, `confluent` or `kafka-python`."""
+    token: Token | None = None
+    """Of OAUTHBEARER, by Kafka's Java client's words."""
 
 
 def settings_of(properties: Mapping[str, str], client: str) -> Settings:
@@ -109,12 +112,13 @@ def settings_of(properties: Mapping[str, str], client: str) -> Settings:
         if key in given:
             raise SinkError(f"the sink sets {key} itself; leave the option kafka.{key} out")
     given = _translated(given)
+    token = take_token(given)
     if client not in ("auto", "confluent", "kafka-python"):
         raise SinkError(f"option client is {client!r}; expected confluent or kafka-python")
     timeout = given.pop(_TIMEOUT_MS, "300000")
     if not timeout.isdigit() or not int(timeout):
         raise SinkError(f"option kafka.{_TIMEOUT_MS} is {timeout!r}; expected milliseconds")
-    return Settings(bootstrap, given, int(timeout), client)
+    return Settings(bootstrap, given, int(timeout), client, token)
 
 
 def from_java(properties: Mapping[str, str]) -> dict[str, str]:
@@ -127,12 +131,15 @@ def from_java(properties: Mapping[str, str]) -> dict[str, str]:
 def _translated(properties: Mapping[str, str]) -> dict[str, str]:
     """With Java's names of who one is and whom one trusts in librdkafka's words."""
     given = dict(properties)
-    jaas = given.pop("sasl.jaas.config", None)
-    if jaas is not None:
+    jaas = given.get(JAAS)
+    if jaas is not None and given.get("sasl.mechanism", "").upper() != OAUTHBEARER:
+        del given[JAAS]
         for name in ("username", "password"):
             found = re.search(rf'\b{name}\s*=\s*"((?:[^"\\]|\\.)*)"', jaas)
             if found is None:
-                raise SinkError(f"sasl.jaas.config has no {name}; only PLAIN and SCRAM are known")
+                raise SinkError(
+                    f"{JAAS} has no {name}; only PLAIN, SCRAM and OAUTHBEARER are known"
+                )
             given[f"sasl.{name}"] = re.sub(r"\\(.)", r"\1", found[1])
     for store, names in _JAVA_STORES.items():
         kind = given.pop(f"ssl.{store}.type", "PKCS12").upper()
@@ -227,11 +234,14 @@ class ConfluentRegister(_ClientRegister):
 
         super().__init__(settings, name, group)
         self._kafka: Any = confluent_kafka
-        common = {
+        common: dict[str, Any] = {
             **settings.properties,
             "bootstrap.servers": settings.bootstrap,
             "log_level": 2,
         }
+        if settings.token is not None:
+            settings.token()  # librdkafka would wait for ever for one that cannot be read
+            common["oauth_cb"] = settings.token.with_expiry
         try:
             self._consumer = self._kafka.Consumer(
                 {**_without_producer(common), "group.id": self._group, "enable.auto.commit": False}
@@ -422,6 +432,8 @@ class PythonRegister(_ClientRegister):
                 for key, value in settings.properties.items()
             },
         }
+        if settings.token is not None:
+            self._common["sasl_oauth_token_provider"] = _provider(settings.token)
         self._where = kafka.TopicPartition(MARKS_TOPIC, 0)
         self._producer: Any = None
         self._refused: Exception | None = None
@@ -535,6 +547,17 @@ class PythonRegister(_ClientRegister):
         wrapped = re.search(r"\[Error (\d+)\]", str(error))  # as the cause of a plain KafkaError
         code = getattr(error, "errno", int(wrapped[1]) if wrapped else 0)
         return self._problem(code, str(error), topic)
+
+
+def _provider(token: Token) -> Any:
+    """What kafka-python asks for tokens."""
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+
+    class Provider(AbstractTokenProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            return token()
+
+    return Provider()
 
 
 def _number(value: str) -> str | int:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import time
+from pathlib import Path
+
 import pytest
 
 from pipeline.sink.clients import from_java, settings_of
@@ -61,5 +66,67 @@ def test_the_sink_takes_both_clients_names() -> None:
 def test_what_cannot_be_said_is_told() -> None:
     with pytest.raises(SinkError, match=r"reads no JKS files; give ssl.truststore.location a PEM"):
         from_java({"ssl.truststore.location": "/ca.jks", "ssl.truststore.password": "x"})
-    with pytest.raises(SinkError, match=r"sasl.jaas.config has no username; only PLAIN and SCRAM"):
+    with pytest.raises(SinkError, match=r"sasl.jaas.config has no username; only PLAIN, SCRAM and"):
         from_java({"sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required;"})
+
+
+OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+BEARER = {"sasl.mechanism": "OAUTHBEARER", "bootstrap.servers": "b:1"}
+URL = "sasl.oauthbearer.token.endpoint.url"
+
+
+def test_a_token_of_the_java_client_is_read_from_its_file_anew(tmp_path: Path) -> None:
+    file = tmp_path / "my token.jwt"
+    java = {
+        **BEARER,
+        "sasl.jaas.config": OAUTH + ";",
+        "sasl.login.callback.handler.class": "org.apache.kafka.OAuthBearerLoginCallbackHandler",
+        URL: file.as_uri(),
+    }
+    settings = settings_of(from_java(java) | {"bootstrap.servers": "b:1"}, "auto")
+    assert settings == settings_of(java, "auto")
+    assert settings.properties == {"sasl.mechanism": "OAUTHBEARER"}
+    assert settings.token is not None
+    with pytest.raises(SinkError, match=r"no token in .*my token\.jwt"):
+        settings.token()
+    for text in ("a.eyJleHAiOjE3fQ.b", "a.eyJleHAiOjE4fQ.b"):
+        file.write_text(text + "\n")
+        assert settings.token() == text
+    assert settings.token.with_expiry() == (text, 18.0)
+    for text in ("secret", "a.e30.b", "a.!!!.b", "a.bnVsbA.b"):
+        file.write_text(text)
+        with pytest.raises(SinkError, match="is none, or never ends") as told:
+            settings.token.with_expiry()
+        assert "secret" not in str(told.value)
+
+
+def test_an_unsecured_token_says_what_the_jaas_entry_claims() -> None:
+    options = ' unsecuredLoginStringClaim_sub="ca\\"rol" unsecuredLoginLifetimeSeconds=60;'
+    token = settings_of({**BEARER, "sasl.jaas.config": OAUTH + options}, "auto").token
+    assert token is not None
+    text, ends = token.with_expiry()
+    header, claims, signature = text.split(".")
+    assert not signature
+    assert base64.b64decode(header + "==") == b'{"alg": "none"}'
+    said = json.loads(base64.b64decode(claims + "=="))
+    assert (said["sub"], said["exp"] - said["iat"]) == ('ca"rol', 60)
+    assert ends == said["exp"]
+    assert abs(ends - 60 - time.time()) < 5
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"sasl.jaas.config": OAUTH + ";"}, "expected sasl.oauthbearer.token.endpoint.url"),
+        ({"sasl.jaas.config": OAUTH, URL: "https://id.example/t"}, r"expected file:///\.\.\."),
+    ],
+)
+def test_tokens_that_nobody_here_can_get_are_told(more: dict[str, str], told: str) -> None:
+    with pytest.raises(SinkError, match=told):
+        settings_of({**BEARER, **more}, "auto")
+
+
+def test_librdkafkas_own_words_for_tokens_are_its_own() -> None:
+    own = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc", URL: "https://i/t"}
+    settings = settings_of({**own, "bootstrap.servers": "b:1"}, "confluent")
+    assert (settings.properties, settings.token) == (own, None)
