@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ResourceType
 
 from testkit.brokers.authority import Authority, put
@@ -144,3 +145,28 @@ def test_nothing_is_lost_while_certificates_and_their_authority_are_renewed(
         load.prove()
     put(cluster.clients_trust, new.certificate)
     all_know(cluster, of_new, not_=of_old, not_by=old)
+
+
+def test_who_leaves_out_a_step_is_told_and_nothing_is_lost(
+    cluster: Nodes, old: Authority, tmp_path: Path
+) -> None:
+    """A certificate that no node trusts yet, and authorities that no node's certificate is of: with
+    either the node would speak to nobody. What it has stays, until both fit."""
+    new = Authority()
+    put(cluster.clients_trust, old.certificate + new.certificate)
+    with Workload(cluster, tmp_path, TOPIC, rate=100) as load:
+        load.await_each_producing()
+        put(cluster.certificate_of(2), new.issue("node-2"))
+        with pytest.raises(KafkaException, match="would not believe each other"):
+            reload(cluster, 2)
+        put(cluster.certificate_of(2), old.issue("node-2"))
+        put(cluster.trusted_by(2), new.certificate)
+        with pytest.raises(KafkaException, match="would not believe each other"):
+            reload(cluster, 2)
+        assert believed(cluster, 2, old) == [*LISTENERS]
+        assert believed(cluster, 2, new) == []
+        load.await_each_producing()
+        cluster.await_full_isr(TOPIC)
+        put(cluster.trusted_by(2), old.certificate + new.certificate)
+        reload(cluster, 2)
+        load.await_each_producing()

@@ -48,6 +48,7 @@ class NodeSecurity:
         self.towards_controllers: PeerSecurity | None = None
         """As a client of controllers, likewise."""
         self._lock = threading.Lock()
+        self._among_nodes = ("", "")
         listeners = read_listeners(config)
         _check_names(config, listeners.protocols)
         if all(protocol == PLAINTEXT for protocol in listeners.protocols.values()):
@@ -56,12 +57,14 @@ class NodeSecurity:
         from server.security.peer_security import controller_security, inter_broker_security
 
         opened = (*listeners.broker, *listeners.controller)
-        self._listeners = secured_listeners(config, opened, credentials, tokens)
         if quorum.is_alone:
+            self._listeners = secured_listeners(config, opened, credentials, tokens)
             return
+        dialled = quorum.controller_listener_names[0]
+        self._among_nodes = (listeners.inter_broker_name, dialled)
+        self._listeners = secured_listeners(config, opened, credentials, tokens, self._among_nodes)
         if listeners.inter_broker_name:
             self.towards_brokers = inter_broker_security(config, listeners)
-        dialled = quorum.controller_listener_names[0]
         self.towards_controllers = controller_security(config, listeners, dialled)
 
     @property
@@ -85,9 +88,15 @@ class NodeSecurity:
         with self._lock:
             for listener in self._listeners.values():
                 listener.reload()
-            for peers in (self.towards_brokers, self.towards_controllers):
-                if peers is not None:
+            both = (self.towards_brokers, self.towards_controllers)
+            for name, peers in zip(self._among_nodes, both, strict=True):
+                if peers is not None and not self._is_refused(name):
                     peers.reload()
+
+    def _is_refused(self, name: str) -> bool:
+        """Whether the stores of this listener, and so of who dials it, are not to be used."""
+        listener = self._listeners.get(name)
+        return listener is not None and listener.is_refused
 
     def watch(self, worker: BackgroundScheduler) -> None:
         """Look at the stores each minute, and warn of certificates that end soon each day."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -64,10 +64,14 @@ def secured_listeners(
     listeners: Iterable[Listener],
     credentials: Credentials,
     tokens: TokenCredentials,
+    among_nodes: Collection[str] = (),
 ) -> dict[str, SecuredListener]:
-    """Those that are not PLAINTEXT, by name, ready to serve. Raises ConfigError."""
+    """Those that are not PLAINTEXT, by name, ready to serve. `among_nodes`: names of those where
+    nodes speak to each other. Raises ConfigError."""
     return {
-        one.name: SecuredListener(config, one, credentials, tokens)
+        one.name: SecuredListener(
+            config, one, credentials, tokens, is_among_nodes=one.name in among_nodes
+        )
         for one in listeners
         if one.protocol != "PLAINTEXT"
     }
@@ -91,8 +95,13 @@ class SecuredListener:
         listener: Listener,
         credentials: Credentials,
         tokens: TokenCredentials = lambda _mechanism, _id: None,
+        *,
+        is_among_nodes: bool = False,
     ) -> None:
         """Raises ConfigError."""
+        self.is_refused = False
+        """Whether the stores that lie there now were."""
+        self._is_among_nodes = is_among_nodes
         self.name = listener.name
         self.protocol = listener.protocol
         self._config = config
@@ -163,7 +172,7 @@ class SecuredListener:
     # -- TLS
 
     def _read_tls(self, values: ListenerConfig) -> Tls:
-        from server.security.tls import server_tls
+        from server.security.tls import server_tls, with_nodes
 
         client_auth = str(values.get(_CLIENT_AUTH))
         if "SASL" in self.protocol and values.key(_CLIENT_AUTH) == _CLIENT_AUTH:
@@ -174,7 +183,8 @@ class SecuredListener:
                     _CLIENT_AUTH, self.name, values.prefix, _CLIENT_AUTH,
                 )  # fmt: skip
             client_auth = "none"
-        return server_tls(values, client_auth=client_auth)
+        tls = server_tls(values, client_auth=client_auth)
+        return with_nodes(values, tls) if self._is_among_nodes and self._tls is None else tls
 
     def check_reload(self, config: KafkaConfig) -> None:
         """Could the listener go on with the stores of this configuration? Raises ConfigError."""
@@ -184,7 +194,7 @@ class SecuredListener:
 
         values = self._values(config)
         if stores_seen(values) != self._seen:
-            check_exchange(values, self._tls.identity, self._read_tls(values).identity)
+            check_exchange(values, self._tls, self._read_tls(values))
 
     def reload(self) -> bool:
         """Take stores whose keys or files changed; whether anything did. Never raises."""
@@ -198,9 +208,10 @@ class SecuredListener:
             return False
         self._seen = seen  # what is refused is not tried again until it changes
         try:
-            fresh = self._read_tls(values)
-            check_exchange(values, self._tls.identity, fresh.identity)
+            fresh = check_exchange(values, self._tls, self._read_tls(values))
+            self.is_refused = False
         except ConfigError as error:
+            self.is_refused = True
             logger.error("the old certificate stays listener=%s error=%s", self.name, error)
             return False
         self._tls = fresh

@@ -72,6 +72,8 @@ class Tls(NamedTuple):
 
     context: ssl.SSLContext
     identity: Identity
+    as_client: ssl.SSLContext | None = None
+    """That of another node with the same stores, who dials; None if no node does, or cannot."""
 
 
 def server_tls(values: TlsValues, *, client_auth: str) -> Tls:
@@ -88,6 +90,22 @@ def server_tls(values: TlsValues, *, client_auth: str) -> Tls:
     context.num_tickets = 0
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
     return Tls(context, _fill(context, values, key))
+
+
+def with_nodes(values: TlsValues, tls: Tls) -> Tls:
+    """The same of a listener where nodes speak to each other: they have the same authorities."""
+    client = client_tls(values).context
+    client.check_hostname = False
+    try:
+        _shake_hands(tls.context, client)
+    except ssl.SSLError as error:
+        logger.warning(
+            "the trust store does not believe the certificate in ssl.keystore.location (%s): nodes"
+            " that have the same cannot speak to each other",
+            error.reason or error,
+        )
+        return tls
+    return tls._replace(as_client=client)
 
 
 def client_tls(values: TlsValues) -> Tls:
@@ -235,8 +253,47 @@ def stores_seen(values: TlsValues) -> tuple[object, ...]:
     return tuple(seen)
 
 
-def check_exchange(values: TlsValues, old: Identity, new: Identity) -> None:
-    """May a running listener take the new stores (TLS-22). Raises ConfigError."""
+def check_exchange(values: TlsValues, old: Tls, new: Tls) -> Tls:
+    """What a running listener takes for the old: the new, if it may (TLS-22).
+
+    Raises ConfigError.
+    """
+    _check_identity(values, old.identity, new.identity)
+    if old.as_client is None:
+        return new
+    client = client_tls(values).context
+    client.check_hostname = False
+    try:
+        _shake_hands(new.context, old.as_client)
+        _shake_hands(old.context, client)
+    except ssl.SSLError as error:
+        raise values.error(
+            "ssl.keystore.location",
+            "other nodes, with the stores of before, and this one would not believe each other"
+            f" ({error.reason or error}): first let each trust both authorities, then give each a"
+            " certificate of the new one, then take the old one away",
+        ) from None
+    return new._replace(as_client=client)
+
+
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """In memory (SslEngineValidator). Raises ssl.SSLError."""
+    questions, answers = ssl.MemoryBIO(), ssl.MemoryBIO()
+    dials = client.wrap_bio(answers, questions)
+    listens = server.wrap_bio(questions, answers, server_side=True)
+    while not _goes_on(dials) & _goes_on(listens):
+        pass
+
+
+def _goes_on(side: ssl.SSLObject) -> bool:
+    try:
+        side.do_handshake()
+    except ssl.SSLWantReadError:
+        return False
+    return True
+
+
+def _check_identity(values: TlsValues, old: Identity, new: Identity) -> None:
     if (old.trusted is None) != (new.trusted is None):
         raise values.error("ssl.truststore.location", "cannot be added or removed at run time")
     if old.own is None or new.own is None:
