@@ -12,7 +12,6 @@ Times are wall ms.
 from __future__ import annotations
 
 import base64
-import hmac
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,6 +36,8 @@ _TIME_MAX = (1 << 63) - 1
 
 def token_hmac(secret_key: str, token_id: str) -> bytes:
     """A token's secret."""
+    import hmac  # OpenSSL's, which a cluster without tokens need not load
+
     return hmac.digest(secret_key.encode(), token_id.encode(), "sha512")
 
 

@@ -8,7 +8,6 @@ order in which the entities that mean a user's client are asked for a quota.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from hashlib import sha256
 from typing import Any
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
@@ -53,5 +52,7 @@ def shared_by(level: Entity, user: str, client: str) -> tuple[str | None, str | 
     """
     kinds = {kind for kind, _, _ in level}
     if len(client) > NAME_KEPT_MAX:
+        from hashlib import sha256  # OpenSSL's: 3.5 MiB that few brokers ever need
+
         client = sha256(client.encode()).hexdigest()
     return user if USER in kinds else None, client if CLIENT_ID in kinds else None
