@@ -94,8 +94,7 @@ def server_tls(values: TlsValues, *, client_auth: str) -> Tls:
 
 def with_nodes(values: TlsValues, tls: Tls) -> Tls:
     """The same of a listener where nodes speak to each other: they have the same authorities."""
-    client = client_tls(values).context
-    client.check_hostname = False
+    client = _another_node(values)
     try:
         _shake_hands(tls.context, client)
     except ssl.SSLError as error:
@@ -261,8 +260,7 @@ def check_exchange(values: TlsValues, old: Tls, new: Tls) -> Tls:
     _check_identity(values, old.identity, new.identity)
     if old.as_client is None:
         return new
-    client = client_tls(values).context
-    client.check_hostname = False
+    client = _another_node(values)
     try:
         _shake_hands(new.context, old.as_client)
         _shake_hands(old.context, client)
@@ -274,6 +272,13 @@ def check_exchange(values: TlsValues, old: Tls, new: Tls) -> Tls:
             " certificate of the new one, then take the old one away",
         ) from None
     return new._replace(as_client=client)
+
+
+def _another_node(values: TlsValues) -> ssl.SSLContext:
+    """One with these stores, as it dials; the names in certificates are another question."""
+    context = client_tls(values).context
+    context.check_hostname = False
+    return context
 
 
 def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
