@@ -72,8 +72,9 @@ class Tls(NamedTuple):
 
     context: ssl.SSLContext
     identity: Identity
+    is_among_nodes: bool = False
     as_client: ssl.SSLContext | None = None
-    """That of another node with the same stores, who dials; None if no node does, or cannot."""
+    """That of another node with the same stores, who dials; None if it would not be believed."""
 
 
 def server_tls(values: TlsValues, *, client_auth: str) -> Tls:
@@ -95,16 +96,14 @@ def server_tls(values: TlsValues, *, client_auth: str) -> Tls:
 def with_nodes(values: TlsValues, tls: Tls) -> Tls:
     """The same of a listener where nodes speak to each other: they have the same authorities."""
     client = _another_node(values)
-    try:
-        _shake_hands(tls.context, client)
-    except ssl.SSLError as error:
+    why = _disbelief(tls.context, client)
+    if why:
         logger.warning(
             "the trust store does not believe the certificate in ssl.keystore.location (%s): nodes"
             " that have the same cannot speak to each other",
-            error.reason or error,
+            why,
         )
-        return tls
-    return tls._replace(as_client=client)
+    return tls._replace(is_among_nodes=True, as_client=None if why else client)
 
 
 def client_tls(values: TlsValues) -> Tls:
@@ -258,20 +257,19 @@ def check_exchange(values: TlsValues, old: Tls, new: Tls) -> Tls:
     Raises ConfigError.
     """
     _check_identity(values, old.identity, new.identity)
-    if old.as_client is None:
+    if not old.is_among_nodes:
         return new
+    if old.as_client is None or _disbelief(old.context, old.as_client):
+        return with_nodes(values, new)  # nothing is lost: one has expired, or they never did
     client = _another_node(values)
-    try:
-        _shake_hands(new.context, old.as_client)
-        _shake_hands(old.context, client)
-    except ssl.SSLError as error:
+    if why := _disbelief(new.context, old.as_client) or _disbelief(old.context, client):
         raise values.error(
             "ssl.keystore.location",
             "other nodes, with the stores of before, and this one would not believe each other"
-            f" ({error.reason or error}): first let each trust both authorities, then give each a"
-            " certificate of the new one, then take the old one away",
-        ) from None
-    return new._replace(as_client=client)
+            f" ({why}): first let each trust both authorities, then give each a certificate of"
+            " the new one, then take the old one away",
+        )
+    return new._replace(is_among_nodes=True, as_client=client)
 
 
 def _another_node(values: TlsValues) -> ssl.SSLContext:
@@ -281,13 +279,17 @@ def _another_node(values: TlsValues) -> ssl.SSLContext:
     return context
 
 
-def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """In memory (SslEngineValidator). Raises ssl.SSLError."""
+def _disbelief(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
+    """Why they do not shake hands, tried in memory (SslEngineValidator); "" if they do."""
     questions, answers = ssl.MemoryBIO(), ssl.MemoryBIO()
     dials = client.wrap_bio(answers, questions)
     listens = server.wrap_bio(questions, answers, server_side=True)
-    while not _goes_on(dials) & _goes_on(listens):
-        pass
+    try:
+        while not _goes_on(dials) & _goes_on(listens):
+            pass
+    except ssl.SSLError as error:
+        return error.reason or str(error)
+    return ""
 
 
 def _goes_on(side: ssl.SSLObject) -> bool:

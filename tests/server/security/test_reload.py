@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from server.config.kafka_config import ConfigError, KafkaConfig
 from server.network.listeners import Listener
 from server.security.listener_security import SecuredListener
-from tests.server.security.security_support import Authority, nobody
+from testkit.wait import eventually
+from tests.server.security.security_support import Authority, chain, nobody, pkcs8
 
 
 def among_nodes(keys: dict[str, str]) -> SecuredListener:
@@ -65,4 +67,20 @@ def test_nodes_that_never_believed_each_other_are_warned_of_and_free(
     listener = among_nodes({**one.tls_keys(path), "ssl.truststore.location": str(other.file)})
     assert "nodes that have the same cannot speak to each other" in caplog.text
     one.key_store("s.pem")
+    assert listener.reload()
+    other.file.write_bytes(one.file.read_bytes())
+    assert listener.reload()
+    other.file.write_bytes(authority_in(tmp_path / "third").file.read_bytes())
+    assert not listener.reload(), "from when they do, they must"
+
+
+def test_a_certificate_that_has_expired_can_be_renewed(tmp_path: Path) -> None:
+    authority = authority_in(tmp_path / "ca")
+    path, fresh = tmp_path / "s.pem", authority.key_store("fresh.pem").read_bytes()
+    ends = datetime.now(UTC) + timedelta(seconds=1.5)
+    cert = authority.ca.issue_cert("localhost", "127.0.0.1", not_after=ends)
+    path.write_bytes(pkcs8(cert) + chain(cert))
+    listener = among_nodes({**authority.tls_keys(path), "ssl.allow.dn.changes": "true"})
+    eventually(lambda: datetime.now(UTC) > ends + timedelta(seconds=1))
+    path.write_bytes(fresh)
     assert listener.reload()
