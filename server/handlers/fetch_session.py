@@ -12,7 +12,9 @@ each; with a session both sides name only what changed.
 
 A partition is news when it has records, an error, another high watermark or log start offset than
 last told, a diverging epoch or a preferred replica. After an error its cached high watermark is
-unknown, so that it is told again once it is well.
+unknown, so that it is told again once it is well; after a diverging epoch, too, for a follower that
+truncates takes no high watermark (Kafka's CachedPartition takes it for told: on a partition that is
+quiet from then on, its follower's stays behind).
 
 States of a session: open at epoch 1 -> E -> E+1 ... (2^31-1 -> 1) -> closed by its client, because
 it became empty, or evicted. A full cache evicts the session that was used least recently if that is
@@ -78,20 +80,15 @@ class CachedPartition:
             result.high_watermark != self.high_watermark
             or result.log_start_offset != self.log_start_offset
             or (result.records is not None and len(result.records) > 0)
-            or result.diverging_epoch is not None
             or result.preferred_read_replica >= 0
         )
         self.high_watermark = result.high_watermark
         self.log_start_offset = result.log_start_offset
         self.told = None
-        if result.error_code:
+        if result.error_code or result.diverging_epoch is not None:
             self.high_watermark = UNKNOWN_OFFSET
             return True
-        if (
-            result.records is None
-            and result.diverging_epoch is None
-            and result.preferred_read_replica < 0
-        ):
+        if result.records is None and result.preferred_read_replica < 0:
             self.told = result
         return news
 

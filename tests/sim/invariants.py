@@ -98,6 +98,8 @@ class Exposed:
         self.last: Batch | None = None
         self.compared: dict[int, tuple[int, int, int]] = {}
         """By node: incarnation, truncations of its log, and up to where it was compared."""
+        self.partition_epoch = -1
+        """Of the ISR that a leader was told of, which no image may have yet."""
         self.isr_checked: tuple[object, int] | None = None
 
 
@@ -295,6 +297,7 @@ class Invariants:
         exposed = self.exposed.get(key)
         if exposed is None:
             exposed = self.exposed[key] = Exposed()
+        exposed.partition_epoch = max(exposed.partition_epoch, partition.role.partition_epoch)
         if watermark > exposed.end:
             self._expose(partition.topic_partition, log, watermark)
 
@@ -388,6 +391,8 @@ class Invariants:
         registration = self.image.partition(*key)
         if registration is None or exposed.isr_checked == (registration, exposed.end):
             return
+        if self._is_overtaken(registration, exposed):
+            return
         for broker_id in self.in_sync(registration):
             node = self._cluster.nodes[broker_id]
             log = node.log(key)
@@ -400,6 +405,11 @@ class Invariants:
                     f"{registration.elr} ends at {log.log_end_offset}, shown is {exposed.end}",
                 )
         exposed.isr_checked = (registration, exposed.end)
+
+    @staticmethod
+    def _is_overtaken(registration: PartitionRegistration, exposed: Exposed) -> bool:
+        """A controller that answered a leader and ended: who counts now is in no image yet."""
+        return registration.partition_epoch < exposed.partition_epoch
 
     @staticmethod
     def _epoch_of(log: PartitionLog, offset: int) -> int:
@@ -437,7 +447,8 @@ class Invariants:
                 if exposed is None:
                     continue
                 key = TopicPartition(topic.name, index)
-                counted = self.in_sync(registration)
+                overtaken = self._is_overtaken(registration, exposed)
+                counted = [] if overtaken else self.in_sync(registration)
                 for node in self._cluster.nodes.values():
                     log = node.log(key)
                     if log is None or log.topic_id != topic.topic_id:

@@ -127,6 +127,16 @@ def test_a_partition_with_an_error_is_told_in_each_answer_and_once_when_it_is_we
     assert told(context, [result()]) == []
 
 
+def test_who_truncates_is_told_the_high_watermark_once_more(cache):
+    """The simulator's seed 3097: a follower takes none from an answer that makes it truncate."""
+    session_id = opened(cache, {"a": {0: 7}}, results=[result(hw=7, diverging_epoch=(2, 7))])
+    answers = []
+    for epoch in (1, 2):
+        context = cache.context(fetch(session_id, epoch), 12, 0, resolve)
+        answers.append(told(context, [result(hw=7)]))
+    assert answers == [[("a", 0)], []]
+
+
 def test_the_very_same_result_again_is_no_news_unless_an_error_came_between(cache):
     quiet = result(hw=10)
     session_id = opened(cache, {"a": {0: 10}}, results=[result(hw=5)])
