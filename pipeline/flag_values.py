@@ -8,6 +8,8 @@ import os
 import re
 import sys
 
+from storage.properties import MalformedProperties, parse_properties
+
 _SECRET = re.compile(r"(password|secret|sasl\.jaas\.config|keystore\.key)$")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -40,15 +42,13 @@ def pair(text: str) -> tuple[str, str]:
 
 def client_file(text: str) -> dict[str, str]:
     """Properties of Kafka's Java client; which broker is meant, other flags say."""
-    import javaproperties
-
     try:
         with open(text, "rb") as file:
             others = os.fstat(file.fileno()).st_mode & 0o077 & ~0o040  # a group may read
-            found = dict(javaproperties.load(file))
+            found = parse_properties(file.read())
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text} cannot be read: {error.strerror}") from None
-    except (ValueError, javaproperties.InvalidUEscapeError) as error:
+    except MalformedProperties as error:
         raise argparse.ArgumentTypeError(f"{text} is not a properties file: {error}") from None
     if others and any(_SECRET.search(key) for key in found):
         print(f"others may read the secrets in {text}: chmod 600", file=sys.stderr)

@@ -32,6 +32,7 @@ from pathlib import Path
 from struct import Struct
 
 from storage import files, layout
+from storage.properties import MalformedProperties, property_entries
 from wire.primitives import ZERO_UUID, TopicPartition, uuid_from_text, uuid_to_text
 
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
@@ -203,14 +204,15 @@ class MetaProperties:
 
 def read_meta_properties(path: Path) -> MetaProperties | None:
     """What is written in `meta.properties`; None without file. Raises CorruptCheckpoint."""
-    try:
-        text = _text(path)
-    except FileNotFoundError:
-        return None
     lines: dict[str, int] = {}
     values: dict[str, str] = {}
-    for line, key, value in _properties(path, text):
-        lines[key], values[key] = line, value
+    try:
+        for line, key, value in property_entries(files.read_file(path)):
+            lines[key], values[key] = line, value
+    except FileNotFoundError:
+        return None
+    except MalformedProperties as error:
+        raise CorruptCheckpoint(path, error.line, error.reason) from None
     version = values.get("version")
     if version not in ("0", "1"):
         raise CorruptCheckpoint(path, lines.get("version", 1), f"unknown version {version}")
@@ -218,7 +220,7 @@ def read_meta_properties(path: Path) -> MetaProperties | None:
     node = "node.id" if version == "1" else "broker.id"
     for key in ("cluster.id", node):
         if not values.get(key):
-            raise CorruptCheckpoint(path, 1, f"{key} is missing")
+            raise CorruptCheckpoint(path, lines.get(key, 1), f"{key} is missing")
     directory_id = None
     if "directory.id" in values:
         directory_id = _uuid(values["directory.id"])
@@ -239,60 +241,11 @@ def write_meta_properties(path: Path, properties: MetaProperties) -> None:
     ]
     if properties.directory_id is not None:
         lines.insert(2, f"directory.id={uuid_to_text(properties.directory_id)}")
-    atomic_write(path, "\n".join(lines).encode() + b"\n")
+    atomic_write(path, "\n".join(lines).encode("latin-1") + b"\n")
 
 
 def _escape(text: str) -> str:
     return "".join(f"\\{char}" if char in "\\:=#! " else char for char in text)
-
-
-def _properties(path: Path, text: str) -> list[tuple[int, str, str]]:
-    """(line, key, value) of simple Java properties: comments, blank lines and escapes.
-
-    Importing javaproperties takes 55 ms, and this file is read at every start. It is written by
-    brokers only, so continuation lines do not occur and are refused rather than misread.
-    """
-    found: list[tuple[int, str, str]] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not line or line[0] in "#!":
-            continue
-        key, value = _split_property(line)
-        if value is None:
-            raise CorruptCheckpoint(path, number, "expected key=value")
-        found.append((number, key, value))
-    return found
-
-
-def _split_property(line: str) -> tuple[str, str | None]:
-    """Key and value, unescaped; value None when there is no separator or the escapes are wrong."""
-    parts: list[str] = [""]
-    chars = iter(line)
-    for char in chars:
-        if char == "\\":
-            escaped = _unescape(chars)
-            if escaped is None:
-                return line, None
-            parts[-1] += escaped
-        elif len(parts) == 1 and char in "=:":
-            parts.append("")
-        else:
-            parts[-1] += char
-    return parts[0].strip(), parts[1].strip() if len(parts) == 2 else None
-
-
-def _unescape(chars: Iterable[str]) -> str | None:
-    following = iter(chars)
-    char = next(following, None)
-    if char is None:
-        return None
-    if char != "u":
-        return {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(char, char)
-    digits = "".join(next(following, "") for _ in range(4))
-    try:
-        return chr(int(digits, 16)) if len(digits) == 4 else None
-    except ValueError:
-        return None
 
 
 # --- shutdown and lock -------------------------------------------------------------------------

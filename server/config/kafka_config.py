@@ -29,6 +29,7 @@ from typing import NamedTuple
 from server.config.secret_files import holds_secrets, warn_of_others
 from server.share.durations import by_duration_ms
 from storage.config import LogConfig
+from storage.properties import MalformedProperties, parse_properties
 
 Value = bool | int | float | str | list[str] | None
 
@@ -296,17 +297,15 @@ def _is_one_slip(typed: str, key: str) -> bool:
 
 def load_properties(path: Path) -> dict[str, str]:
     """Read a file of Java's format, a server's or client's. ConfigError when it cannot be read."""
-    import javaproperties
-
     try:
         with path.open("rb") as file:
-            values = dict(javaproperties.load(file))
+            values = parse_properties(file.read())
             if holds_secrets(values):
                 warn_of_others(path, file.fileno())
             return values
     except OSError as error:
         raise ConfigError(str(path), None, f"cannot be read: {error.strerror}") from None
-    except (ValueError, javaproperties.InvalidUEscapeError) as error:
+    except MalformedProperties as error:
         raise ConfigError(str(path), None, f"is not a properties file: {error}") from None
 
 

@@ -243,7 +243,7 @@ def test_any_value_that_the_library_escapes_is_read_back(
         ("version=1\ncluster.id=a\nnode.id=-1\n", 3),
         ("version=1\ncluster.id=a\nnode.id=1\ndirectory.id=x\n", 4),
         ("#\nversion=1\ncluster.id\n", 3),
-        ("version=1\ncluster.id=a\\\n", 2),
+        ("version=1\ncluster.id=a\\\nnode.id=1", 1),
         ("version=1\ncluster.id=\\u12\n", 2),
     ],
 )
