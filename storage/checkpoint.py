@@ -241,11 +241,20 @@ def write_meta_properties(path: Path, properties: MetaProperties) -> None:
     ]
     if properties.directory_id is not None:
         lines.insert(2, f"directory.id={uuid_to_text(properties.directory_id)}")
-    atomic_write(path, "\n".join(lines).encode("latin-1") + b"\n")
+    atomic_write(path, "\n".join(lines).encode("ascii") + b"\n")
 
 
 def _escape(text: str) -> str:
-    return "".join(f"\\{char}" if char in "\\:=#! " else char for char in text)
+    """A value that Java's Properties reads as it is, whatever a user calls a cluster."""
+    return "".join(
+        f"\\{char}" if char in "\\:=#! " else char if "!" <= char <= "~" else _units(char)
+        for char in text
+    )
+
+
+def _units(char: str) -> str:
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 # --- shutdown and lock -------------------------------------------------------------------------

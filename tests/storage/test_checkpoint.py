@@ -192,6 +192,7 @@ def test_meta_properties_come_back(tmp_path: Path) -> None:
     for properties in (
         MetaProperties("AZ09-_abcdefghijklmnopq", 3, TOPIC_ID),
         MetaProperties("odd : cluster = id #1 \\", 0, None),
+        MetaProperties("\u2603 \n\xe9 \U0001f600", 0, None),
     ):
         write_meta_properties(path, properties)
         assert read_meta_properties(path) == properties
