@@ -425,7 +425,7 @@ MUTANTS = (
     Mutant("skip the broker epoch on ISR join", _any_broker_epoch, "stories", 20,
            {"story": "amnesia"}),
     Mutant("an unclean restart stays in the ISR", _unclean_stays, "power", 40, {}),
-    Mutant("vote not persisted", _forget_votes, "crashes", 200,
+    Mutant("vote not persisted", _forget_votes, "crashes", 400,
            {**_HASTY, "crash_every_ms": 250, "down_ms": 150, "slow": 0.3, "slow_ms": 150}),
     Mutant("commit records of earlier epochs by count", _commit_by_count, "crashes", 200,
            {**_HASTY, "crash_every_ms": 250, "down_ms": 150, "slow": 0.3, "slow_ms": 150}),

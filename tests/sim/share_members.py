@@ -58,6 +58,9 @@ _ANSWER_MS = 6_000
 """An acknowledgement is answered when it is persisted, which may take a fail-over."""
 _WAIT_MS = 200
 _SLOW_WORK = 0.15
+_LEFT_TO_LIE = 0.05
+"""How often nothing is said of what was given, as KafkaShareConsumer does where a partition was
+taken from it meanwhile: only the end of its lock gives it to others."""
 _VERSION = 2
 _CLIENT = Client("sim", "/sim", 1)
 _FENCED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
@@ -339,7 +342,7 @@ class ShareMember(TeamMember):
                     for batch in told.acquired_records
                     for offset in range(batch.first_offset, batch.last_offset + 1)
                 ]
-                if records:
+                if records and not self._world.chance(_LEFT_TO_LIE):
                     self._held.setdefault(connection, set()).update(records)
         self._go_on()
 

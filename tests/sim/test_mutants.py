@@ -30,11 +30,13 @@ QUICK = {
     "transactional batches are not verified": "EveryPartitionIsKnown",
     "the second producer has the first one's epoch": "Fencing|Atomicity",
     "aborted transactions are not indexed": "NoAbortedRead",
+    "transactions never time out": "Liveness",
     "a partition is given before it was given back": "OwnedByOne|OwnedOnceInAnEpoch",
     "a commit of any member epoch counts": "OnlyOwnersCommit",
     "members have no session after a load": "Liveness",
     "an acknowledgement is told before it is persisted": "AcceptedStays|AcceptedOnce|CountsStay",
     "a record is delivered without limit": "BoundedDeliveries",
+    "locks of records never run out": "Liveness",
     "a task runs in two processes": "OwnedByOne|OwnedOnceInAnEpoch",
 }
 

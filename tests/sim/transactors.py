@@ -47,6 +47,9 @@ SOURCE = TopicPartition("orders", 0)
 """Whose offsets are committed; nobody reads it for that."""
 _TIMEOUT_MS = 600
 _TXN_TIMEOUT_MS = 2_000
+_KILLED_LAST = 0.4
+"""Of producers that have a transaction open when all ends: none comes after them to end it, so that
+its timeout must."""
 _NONE = 0
 FIRST_EPOCHS = (0, 0, EPOCH_MAX - 5)
 _AGAIN = frozenset(
@@ -320,7 +323,7 @@ class TxnProducer:
             is_commit = False
         if world.chance(0.05):
             yield Pause(_TXN_TIMEOUT_MS + 1_000)
-        elif world.chance(0.03):
+        elif world.chance(_KILLED_LAST if owner.is_over else 0.03):
             raise Fatal  # as if it were killed
         yield from self._end(transaction, is_commit)
         if owner.version == 1 and not self._is_sure:
