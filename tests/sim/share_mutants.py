@@ -147,6 +147,7 @@ def renewals_change_nothing() -> Broken:
 
 _PAUSES = {"share_members": 8, "pause_every_ms": 900, "crash_every_ms": 6_000, "cut_every_ms": 0}
 """Leaders stand still until others lead, and then go on."""
+_MORE_PAUSES = {**_PAUSES, "pause_every_ms": 600, "crash_every_ms": 20_000}
 
 SHARE_MUTANTS: dict[str, tuple[Callable[[], Broken], dict[str, Any]]] = {
     "an acknowledgement is told before it is persisted": (told_before_it_is_persisted, {}),
@@ -159,6 +160,6 @@ SHARE_MUTANTS: dict[str, tuple[Callable[[], Broken], dict[str, Any]]] = {
     "deliveries are not counted across leaders": (deliveries_are_not_kept, {}),
     "a record is delivered without limit": (no_limit_of_deliveries, {}),
     "anybody acknowledges a record": (anybody_acknowledges, {}),
-    "what could not be persisted is not taken back": (what_failed_stays_pending, _PAUSES),
+    "what could not be persisted is not taken back": (what_failed_stays_pending, _MORE_PAUSES),
     "a renewal changes nothing": (renewals_change_nothing, {}),
 }
