@@ -168,15 +168,39 @@ class ConfluentProducer(_Producing):
         self._producer.flush(_FLUSH_S)
 
 
+_METADATA_AGE_MS = 5000
+
+
+class _Refreshing:
+    """Whether a client of kafka-python, opened now, still asks for metadata.
+
+    kafka-python 3.0.12 may stop asking for good: its loop ends with the error of another refresh
+    that it waits for (cluster.py, _refresh_loop), and then it turns to whoever led once. One whose
+    metadata is three times as old as it may be is made anew.
+    """
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self._opened_ms = time.monotonic() * 1000
+
+    def has_ended(self) -> bool:
+        asked_ms = max(self._opened_ms, self._cluster._last_successful_refresh_ms)
+        return bool(time.monotonic() * 1000 - asked_ms > 3 * _METADATA_AGE_MS)
+
+
 class KafkaPythonProducer(_Producing):
+    """What it had under way when it is made anew, nobody knows."""
+
     def open(self, config: Any) -> None:
         from kafka import KafkaProducer
 
+        self._config = config
         self._producer = KafkaProducer(
             bootstrap_servers=self.worker.bootstrap.split(","), acks="all",
             enable_idempotence=True, linger_ms=5, max_block_ms=_FLUSH_S * 1000,
-            **_KAFKA_PYTHON, **config,
+            metadata_max_age_ms=_METADATA_AGE_MS, **_KAFKA_PYTHON, **config,
         )  # fmt: skip
+        self._refreshing = _Refreshing(self._producer._metadata)
 
     def send(self, number: int, partition: int, value: bytes) -> None:
         try:
@@ -189,6 +213,9 @@ class KafkaPythonProducer(_Producing):
 
     def breathe(self, seconds: float) -> None:
         time.sleep(seconds)
+        if self._refreshing.has_ended():
+            self._producer.close(timeout=0)
+            self.open(self._config)
 
     def finish(self) -> None:
         try:
@@ -292,16 +319,8 @@ class ConfluentConsumer(_Consuming):
         self._consumer.close()
 
 
-_METADATA_AGE_MS = 5000
-
-
 class KafkaPythonConsumer(_Consuming):
-    """A member of a group.
-
-    kafka-python 3.0.12 may stop asking for metadata for good: its loop ends with the error of
-    another refresh that it waits for (cluster.py, _refresh_loop), and then it turns to whoever led
-    once. One whose metadata is three times as old as it may be is made anew.
-    """
+    """A member of a group."""
 
     def open(self, config: Any) -> None:
         from kafka import ConsumerRebalanceListener, KafkaConsumer
@@ -322,15 +341,11 @@ class KafkaPythonConsumer(_Consuming):
             heartbeat_interval_ms=500, fetch_max_wait_ms=200, metadata_max_age_ms=_METADATA_AGE_MS,
             **_KAFKA_PYTHON, **config,
         )  # fmt: skip
-        self._opened_ms = time.monotonic() * 1000
+        self._refreshing = _Refreshing(self._consumer._cluster)
         self._consumer.subscribe([self.worker.topic], listener=Listener())
 
-    def _asks_no_more(self) -> bool:
-        asked_ms = max(self._opened_ms, self._consumer._cluster._last_successful_refresh_ms)
-        return bool(time.monotonic() * 1000 - asked_ms > 3 * _METADATA_AGE_MS)
-
     def poll(self) -> list[tuple[int, int, str]]:
-        if self._asks_no_more():
+        if self._refreshing.has_ended():
             self._consumer.close()
             self.open(self._config)
         try:
