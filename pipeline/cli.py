@@ -139,7 +139,7 @@ def _add_archive(commands: Any) -> None:
     )  # fmt: skip
     add_flags(parser)
     _add_spark(parser, client=True)
-    parser.set_defaults(run=_archive)
+    parser.set_defaults(run=_told(_archive))
 
 
 def _add_replay(commands: Any) -> None:
@@ -182,7 +182,7 @@ def _add_replay(commands: Any) -> None:
     )
     _add_dry_run(parser)
     _add_spark(parser, client=True)
-    parser.set_defaults(run=_replay)
+    parser.set_defaults(run=_told(_replay))
 
 
 def _add_rescue(commands: Any) -> None:
@@ -197,7 +197,7 @@ def _add_rescue(commands: Any) -> None:
     parser.add_argument("--to", metavar="DIR", required=True, help="the archive, a new directory")
     _add_dry_run(parser)
     _add_spark(parser, client=False)
-    parser.set_defaults(run=_rescue)
+    parser.set_defaults(run=_told(_rescue))
 
 
 def _add_segments(commands: Any) -> None:
@@ -223,7 +223,7 @@ def _add_segments(commands: Any) -> None:
     _add_dry_run(parser)
     add_flags(parser)
     _add_spark(parser, client=False)
-    parser.set_defaults(run=_segments)
+    parser.set_defaults(run=_told(_segments))
 
 
 def _add_profile(commands: Any) -> None:
@@ -243,7 +243,7 @@ def _add_profile(commands: Any) -> None:
     parser.add_argument("--html", metavar="FILE", help="write a self-contained page with plots")
     add_flags(parser)
     _add_spark(parser, client=True)
-    parser.set_defaults(run=_profile)
+    parser.set_defaults(run=_told(_profile))
 
 
 def _add_format_hint(parser: argparse.ArgumentParser) -> None:
@@ -316,13 +316,8 @@ def _archive(arguments: argparse.Namespace) -> int:
             check=_on_disk(arguments, arguments.to, partial(check_source, flag="--to")),
         )  # fmt: skip
     if arguments.bootstrap is None or not (arguments.topics or arguments.pattern):
-        return _fail(
-            PipelineError("archive needs --bootstrap and --topics or --pattern", EXIT_USAGE)
-        )
-    try:
-        typed = typed_options(arguments)
-    except PipelineError as error:
-        return _fail(error)
+        raise PipelineError("archive needs --bootstrap and --topics or --pattern", EXIT_USAGE)
+    typed = typed_options(arguments)
 
     def check(to: str, folder: str) -> None:
         check_target(to, folder, (arguments.format, arguments.partition_by))
@@ -404,19 +399,14 @@ def _rescue(arguments: argparse.Namespace) -> int:
         _say(job, rescue.summary(options, broker, rescue.run_rescue(job, options, broker)))
         return EXIT_OK
 
-    try:
-        _on_disk(arguments, options.to, check_new)()
-        with dead_broker.held(options.paths):
-            broker = dead_broker.look(options.paths)
-            rescue.require_topics(broker, options)
-            if arguments.dry_run:
-                print(rescue.summary(options, broker, None))
-                return EXIT_OK
-            return _with_spark(arguments, "barnabas-rescue", run, needs_kafka=False)
-    except PipelineError as error:
-        return _fail(error)
-    except OSError as error:
-        return _fail(from_os(error))
+    _on_disk(arguments, options.to, check_new)()
+    with dead_broker.held(options.paths):
+        broker = dead_broker.look(options.paths)
+        rescue.require_topics(broker, options)
+        if arguments.dry_run:
+            print(rescue.summary(options, broker, None))
+            return EXIT_OK
+        return _with_spark(arguments, "barnabas-rescue", run, needs_kafka=False)
 
 
 def _segments(arguments: argparse.Namespace) -> int:
@@ -427,24 +417,21 @@ def _segments(arguments: argparse.Namespace) -> int:
         _say(job, segments.summary(options, totals))
         return EXIT_OK
 
-    try:
-        starts, ends = segments.parse_offsets(arguments.offsets) if arguments.offsets else ({}, {})
-        options = segments.SegmentsOptions(
-            arguments.data_dir,
-            arguments.topic,
-            arguments.to,
-            starts,
-            ends,
-            arguments.since,
-            arguments.log_end,
-            arguments.dry_run,
-            typed_options(arguments),
-        )
-        plans = segments.plan_segments(options)  # a wrong directory is known before Spark starts
-        if options.to is not None:
-            _on_disk(arguments, options.to, check_new)()
-    except PipelineError as error:
-        return _fail(error)
+    starts, ends = segments.parse_offsets(arguments.offsets) if arguments.offsets else ({}, {})
+    options = segments.SegmentsOptions(
+        arguments.data_dir,
+        arguments.topic,
+        arguments.to,
+        starts,
+        ends,
+        arguments.since,
+        arguments.log_end,
+        arguments.dry_run,
+        typed_options(arguments),
+    )
+    plans = segments.plan_segments(options)  # a wrong directory is known before Spark starts
+    if options.to is not None:
+        _on_disk(arguments, options.to, check_new)()
     if options.dry_run:
         print(segments.summary(options, segments.SegmentsTotals(plans)))
         return EXIT_OK
@@ -457,9 +444,7 @@ def _profile(arguments: argparse.Namespace) -> int:
 
     given = (arguments.bootstrap, arguments.data_dir, arguments.source)
     if given.count(None) != 2:
-        return _fail(
-            PipelineError("profile needs one of --bootstrap, --from and DATA_DIR", EXIT_USAGE)
-        )
+        raise PipelineError("profile needs one of --bootstrap, --from and DATA_DIR", EXIT_USAGE)
 
     def run(job: Job) -> int:
         found = topic_profile.run_profile(job, options)
@@ -470,24 +455,19 @@ def _profile(arguments: argparse.Namespace) -> int:
             print(f"page: {options.html}")
         return EXIT_OK
 
-    try:
-        options = topic_profile.ProfileOptions(
-            arguments.topic,
-            arguments.bootstrap,
-            arguments.data_dir,
-            arguments.html,
-            _client(arguments),
-            typed_options(arguments),
-            arguments.source,
-        )
-        if options.data_dir is not None:
-            segments.plan_segments(segments.SegmentsOptions(options.data_dir, (options.topic,)))
-        if options.html is not None:
-            open(options.html, "a", encoding="utf-8").close()  # known before the work, not after it
-    except PipelineError as error:
-        return _fail(error)
-    except OSError as error:
-        return _fail(from_os(error))
+    options = topic_profile.ProfileOptions(
+        arguments.topic,
+        arguments.bootstrap,
+        arguments.data_dir,
+        arguments.html,
+        _client(arguments),
+        typed_options(arguments),
+        arguments.source,
+    )
+    if options.data_dir is not None:
+        segments.plan_segments(segments.SegmentsOptions(options.data_dir, (options.topic,)))
+    if options.html is not None:
+        open(options.html, "a", encoding="utf-8").close()  # known before the work, not after it
     return _with_spark(
         arguments, "barnabas-profile", run, needs_kafka=options.bootstrap is not None,
         bootstrap=options.bootstrap, archive=options.archive,
@@ -534,30 +514,45 @@ def _with_spark(
     archive: str | None = None,
 ) -> int:
     from pipeline.spark.kafka_admin import check_reachable
-    from pipeline.spark.session import open_session, signal_of
+    from pipeline.spark.session import open_session
 
     settings = dict(conf or {}) | dict(arguments.conf)
-    try:
-        if bootstrap is not None:
-            check_reachable(bootstrap)  # before the seconds that Spark takes to start
-        if check is not None:
-            check()
-        with open_session(
-            name, master=arguments.master, conf=settings, needs_kafka=needs_kafka,
-            formats=_formats(arguments, archive),
-        ) as job:  # fmt: skip
-            return run(job)
-    except PipelineError as error:
-        return _fail(error)
-    except OSError as error:
-        return _fail(from_os(error))
-    except KeyboardInterrupt as stop:
-        print("barnabas: stopped", file=sys.stderr)
-        return 128 + signal_of(stop)
-    except BrokenPipeError:
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
+    if bootstrap is not None:
+        check_reachable(bootstrap)  # before the seconds that Spark takes to start
+    if check is not None:
+        check()
+    with open_session(
+        name, master=arguments.master, conf=settings, needs_kafka=needs_kafka,
+        formats=_formats(arguments, archive),
+    ) as job:  # fmt: skip
+        return run(job)
+
+
+def _told(
+    command: Callable[[argparse.Namespace], int],
+) -> Callable[[argparse.Namespace], int]:
+    """`command`, whose failures are one line and an exit code, wherever they arise."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        try:
+            code = command(arguments)
+            sys.stdout.flush()  # as long as somebody can be told what goes wrong
+            return code
+        except BrokenPipeError:  # `| head` has gone: no failure, and nothing is left to say
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return EXIT_OK
+        except PipelineError as error:
+            return _fail(error)
+        except OSError as error:
+            return _fail(from_os(error))
+        except KeyboardInterrupt as stop:
+            from pipeline.spark.session import signal_of
+
+            print("barnabas: stopped", file=sys.stderr)
+            return 128 + signal_of(stop)
+
+    return run
 
 
 def _formats(arguments: argparse.Namespace, archive: str | None) -> list[str]:

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import socket
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -239,3 +240,20 @@ def test_dump_log_of_a_missing_or_foreign_file_is_one_line(tmp_path: Path) -> No
     assert_one_clear_line(run("dump-log", str(tmp_path / "no.log")), 1, "no.log")
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
     assert_one_clear_line(run("dump-log", str(tmp_path / "picture.png")), 1, "picture.png")
+
+
+def test_dump_log_whose_reader_has_gone_says_nothing(tmp_path: Path) -> None:
+    entries = b"".join(struct.pack(">II", n, n) for n in range(1, 20_001))
+    (tmp_path / f"{0:020}.index").write_bytes(entries)
+    with subprocess.Popen(
+        [*BARNABAS, "dump-log", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as dump:
+        assert dump.stdout is not None
+        assert dump.stderr is not None
+        dump.stdout.readline()
+        dump.stdout.close()
+        assert dump.stderr.read() == ""
+    assert dump.returncode == 0

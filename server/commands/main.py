@@ -443,6 +443,8 @@ def _dump_log(arguments: argparse.Namespace) -> int:
     except DumpError as error:
         raise UserError(str(error)) from None
     except OSError as error:
+        if error.filename is None:
+            raise  # not of a file: standard output's, which `main` tells
         raise UserError(f"{error.filename}: {error.strerror}") from None
     return EXIT_OK
 

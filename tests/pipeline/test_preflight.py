@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ from pipeline import preflight
 from pipeline.archive import listing
 from pipeline.cli import run_command
 from pipeline.errors import PipelineError
+from pipeline.segments import segments
 from pipeline.spark import kafka_admin, session
 
 MADE_AS = ("parquet", "topic")
@@ -162,3 +164,37 @@ def test_a_topic_that_is_not_archived_is_told_before_spark_starts(
     monkeypatch.setattr(session, "open_session", lambda *_, **__: pytest.fail("Spark started"))
     assert run_command([*arguments, "--from", str(tmp_path), "--topic", "typo"]) == 1
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["segments", "profile", "rescue"])
+def test_a_broker_s_directory_that_may_not_be_read_is_one_line(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refused(path: object = ".") -> list[str]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    data = tmp_path / "data"
+    data.mkdir()
+    monkeypatch.setattr(os, "listdir", refused)  # root may do everything
+    monkeypatch.setattr(os, "scandir", refused)
+    options = ["--to", str(tmp_path / "lake")] if command == "rescue" else ["--topic", "orders"]
+    assert run_command([command, str(data), *options]) == 1
+    told = capsys.readouterr().err
+    assert told == f"barnabas: {data}: Permission denied; check who owns it\n"
+
+
+def test_a_reader_of_the_pipe_that_has_gone_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(session, "open_session", gone)
+    monkeypatch.setattr(segments, "plan_segments", lambda _: [])
+    with capsys.disabled():  # what is left of the real standard output is dropped
+        code = run_command(["segments", str(tmp_path), "--topic", "orders"])
+    assert code == 0
+    assert capsys.readouterr().err == ""
