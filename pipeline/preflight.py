@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,8 +41,16 @@ def check_target(to: str, folder: str, made_as: tuple[str, str]) -> None:
         existing = os.path.dirname(existing)
     if not os.path.isdir(existing):
         raise PipelineError(f"{existing} is no directory; choose another --to")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise PipelineError(f"permission denied: {existing} cannot be written; check who owns it")
+    try:  # root may by its permissions what a file system like /proc cannot
+        tempfile.TemporaryFile(dir=existing).close()
+    except PermissionError as error:
+        raise PipelineError(
+            f"permission denied: {existing} cannot be written; check who owns it"
+        ) from error
+    except OSError as error:
+        raise PipelineError(
+            f"{existing} cannot be written ({error.strerror}); choose another --to"
+        ) from error
     made = description(folder)
     if made is not None:
         check_made_as(to, (made["format"], made["partition_by"]), made_as)

@@ -102,10 +102,9 @@ def _ask_address(
         findings.append(Finding(False, f"{what} {_NOT_KAFKA}"))
         return
     answers[address] = answer
-    count = len(answer.brokers)
-    findings.append(
-        Finding(count > 0, f"{what} answers: cluster {answer.cluster_id}, {count} brokers alive")
-    )
+    alive = _counted(len(answer.brokers), "broker")
+    text = f"{what} answers: cluster {answer.cluster_id}, {alive} alive"
+    findings.append(Finding(bool(answer.brokers), text))
 
 
 def _dial(address: Address, arguments: argparse.Namespace) -> str | None:
@@ -249,4 +248,9 @@ def partition_findings(topics: list[dict[str, Any]]) -> list[Finding]:
             elif missing:
                 nodes = ", ".join(map(str, missing))
                 findings.append(Finding(False, f"{place} is under-replicated: not in sync {nodes}"))
-    return findings or [Finding(True, f"{count} partitions, each with a leader and in sync")]
+    partitions = _counted(count, "partition")
+    return findings or [Finding(True, f"{partitions}, each with a leader and in sync")]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,11 @@ def test_an_archive_cannot_be_made_below_a_file_or_a_dangling_link(tmp_path: Pat
 def test_a_directory_that_cannot_be_written_or_read_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)  # root may do everything
+    def refuse(dir: str) -> None:  # root may do everything
+        raise PermissionError(errno.EACCES, "Permission denied", dir)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(PipelineError, match="cannot be written; check who owns it"):
         preflight.check_target("lake", str(tmp_path / "lake"), MADE_AS)
     with pytest.raises(PipelineError, match="lake cannot be read; check who owns it"):
@@ -198,3 +203,9 @@ def test_a_reader_of_the_pipe_that_has_gone_is_no_failure(
         code = run_command(["segments", str(tmp_path), "--topic", "orders"])
     assert code == 0
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system nobody writes to")
+def test_a_file_system_that_takes_no_files_is_seen_whoever_asks() -> None:
+    with pytest.raises(PipelineError, match=r"/proc cannot be written|permission denied: /proc"):
+        preflight.check_target("/proc/lake", "/proc/lake", MADE_AS)

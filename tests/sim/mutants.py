@@ -8,6 +8,7 @@ how many seeds it may take. Nothing in the product knows of them.
     python -m tests.sim.mutants              all of them, with their whole budget
     python -m tests.sim.mutants "pending"    those whose name contains it
     python -m tests.sim.mutants "pending" 8  with eight seeds each
+    python -m tests.sim.mutants "pending" --story  and how each came to be noticed (docs/stories.md)
 
 Not here: "replies out of order" (no sockets in the simulator; tests/server has it). Three need an
 order of events that chance hardly ever finds; `tests.sim.stories` tells those.
@@ -479,32 +480,39 @@ MUTANTS = (
 class Caught(NamedTuple):
     seed: int
     by: str
+    story: str
 
 
-def hunt(mutant: Mutant, seeds: int | None = None) -> Caught | None:
-    """The first seed that notices, and by which invariant; None within the budget."""
+def hunt(mutant: Mutant, seeds: int | None = None, *, tells_logs: bool = False) -> Caught | None:
+    """The first seed that notices, by which invariant, and the end of its story; None within the
+    budget."""
     with mutant.patch():
         for seed in range(seeds or mutant.seeds):
             options = Options(**{**SCENARIOS[mutant.scenario], **mutant.overrides})
             try:
-                simulate(seed, options)
+                simulate(seed, options, tells_logs=tells_logs)
             except InvariantBroken as error:
-                return Caught(seed, str(error).partition("\n")[0])
+                by, _, story = str(error).partition("\n")
+                return Caught(seed, by, story.rpartition("\n")[0])
     return None
 
 
 def main() -> int:
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    seeds = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    words = [word for word in sys.argv[1:] if word != "--story"]
+    tells = len(words) < len(sys.argv) - 1
+    wanted = words[0] if words else ""
+    seeds = int(words[1]) if len(words) > 1 else None
     escaped = 0
     for mutant in MUTANTS:
         if wanted in mutant.name:
-            caught = hunt(mutant, seeds)
+            caught = hunt(mutant, seeds, tells_logs=tells)
             escaped += caught is None
             verdict = f"ESCAPED {seeds or mutant.seeds} seeds"
             if caught is not None:
                 verdict = f"caught by seed {caught.seed}: {caught.by[:150]}"
             print(f"{mutant.name}: {verdict}", flush=True)
+            if tells and caught is not None:
+                print(caught.story, flush=True)
     return int(escaped > 0)
 
 

@@ -42,7 +42,7 @@ def test_two_nodes_that_advertise_one_address_are_told() -> None:
     [
         (-1, [], "t-0 has no leader: one of its nodes (1, 2) must come back"),
         (1, [1], "t-0 is under-replicated: not in sync 2"),
-        (1, [1, 2], "1 partitions, each with a leader and in sync"),
+        (1, [1, 2], "1 partition, each with a leader and in sync"),
     ],
 )
 def test_partitions(leader: int, isr: list[int], words: str) -> None:
