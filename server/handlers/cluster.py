@@ -134,7 +134,7 @@ def metadata(ctx: RequestContext[ClusterNode], request: MetadataRequest) -> Meta
                UNKNOWN_TOPIC_OR_PARTITION, as Kafka's: a client that looks whether the topic it
                deleted is gone (kafka-go) brings it back, but is told the truth. Unlike Kafka's it
                waits for the creation, so that the client that repeats finds leaders. Brokers are
-               named by the address the client dialled, unless advertised.listeners is set.
+               named by the address the client dialled, unless the listener has a name.
     Versions:  4 auto-creation is the client's choice. 7 leader epoch. 10 topic ids. 12 ask by id.
                13 top-level error.
     Gaps:      internal topics are made by their coordinators, not by asking for their metadata.

@@ -11,9 +11,10 @@ A client is told the address that belongs to the listener it came in on, so that
 its own way: the usual PLAINTEXT for containers and PLAINTEXT_HOST for the host.
 
 The dialled-address rule: on a single node a client is told the very address it dialled, unless
-`advertised.listeners` is set. The most common mistake in setting up Kafka, an advertised address
-that clients cannot reach (a container's, a port map's), cannot happen then. In a cluster a node
-must know its own address, for the others tell it to their clients.
+`advertised.listeners` is set or the listener has a host name, which is told on as Kafka does (it is
+what a certificate is made out to). The most common mistake in setting up Kafka, an advertised
+address that clients cannot reach (a container's, a port map's), cannot happen then. In a cluster a
+node must know its own address, for the others tell it to their clients.
 
 Checks are Kafka's (KafkaConfig, SocketServerConfigs), gentler in two places: a broker with one
 listener need not say that it is the inter-broker one, and a controller listener whose name is no
@@ -23,6 +24,7 @@ is: where one is secured, nothing is PLAINTEXT by silence.
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -73,6 +75,12 @@ class Listeners(NamedTuple):
     protocols: Mapping[str, str]
     """The security protocol of each, and of the controllers' that this node only dials."""
 
+    def tells_dialled_address(self, name: str) -> bool:
+        """Whether a node alone tells clients of that listener the address they dialled."""
+        return not self.advertised and any(
+            one.name == name and _is_address(one.host) for one in self.broker
+        )
+
     def advertise(
         self, opened: Iterable[Listener], ports: Mapping[str, int], own_host: str
     ) -> list[Listener]:
@@ -94,6 +102,16 @@ class Listeners(NamedTuple):
                 address = address._replace(host=own_host)
             told.append(address)
         return told
+
+
+def _is_address(host: str) -> bool:
+    if not host:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def own_host_name() -> str:

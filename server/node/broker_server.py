@@ -130,9 +130,10 @@ class BrokerServer(NodePart):
     ) -> tuple[str, int]:
         """Where the client of `ctx` reaches a broker; ("", -1) if not on this listener.
 
-        The only broker of its cluster, if it was told no address, is where the client dialled it.
+        The only broker of its cluster, if it was told no name, is where the client dialled it.
         """
-        if not self.listeners.advertised and len(self.metadata.brokers) == 1:
+        is_alone = len(self.metadata.brokers) == 1
+        if is_alone and self.listeners.tells_dialled_address(ctx.listener_name):
             return ctx.local_host, ctx.local_port
         endpoint = registration.endpoints.get(ctx.listener_name)
         if endpoint is None:

@@ -56,6 +56,16 @@ def test_each_client_is_told_the_address_it_dialled(tmp_path: Path) -> None:
             assert told(one, listener) == [("127.0.0.1", port)]
 
 
+def test_a_host_name_is_told_on(tmp_path: Path) -> None:
+    """A certificate is made out to it, not to the address that it stands for."""
+    named = "PLAINTEXT://localhost:0,PLAINTEXT_HOST://127.0.0.1:0"
+    with node(tmp_path, listeners=named) as one:
+        assert one.broker_server is not None
+        ports = one.broker_server.socket_server.ports
+        assert told(one, "PLAINTEXT") == [("localhost", ports["PLAINTEXT"])]
+        assert told(one, "PLAINTEXT_HOST") == [("127.0.0.1", ports["PLAINTEXT_HOST"])]
+
+
 def test_each_client_is_told_what_its_listener_advertises(tmp_path: Path) -> None:
     advertised = "PLAINTEXT://broker:19092,PLAINTEXT_HOST://localhost:9092"
     with node(tmp_path, advertised_listeners=advertised) as one:
