@@ -129,13 +129,14 @@ def start_again(cluster: ClusterOfNodes, node: int, fault: DiskFaults) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 MiB; mounting it needs root and the right to mount."""
+def small_disk(tmp_path: Path, rounds: Callable[[int], int]) -> Iterator[Path]:
+    """A file system of 64 MiB, more in the long form; mounting needs root and the right to mount."""
     disk = tmp_path / "disk"
     disk.mkdir()
     without = "test_d5_no_space does without"
     require(os.geteuid() == 0 and shutil.which("mount"), f"mounting needs root; {without}")
-    options = ["-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(disk)]
+    size = DISK_BYTES * (1 + rounds(2) // 10)  # records of a round: some 2 MiB
+    options = ["-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
     mounted = subprocess.run(["mount", *options], check=False).returncode == 0
     require(mounted, f"mounting is not allowed here; {without}")
     yield disk
