@@ -130,7 +130,7 @@ def start_again(cluster: ClusterOfNodes, node: int, fault: DiskFaults) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path, rounds: Callable[[int], int]) -> Iterator[Path]:
-    """A file system of 64 MiB, more in the long form; mounting needs root and the right to mount."""
+    """A file system of 64 MiB, more in the long form; mounting it takes root and the right to."""
     disk = tmp_path / "disk"
     disk.mkdir()
     without = "test_d5_no_space does without"
