@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import os
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,8 +121,11 @@ def test_a_directory_that_cannot_be_written_or_is_of_another_kind(
     made.mkdir(parents=True)
     (made / "archive.json").write_text(json.dumps({"format": "orc", "partition_by": "day"}))
     assert "was made with --format orc" in told(capsys, 1, *archive, made.parent)
-    # Who runs the tests may be root, who may write everywhere.
-    monkeypatch.setattr(os, "access", lambda *_: False)
+
+    def refuse(dir: str) -> None:  # who runs the tests may be root, who may write everywhere
+        raise PermissionError(errno.EACCES, "Permission denied", dir)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
     said = told(capsys, 1, *archive, tmp_path / "new" / "lake")
     assert f"permission denied: {tmp_path} cannot be written" in said
 
