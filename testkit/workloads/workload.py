@@ -209,10 +209,9 @@ class Workload:
             self.kill()
             raise
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cluster.on_fault = lambda what: None
-        if kind is not None:
-            self.kill()
+        self.kill()  # again, after a `finish`
         self._faults.close()
 
     def _child(self, name: str, specs: list[dict[str, Any]]) -> Child:
