@@ -498,8 +498,8 @@ def hunt(mutant: Mutant, seeds: int | None = None, *, tells_logs: bool = False) 
 
 
 def main() -> int:
+    tells = "--story" in sys.argv
     words = [word for word in sys.argv[1:] if word != "--story"]
-    tells = len(words) < len(sys.argv) - 1
     wanted = words[0] if words else ""
     seeds = int(words[1]) if len(words) > 1 else None
     escaped = 0
