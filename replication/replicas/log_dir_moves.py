@@ -337,6 +337,9 @@ class LogDirMoves:
             return b""
         try:
             return read.records.read()
+        except OSError as error:
+            doing = f"copying of {current.topic_partition}"
+            raise current.environment.storage_error(error, doing) from error
         finally:
             read.records.close()
 
@@ -373,7 +376,7 @@ class LogDirMoves:
         futures = self._manager.future_logs
         future.flush()
         prepared = partition.open_log()
-        futures.prepare(move.key, prepared)
+        futures.prepare(future, prepared)
         with partition.lock:
             current = partition.log
             if current is not prepared or partition.is_electing or not self._is_current(move):

@@ -147,19 +147,19 @@ class FutureLogs:
             logger.info("future log of no replica here partition=%s", key)
             self.delete(key)
 
-    def prepare(self, key: TopicPartition, current: PartitionLog) -> None:
-        """Have on disk what there is to say of the future log, which is about to be promoted.
+    def prepare(self, future: PartitionLog, current: PartitionLog) -> None:
+        """Have on disk what there is to say of a future log that is about to be promoted.
 
         Before its name: a start in between drops what is noted of no log there, but would bring
         deleted records back if nothing were noted of this one. Waits for the disk, and so is called
         with no lock held. Raises KafkaError KAFKA_STORAGE_ERROR.
         """
-        future = self._logs[key]
         future.take_over(current)
         try:
             self._manager.note(future)
         except OSError as error:
-            raise future.environment.storage_error(error, f"checkpoints of {key}") from error
+            doing = f"checkpoints of {future.topic_partition}"
+            raise future.environment.storage_error(error, doing) from error
 
     def promote(self, key: TopicPartition, current: PartitionLog) -> PartitionLog:
         """The future log is the current one from now on, and its name is on disk with its `flush`.

@@ -839,3 +839,56 @@ def test_records_deleted_while_a_move_ends_stay_deleted(
     assert held.open_log().directory.parent == node.b
     assert held.open_log().log_start_offset == 1
     assert node.read(1) == ["b"]
+
+
+def both_move(node: Node) -> TopicPartition:
+    """`orders-0` and another partition are on their way to `b`, and the controller knows."""
+    other = TopicImage("others", b"others-topic-id!", {0: registration()})
+    node.apply_topics("others", *node.image.topics_by_name.values(), other)
+    node.append("a")
+    node.move(node.b)
+    node.manager.alter_replica_log_dir(("others", 0), str(node.b))
+    node.scheduler.run(3)
+    node.controller_knows()
+    node.scheduler.jobs = [job for job in node.scheduler.jobs if job[0] == "alter-log-dirs"]
+    return TopicPartition("others", 0)
+
+
+def test_a_move_that_is_asked_back_in_its_last_sync_does_not_stop_the_others(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its future log was looked up after that sync, when it had gone; and nobody planned on."""
+    others_0 = both_move(node)
+    real = files.fsync
+
+    def meanwhile(fd: int) -> object:
+        if node.state is not None:
+            node.move(node.a)
+        return real(fd)
+
+    monkeypatch.setattr(files, "fsync", meanwhile)
+    node.scheduler.run(3)
+    node.controller_knows()
+    node.scheduler.run(3)
+    assert node.manager.partition(others_0).open_log().directory.parent == node.b
+
+
+def test_an_old_disk_that_cannot_be_read_does_not_stop_the_others(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a read gave was read outside of it: the error was nobody's."""
+    others_0 = both_move(node)
+    node.append("b")
+    real = files.pread
+
+    def broken(fd: int, size: int, position: int) -> bytes:
+        if "orders-0/" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(5, "disk is gone")
+        return real(fd, size, position)
+
+    monkeypatch.setattr(files, "pread", broken)
+    node.scheduler.run(4)
+    node.controller_knows()
+    node.scheduler.run(3)
+    assert node.failed == [node.a]
+    assert node.manager._moves is not None and node.manager._moves.state(others_0) is None

@@ -195,7 +195,7 @@ def move(node: Node, to: Path) -> PartitionLog:
     if future.log_end_offset < current.log_end_offset:
         data = read_bytes(current, future.log_end_offset)
         future.append_as_follower(data, current.latest_epoch)
-    futures.prepare(ORDERS, current)
+    futures.prepare(future, current)
     promoted = futures.promote(ORDERS, current)
     promoted.flush()
     node.manager.discard(current)

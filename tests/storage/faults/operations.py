@@ -413,7 +413,7 @@ def _move(node: Node, replica: Replica, log: PartitionLog, target: Path) -> None
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         future.append_as_follower(data, replica.epoch)
     future.flush()
-    futures.prepare(key, log)
+    futures.prepare(future, log)
     replica.directory = target  # the controller knows before a move ends
     _leave(node, futures.promote(key, log), log)
 
