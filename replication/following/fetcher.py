@@ -195,7 +195,7 @@ class ReplicaFetcher:
         now_ms = self._clock.now_ms()
         self.wake_ms = None
         if self._unflushed:
-            self._flush()
+            self._flush(now_ms)
         if self._not_before_ms is not None:
             if now_ms < self._not_before_ms:
                 self.wake_ms = self._not_before_ms
@@ -537,13 +537,19 @@ class ReplicaFetcher:
             pause_ms = self._config.backoff_ms
         state.delayed_until_ms = self._clock.now_ms() + pause_ms
 
-    def _flush(self) -> None:
-        """fsync what must be on disk before the leader hears that we have it (S-6, S-4)."""
+    def _flush(self, now_ms: int) -> None:
+        """fsync what must be on disk before the leader hears that we have it (S-6, S-4); what could
+        not be is left out of the fetches, and tried again before it comes back."""
         waiting, self._unflushed = self._unflushed, []
         for state in waiting:
             key = (state.partition.topic_id, state.partition.topic_partition[1])
+            if self._states.get(key) is not state:
+                continue
+            if state.delayed_until_ms is not None and now_ms < state.delayed_until_ms:
+                self._unflushed.append(state)
+                continue
             try:
                 state.log.flush()
             except KafkaError as error:
-                if self._states.get(key) is state:
-                    self._refused_here(key, state, error)
+                self._unflushed.append(state)
+                self._refused_here(key, state, error)

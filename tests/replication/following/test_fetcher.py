@@ -160,6 +160,13 @@ def where(request: FetchRequest) -> list[tuple[int, int, int]]:
     ]
 
 
+def failing(code: int) -> Any:
+    def call(*_: object) -> int:
+        raise OSError(code, "injected")
+
+    return call
+
+
 @pytest.fixture
 def follower(tmp_path: Path) -> Iterator[Follower]:
     follower = Follower(tmp_path)
@@ -428,12 +435,6 @@ def test_damaged_records_are_asked_for_again_later(follower: Follower) -> None:
 def test_a_full_disk_delays_and_a_dead_one_drops_the_partition(
     follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(code: int) -> Any:
-        def write(*_: object) -> int:
-            raise OSError(code, "injected")
-
-        return write
-
     with monkeypatch.context() as patch:
         patch.setattr(files, "pwritev", failing(errno.ENOSPC))
         follower.exchange(sent(batch(0)))
@@ -453,6 +454,26 @@ def test_what_must_be_on_disk_is_there_before_the_next_fetch_says_so(tmp_path: P
     follower.exchange(sent(batch(0, 3)))
     assert follower.log.flushed_offset == 0
     assert where(follower.asked()) == [(0, 3, EPOCH)]
+    assert follower.log.flushed_offset == 3
+    follower.close()
+
+
+def test_a_sync_that_found_no_descriptor_is_made_up_for_before_the_next_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-6: after the pause the fetch told the leader of records that no disk had."""
+    follower = Follower(tmp_path, LogConfig(flush_messages=1), count=2)
+    follower.follow()
+    follower.exchange(sent(batch(0, 3)))
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync_directory", failing(errno.EMFILE))
+        assert 0 not in [partition for partition, _, _ in where(follower.asked())]
+        follower.answer()
+        follower.pass_time(1000)
+        assert 0 not in [partition for partition, _, _ in where(follower.asked())]
+        follower.answer()
+    follower.pass_time(1000)
+    assert (0, 3, EPOCH) in where(follower.asked())
     assert follower.log.flushed_offset == 3
     follower.close()
 
