@@ -327,6 +327,8 @@ class RaftLog:
         """
         snapshot_id = max(snapshot_id, *list_snapshots(self.directory))
         self._log.increment_log_start_offset(snapshot_id.offset)
+        # Whatever of the rest fails: no other one fits a log that begins here.
+        self.snapshots = [snapshot_id]
         self._log.delete_old_segments(self._clock.wall_ms())
         # The next snapshot finds its records in segments of their own and can delete them.
         self._log.roll()

@@ -31,6 +31,7 @@ from storage import files
 from testkit.clock import ManualClock
 from tests.replication.raft_support import Disk
 from wire.control_records import ControlRecordType
+from wire.errors import KafkaError
 from wire.messages.raft_records import KRaftVersionRecord, VotersRecord
 from wire.record_body import Record
 from wire.records import build_batch, build_control_batch
@@ -134,6 +135,32 @@ def test_the_log_below_a_snapshot_is_given_up_and_older_snapshots_go(tmp_path: P
     assert again.read_snapshot(SnapshotId(5, 1)).values == [b"state"]
     assert values(again) == ["v5"]
     assert "00000000000000000000.log" not in os.listdir(folder(tmp_path))
+
+
+def test_a_log_that_cannot_roll_at_its_snapshot_offers_it_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K-9: it began at one snapshot and offered the one before, from whose end nobody could go on:
+    who came anew fetched that one again and again, until the next snapshot an hour later."""
+    log = filled(tmp_path, 5)
+    log.write_snapshot(SnapshotId(3, 1), 77, [b"state"])
+    log.give_up_below(SnapshotId(3, 1))
+    log.append(batch(5, "v5"), 1)
+    log.update_high_watermark(6)
+    newest = SnapshotId(6, 1)
+    log.write_snapshot(newest, 77, [b"state"])
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(files, "open_file", full)
+        with pytest.raises(KafkaError):
+            log.give_up_below(newest)
+    assert log.start_offset == 6
+    assert log.earliest_snapshot == log.latest_snapshot == newest
+    log.give_up_below(newest)
+    assert list_snapshots(folder(tmp_path)) == [newest]
 
 
 @pytest.mark.parametrize("left", [(), (SnapshotId(3, 1),)])
