@@ -179,9 +179,9 @@ class LocalReplicas:
             self._rename_strays(image)
             names = image.topics_by_name
         with self._state_lock:
+            self._remove_deleted(delta, changes)
             found = map(image.topics_by_name.get, {*names, *self._retriable()})
             topics = [topic for topic in found if topic is not None]
-            self._remove_deleted(delta, changes)
             for topic in topics:
                 self._remove_unassigned(topic, changes)
         self._delete_logs(changes.doomed)
@@ -274,6 +274,7 @@ class LocalReplicas:
         for key, topic_id in list(self._offline.items()):
             if topic_id in ids:
                 del self._offline[key]
+                self._doom_unserved(TopicPartition(*key), topic_id, changes)
         for replica in list(self.preferred_dirs):
             if replica[0] in ids:
                 del self.preferred_dirs[replica]
@@ -281,13 +282,21 @@ class LocalReplicas:
     def _remove_unassigned(self, topic: TopicImage, changes: _Changes) -> None:
         """Take out what is another topic's of this name, and what is assigned to others."""
         for index, registration in topic.partitions.items():
-            partition = self.partitions.get((topic.name, index))
+            key = TopicPartition(topic.name, index)
+            partition = self.partitions.get(key)
             if partition is None:
-                continue
-            if partition.topic_id != topic.topic_id:
+                if self._node_id not in registration.replicas:
+                    self._doom_unserved(key, topic.topic_id, changes)
+            elif partition.topic_id != topic.topic_id:
                 self._remove(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, changes)
             elif self._node_id not in registration.replicas:
                 self._remove(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, changes)
+
+    def _doom_unserved(self, key: TopicPartition, topic_id: bytes, changes: _Changes) -> None:
+        """A log without a partition is one whose disk was full when it was to be served."""
+        log = self.log_manager.get(key)
+        if log is not None and log.topic_id == topic_id:
+            changes.doomed.append(key)
 
     def _place_assigned(self, topic: TopicImage, changes: _Changes) -> None:
         for index, registration in topic.partitions.items():

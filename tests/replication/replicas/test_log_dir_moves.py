@@ -891,4 +891,5 @@ def test_an_old_disk_that_cannot_be_read_does_not_stop_the_others(
     node.controller_knows()
     node.scheduler.run(3)
     assert node.failed == [node.a]
-    assert node.manager._moves is not None and node.manager._moves.state(others_0) is None
+    assert node.manager._moves is not None
+    assert node.manager._moves.state(others_0) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from replication.partition.partition import Partition
 from replication.partition.requests import AppendRequest, AppendResult
 from replication.replicas.replica_manager import ReplicaManager, ReplicaManagerConfig
 from replication.replicas.timer import BackgroundScheduler
+from storage import files
 from storage.config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.log.partition_log import PartitionLog
@@ -238,3 +240,31 @@ def test_a_partition_whose_directory_fails_while_it_is_placed_is_not_served(
     assert codes(answer) == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert broker.manager.offline_replicas == 1
     assert broker.leadership == []
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_log_that_a_full_disk_kept_from_being_led_goes_with_its_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    """Nobody served it any more, so nobody deleted it: the disk stayed as full as it was, and what
+    is stray after the next start only a person removes."""
+    node = OneNode(tmp_path)
+    node.publish(topic("orders", ORDERS, led(**BOTH)))
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(files, "open_file", full)
+        node.publish(topic("orders", ORDERS, led(1, **BOTH)))
+        assert node.manager.offline_replicas == 1
+        if is_deleted:
+            node.publish(deleted={"orders": ORDERS})
+        else:
+            node.publish(topic("orders", ORDERS, led(2, leader=2, isr=(2,), replicas=(2, 3))))
+    node.pass_time(60_000)
+    assert node.log_manager.all_logs() == []
+    assert not any(path.is_dir() for path in tmp_path.iterdir())
+    assert node.manager.offline_replicas == 0
+    node.manager.shutdown()
+    node.log_manager.shutdown()
