@@ -19,6 +19,7 @@ from struct import Struct
 from storage.config import LogConfig
 from storage.files import Buffer
 from storage.log.append_source import AppendOrigin, AppendSource
+from storage.log.producer_replay import read_marker
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.record_batch import (
     BATCH_OVERHEAD,
@@ -202,8 +203,9 @@ def check_follower_batches(
     """The longest valid prefix of what a leader sent, as (position, header) pairs (E-9).
 
     Valid: offsets ascend from the log's end, the checksum is right, the epoch is not above the
-    leader's. A partial batch at the end is left out. Raises KafkaError if the very first batch is
-    wrong: then there is nothing to keep, and the follower must ask again.
+    leader's, a producer's control batch is a marker. A partial batch at the end is left out. Raises
+    KafkaError if the very first batch is wrong: then there is nothing to keep, and the follower
+    must ask again.
     """
     valid: list[tuple[int, BatchHeader]] = []
     position = 0
@@ -241,3 +243,5 @@ def _check_follower_batch(
         )
     if not check_crc(records, position, header):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"checksum differs at {header.base_offset}")
+    if header.is_control and header.producer_id >= 0:
+        read_marker(header, memoryview(records)[position : position + header.size])

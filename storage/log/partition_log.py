@@ -306,10 +306,10 @@ class PartitionLog(LogReader):
         partial batch at the end is left out. A log that ends within the first batch, and holds
         nothing above its own start or the leader's, begins anew with the whole of it: records are
         deleted by offset, batches are copied whole (Kafka: UnexpectedAppendOffsetException). Raises
-        KafkaError CORRUPT_MESSAGE if not even the first batch is valid, OFFSET_OUT_OF_RANGE if it
-        starts below the log's end, FENCED_LEADER_EPOCH if it is of an epoch above `leader_epoch`,
-        KAFKA_STORAGE_ERROR (what was written before the error stays). Budget: 5 us, and 2 us for
-        each batch (benchmarks/micro/log.py).
+        KafkaError CORRUPT_MESSAGE or INVALID_RECORD if not even the first batch is valid,
+        OFFSET_OUT_OF_RANGE if it starts below the log's end, FENCED_LEADER_EPOCH if it is of an
+        epoch above `leader_epoch`, KAFKA_STORAGE_ERROR (what was written before the error stays).
+        Budget: 5 us, and 2 us for each batch (benchmarks/micro/log.py).
         """
         with self.lock:
             self._check_writable()

@@ -17,7 +17,7 @@ from testkit.clock import WALL_MS
 from tests.storage.log_support import FaultyDisk, batch, make_log, read_bytes
 from wire.control_records import ControlRecordType, EndTxnMarker
 from wire.errors import ErrorCode, KafkaError
-from wire.records import end_txn_marker_batch
+from wire.records import build_control_batch, end_txn_marker_batch
 
 
 def stored(value: str, offset: int, epoch: int, **fields: int) -> bytes:
@@ -251,6 +251,28 @@ def test_no_bytes_a_leader_might_send_break_the_log(tmp_path: Path) -> None:
         ErrorCode.RECORD_LIST_TOO_LARGE,
     }
     assert not log.is_offline
+
+
+def test_a_marker_that_is_none_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """E-9: it was found out when its bytes were in the file, and there they stayed: what came next
+    stood behind them, and the next start cut all of it off."""
+    log = make_log(tmp_path)
+    producer = {"producer_id": 7, "producer_epoch": 0}
+    first = stored("a", 0, 0, is_transactional=True, base_sequence=0, **producer)
+    strange = build_control_batch(
+        [(ControlRecordType.COMMIT, b"short")],
+        timestamp=WALL_MS, base_offset=1, leader_epoch=0, is_transactional=True, **producer,
+    )  # fmt: skip
+    assert log.append_as_follower(first + strange, 0).size == len(first)
+    with pytest.raises(KafkaError) as refused:
+        log.append_as_follower(strange, 0)
+    assert refused.value.code == ErrorCode.INVALID_RECORD
+    sent = run(3, 1, epoch=1)
+    log.append_as_follower(b"".join(sent), 1)
+    log.close()
+    again = make_log(tmp_path)
+    assert again.log_end_offset == 4
+    assert read_bytes(again, 0) == b"".join([first, *sent])
 
 
 def test_an_empty_log_that_begins_within_a_batch_begins_with_the_whole_of_it(
