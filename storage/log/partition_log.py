@@ -31,6 +31,7 @@ Who does what: checks before a write `storage.log.append`; one segment's files
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 
 from storage import files
@@ -500,7 +501,8 @@ class PartitionLog(LogReader):
                 return 0
             try:
                 if gone[-1] is self.view.segment:
-                    self._roll(self.view.end_offset)
+                    roll = partial(self._roll, self.view.end_offset)
+                    files.with_room(roll, self.environment.make_room)
                 next_base = self.segments.higher(gone[-1].base_offset)
                 assert next_base is not None, "the new active segment stays"
                 if next_base.base_offset > self.log_start_offset:

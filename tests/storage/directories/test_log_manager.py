@@ -906,6 +906,36 @@ def test_a_full_disk_still_takes_checkpoints_and_serves_again_by_itself(
     node.stop()
 
 
+def test_a_full_disk_that_retention_may_empty_whole_is_emptied(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    """To give up the active segment it makes another, which found no room; so nothing was given up,
+    and nothing ever made room."""
+    node = Node(tmp_path, config=LogConfig(retention_ms=1_000, segment_bytes=200))
+    manager = node.start()
+    log = node.create()
+    for value in "abc":
+        append(log, value * 100)
+    log.update_high_watermark(3)
+    manager.checkpoint_high_watermarks()
+    reserve = tmp_path / RESERVE_FILE
+
+    def makes_a_file(_path: object, flags: int, *_: object) -> bool:
+        return bool(flags & os.O_CREAT) and reserve.exists()
+
+    disk.fail("open_file", errno.ENOSPC, count=10**6, only=makes_a_file)
+    disk.fail("allocate", errno.ENOSPC, count=10**6)
+    node.clock.ms += 2_000
+    manager.delete_old_segments()
+    assert (log.log_start_offset, log.size) == (3, 0)
+    disk.repair()
+    node.scheduler.run()
+    assert len(list(log.directory.glob("*.log*"))) == 1
+    manager.checkpoint_high_watermarks()
+    assert append(log, "d").first_offset == 3
+    node.stop()
+
+
 def test_an_abort_that_fits_on_a_full_disk_takes_the_reserve_and_not_the_directory(
     tmp_path: Path, disk: FaultyDisk
 ) -> None:
