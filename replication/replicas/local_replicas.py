@@ -200,15 +200,22 @@ class LocalReplicas:
             self.reload_topic_configs(changed)
 
     def _retriable(self) -> set[str]:
-        """Topics with partitions that failed although no directory is offline: the disk was full.
+        """Topics with partitions that failed although their directory is online: the disk was full.
 
-        They are tried again with each change of metadata; an offline directory stays so (B-7).
+        They are tried again with each change of metadata; an offline directory stays so (B-7), and
+        while there is one, so does what has no log: it may be there.
         """
-        if not self._offline or self.log_manager.offline_dirs:
+        if not self._offline:
             return set()
-        topics = {topic for topic, _ in self._offline}
-        self._offline.clear()
-        return topics
+        failed = self.log_manager.offline_dirs
+        again = []
+        for key in self._offline:
+            log = self.log_manager.get(TopicPartition(*key))
+            if not failed or (log is not None and log.directory.parent not in failed):
+                again.append(key)
+        for key in again:
+            del self._offline[key]
+        return {topic for topic, _ in again}
 
     def _tell(self, changes: _Changes) -> None:
         for partition in changes.partitions:

@@ -337,12 +337,13 @@ class PartitionLog(LogReader):
         self._sync_epochs()
 
     def _sync_epochs(self) -> None:
-        """Have the leader epochs on disk; without the log's lock, since it syncs."""
+        """Have the leader epochs on disk, a full one too: nobody reads of a leader that cannot note
+        its epoch. Without the log's lock, since it syncs."""
         epochs = self.leader_epochs
         if epochs.settled_epoch == epochs.latest_epoch:
             return
         try:
-            epochs.sync()
+            files.with_room(epochs.sync, self.environment.make_room)
         except OSError as error:
             if isinstance(error, FileNotFoundError) and self.is_closed:
                 return  # deleted meanwhile

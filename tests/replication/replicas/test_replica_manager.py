@@ -955,6 +955,24 @@ def test_a_partition_that_found_the_disk_full_is_tried_again_with_the_next_metad
     assert broker.manager.offline_replicas == 0
 
 
+def test_a_full_disk_is_tried_again_though_another_directory_has_failed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was served before and found no room for an epoch was taken for lost with that one."""
+    broker.publish(topic("orders", ORDERS, led()))
+    broker.logs.offline_dirs.add(Path("another"))
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(files, "open_file", full)
+        broker.publish(topic("orders", ORDERS, led(1)))
+    assert codes(broker.produce((ORDERS_0, batch(b"a")))) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    broker.change_config("payments", LogConfig())
+    assert codes(broker.produce((ORDERS_0, batch(b"a")))) == [0]
+
+
 def test_log_directories_are_described_with_sizes(single: Broker) -> None:
     single.produce((ORDERS_0, batch(b"a")))
     [info] = single.manager.describe_log_dirs(lambda name, index: index == 0)

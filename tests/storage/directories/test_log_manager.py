@@ -25,6 +25,7 @@ from storage.checkpoint import (
     META_PROPERTIES,
     RECOVERY_POINT_CHECKPOINT,
     OffsetCheckpoint,
+    read_leader_epochs,
     read_partition_metadata,
 )
 from storage.config import LogConfig, LogManagerConfig
@@ -933,6 +934,29 @@ def test_a_full_disk_that_retention_may_empty_whole_is_emptied(
     assert len(list(log.directory.glob("*.log*"))) == 1
     manager.checkpoint_high_watermarks()
     assert append(log, "d").first_offset == 3
+    node.stop()
+
+
+def test_an_election_on_a_full_disk_takes_the_reserve_and_reads_go_on(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    """S-16: that the epoch could not be noted took the partition away from readers, too."""
+    node = Node(tmp_path)
+    manager = node.start()
+    log = node.create()
+    append(log, "a")
+    reserve = tmp_path / RESERVE_FILE
+    for name in ("pwrite", "pwritev"):
+        disk.fail(name, errno.ENOSPC, count=10**6, only=lambda *_: reserve.exists())
+    disk.fail("allocate", errno.ENOSPC, count=10**6)
+    log.assign_epoch_start(1, None)
+    assert read_leader_epochs(log.leader_epochs.path) == [(0, 0), (1, 1)]
+    assert values(read_from(log)) == [b"a"]
+    with pytest.raises(KafkaError):
+        append(log, "b", epoch=1)
+    disk.repair()
+    manager.checkpoint_high_watermarks()
+    assert append(log, "b", epoch=1).first_offset == 1
     node.stop()
 
 
