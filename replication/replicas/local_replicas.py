@@ -375,7 +375,7 @@ class LocalReplicas:
         """A stop interrupted a move: go on."""
         futures, key = self.log_manager.future_logs, partition.topic_partition
         moves = self._moves(True) if key in futures.found else None
-        directory = None if moves is None else futures.claim(key)
+        directory = None if moves is None else futures.claim(key, partition.topic_id)
         if moves is not None and directory is not None:
             moves.resume(partition, directory)
 

@@ -89,10 +89,14 @@ class FutureLogs:
         logger.info("created future log partition=%s log_dir=%s", key, directory)
         return log
 
-    def claim(self, key: TopicPartition) -> Path | None:
-        """The directory whose future log of this partition was found; it will be opened soon."""
+    def claim(self, key: TopicPartition, topic_id: bytes) -> Path | None:
+        """The directory whose future log of this partition was found; it will be opened soon. One
+        of another topic of that name goes."""
         path = self.found.pop(key, None)
         if path is None:
+            return None
+        if not _is_of(path, topic_id):
+            self._remove(path)
             return None
         self._claimed[key] = path
         return path.parent
@@ -207,6 +211,14 @@ class FutureLogs:
 
     def _remove(self, path: Path) -> None:
         self._manager.later(path.parent, 0, partial(remove_tree, path))
+
+
+def _is_of(path: Path, topic_id: bytes) -> bool:
+    """A move that was just begun may not have written whose log it is."""
+    try:
+        return topic_id_of(path) in (None, topic_id)
+    except KafkaError:
+        return False
 
 
 def _close(log: PartitionLog, *, is_kept: bool = True) -> None:

@@ -19,7 +19,7 @@ from struct import Struct
 from storage.config import LogConfig
 from storage.files import Buffer
 from storage.log.append_source import AppendOrigin, AppendSource
-from storage.log.producer_replay import read_marker
+from wire.control_records import EndTxnMarker, parse_end_txn_marker
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.record_batch import (
     BATCH_OVERHEAD,
@@ -32,6 +32,7 @@ from wire.record_batch import (
     with_log_append_time,
 )
 from wire.record_checks import needs_timestamp_check, validate_producer_batch, validate_records
+from wire.records import build_batch, read_records
 
 PreparedBatch = tuple[BatchHeader, Buffer, int]
 """Header, bytes to write (the first 16 are stamped later), log append time or -1."""
@@ -164,7 +165,6 @@ def _codec_name(codec: int) -> str:
 def _recompress(header: BatchHeader, records: Buffer, config: LogConfig) -> bytes:
     """The same records in the codec the topic asks for; producer id and sequence stay."""
     from wire.compression import CODEC_IDS
-    from wire.records import build_batch, read_records
 
     levels = {
         "gzip": config.compression_gzip_level,
@@ -186,6 +186,16 @@ def _recompress(header: BatchHeader, records: Buffer, config: LogConfig) -> byte
 def base_offset(records: Buffer) -> int:
     """Of the first batch."""
     return int.from_bytes(records[:_BASE_OFFSET_BYTES], "big")
+
+
+def read_marker(header: BatchHeader, batch: Buffer) -> EndTxnMarker | None:
+    """The transaction marker in a control batch of a producer; None if compaction emptied it.
+
+    Raises KafkaError INVALID_RECORD if its record is no marker.
+    """
+    for record in read_records(batch, 0, header):
+        return parse_end_txn_marker(record)
+    return None
 
 
 def start_of_batch_around(records: Buffer, offset: int) -> int:

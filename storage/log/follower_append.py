@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from storage import files
-from storage.log.producer_replay import note_batch, read_marker
+from storage.log.append import read_marker
+from storage.log.producer_replay import note_batch
 from storage.log.results import LogAppendInfo
 from storage.segments.segment import RELATIVE_OFFSET_MAX, Batch
 

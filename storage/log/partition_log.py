@@ -44,6 +44,7 @@ from storage.log.append import (
     check_follower_batches,
     opening_header,
     prepare_batch,
+    read_marker,
     start_of_batch_around,
 )
 from storage.log.append_source import (
@@ -57,7 +58,7 @@ from storage.log.follower_append import write_given
 from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.log_reader import LogReader
 from storage.log.log_sync import LogSync, flush_unasked
-from storage.log.producer_replay import note_batch, read_marker
+from storage.log.producer_replay import note_batch
 from storage.log.producer_snapshot import BatchMetadata
 from storage.log.producer_state import ProducerStateEntry, ProducerStateManager
 from storage.log.results import LogAppendInfo, LogView, ReadResult, new_view

@@ -12,27 +12,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from storage import files
+from storage.log.append import read_marker
 from storage.log.producer_state import ProducerStateManager
 from storage.segments.index import CorruptIndexError
 from storage.segments.log_segments import LogSegments
 from storage.segments.segment import LogSegment
 from storage.segments.transaction_index import AbortedTxn
-from wire.control_records import EndTxnMarker, parse_end_txn_marker
+from wire.control_records import EndTxnMarker
 from wire.record_batch import BatchHeader
-from wire.records import read_records
 
 if TYPE_CHECKING:
     from storage.log.partition_log import PartitionLog
-
-
-def read_marker(header: BatchHeader, batch: files.Buffer) -> EndTxnMarker | None:
-    """The transaction marker in a control batch of a producer; None if compaction emptied it.
-
-    Raises KafkaError INVALID_RECORD if its record is no marker.
-    """
-    for record in read_records(batch, 0, header):
-        return parse_end_txn_marker(record)
-    return None
 
 
 def note_batch(

@@ -35,6 +35,7 @@ from replication.replicas.replica_manager import (
 )
 from replication.replicas.timer import Timer
 from storage import files
+from storage.checkpoint import PARTITION_METADATA, write_partition_metadata
 from storage.config import LogConfig
 from storage.directories.log_manager import LogManager
 from testkit.clock import WALL_MS, ManualClock
@@ -467,6 +468,26 @@ def test_a_future_log_nobody_claims_is_deleted_at_the_start(tmp_path: Path) -> N
     node.scheduler.run(2)
     assert not left.exists()
     node.stop()
+
+
+def test_a_future_log_of_a_topic_made_again_while_the_node_was_down_is_deleted(
+    tmp_path: Path,
+) -> None:
+    """It was claimed by name, could not be opened, and lay there start after start."""
+    node = Node(tmp_path)
+    node.append("a")
+    node.move(node.b)
+    node.scheduler.run(3)
+    node.stop()
+    for left in (node.a / "orders-0", *node.b.glob("*-future")):
+        write_partition_metadata(left / PARTITION_METADATA, b"orders, the last")
+    again = Node(tmp_path)
+    again.append("b")
+    again.scheduler.run(3)
+    assert again.state is None
+    assert [name for name in again.dirs() if name.startswith("b/")] == []
+    assert again.read() == ["b"]
+    again.stop()
 
 
 def test_a_follower_cuts_both_logs_and_goes_on_moving(tmp_path: Path) -> None:
