@@ -15,6 +15,7 @@ from server.network.poller import READ
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from server.network.limits import MemoryPool
     from server.network.transport import Transport
     from wire.primitives import Part
 
@@ -82,7 +83,7 @@ class Channel(Connection):
     """A connection with its transport, as handlers and the processor see it (Kafka's KafkaChannel).
 
     `principal` is who the peer is; `local_host` and `local_port` are the address it dialled. With
-    authentication `gate` takes the frames until the peer is known, and `limit` is small so long;
+    authentication `gate` takes the frames until the peer `is_known`, and `limit` is small so long;
     PLAINTEXT needs none of that.
     """
 
@@ -95,9 +96,11 @@ class Channel(Connection):
         "fd",
         "gate",
         "interest",
+        "is_known",
         "listener_name",
         "local_host",
         "local_port",
+        "memory",
         "on_closed",
         "peer_host",
         "principal",
@@ -127,6 +130,7 @@ class Channel(Connection):
         self.security_protocol = security_protocol
         self.gate: Gate | None = None
         self.principal = ANONYMOUS
+        self.is_known = True
         self.peer_host = peer_host
         self.local_host, self.local_port = transport.local_address
         self.client_id = ""
@@ -134,6 +138,8 @@ class Channel(Connection):
         self.client_software = ("unknown", "unknown")
         self.interest = READ
         self.ending = False
+        self.memory: MemoryPool
+        """That was charged for the large frame."""
         self.slice_sent = 0
         self.on_closed: Callable[[object], None] | None = None
         """Told of the end; must return soon."""

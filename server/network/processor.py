@@ -74,6 +74,7 @@ class Processor:
         clock_ms: Callable[[], int],
         quotas: ConnectionQuotas,
         memory: MemoryPool,
+        strangers: MemoryPool,
         unread: UnreadAnswers[Channel],
     ) -> None:
         self.index = index
@@ -89,6 +90,7 @@ class Processor:
         self._clock_ms = clock_ms
         self._quotas = quotas
         self._memory = memory
+        self._strangers = strangers
         self._unread = unread
         self._poller = new_poller()
         self._wake_reader, self._wake_writer = socket.socketpair()
@@ -298,8 +300,9 @@ class Processor:
         """Whether more of a large frame may be read now; else it waits for memory (N-9)."""
         if not channel.charged_bytes:
             channel.charged_ms = self.now_ms
+            channel.memory = self._memory if channel.is_known else self._strangers
             self._charge(channel, channel.frame_bytes_arrived)
-        if self._memory.may_read(channel, lambda: self._command(lambda: self._has_room(channel))):
+        if channel.memory.may_read(channel, lambda: self._command(lambda: self._has_room(channel))):
             return True
         channel.awaits_memory = True
         channel.mute()
@@ -308,7 +311,7 @@ class Processor:
 
     def _charge(self, channel: Channel, count: int) -> None:
         channel.charged_bytes += count
-        self._memory.charge(count)
+        channel.memory.charge(count)
 
     def _has_room(self, channel: Channel) -> None:
         channel.awaits_memory = False
@@ -317,7 +320,7 @@ class Processor:
 
     def _give_memory_back(self, channel: Channel) -> None:
         count, channel.charged_bytes = channel.charged_bytes, 0
-        self._memory.release(channel, count)
+        channel.memory.release(channel, count)
 
     def _peer_left(self, channel: Channel) -> None:
         """End of stream: run what was received before it (acks=0 batches count), then close."""
@@ -357,6 +360,8 @@ class Processor:
                 self._line[channel] = None  # who stands there already keeps the place
                 self._requests.await_room(self)
                 break
+            if channel.charged_bytes and channel.in_flight is None:  # a gate took it
+                self._give_memory_back(channel)
             self.requests += 1
             budget -= 1
             if len(channel.outbox) > 1 and channel.is_worth_sending():
@@ -538,12 +543,13 @@ class Processor:
     def _sweep(self) -> None:
         """Close connections that ran out of time, or hold too much."""
         self._next_sweep_ms = self.now_ms + SWEEP_MS
+        blockers = self._memory.blocker, self._strangers.blocker
         is_memory_short = self._memory.is_exhausted and self._holds_mostly_half_sent()
         for channel in list(self.channels.values()):
             reason = channel.expired(self.now_ms, is_memory_short)
             if channel.gate is not None:
                 reason = channel.gate.overdue(channel) or reason
-            if channel is self._memory.blocker and channel.is_silent(self.now_ms):
+            if channel in blockers and channel.is_silent(self.now_ms):
                 reason = "frame paused while others waited for queued.max.request.bytes"
             if reason is not None:
                 self._expire(channel, reason)
@@ -565,7 +571,8 @@ class Processor:
 
     def _holds_mostly_half_sent(self) -> bool:
         """Whether frames that are not complete hold more memory than requests that are."""
-        charged = [channel for channel in self.channels.values() if channel.charged_bytes]
+        held = [channel for channel in self.channels.values() if channel.charged_bytes]
+        charged = [channel for channel in held if channel.memory is self._memory]
         half_sent = sum(channel.charged_bytes for channel in charged if channel.holds_half_sent)
         return half_sent * 2 > sum(channel.charged_bytes for channel in charged)
 

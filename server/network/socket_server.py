@@ -69,6 +69,9 @@ _PARKED_S = 1.0
 _POLL_S = 0.02
 _COMPLAIN_MS = 60_000
 _OS_DEFAULT = -1
+_STRANGERS_BYTES = 16 << 20
+"""What large frames of peers hold who are not known yet: no login needs one, and they must not use
+up what the others have."""
 
 
 class BindError(Exception):
@@ -174,9 +177,12 @@ class SocketServer:
             config.listener_limits,
         )
         self.memory = MemoryPool(config.queued_max_request_bytes)
+        strangers = MemoryPool(_STRANGERS_BYTES)
         unread: UnreadAnswers[Channel] = UnreadAnswers(config.queued_max_request_bytes)
         self.processors = [
-            Processor(index, self.request_channel, clock_ms, self.quotas, self.memory, unread)
+            Processor(
+                index, self.request_channel, clock_ms, self.quotas, self.memory, strangers, unread
+            )
             for index in range(max(1, config.num_network_threads))
         ]
         self._clock_ms = clock_ms

@@ -131,7 +131,10 @@ class SaslGate:
         self._begun_ms = channel.processor.now_ms
         self._expires_ms = 0
         self._refusal: list[Any] = []
-        channel.limit = policy.receive_bytes_max
+        self._be_strict(channel)
+
+    def _be_strict(self, channel: Channel) -> None:
+        channel.limit, channel.is_known = self._policy.receive_bytes_max, False
 
     def overdue(self, channel: Channel) -> str | None:
         late = channel.processor.now_ms - self._begun_ms > SETUP_MS
@@ -168,7 +171,7 @@ class SaslGate:
                 return self._requests.receive(channel, frame)  # answered ILLEGAL_SASL_STATE
             self._begun_ms = now_ms
             self._state = _State.HANDSHAKE
-            channel.limit = self._policy.receive_bytes_max
+            self._be_strict(channel)
             self._authentication(channel, frame, key)
             return True
         if now_ms > self._expires_ms:
@@ -294,7 +297,7 @@ class SaslGate:
         self._state = _State.COMPLETE
         self._is_raw = False
         channel.set_shortest(REQUEST_BYTES_MIN)
-        channel.limit = channel.limits.frame_bytes_max
+        channel.limit, channel.is_known = channel.limits.frame_bytes_max, True
         limits = (self._policy.reauthentication_ms.get(self._mechanism) or None, credential_ms)
         lifetimes = [one for one in limits if one is not None]
         lifetime_ms = min(lifetimes, default=0)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 audit = logging.getLogger("kafka.authorizer.logger")
 """Kafka's name: refusals at INFO, the rest at DEBUG."""
+_NAME_SHOWN = 256
 
 DENIED: Mapping[Resource, tuple[ErrorCode, str]] = {
     Resource.TOPIC: (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed."),
@@ -114,8 +115,8 @@ class Access:
 
 
 def _escaped(text: str) -> str:
-    """On one line, whatever a client called it."""
-    return text.encode("unicode_escape").decode()
+    """On one line, and a short one, whatever a client called it (Z-10)."""
+    return text[:_NAME_SHOWN].encode("unicode_escape").decode()
 
 
 class LeftoverContext(InnerContext):

@@ -290,6 +290,22 @@ def test_frames_are_small_until_the_peer_is_known() -> None:
             assert SaslHandshakeResponse.decode(raw.frame(), 1, 4).error_code == 34
 
 
+def test_half_sent_frames_of_strangers_take_no_memory_from_those_who_are_known() -> None:
+    listener = secured("SASL_PLAINTEXT", SASL, credentials)
+    with serving(listener, queued_max_request_bytes=200_000) as server, ExitStack() as stack:
+        alice = stack.enter_context(Raw(server.port))
+        handshake(alice)
+        assert authenticate(alice, b"\0alice\0alice-secret").error_code == 0
+        before = server.processors[0].bytes_in
+        for _ in range(3):
+            stranger = stack.enter_context(Raw(server.port))
+            stranger.sock.sendall(struct.pack(">i", 500_000) + bytes(400_000))
+        wait_until(server, lambda: server.processors[0].bytes_in - before > 200_000)
+        assert server.memory.available == 200_000
+        alice.sock.sendall(struct.pack(">i", 150_000) + bytes(100_000))
+        wait_until(server, lambda: server.memory.available < 200_000)
+
+
 def test_a_token_before_a_handshake_ends_the_connection(plaintext: SocketServer) -> None:
     with Raw(plaintext.port) as raw:
         raw.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0alice-secret"), 1)

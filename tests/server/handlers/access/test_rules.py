@@ -480,6 +480,13 @@ def test_who_is_inside_is_asked_about_not_who_sent_it():
 # ---- the audit log
 
 
+def test_a_refusal_is_a_short_line_however_long_a_name_is(caplog):
+    caplog.set_level(logging.INFO, "kafka.authorizer.logger")
+    alice(broker_with("a")).ask(metadata("x" * 30_000), 9)
+    [line] = [r.getMessage() for r in caplog.records if r.name == "kafka.authorizer.logger"]
+    assert len(line) < 500
+
+
 def test_a_refusal_is_a_line_whatever_things_are_called(caplog):
     caplog.set_level(logging.INFO, "kafka.authorizer.logger")
     asked = alice(broker_with("a"))
