@@ -31,7 +31,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from barnabas.fresh import HOST, free_ports, random_uuid
+from barnabas.fresh import HOST, free_ports, random_uuid, taken
 from barnabas.link_proxy import LinkProxy
 from barnabas.process import (
     SAYS_IT_ALL,
@@ -355,7 +355,7 @@ class Cluster(Context):
         self._check(node)
         process = self._processes.get(node)
         if process is None or process.pid is None:
-            raise BrokerError(f"node {node} does not run: restart({node}) starts it")
+            raise BrokerError(f"node {node} does not run; restart({node}) brings it back")
         return process
 
     def _port(self, node: int, listener: str, suffix: str = "") -> int:
@@ -479,7 +479,13 @@ class Cluster(Context):
     def _choose_ports(self, names: list[str]) -> None:
         if self._base_port is not None:
             first = max([self._base_port - 1, *self._ports.values()]) + 1
-            self._ports |= {name: first + index for index, name in enumerate(names)}
+            chosen = {name: first + index for index, name in enumerate(names)}
+            if (port := taken(chosen.values())) is not None:  # before they are written down
+                raise BrokerError(
+                    f"port {port} is in use by another process: stop it, or choose another base"
+                    f" port (of {first} to {first + len(names) - 1} all must be free)"
+                )
+            self._ports |= chosen
             return
         ports = free_ports(len(names), not_these=self._ports.values())
         self._ports |= dict(zip(names, ports, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 import types
 from collections.abc import Callable
@@ -103,6 +104,32 @@ def test_a_log_that_was_removed_is_not_shown_as_an_empty_one(tmp_path: Path) -> 
     assert str(process.error("stopped with exit code 1")) == (
         f"node 1 stopped with exit code 1; its log {process.log_path} was removed meanwhile"
     )
+
+
+def test_a_base_port_whose_ports_are_taken_is_not_written_down(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        base = other.getsockname()[1] - 2
+        cluster = barnabas.Cluster(data_dir=tmp_path, base_port=base)
+        with pytest.raises(BrokerError, match=rf"port {base + 2} is in use .* another base port"):
+            cluster.start()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_end_of_a_node_that_did_not_start_is_not_told_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing(barnabas.Cluster):
+        def begin_start(self) -> list[int]:
+            raise BrokerError("node 1 did not start: why")
+
+        def stop(self) -> None:
+            self.stop = super().stop  # type: ignore[method-assign]
+            raise BrokerError("node 2 stopped with exit code 1")
+
+    monkeypatch.setattr(cluster_run, "Cluster", Failing)
+    monkeypatch.setattr("server.commands.main.on_stop_signals", lambda _handler: None)
+    assert cluster_run.run(tmp_path, 3, None, {}, False) == 1
+    assert capsys.readouterr().err == "barnabas: node 1 did not start: why\n"
 
 
 def test_one_node_has_no_links() -> None:
