@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from barnabas.fresh import random_uuid
 from barnabas.process import (
+    SAYS_IT_ALL,
     BrokerError,
     Context,
     Formatting,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from barnabas.secured import Acl, Security
 
 __all__ = ["Broker", "BrokerError"]
+
+__tracebackhide__ = SAYS_IT_ALL
 
 
 class Broker(Context):
@@ -53,7 +56,6 @@ class Broker(Context):
         start_timeout_s: float = 60.0,
         stop_timeout_s: float = 60.0,
     ) -> None:
-        __tracebackhide__ = True
         self._data_dir = None if data_dir is None else Path(data_dir).absolute()
         self._owns_data = data_dir is None
         self._config = property_texts(config)
@@ -110,7 +112,6 @@ class Broker(Context):
 
         Raises ValueError for a user, library or mechanism that is not there.
         """
-        __tracebackhide__ = True
         if self._security is None:
             raise ValueError("the broker is not secured: it was made without security=")
         return self._security.client_config(self.bootstrap_servers, user, library, mechanism)
@@ -123,7 +124,6 @@ class Broker(Context):
 
     def start(self) -> Self:
         """Start the broker and return when it answers. Raises BrokerError with the log's end."""
-        __tracebackhide__ = True
         if self.pid is not None:
             raise BrokerError(f"the broker runs already (pid {self.pid})")
         if self._scratch is None:
@@ -152,7 +152,6 @@ class Broker(Context):
         return self
 
     def _secured(self, security: Security, scratch: Path) -> dict[str, str]:
-        __tracebackhide__ = True
         address = self._address or self._listen
         assert address is not None  # `listeners` in the config is refused with security
         security.prepare(scratch / "security", [address.rpartition(":")[0].strip("[]")])
@@ -164,7 +163,6 @@ class Broker(Context):
         }
 
     def _format(self, properties: Path, security: Security) -> None:
-        __tracebackhide__ = True
         if (self.data_dir / "meta.properties").exists():
             raise BrokerError(
                 f"{self.data_dir} was formatted before, with users and access rules of its own: a"
@@ -198,7 +196,6 @@ class Broker(Context):
 
     def restart(self) -> Self:
         """Stop the broker if it runs (cleanly) and start it on the same directory and port."""
-        __tracebackhide__ = True
         self._terminate()
         return self.start()
 
@@ -207,7 +204,6 @@ class Broker(Context):
             self._process.terminate(self._stop_timeout_s)
 
     def __enter__(self) -> Self:
-        __tracebackhide__ = True
         return self if self.pid is not None else self.start()
 
     def __repr__(self) -> str:
@@ -217,7 +213,6 @@ class Broker(Context):
 
 def _listen_flag(listen: str | None, config: Mapping[str, str]) -> str | None:
     """What --listen says; None if `listeners` of the config says it. Raises ValueError."""
-    __tracebackhide__ = True
     if not isinstance(listen, str | None):
         raise ValueError(f'listen {listen!r}: expected a text, "HOST:PORT"')
     listeners = config.get("listeners")

@@ -31,9 +31,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from barnabas.fresh import HOST, free_ports, random_uuid
+from barnabas.fresh import HOST, free_ports, random_uuid, taken
 from barnabas.link_proxy import LinkProxy
 from barnabas.process import (
+    SAYS_IT_ALL,
     BrokerError,
     Context,
     Formatting,
@@ -46,6 +47,7 @@ from barnabas.process import (
 if TYPE_CHECKING:
     from barnabas.secured import Acl, Security
 
+__tracebackhide__ = SAYS_IT_ALL
 _CONTROLLERS_MAX = 3
 _SECURED, _USERS = "security", "users.json"
 _CLIENTS, _BROKERS, _CONTROLLERS = "PLAINTEXT", "REPLICATION", "CONTROLLER"
@@ -89,7 +91,6 @@ class Cluster(Context):
         start_timeout_s: float = 60.0,
         stop_timeout_s: float = 60.0,
     ) -> None:
-        __tracebackhide__ = True
         if not _is_number(nodes) or nodes < 1:
             raise ValueError(f"nodes = {nodes!r}: expected at least 1")
         if base_port is not None and not (_is_number(base_port) and 0 < base_port < 65_536):
@@ -127,7 +128,6 @@ class Cluster(Context):
     @staticmethod
     def check_place(directory: Path) -> None:
         """Raise BrokerError for the data directory of one broker."""
-        __tracebackhide__ = True
         if (directory / "meta.properties").exists():
             raise BrokerError(
                 f"{directory} is the data of one broker: use another directory for a cluster"
@@ -157,7 +157,6 @@ class Cluster(Context):
 
     def client_config(self, user: str, *, library: str, mechanism: str = "PLAIN") -> dict[str, Any]:
         """As of Broker."""
-        __tracebackhide__ = True
         if self._security is None:
             raise ValueError("the cluster is not secured: it was made without security=")
         return self._security.client_config(self.bootstrap_servers, user, library, mechanism)
@@ -200,7 +199,6 @@ class Cluster(Context):
         Raises BrokerError with the log's end of the node that failed; those that were started are
         ended then.
         """
-        __tracebackhide__ = True
         nodes = self.begin_start()
         try:
             for node in nodes:
@@ -215,7 +213,6 @@ class Cluster(Context):
 
     def begin_start(self) -> list[int]:
         """Start the processes of all nodes that do not run, and wait for none; returns which."""
-        __tracebackhide__ = True
         self._prepare()
         nodes = [node for node in self.nodes if self.pid(node) is None]
         for node in nodes:
@@ -224,7 +221,6 @@ class Cluster(Context):
 
     def await_ready(self, node: int, /) -> str:
         """Wait for a node that `begin_start` started; returns its address. Raises BrokerError."""
-        __tracebackhide__ = True
         return self._processes[node].await_ready(self._start_timeout_s)
 
     def stop(self) -> None:
@@ -275,7 +271,6 @@ class Cluster(Context):
 
     def start_node(self, node: int) -> None:
         """Start one node that does not run; returns when it is ready. Raises BrokerError."""
-        __tracebackhide__ = True
         self._check(node)
         if self.pid(node) is not None:
             raise BrokerError(f"node {node} runs already (pid {self.pid(node)})")
@@ -285,7 +280,6 @@ class Cluster(Context):
 
     def restart(self, node: int) -> None:
         """Stop one node cleanly if it runs, and start it again. Raises BrokerError."""
-        __tracebackhide__ = True
         if self.pid(node) is not None:
             self.stop_node(node)
         self.start_node(node)
@@ -342,7 +336,6 @@ class Cluster(Context):
     # ---- inside
 
     def __enter__(self) -> Self:
-        __tracebackhide__ = True
         try:
             return self.start()
         except BaseException:
@@ -362,7 +355,7 @@ class Cluster(Context):
         self._check(node)
         process = self._processes.get(node)
         if process is None or process.pid is None:
-            raise BrokerError(f"node {node} does not run")
+            raise BrokerError(f"node {node} does not run; restart({node}) brings it back")
         return process
 
     def _port(self, node: int, listener: str, suffix: str = "") -> int:
@@ -385,7 +378,6 @@ class Cluster(Context):
 
     def _prepare(self) -> None:
         """Directory, ports, properties, formatted data, proxy: what is not there yet."""
-        __tracebackhide__ = True
         if self._dir is None:
             self._dir = Path(tempfile.mkdtemp(prefix="barnabas-cluster-"))
             # Also when nobody calls stop(): a forgotten cluster leaves no files behind.
@@ -401,7 +393,6 @@ class Cluster(Context):
             self._proxy = self._make_proxy()
 
     def _write_files(self) -> None:
-        __tracebackhide__ = True
         if not self._ports:
             self._load_or_choose()
         self._prepare_security()
@@ -413,7 +404,6 @@ class Cluster(Context):
                 write_private(path, text)
 
     def _prepare_security(self) -> None:
-        __tracebackhide__ = True
         folder = self.data_dir / _SECURED
         known = folder / _USERS
         if self._security is None:
@@ -440,7 +430,6 @@ class Cluster(Context):
 
     def _load_or_choose(self) -> None:
         """The cluster's id and ports: what the directory says, else fresh ones."""
-        __tracebackhide__ = True
         assert self._dir is not None
         path = self._dir / _CLUSTER_FILE
         if path.exists():
@@ -490,7 +479,13 @@ class Cluster(Context):
     def _choose_ports(self, names: list[str]) -> None:
         if self._base_port is not None:
             first = max([self._base_port - 1, *self._ports.values()]) + 1
-            self._ports |= {name: first + index for index, name in enumerate(names)}
+            chosen = {name: first + index for index, name in enumerate(names)}
+            if (port := taken(chosen.values())) is not None:  # before they are written down
+                raise BrokerError(
+                    f"port {port} is in use by another process: stop it, or choose another base"
+                    f" port (of {first} to {first + len(names) - 1} all must be free)"
+                )
+            self._ports |= chosen
             return
         ports = free_ports(len(names), not_these=self._ports.values())
         self._ports |= dict(zip(names, ports, strict=True))
@@ -538,7 +533,6 @@ class Cluster(Context):
 
     def _format(self) -> None:
         """Format the nodes that are not, all at once."""
-        __tracebackhide__ = True
         runs = []
         first = () if self._security is None else self._security.format()
         scratch = self.data_dir if self._owns_data else None

@@ -75,6 +75,7 @@ class Node:
         """Raises BrokerError if there is no such cluster, or no such node in it."""
         self.directory = cluster_dir / f"node-{number}"
         self.name = f"node {number}"
+        self._number = number
         self._lifeline = cluster_dir / LIFELINE
         if lock_holder(cluster_dir) is None:
             raise BrokerError(
@@ -97,7 +98,8 @@ class Node:
         """
         pid = self.pid
         if pid is None:
-            raise BrokerError(f"{self.name} does not run")
+            back = f"bring it back with `barnabas cluster restart {self._number}`"
+            raise BrokerError(f"{self.name} does not run; {back}")
         end_process(pid, number)
         await_end(self.directory, pid, timeout_s)
         return pid

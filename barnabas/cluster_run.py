@@ -88,6 +88,10 @@ def _start_cluster(cluster: Cluster, stopping: list[int]) -> None:
     try:
         _run_nodes(cluster, stopping)
         brought_back = _by_hand(cluster)
+    except BrokerError:
+        with contextlib.suppress(BrokerError):  # the first says why
+            cluster.stop()
+        raise
     finally:
         if brought_back or any(cluster.pid(node) for node in cluster.nodes):
             print("stopping", file=sys.stderr)

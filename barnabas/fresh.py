@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import random
 import socket
 import uuid
@@ -35,6 +36,19 @@ def are_free(ports: Iterable[int]) -> bool:
         except OSError:
             return False
     return True
+
+
+def taken(ports: Iterable[int]) -> int | None:
+    """The first port that somebody listens on; what was closed a moment ago is free to a broker."""
+    for port in ports:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    return port
+    return None
 
 
 def random_uuid() -> str:

@@ -8,6 +8,7 @@ ends, however it ends, the pipe closes and the node stops.
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import selectors
 import signal
@@ -33,6 +34,11 @@ class BrokerError(RuntimeError):
     """A node did not start or did not stop; the message ends with the last lines of its log."""
 
 
+# Pytest shows the user's line that was wrong, and none of the lines of ours that say so.
+SAYS_IT_ALL = operator.methodcaller("errisinstance", (BrokerError, ValueError))
+__tracebackhide__ = SAYS_IT_ALL
+
+
 class Context(ABC):
     """`with` and `async with`, whose loop goes on: what takes time is done in a thread."""
 
@@ -54,8 +60,10 @@ class Context(ABC):
     async def __aenter__(self) -> Self:
         import asyncio  # where nobody awaits, nobody pays for it
 
-        __tracebackhide__ = True
-        return await asyncio.to_thread(self.__enter__)
+        try:
+            return await asyncio.to_thread(self.__enter__)
+        except BrokerError as error:
+            raise error.with_traceback(None) from None  # asyncio's lines say nothing, either
 
     async def __aexit__(
         self,
@@ -116,7 +124,6 @@ class NodeProcess:
 
     def await_ready(self, timeout_s: float) -> str:
         """Wait for the ready line; returns the address in it. Raises BrokerError."""
-        __tracebackhide__ = True
         process = self._process
         assert process is not None
         assert process.stdout is not None
@@ -224,6 +231,8 @@ class NodeProcess:
 
     def error(self, what: str, lines: int = _LOG_LINES) -> BrokerError:
         """An error that ends with the log's last lines."""
+        if not self.log_path.exists():
+            return BrokerError(f"{self.name} {what}; its log {self.log_path} was removed meanwhile")
         return BrokerError(f"{self.name} {what}; its log ends:\n{log_end(self.log_text(), lines)}")
 
     def _ended(self, code: int) -> BrokerError:
@@ -294,14 +303,12 @@ class Formatting:
 
 def property_texts(config: Mapping[str, object] | None) -> dict[str, str]:
     """Properties as Kafka writes them. Raises ValueError for what cannot be meant."""
-    __tracebackhide__ = True
     if not isinstance(config, Mapping | None):
         raise ValueError(f'config {config!r}: expected a dict such as {{"num.partitions": 3}}')
     return {str(name): _property_text(name, value) for name, value in (config or {}).items()}
 
 
 def _property_text(name: str, value: object) -> str:
-    __tracebackhide__ = True
     if value is None:
         raise ValueError(f"config {name} = None: expected a value; for the default leave it out")
     if isinstance(value, bool):

@@ -19,15 +19,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
 from barnabas.broker import Broker
-from barnabas.process import log_end
+from barnabas.process import BrokerError, log_end
 
 if TYPE_CHECKING:
     from barnabas.cluster import Cluster
+
+    _Kind = TypeVar("_Kind", Broker, Cluster)
 
 _MARK = "barnabas_config"
 
@@ -43,15 +45,13 @@ def barnabas_broker(
     barnabas_config: dict[str, object], request: pytest.FixtureRequest
 ) -> Iterator[Broker]:
     """A fresh broker for one test."""
-    with Broker(config=_marked(barnabas_config, request)) as broker:
-        yield broker
+    yield from _lent(Broker, _marked(barnabas_config, request))
 
 
 @pytest.fixture(scope="session")
 def barnabas_shared_broker(barnabas_config: dict[str, object]) -> Iterator[Broker]:
     """One broker for the whole session."""
-    with Broker(config=barnabas_config) as broker:
-        yield broker
+    yield from _lent(Broker, barnabas_config)
 
 
 @pytest.fixture
@@ -61,13 +61,20 @@ def barnabas_cluster(
     """A fresh cluster of three nodes for one test."""
     from barnabas.cluster import Cluster
 
-    with Cluster(config=_marked(barnabas_config, request)) as cluster:
-        yield cluster
+    yield from _lent(Cluster, _marked(barnabas_config, request))
+
+
+def _lent(kind: type[_Kind], config: dict[str, object]) -> Iterator[_Kind]:
+    """Started for a test and stopped after it; what goes wrong is told without lines of ours."""
+    try:
+        with kind(config=config) as lent:
+            yield lent
+    except (BrokerError, ValueError) as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 def _marked(config: dict[str, object], request: pytest.FixtureRequest) -> dict[str, object]:
     """The properties of one test: what its marks say wins, the innermost most of all."""
-    __tracebackhide__ = True
     for mark in reversed(list(request.node.iter_markers(_MARK))):
         if len(mark.args) != 1 or mark.kwargs or not isinstance(mark.args[0], dict):
             pytest.fail(f'expected @pytest.mark.{_MARK}({{"num.partitions": 4}})', pytrace=False)

@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from barnabas.authority import Certificates, certificates
-from barnabas.process import BrokerError, write_private
+from barnabas.process import SAYS_IT_ALL, BrokerError, write_private
+
+__tracebackhide__ = SAYS_IT_ALL
 
 PROTOCOL = "SASL_SSL"
 LIBRARIES = ("confluent-kafka", "kafka-python", "aiokafka", "java", "spark")
@@ -84,7 +86,6 @@ class Acl:
     host: str = "*"
 
     def __post_init__(self) -> None:
-        __tracebackhide__ = True
         if len(self._named()) != 1:
             raise ValueError(
                 f"{self}: expected exactly one of topic, group, transactional_id, cluster"
@@ -127,7 +128,6 @@ class Security:
 
     def __init__(self, users: Mapping[str, str], acls: Iterable[Acl] | None) -> None:
         """Raises ValueError."""
-        __tracebackhide__ = True
         self._users = dict(users)
         self._acls = None if acls is None else [acl.json() for acl in acls]
         self._node_password = secrets.token_urlsafe(24)
@@ -151,7 +151,6 @@ class Security:
     ) -> Security:
         """What a Broker or Cluster was told. Raises ValueError, also for a
         config that says what `security` says already."""
-        __tracebackhide__ = True
         if security is None:
             raise ValueError("users and acls mean nothing without security='sasl_ssl'")
         if str(security).upper() != PROTOCOL:
@@ -245,7 +244,6 @@ class Security:
         self, bootstrap: str, user: str, library: str, mechanism: str
     ) -> dict[str, Any]:
         """How a user connects. Raises ValueError."""
-        __tracebackhide__ = True
         password = self._users.get(user)
         if password is None:
             raise ValueError(f"there is no user {user!r}: expected one of {sorted(self._users)}")

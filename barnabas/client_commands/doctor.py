@@ -177,8 +177,9 @@ def _look_at_node(
         return
     failure = _dial(address, arguments)
     if failure is not None:
-        text = f"{what}, which cannot be dialled from here: {failure}; is the node down? if not,"
-        findings.append(Finding(False, f"{text} {_SET.format(node)} (docs/deployment.md)"))
+        remedy = f"is the node down? start it; if not, {_SET.format(node)} (docs/deployment.md)"
+        text = f"{what}, which cannot be dialled from here: {failure}; {remedy}"
+        findings.append(Finding(False, text))
         return
     answer = answers.get(address) or _ask(address, arguments)
     if answer is None:

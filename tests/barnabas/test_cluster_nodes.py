@@ -69,7 +69,9 @@ def test_a_node_that_is_not_there_and_one_that_does_not_run_are_told(
     assert "there is no node 7" in (said := capsys.readouterr().err)
     assert "only [1, 2]" in said
     assert act("stop", cluster_dir, 2) == 1
-    assert capsys.readouterr().err == "barnabas: node 2 does not run\n"
+    assert capsys.readouterr().err == (
+        "barnabas: node 2 does not run; bring it back with `barnabas cluster restart 2`\n"
+    )
 
 
 def test_a_cluster_that_begins_or_ends_restarts_no_node(

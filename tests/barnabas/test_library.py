@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 import barnabas
 from barnabas import cluster_run, launch
 from barnabas.broker import BrokerError
-from barnabas.process import properties_text, property_texts, write_private
+from barnabas.process import NodeProcess, properties_text, property_texts, write_private
 from server.config.kafka_config import load_properties
 from storage.checkpoint import DirectoryLock
 
@@ -65,6 +68,68 @@ def test_a_place_that_cannot_be_used_is_told_as_a_brokers_is(tmp_path: Path) -> 
     (tmp_path / "file").touch()
     with pytest.raises(BrokerError, match="file cannot be used: File exists"):
         barnabas.Cluster(data_dir=tmp_path / "file").start()
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda: barnabas.Broker().bootstrap_servers,
+        lambda: barnabas.Broker(listen="x", config={"listeners": "PLAINTEXT://:9092"}),
+        lambda: barnabas.Cluster().address(1),
+        lambda: barnabas.Cluster().kill(1),
+        lambda: barnabas.Cluster().slow(1, 4, 100),
+        lambda: barnabas.Acl("alice", "raed", topic="orders"),
+    ],
+)
+def test_of_a_mistake_pytest_shows_the_users_line_alone(mistake: Callable[[], object]) -> None:
+    with pytest.raises((BrokerError, ValueError)) as caught:
+        mistake()
+    assert {str(entry.path) for entry in caught.traceback.filter(caught)} == {__file__}
+
+
+def test_in_asynchronous_code_neither_the_loops_lines_are_shown(tmp_path: Path) -> None:
+    async def use() -> None:
+        async with barnabas.Cluster(data_dir=tmp_path / "file"):
+            pass
+
+    (tmp_path / "file").touch()
+    with pytest.raises(BrokerError, match="cannot be used") as caught:
+        asyncio.run(use())
+    names = {entry.path.name for entry in caught.traceback}
+    assert not names & {"threads.py", "thread.py"}
+
+
+def test_a_log_that_was_removed_is_not_shown_as_an_empty_one(tmp_path: Path) -> None:
+    process = NodeProcess("node 1", tmp_path / "node-1" / "node.log")
+    assert str(process.error("stopped with exit code 1")) == (
+        f"node 1 stopped with exit code 1; its log {process.log_path} was removed meanwhile"
+    )
+
+
+def test_a_base_port_whose_ports_are_taken_is_not_written_down(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        base = other.getsockname()[1] - 2
+        cluster = barnabas.Cluster(data_dir=tmp_path, base_port=base)
+        with pytest.raises(BrokerError, match=rf"port {base + 2} is in use .* another base port"):
+            cluster.start()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_end_of_a_node_that_did_not_start_is_not_told_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing(barnabas.Cluster):
+        def begin_start(self) -> list[int]:
+            raise BrokerError("node 1 did not start: why")
+
+        def stop(self) -> None:
+            self.stop = super().stop  # type: ignore[method-assign]
+            raise BrokerError("node 2 stopped with exit code 1")
+
+    monkeypatch.setattr(cluster_run, "Cluster", Failing)
+    monkeypatch.setattr("server.commands.main.on_stop_signals", lambda _handler: None)
+    assert cluster_run.run(tmp_path, 3, None, {}, False) == 1
+    assert capsys.readouterr().err == "barnabas: node 1 did not start: why\n"
 
 
 def test_one_node_has_no_links() -> None:
