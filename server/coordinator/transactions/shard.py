@@ -146,7 +146,6 @@ class TransactionShard(Machine[TransactionRecord]):
         """The shard is not ours any more, and neither are its markers."""
         for replies in self._waiting.values():
             self.outbox += [(reply, error) for reply in replies]
-        self._waiting.clear()
         self.deadlines.clear()
         self._outside.forget_markers(self._partition, self._leader_epoch)
 

@@ -7,7 +7,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import pytest
@@ -631,6 +631,45 @@ def test_everything_is_on_disk_before_anything_is_dropped_for_it(
     assert min(synced_at_rename) == 2
 
 
+def test_names_are_on_disk_before_what_leads_to_what_they_replace_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power loss in between would leave neither the new segment nor the old ones."""
+    one = two_dirty_segments(tmp_path)
+    one.log.flush()
+    done: list[str] = []
+
+    def note(name: str, what: Callable[[Path], str]) -> None:
+        real = getattr(files, name)
+
+        def noted(path: Path, *more: Path) -> None:
+            real(path, *more)
+            done.append(what(path))
+
+        monkeypatch.setattr(files, name, noted)
+
+    note("sync_directory", lambda path: "synced" if path == one.log.directory else "")
+    note("replace", lambda path: "renamed" if path.suffix == ".cleaned" else "")
+    note("unlink", lambda path: "unlinked" if path.suffix == ".deleted" else "")
+    assert one.clean(roll=False)
+    assert [name for name, _ in groupby(filter(None, done))] == [
+        "synced",
+        "renamed",
+        "synced",
+        "unlinked",
+    ]
+
+
+def test_snapshots_go_with_the_segments_that_began_there(tmp_path: Path) -> None:
+    one = two_dirty_segments(tmp_path)
+    one.append((b"k0", b"6"))
+    one.roll()
+    assert one.clean(roll=False)
+    bases = [segment.base_offset for segment in one.log.segments]
+    assert bases == [0, 7]
+    assert [int(path.stem) for path in one.log.directory.glob("*.snapshot")] == [7]
+
+
 # --- the checkpoint ----------------------------------------------------------------------------
 
 
@@ -882,6 +921,24 @@ def test_a_full_disk_ends_the_cleaning_and_nothing_else(
     assert not one.cleaner.uncleanable
     disk.repair()
     assert one.clean(roll=False)
+    assert table(records(one.log)) == {b"k0": b"4", b"k1": b"5"}
+
+
+@pytest.mark.parametrize("name", ["replace", "fsync_directory"])
+def test_a_swap_that_a_full_disk_cut_short_takes_the_directory_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Only a start finds out which files are there."""
+    import errno
+
+    one = two_dirty_segments(tmp_path)
+    one.log.flush()
+    disk = FaultyDisk(monkeypatch)
+    disk.fail(name, errno.ENOSPC, at=2)
+    assert not one.clean(roll=False)
+    assert one.log.is_offline
+    disk.repair()
+    one.open()
     assert table(records(one.log)) == {b"k0": b"4", b"k1": b"5"}
 
 

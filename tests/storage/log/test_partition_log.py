@@ -673,6 +673,42 @@ def test_truncation_forgets_the_producers_of_what_was_cut(tmp_path: Path) -> Non
     assert code_of(error) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+def test_a_snapshot_of_what_was_cut_tells_nothing_of_what_was_written_anew(tmp_path: Path) -> None:
+    """It was taken at a stop: no segment that goes takes it along."""
+    log = make_log(tmp_path)
+    for _ in range(7):
+        append(log, "old")
+    log.close()
+    log = make_log(tmp_path, had_clean_shutdown=True, recovery_point=7)
+    log.truncate_to(5)
+    anew = [
+        batch("new", producer_id=1, producer_epoch=0, base_sequence=number) for number in range(5)
+    ]
+    for sent in anew:
+        log.append_as_leader(sent, 0, WALL_MS)
+    log.truncate_to(8)
+    assert log.append_as_leader(anew[1], 0, WALL_MS).duplicate
+
+
+def test_a_log_cut_below_its_first_segment_begins_there(tmp_path: Path) -> None:
+    """The leader of an unclean election may end below what its follower has left."""
+    log = make_log(tmp_path)
+    log.truncate_fully_and_start_at(100)
+    append(log, "a", epoch=4)
+    log.update_high_watermark(101)
+    assert log.truncate_to(50)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (50, 50, 50)
+    assert append(log, "b", epoch=5).first_offset == 50
+    assert [(record.offset, record.value) for record in read_from(log)] == [(50, b"b")]
+
+
+def test_a_log_that_started_over_knows_no_epoch_of_before_after_a_crash(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    append(log, "a", epoch=4)
+    log.truncate_fully_and_start_at(100)
+    assert make_log(tmp_path).latest_epoch == -1
+
+
 def test_starting_over_leaves_an_empty_log_at_the_new_offset(tmp_path: Path) -> None:
     log = make_log(tmp_path, LogConfig(segment_bytes=200))
     for value in "abcd":
@@ -680,6 +716,7 @@ def test_starting_over_leaves_an_empty_log_at_the_new_offset(tmp_path: Path) -> 
     log.truncate_fully_and_start_at(100)
     assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (100, 100, 100)
     assert (log.size, log.latest_epoch, log.flushed_offset) == (0, -1, 100)
+    assert len(list(log.directory.glob("*.log*"))) == 1
     assert append(log, "x", epoch=5).first_offset == 100
     reopened = make_log(tmp_path, log.config)
     assert (reopened.log_start_offset, reopened.log_end_offset) == (100, 101)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from server.coordinator.sweeps import SWEEP_RECORDS_MAX
+from server.coordinator.transactions.shard import ENDED
 from server.coordinator.transactions.state import NEVER_MS, TransactionState
 from testkit.clock import WALL_MS
 from tests.server.coordinator.transactions.transaction_support import (
@@ -24,6 +25,7 @@ from tests.server.coordinator.transactions.transaction_support import (
     S,
     World,
 )
+from wire.errors import KafkaError
 
 CT, ITS, PF = E.CONCURRENT_TRANSACTIONS, E.INVALID_TXN_STATE, E.PRODUCER_FENCED
 ABORTABLE, MAPPING = E.TRANSACTION_ABORTABLE, E.INVALID_PRODUCER_ID_MAPPING
@@ -569,6 +571,48 @@ def test_who_leads_no_more_drops_its_markers() -> None:
     world.end(COMMIT)
     world.shard.on_unloaded(Exception())  # type: ignore[arg-type]
     assert world.forgotten == [(11, 3)]
+    assert not len(world.shard.deadlines)
+
+
+# ---- waiting
+
+
+def test_who_waits_for_the_end_is_told_once_and_not_of_another_end() -> None:
+    world = World()
+    world.put(S.ONGOING)
+    world.put(S.PREPARE_ABORT, "other")
+    world.end(COMMIT)
+    told, of_other = world.wait(100), world.wait(100, "other")
+    world.put(S.EMPTY, "third")
+    world.forget("third")
+    assert not world.shard.outbox
+    world.written()
+    assert world.shard.outbox == [(told, ENDED)]
+    world.advance(99)
+    assert len(world.shard.outbox) == 1
+    world.advance(1)
+    _, (reply, late) = world.shard.outbox
+    assert isinstance(late, KafkaError)
+    assert (reply, late.code) == (of_other, CT)
+    world.put(S.COMPLETE_ABORT, "other")
+    assert len(world.shard.outbox) == 2
+
+
+@pytest.mark.parametrize("state", [*SETTLED, S.ONGOING])
+def test_nobody_waits_where_nothing_is_being_ended(state: TransactionState) -> None:
+    world = World()
+    assert world.wait(100) is None
+    world.put(state)
+    assert world.wait(100) is None
+
+
+def test_who_waits_is_told_that_we_lead_no_more() -> None:
+    world = World()
+    world.put(S.PREPARE_COMMIT)
+    waiting = world.wait(100)
+    error = KafkaError(E.NOT_COORDINATOR)
+    world.shard.on_unloaded(error)
+    assert world.shard.outbox == [(waiting, error)]
     assert not len(world.shard.deadlines)
 
 

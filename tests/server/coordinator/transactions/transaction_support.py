@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from server.coordinator.deadlines import Moment
-from server.coordinator.machine import Decision
+from server.coordinator.machine import Decision, Reply
 from server.coordinator.transaction_markers import TxnMarkers
 from server.coordinator.transactions.config import TransactionConfig
 from server.coordinator.transactions.producer_ids import NoProducerId
@@ -92,6 +92,10 @@ class World:
         found = metadata(state, **changes)
         self._append([TransactionRecord(id_, found, 1)])
         return found
+
+    def forget(self, id_: str) -> None:
+        """Its tombstone."""
+        self._append([TransactionRecord(id_, None)])
 
     @property
     def now(self) -> TransactionMetadata:
@@ -206,6 +210,17 @@ class World:
             return self.shard.verify_partitions(ID, producer, partitions)
         except KafkaError as error:
             return error.code
+
+    def wait(self, wait_ms: int, id_: str = ID) -> Reply | None:
+        """Who waits for the id's transaction to end; None if it is told to go on at once."""
+
+        def reply(_: object) -> None: ...
+
+        decision = self.shard.wait_for_end(id_, wait_ms, reply)
+        if decision is None:
+            return None
+        self.ask(lambda: decision)
+        return reply
 
     def end(self, is_commit: bool, pid: int = PID, epoch: int = EPOCH, version: int = 2) -> Any:
         producer = ProducerIdAndEpoch(pid, epoch)
