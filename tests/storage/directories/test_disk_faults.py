@@ -16,6 +16,7 @@ import pytest
 
 from storage import files
 from storage.config import LogConfig
+from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.partition_log import PartitionLog
 from storage.open_files import FileSlice, OpenFileCache
 from storage.recovery import open_log
@@ -238,6 +239,115 @@ def test_indexes_that_recovery_rebuilt_are_synced_with_the_next_flush(
     for segment in recovered.segments:
         for path in (segment.path, segment.offset_index.path, segment.time_index.path):
             assert str(path) in synced
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of what is synced, as it happens."""
+    found: list[str] = []
+
+    def note(name: str) -> None:
+        real = getattr(files, name)
+
+        def noted(fd: int) -> None:
+            real(fd)
+            found.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+
+        monkeypatch.setattr(files, name, noted)
+
+    note("fsync")
+    note("fsync_directory")
+    return found
+
+
+def test_a_flush_syncs_what_is_new_and_nothing_else(tmp_path: Path, synced: list[str]) -> None:
+    log = make_log(tmp_path)
+    append(log, "a")
+    synced.clear()
+    log.flush()
+    assert synced == [f"{0:020d}.log", "orders-0"]
+    log.flush()
+    append(log, "b")
+    log.flush()
+    assert synced == [f"{0:020d}.log", "orders-0", f"{0:020d}.log"]
+
+
+def test_a_flush_after_a_roll_syncs_the_sealed_segment_whole_and_the_snapshot(
+    tmp_path: Path, synced: list[str]
+) -> None:
+    log = make_log(tmp_path)
+    append(log, "a", producer_id=1, producer_epoch=0, base_sequence=0)
+    log.flush()
+    log.roll()
+    synced.clear()
+    log.flush()
+    first = f"{0:020d}"
+    assert set(synced) == {
+        f"{first}.log", f"{first}.index", f"{first}.timeindex", f"{1:020d}.snapshot", "orders-0",
+    }  # fmt: skip
+
+
+def test_another_name_of_a_log_is_on_disk_with_its_next_flush(
+    tmp_path: Path, disk: FaultyDisk, synced: list[str]
+) -> None:
+    log = make_log(tmp_path)
+    log.flush()
+    moved = tmp_path / "orders-0.moved"
+    log.directory.rename(moved)
+    log.change_directory(moved)
+    synced.clear()
+    log.flush()
+    assert synced == [tmp_path.name]
+    log.flush()
+    assert synced == [tmp_path.name]
+
+
+@pytest.mark.parametrize("name", ["roll", "rename"])
+def test_names_that_a_lack_of_descriptors_left_unsynced_are_synced_by_the_next_flush(
+    tmp_path: Path, disk: FaultyDisk, synced: list[str], name: str
+) -> None:
+    log = make_log(tmp_path)
+    append(log, "a")
+    log.flush()
+    if name == "roll":
+        log.roll()
+    else:
+        log.change_directory(log.directory)
+    disk.fail("fsync_directory", errno.EMFILE)
+    with pytest.raises(KafkaError):
+        log.flush()
+    assert not log.is_offline
+    synced.clear()
+    log.flush()
+    assert synced[-1] == ("orders-0" if name == "roll" else tmp_path.name)
+
+
+def test_a_file_that_is_gone_from_an_open_log_is_a_failure(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    log = make_log(tmp_path)
+    append(log, "a")
+    disk.fail("fsync_directory", errno.ENOENT)
+    with pytest.raises(KafkaError):
+        log.flush()
+    assert log.is_offline
+    assert log.flushed_offset == 0
+
+
+def test_a_flush_in_the_middle_of_a_followers_append_takes_its_epochs_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below the flushed offset no batch is read again to find its epoch."""
+    log = make_log(tmp_path)
+    on_disk: list[int] = []
+
+    def flush() -> None:
+        log.flush()
+        on_disk.append(LeaderEpochCache(log.leader_epochs.path).latest_epoch)
+
+    monkeypatch.setattr(log, "_sync_epochs", flush)
+    log.append_as_follower(batch("a", base_offset=0, leader_epoch=5), 5)
+    assert (on_disk, log.flushed_offset) == ([5], 1)
 
 
 # --- power loss --------------------------------------------------------------------------------
