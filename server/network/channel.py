@@ -156,6 +156,8 @@ class Channel(Connection):
 
     def is_worth_sending(self) -> bool:
         """Whether the gathered answers are worth a system call of their own."""
+        if len(self.outbox) == 1 and type(self.outbox[0]) is bytearray:
+            return len(self.outbox[0]) > BURST_BYTES
         return self.unsent_bytes() > BURST_BYTES or not all(
             isinstance(part, BYTES) for part in self.outbox
         )

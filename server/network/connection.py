@@ -158,12 +158,17 @@ class Connection(FrameReader):
     def answer(self, request: Any, parts: list[Part]) -> bool:
         """Put the answer of the request in flight behind what is unsent; [] sends nothing (acks=0).
 
+        The answers of a burst, which are small, become one piece: one is sent sooner than many.
         False, with nothing done, when the connection was closed or `request` was answered before.
         """
         if self.in_flight is not request or self.closed:
             return False
         self.in_flight = None
-        self.outbox += parts
+        outbox = self.outbox
+        if outbox and len(parts) == 1 and type(outbox[-1]) is type(parts[0]) is bytearray:
+            outbox[-1] += parts[0]
+        else:
+            outbox += parts
         return True
 
     # -- deadlines

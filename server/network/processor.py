@@ -364,7 +364,7 @@ class Processor:
                 self._give_memory_back(channel)
             self.requests += 1
             budget -= 1
-            if len(channel.outbox) > 1 and channel.is_worth_sending():
+            if channel.outbox and channel.is_worth_sending():
                 budget = 0
         self._serving = None
         if channel.outbox and not channel.closed and channel.send_stalled_ms < 0:

@@ -129,6 +129,22 @@ def test_only_one_request_is_in_flight_and_answers_keep_its_order():
     assert subject.outbox == [b"1", b"2"]
 
 
+def test_small_answers_that_stand_together_become_one_piece():
+    subject = connection()
+    slice_of_a_file = object()
+    for parts in (
+        [bytearray(b"a")],
+        [bytearray(b"b")],
+        [bytearray(b"c"), slice_of_a_file],
+        [bytearray(b"d")],
+        [],
+        [bytearray(b"e")],
+    ):
+        subject.begin(parts)
+        assert subject.answer(parts, parts)
+    assert subject.outbox == [b"ab", b"c", slice_of_a_file, b"de"]
+
+
 def test_nothing_starts_while_an_answer_is_unsent_or_the_client_is_throttled():
     subject = connection()
     subject.receive(frame(b"0123456789"), 0)
