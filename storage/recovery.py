@@ -410,7 +410,7 @@ class _Recovery:
         epochs: LeaderEpochCache,
     ) -> None:
         """Check everything from the recovery point on; cut at the first thing that is wrong."""
-        unflushed = self._segments.from_floor(recovery_point)
+        unflushed = self._unflushed(recovery_point)
         if not unflushed:
             return
         self._replay(producer_state, log_start_offset, unflushed[0].base_offset)
@@ -441,6 +441,20 @@ class _Recovery:
         for entry in found:
             if entry.epoch > epochs.latest_epoch:
                 epochs.assign(*entry)
+
+    def _unflushed(self, recovery_point: int) -> tuple[LogSegment, ...]:
+        """The segments to check. One that is flushed is among them if it reaches into the next: the
+        log began anew, or rolled, where that begins, and of what was before the files were not cut.
+        """
+        unflushed = self._segments.from_floor(recovery_point)
+        before = self._segments.floor(unflushed[0].base_offset - 1) if unflushed else None
+        if before is None or before is unflushed[0]:
+            return unflushed
+        try:
+            reaches_in = before.read_next_offset() > unflushed[0].base_offset
+        except (IndexMismatch, CorruptSegment):
+            return unflushed  # Damage in what was flushed is a fault of its disk: nothing to cut.
+        return (before, *unflushed) if reaches_in else unflushed
 
     def _drop(self, segments: Sequence[LogSegment], reason: str) -> None:
         logger.warning(

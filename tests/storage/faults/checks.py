@@ -45,14 +45,17 @@ def content_of(log: PartitionLog) -> Content:
     return Content(start, tuple(batches), end)
 
 
-def check_log(log: PartitionLog, found: Content, *, is_quiet: bool = True) -> None:
+def check_log(
+    log: PartitionLog, found: Content, *, is_quiet: bool = True, deleted_to: int = 0
+) -> None:
     """All that a log knows beside its batches is what they say; `is_quiet`: nobody has changed it
-    since it was opened, so no file is on its way out."""
+    since it was opened, so no file is on its way out; `deleted_to`: records were deleted to here,
+    whether or not that could be noted."""
     check_producers(log, found)
     check_transactions(log, found)
-    check_epochs(log, found)
+    check_epochs(log, found, deleted_to)
     for segment in log.segments:
-        check_indexes(segment)
+        check_indexes(segment, log.log_end_offset if log._files_behind.is_any else None)
     if is_quiet:
         check_files(log)
 
@@ -104,20 +107,26 @@ def check_transactions(log: PartitionLog, found: Content) -> None:
         raise _broken("StableIsDecided", log, f"{log.last_stable_offset} passes {open_ones}")
 
 
-def check_epochs(log: PartitionLog, found: Content) -> None:
+def check_epochs(log: PartitionLog, found: Content, deleted_to: int) -> None:
     """EpochsFollow."""
     entries = log.leader_epochs.entries
     for batch in found.batches:
         at = max(batch.header.base_offset, found.start)
         epoch = max((e.epoch for e in entries if e.start_offset <= at), default=-1)
+        # Of records that were deleted, and came back with a crash, it may not be known.
+        if epoch == -1 and entries and entries[0].start_offset <= batch.header.last_offset:
+            epoch = entries[0].epoch
+        if epoch == -1 and entries and batch.header.last_offset < deleted_to:
+            continue
         if epoch != batch.header.leader_epoch:
             raise _broken("EpochsFollow", log, f"{batch} but {entries}")
     if any(entry.start_offset > found.end for entry in entries):
         raise _broken("EpochsFollow", log, f"the log ends at {found.end}, but {entries}")
 
 
-def check_indexes(segment: LogSegment) -> None:
-    """IndexesLead: each entry to the batch it names."""
+def check_indexes(segment: LogSegment, behind_from: int | None = None) -> None:
+    """IndexesLead: each entry to the batch it names. While files are behind a truncation, entries
+    `behind_from` on are as well: readers find that they name nothing and have them made anew."""
     ends: dict[int, int] = {}
     newest: dict[int, int] = {}
     so_far = -1
@@ -128,12 +137,20 @@ def check_indexes(segment: LogSegment) -> None:
     base = segment.base_offset
     entries = segment.offset_index._loaded()
     for relative, position in zip(entries.keys, entries.values, strict=True):
+        if _is_behind(base + relative, behind_from):
+            continue
         if ends.get(position) != base + relative:
             raise InvariantBroken(f"IndexesLead: {segment} {base + relative} at {position}")
     entries = segment.time_index._loaded()
     for timestamp, relative in zip(entries.keys, entries.values, strict=True):
+        if _is_behind(base + relative, behind_from):
+            continue
         if newest.get(base + relative) != timestamp:
             raise InvariantBroken(f"IndexesLead: {segment} {timestamp} at {base + relative}")
+
+
+def _is_behind(offset: int, behind_from: int | None) -> bool:
+    return behind_from is not None and offset >= behind_from
 
 
 def check_files(log: PartitionLog) -> None:

@@ -214,7 +214,17 @@ class FaultyDisk(Disks):
 
     def _rmdir(self, path: Any) -> None:
         os.rmdir(path)
-        self._note(path, lambda at, _: os.mkdir(at), keep=False)
+        # What is made at its path later is another directory; this one may only come back.
+        gone = self._directories.pop(os.fspath(path), None)
+        if gone is not None:
+            gone.path = ""
+
+        def undo(at: str, _: str | None) -> None:
+            os.mkdir(at)
+            if gone is not None:
+                gone.path = at
+
+        self._note(path, undo, keep=False)
 
     def _fsync_directory(self, fd: int) -> None:
         path = os.readlink(f"/proc/self/fd/{fd}")

@@ -103,8 +103,9 @@ class Possible(NamedTuple):
             return False
         if is_compacted:
             return _is_compaction_of(found, self.content.cut(flushed))
-        expected = self.content.cut(flushed).above(found.start)
-        return found.batches[: len(expected)] == expected
+        start = max(found.start, self.content.start)
+        expected = self.content.cut(flushed).above(start)
+        return found.above(start)[: len(expected)] == expected
 
 
 def _is_compaction_of(found: Content, whole: Content) -> bool:
@@ -211,6 +212,8 @@ class Replica:
     """Nothing that was deleted below it comes back, not with a power loss either."""
     kept_start: int = 0
     """The same while there is power."""
+    deleted_to: int = 0
+    """The furthest that a deletion ever meant to come before a start."""
     high_watermark: int = 0
     epoch: int = 0
     """The current leader epoch."""

@@ -85,7 +85,9 @@ def conclude(
 ) -> None:
     """The operation is over: it worked, or the log is one of `otherwise`, or nobody knows before
     the directory is online again."""
-    if worked:
+    if worked and log._files_behind.is_any:  # a crash may bring back what is cut off
+        node.observe(replica, log, Possible(after, after.end))
+    elif worked:
         replica.settle(after)
         if log.log_end_offset != after.end or log.log_start_offset != after.start:
             told = f"{replica.key} is [{log.log_start_offset}, {log.log_end_offset})"
@@ -103,7 +105,8 @@ def append_idempotent(node: Node, replica: Replica, log: PartitionLog) -> None:
     """By a producer that has no transaction open, or has one and goes on with it."""
     random = node.world.random
     producer_id = random.choice(_PRODUCERS)
-    known = producers_of(replica.content.above(replica.content.start))[0].get(producer_id)
+    # Who sends goes on from a batch that was deleted, too.
+    known = producers_of(replica.content.batches)[0].get(producer_id)
     is_open = known is not None and known.txn_first_offset >= 0
     newest = replica.producer_epochs.get(producer_id, -1)
     if known is None or (not is_open and random.random() < 0.2) or known.epoch < newest:
@@ -277,10 +280,10 @@ def delete_records(node: Node, replica: Replica, log: PartitionLog) -> None:
     before = replica.content
     offset = node.world.between(before.start, max(log.high_watermark, before.start))
     after = before._replace(start=offset)
-    worked, _ = node.attempt(lambda: log.increment_log_start_offset(offset))
+    worked, has_moved = node.attempt(lambda: log.increment_log_start_offset(offset))
     node.world.tell(f"     below {offset}")
     conclude(node, replica, log, worked, after, Possible(before, before.end))
-    if worked:
+    if has_moved:
         _start_is_noted(node, replica)
 
 
@@ -293,7 +296,7 @@ def retention(node: Node, replica: Replica, log: PartitionLog) -> None:
     world.tell(f"     {count} segments, starts at {log.log_start_offset}")
     after = before._replace(start=log.log_start_offset)
     conclude(node, replica, log, worked, after, Possible(before, before.end))
-    if worked:
+    if count:
         _start_is_noted(node, replica)
 
 
@@ -308,7 +311,7 @@ def truncate(node: Node, replica: Replica, log: PartitionLog) -> None:
     after = Content(offset, (), offset) if begins_anew else cut
     least = cut.end if cut.batches and not begins_anew else min(offset, base)
     node.doubt(replica, Possible(before, least), Possible(after, least))
-    replica.lower(offset)
+    replica.lower(least)  # batches are cut whole
     node.world.tell(f"     to {offset}")
     worked, _ = node.attempt(lambda: log.truncate_to(offset))
     replica.epoch += 1

@@ -81,6 +81,30 @@ def test_a_new_start_that_a_full_disk_cut_short_leaves_no_gap(
     node.stop()
 
 
+@pytest.mark.parametrize("offset", [1, 2, 3])
+def test_a_new_start_within_the_old_log_that_a_bad_disk_cut_short_leaves_no_offset_twice(
+    tmp_path: Path, disk: FaultyDisk, offset: int
+) -> None:
+    """The old segment was flushed, and reached into the new start's: it was not looked at."""
+    node = Node(tmp_path)
+    node.start()
+    log = node.create()
+    append(log, "a", "b")
+    append(log, "c", "d")
+    log.flush()
+    node.manager.checkpoint_recovery_points()
+    disk.fail("replace", errno.EIO, only=_is_log)
+    with pytest.raises(KafkaError):
+        log.truncate_fully_and_start_at(offset)
+    node.crash()
+    disk.repair()
+    again = node.start().get(ORDERS)
+    assert again is not None
+    assert again.log_end_offset == 4
+    assert values(read_from(again)) == [b"a", b"b", b"c", b"d"]
+    node.stop()
+
+
 def test_a_full_disk_lets_a_log_be_deleted(tmp_path: Path, disk: FaultyDisk) -> None:
     """Its other name takes room: the reserve's."""
     node = Node(tmp_path)
