@@ -24,6 +24,7 @@ from tests.server.wire_client import WireClient
 from wire.frame import FrameReader
 from wire.messages.admin import CreateTopicsRequest
 from wire.messages.cluster import MetadataRequest
+from wire.messages.groups import FindCoordinatorRequest, OffsetFetchRequest
 from wire.messages.security import CreateAclsRequest, DeleteAclsRequest
 
 CONFIG = {
@@ -102,6 +103,14 @@ def prepare(bootstrap: str) -> None:
     )
     with From(bootstrap, STRANGER) as stranger:
         eventually(lambda: stranger.ask(asked, 9).topics[0].error_code == 29)
+    with From(bootstrap, FRIEND) as friend:
+        eventually(lambda: is_coordinated(friend, "t-0"))
+
+
+def is_coordinated(client: From, group: str) -> bool:
+    """Does a coordinator answer for it: while one is made, two brokers say different things."""
+    client.ask(FindCoordinatorRequest(key=group), 3)
+    return client.ask(OffsetFetchRequest(group_id=group, topics=None), 7).error_code == 0
 
 
 def shown(value: Any, version: int, name: str) -> dict[str, Any]:
