@@ -135,10 +135,10 @@ def _on_node(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from barnabas.client_commands.connection import addresses
     from server.commands.client_config import client_config
     from server.commands.cluster_status import ask
     from server.commands.health import Unhealthy
+    from server.commands.main import addresses
     from server.commands.outcomes import print_json
 
     try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from server.commands.client_config import add_client_config, client_config
-from server.commands.main import address_text, host_port, seconds
+from server.commands.main import address_text, addresses, seconds
 from server.commands.outcomes import EXIT_USAGE, UserError, add_json
 
 if TYPE_CHECKING:
@@ -46,14 +46,6 @@ def finish(command: argparse.ArgumentParser, run: Any) -> None:
     """A client command that has all its own flags gets the others, and what it runs."""
     add_flags(command)
     command.set_defaults(run=run)
-
-
-def addresses(bootstrap: str) -> list[tuple[str, int]]:
-    """The addresses in a value of --bootstrap. Raises UserError."""
-    parts = [part.strip() for part in bootstrap.split(",") if part.strip()]
-    if not parts:
-        raise UserError("--bootstrap: expected HOST:PORT[,HOST:PORT...]", EXIT_USAGE)
-    return [host_port(part, "--bootstrap") for part in parts]
 
 
 def listening(bootstrap: str, timeout_s: float, security: PeerSecurity | None = None) -> list[str]:

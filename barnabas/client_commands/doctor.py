@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 
 from barnabas.client_commands.connection import (
     BOOTSTRAP,
-    addresses,
     admin_client,
     dial,
     dial_error,
     settings,
 )
 from server.commands.client_config import add_client_config, client_config
-from server.commands.main import address_text, seconds
+from server.commands.main import address_text, addresses, seconds
 from server.commands.outcomes import EXIT_FAILURE, EXIT_OK, print_json
 
 _NOT_KAFKA = (

@@ -187,8 +187,8 @@ def _send(
         )
     except KafkaTimeoutError:
         raise UserError(
-            f"topic {arguments.topic!r} is not there, or has no leader: `barnabas topic create"
-            f" {arguments.topic}` makes it"
+            f"topic {arguments.topic!r} is not there, or has no leader: `barnabas doctor` says"
+            f" which, `barnabas topic create {arguments.topic}` makes it"
         ) from None
     except (AssertionError, ValueError) as error:
         with contextlib.suppress(ValueError):  # of a name that no topic can have

@@ -28,6 +28,8 @@ from wire.messages.cluster import (
 from wire.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from server.security.peer_security import PeerSecurity
 
 _CLIENT_ID = "barnabas-health"
@@ -101,6 +103,23 @@ def check(
             f"no healthy broker at {host}:{port}: it answers, but lists no {answer.kind}"
         )
     return Healthy(f"{host}:{port}", *answer, took_ms)
+
+
+def check_any(
+    wanted: Sequence[tuple[str, int]],
+    timeout_s: float,
+    node_id: int | None = None,
+    security: PeerSecurity | None = None,
+) -> Healthy:
+    """`check` of each address in turn, until one is healthy. Raises Unhealthy, which says what is
+    wrong with all of them."""
+    failures = []
+    for host, port in wanted:
+        try:
+            return check(host, port, timeout_s, node_id, security)
+        except Unhealthy as error:
+            failures.append(str(error))
+    raise Unhealthy("; ".join(failures))
 
 
 class _Answer(NamedTuple):

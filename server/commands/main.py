@@ -134,7 +134,11 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
         " asks the broker of this host, whose port"
         " --config and --env tell as they do for `start`.",
     )
-    health.add_argument("--bootstrap", metavar="HOST:PORT", help="the broker to ask")
+    health.add_argument(
+        "--bootstrap",
+        metavar="HOST:PORT[,...]",
+        help="the broker to ask; of several the first that is healthy counts",
+    )
     health.add_argument(
         "--timeout", metavar="SECONDS", type=seconds, default=3.0, help="for each answer (3)"
     )
@@ -396,6 +400,14 @@ def host_port(text: str, flag: str = "--listen") -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def addresses(bootstrap: str) -> list[tuple[str, int]]:
+    """The addresses in a value of --bootstrap. Raises UserError."""
+    parts = [part.strip() for part in bootstrap.split(",") if part.strip()]
+    if not parts:
+        raise UserError("--bootstrap: expected HOST:PORT[,HOST:PORT...]", EXIT_USAGE)
+    return [host_port(part, "--bootstrap") for part in parts]
+
+
 def address_text(host: str, port: int) -> str:
     """An address as clients take it."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -467,20 +479,20 @@ def _check_config(arguments: argparse.Namespace) -> int:
 
 
 def _health(arguments: argparse.Namespace) -> int:
-    from server.commands.health import Unhealthy, check, local_address
+    from server.commands.health import Unhealthy, check_any, local_address
 
     node_id = None
     if arguments.bootstrap is not None:
-        host, port = host_port(arguments.bootstrap, "--bootstrap")
+        wanted = addresses(arguments.bootstrap)
     else:
         environment = read_environment(os.environ if arguments.env else {})
         with environment.named_in_errors():
             config = KafkaConfig(_sources(arguments, environment))
-            host, port = local_address(config)
+            wanted = [local_address(config)]
         if "node.id" in config.static:
             node_id = int(config.static["node.id"])
     try:
-        found = check(host, port, arguments.timeout, node_id, client_config(arguments))
+        found = check_any(wanted, arguments.timeout, node_id, client_config(arguments))
     except Unhealthy as error:
         raise UserError(str(error)) from None
     if arguments.json:

@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from barnabas.client_commands.connection import addresses, key_values, listening
+from barnabas.client_commands.connection import key_values, listening
+from server.commands.main import addresses
 from server.commands.outcomes import UserError
 
 

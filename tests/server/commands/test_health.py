@@ -40,6 +40,23 @@ def test_a_closed_port_is_unhealthy(silent: socket.socket) -> None:
         health.check("127.0.0.1", port, 5.0)
 
 
+def test_of_several_addresses_the_first_healthy_one_counts(
+    tmp_path: Path, silent: socket.socket
+) -> None:
+    closed = silent.getsockname()[1]
+    silent.close()
+    config = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    broker = Node(KafkaConfig(config), cluster_id="5L6g3nShT-eMCtK--X86sw")
+    try:
+        broker.start()
+        wanted = [("127.0.0.1", closed), ("127.0.0.1", broker.port)]
+        assert health.check_any(wanted, 10.0).address == f"127.0.0.1:{broker.port}"
+    finally:
+        broker.shutdown()
+    with pytest.raises(health.Unhealthy, match=f"{closed}: .*; .*{broker.port}: Connection ref"):
+        health.check_any(wanted, 5.0)
+
+
 def test_an_open_port_behind_which_nobody_answers_is_unhealthy(silent: socket.socket) -> None:
     with pytest.raises(health.Unhealthy, match="no answer in time"):
         health.check("127.0.0.1", silent.getsockname()[1], 0.05)
