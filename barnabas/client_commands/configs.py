@@ -1,4 +1,4 @@
-"""`barnabas config`: read and change configs of topics and brokers."""
+"""`barnabas config`: read and change configs of topics, brokers and groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, print_json
 
 def add_commands(commands: Any) -> None:
     """Add `config` to the parser."""
-    config = commands.add_parser("config", help="read and change configs of topics and brokers")
+    config = commands.add_parser(
+        "config", help="read and change configs of topics, brokers and groups"
+    )
     actions = config.add_subparsers(metavar="ACTION", required=True)
     get = actions.add_parser("get", help="what was changed; --all for every config")
     _add_resource(get)
@@ -43,12 +45,16 @@ def add_commands(commands: Any) -> None:
 
 
 def _add_resource(command: argparse.ArgumentParser) -> None:
-    command.add_argument("kind", choices=["topic", "broker"])
-    command.add_argument("name", metavar="NAME", help="a topic's name, or a broker's node.id")
+    command.add_argument("kind", choices=["topic", "broker", "group"])
+    command.add_argument(
+        "name", metavar="NAME", help="a topic's name, a broker's node.id, or a group's id"
+    )
 
 
 def _check(arguments: argparse.Namespace, admin: Any) -> None:
-    """Raise UserError unless the topic or the broker is there."""
+    """Raise UserError unless the topic or the broker is there. A group may come later."""
+    if arguments.kind == "group":
+        return
     if arguments.kind == "topic":
         for topic in admin.describe_topics([arguments.name]):
             refuse(topic["error_code"], None, f"topic {arguments.name!r}", TOPIC_LIST)

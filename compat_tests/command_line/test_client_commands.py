@@ -322,6 +322,15 @@ def test_configs_of_topics_and_brokers(ok: Ok, cli: Cli, topic_name: str) -> Non
     ok("config", "set", "broker", "1", "--delete", "log.cleaner.io.buffer.size")
 
     assert_one_clear_line(cli("config", "get", "broker", "77"), 1, "no broker '77'")
+
+    ok("config", "set", "group", "later", "share.auto.offset.reset=earliest")
+    assert ok("config", "get", "group", "later") == (
+        "share.auto.offset.reset\tearliest\tdynamic_group_config\n"
+    )
+    wrong = cli("config", "set", "group", "later", "share.auto.offset.reset=best")
+    assert_one_clear_line(wrong, 1, "group 'later'", "share.auto.offset.reset", "best")
+    ok("config", "set", "group", "later", "--delete", "share.auto.offset.reset")
+    assert ok("config", "get", "group", "later") == ""
     assert_one_clear_line(cli("config", "get", "topic", "none-such"), 1, "UNKNOWN_TOPIC")
     done = cli("config", "set", "topic", topic_name, "retention.ms=soon")
     assert_one_clear_line(done, 1, "retention.ms")
