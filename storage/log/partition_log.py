@@ -561,6 +561,8 @@ class PartitionLog(LogReader):
         except OSError as error:
             raise self._storage_error(error, "truncation") from error
         gone = [segment for segment in self.segments if segment not in cut.kept]
+        if cut.is_new_start:
+            gone.reverse()  # From the oldest on, so that what is left leads up to the new start.
         active.cut(cut.position)
         self.producer_state = cut.producer_state
         if cut.is_new_start:

@@ -93,7 +93,7 @@ class FilesBehind:
         return tuple(self._gone)
 
     def note_cut(self, active: LogSegment, gone: list[LogSegment]) -> None:
-        """The log ends in `active` now, `gone` are no part of it any more."""
+        """The log ends in `active` now, `gone` are no part of it any more; as `note_removed`."""
         self.note_removed(gone)
         self._cut_active = active
         # A power loss would bring them back, to follow what is appended from here on.

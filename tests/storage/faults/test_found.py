@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from storage.log.append_source import FROM_COORDINATOR
 from testkit.clock import WALL_MS
 from tests.sim.world import World
 from tests.storage.directories.test_log_manager import ORDERS, Node
+from tests.storage.faults.checks import content_of
 from tests.storage.faults.disk import FaultyDisk as PowerlessDisk
 from tests.storage.log_support import FaultyDisk, append, batch, make_log, read_from, values
 from wire.control_records import ControlRecordType, EndTxnMarker
@@ -102,6 +104,30 @@ def test_a_new_start_within_the_old_log_that_a_bad_disk_cut_short_leaves_no_offs
     assert again is not None
     assert again.log_end_offset == 4
     assert values(read_from(again)) == [b"a", b"b", b"c", b"d"]
+    node.stop()
+
+
+def test_a_new_start_at_the_end_that_a_full_disk_cut_short_leaves_no_gap(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    """The newest segment's log was renamed, its index was not; older ones were all there."""
+    node = Node(tmp_path)
+    node.config = replace(node.config, segment_bytes=100)
+    node.start()
+    log = node.create()
+    for value in "abcdef":
+        append(log, value)
+    assert len(log.segments) > 3
+    log.flush()
+    node.manager.checkpoint_recovery_points()
+    disk.fail("replace", errno.ENOSPC, only=lambda path, *_: str(path).endswith("index"))
+    with pytest.raises(KafkaError):
+        log.truncate_fully_and_start_at(6)
+    node.crash()
+    disk.repair()
+    again = node.start().get(ORDERS)
+    assert again is not None
+    assert again.log_end_offset == content_of(again).end == 6
     node.stop()
 
 
