@@ -488,6 +488,7 @@ class PythonRegister(_ClientRegister):
     def commit(self, mark: Mark) -> None:
         committed = self._kafka.OffsetAndMetadata(mark.offset, mark.metadata, -1)
         try:
+            self._flush()
             self._producer.send_offsets_to_transaction({self._where: committed}, self._group)
             self._producer.commit_transaction()
         except self._errors.KafkaError as error:
@@ -517,6 +518,16 @@ class PythonRegister(_ClientRegister):
         if not found:
             raise self._problem(3, "unknown topic", topic)
         self._partitions[topic] = len(found)
+
+    def _flush(self) -> None:
+        """Until all rows are stored; raises for those that were given up: kafka-python would commit
+        without them."""
+        while True:
+            with suppress(self._errors.UnknownError):  # a batch was split; not waited for its parts
+                self._producer.flush(WAIT_S)
+                break
+        if self._refused is not None:
+            raise self._refused
 
     def _failed(self, error: BaseException) -> None:
         if self._refused is None:
