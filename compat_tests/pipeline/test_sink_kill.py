@@ -67,6 +67,19 @@ class Job(Driver):
         return bool(begun - done)
 
 
+def require_each_once(bootstrap: str, expected: int) -> None:
+    """That the target holds each row of `fill_plain` once, under its key; prints what it holds."""
+    rows = [row for rows in read_all(bootstrap, TARGET, PARTITIONS).values() for row in rows]
+    counts = Counter(value.partition(b"-")[0] for _, value, _, _ in rows)
+    lost = {b"v%d" % number for number in range(expected)} - set(counts)
+    twice = {value: count for value, count in counts.items() if count > 1}
+    print(f"{len(rows):,} rows of {expected:,}: {len(lost)} lost, {len(twice)} more than once")
+    assert not lost
+    assert not twice
+    assert len(counts) == expected
+    assert all(value.startswith(b"v%s-x" % key) for key, value, _, _ in rows)
+
+
 @pytest.fixture
 def make_job() -> Iterator[Callable[[RunningBroker, Path], Job]]:
     """Makes jobs that end with the test."""
@@ -116,12 +129,8 @@ def test_every_row_is_written_once_though_driver_executors_and_broker_are_killed
     last = job.start(AVAILABLE_NOW="1")
     assert last.wait(500) == 0, job.log()
 
-    rows = [row for rows in read_all(bootstrap, TARGET, PARTITIONS).values() for row in rows]
-    expected = ROUNDS * ROWS_A_ROUND
-    counts = Counter(value.partition(b"-")[0] for _, value, _, _ in rows)
-    assert set(counts) == {b"v%d" % number for number in range(expected)}
-    assert not {value: count for value, count in counts.items() if count > 1}
-    assert all(value.startswith(b"v%s-x" % key) for key, value, _, _ in rows)
+    require_each_once(bootstrap, ROUNDS * ROWS_A_ROUND)
+    print(f"{ROUNDS} rounds, {killed_in_mid_batch} drivers killed in mid batch")
     assert killed_in_mid_batch, "no kill hit a batch under way: the test proved nothing"
 
     lake = tmp_path / "lake"
