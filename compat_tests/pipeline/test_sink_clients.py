@@ -80,3 +80,26 @@ def test_batches_that_the_topic_refuses_as_too_large_are_split_and_stored(
     assert only.look() == Mark(1, "all of them")
     only.close()
     assert values(bootstrap) == wanted
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.timeout(60)
+def test_a_commit_that_no_broker_answers_is_given_up(
+    transactional_broker: Callable[[], RunningBroker],
+    client: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = transactional_broker()
+    bootstrap = broker.bootstrap_servers
+    create(bootstrap, TOPIC, 1)
+    only = register(bootstrap, client)
+    only.claim()
+    only.begin()
+    only.send(row(b"stored"))
+    eventually(lambda: held(bootstrap, TOPIC, 1, "read_uncommitted") == 1)
+    monkeypatch.setattr("pipeline.sink.clients.WAIT_S", 2.0)
+    broker.kill()
+    with pytest.raises(SinkError, match="no broker answers"):
+        only.commit(Mark(1, "all of them"))
+    only.abort()
+    only.close()
