@@ -1,7 +1,8 @@
 """kill -9 of driver, executors and broker while the sink has a transaction open: every row once.
 
 Short in CI (PIPELINE_KILL_ROUNDS=3, the default); the full run is
-`PIPELINE_KILL_ROUNDS=20 pytest compat_tests/pipeline/test_sink_kill.py`.
+`PIPELINE_KILL_ROUNDS=20 pytest compat_tests/pipeline/test_sink_kill.py`; by the client that travels
+with a job, when SINK_CLIENT=kafka-python stands before it.
 """
 
 from __future__ import annotations
