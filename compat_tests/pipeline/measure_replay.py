@@ -2,7 +2,8 @@
 
 One broker, one archive of a topic of two partitions; `replay` of it into a topic of its own, by a
 process of its own, with each client in turn; with a TREE, another checkout, by that one's replay,
-too. Prints rows a second, as the command itself tells them, and ratios to the first.
+too. Prints rows a second, as the command itself tells them, and ratios to the first of the same
+turn; every other turn goes backwards.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from compat_tests.pipeline.conftest import ROOT, environment
 from compat_tests.pipeline.measure import fill
 from testkit.brokers.nodes import Barnabas
 
-TURNS = 3
+TURNS = 5
 SPARK = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")
 
 
@@ -47,8 +48,8 @@ def main() -> None:
         run(ROOT, "archive", *at, "--topics", "measured", "--to", lake)
         rates: dict[str, list[float]] = {name: [] for name in ways}
         for turn in range(TURNS):
-            for number, (name, (tree, flags)) in enumerate(ways.items()):
-                topic = f"back-{turn}-{number}"
+            for name, (tree, flags) in list(ways.items())[:: -1 if turn % 2 else 1]:
+                topic = f"back-{turn}-{name.replace(' ', '-')}"
                 out = run(tree, "replay", *at, "--from", lake, "--topic", topic,
                           "--keep-partitions", *flags)  # fmt: skip
                 assert "match the archive" in out
@@ -56,10 +57,11 @@ def main() -> None:
                 assert found is not None, out
                 rates[name].append(float(found[1].replace(",", "")))
                 print(f"{name:15} {rates[name][-1]:10,.0f} rows/s", flush=True)
-    first = next(iter(ways))
-    for name, found_rates in rates.items():
-        middle = median(found_rates)
-        print(f"{name:15} {middle:10,.0f} rows/s (median), {middle / median(rates[first]):.2f}")
+    first = rates[next(iter(ways))]
+    for name, own in rates.items():
+        ratios = [one / other for one, other in zip(own, first, strict=True)]
+        print(f"{name:15} {median(own):10,.0f} ({min(own):,.0f} to {max(own):,.0f}) rows/s, ratio"
+              f" {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")  # fmt: skip
 
 
 if __name__ == "__main__":

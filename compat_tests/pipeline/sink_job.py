@@ -1,7 +1,8 @@
 """A user's streaming job, to be killed: BOOTSTRAP FROM TO SLOTS CHECKPOINT MASTER.
 
 Copies a topic through `format("barnabas")`, slowly enough (ROW_SECONDS a row) that most of the time
-a transaction is open. With AVAILABLE_NOW=1 it ends when all that is there is copied.
+a transaction is open. With AVAILABLE_NOW=1 it ends when all that is there is copied. SINK_CLIENT
+chooses the client.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def main() -> None:
             .option("kafka.bootstrap.servers", bootstrap)
             .option("topic", target)
             .option("slots", slots)
+            .option("client", os.environ.get("SINK_CLIENT", "auto"))
             .option("checkpointLocation", checkpoint)
         )
         if os.environ.get("AVAILABLE_NOW"):

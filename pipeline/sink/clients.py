@@ -19,6 +19,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from .registers import Connect, Fenced, Mark, Register, Row, SinkError
@@ -199,6 +200,7 @@ class _ClientRegister(Register):
         self._name = name
         self._group = group or name
         self._begun_at: float | None = None
+        self._is_stuck = False
 
     def begin(self) -> None:
         self._begun_at = time.monotonic()
@@ -206,6 +208,31 @@ class _ClientRegister(Register):
 
     @abstractmethod
     def _begin(self) -> None: ...
+
+    def _heard(self, call: Callable[[], Any]) -> None:
+        """Call what may never return: given up after a while, with the thread that waits in it.
+
+        kafka-python's commit waits for a broker without an end; librdkafka 2.16 loses its answer
+        when a coordinator died since the claim (send_offsets_to_transaction: AddOffsetsToTxn is
+        answered, and no TxnOffsetCommit follows)."""
+        ended: list[Exception | None] = []
+
+        def run() -> None:
+            try:
+                call()
+            except Exception as problem:
+                ended.append(problem)
+            else:
+                ended.append(None)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(WAIT_S + 5)
+        if not ended:
+            self._is_stuck = True
+            raise self._problem(-185, "the client never heard whether its offsets are committed")
+        if ended[0] is not None:
+            raise ended[0]
 
     def _problem(self, code: int, text: str, topic: str = "", partition: int = -1) -> Exception:
         """What an error of the client is for us: Fenced, or a SinkError with the next step."""
@@ -254,7 +281,6 @@ class ConfluentRegister(_ClientRegister):
         self._refused: Any = None
         self._fatal: Any = None
         self._has_trouble = False
-        self._is_stuck = False
         self._known: set[str] = set()
 
     def look(self) -> Mark | None:
@@ -321,8 +347,9 @@ class ConfluentRegister(_ClientRegister):
     def commit(self, mark: Mark) -> None:
         offset = self._kafka.TopicPartition(MARKS_TOPIC, 0, mark.offset, metadata=mark.metadata)
         group = self._consumer.consumer_group_metadata()
-        self._heard(lambda left: self._producer.send_offsets_to_transaction([offset], group, left))
-        self._heard(lambda left: self._producer.commit_transaction(left))
+        send = partial(self._producer.send_offsets_to_transaction, [offset], group)
+        self._heard(partial(self._repeat, send))
+        self._heard(partial(self._repeat, self._producer.commit_transaction))
 
     def abort(self) -> None:
         with suppress(Exception):
@@ -340,29 +367,6 @@ class ConfluentRegister(_ClientRegister):
         self._has_trouble = True
         if error.fatal():
             self._fatal = error
-
-    def _heard(self, call: Callable[[float], Any]) -> None:
-        """As `_repeat`, for calls that librdkafka 2.16 may never return from when a coordinator
-        died since the claim (send_offsets_to_transaction: AddOffsetsToTxn is answered, and no
-        TxnOffsetCommit follows): given up then, with the thread that waits in it."""
-        ended: list[Exception | None] = []
-
-        def run() -> None:
-            try:
-                self._repeat(call)
-            except Exception as problem:
-                ended.append(problem)
-            else:
-                ended.append(None)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        thread.join(WAIT_S + 5)
-        if not ended:
-            self._is_stuck = True
-            raise self._problem(-185, "the client never heard whether its offsets are committed")
-        if ended[0] is not None:
-            raise ended[0]
 
     def _require(self, topic: str) -> None:
         """Raise SinkError for a topic that is not there: librdkafka would wait for it, or make the
@@ -486,10 +490,12 @@ class PythonRegister(_ClientRegister):
         sent.add_errback(self._failed)
 
     def commit(self, mark: Mark) -> None:
-        committed = self._kafka.OffsetAndMetadata(mark.offset, mark.metadata, -1)
+        marks = {self._where: self._kafka.OffsetAndMetadata(mark.offset, mark.metadata, -1)}
+        producer = self._producer
         try:
-            self._producer.send_offsets_to_transaction({self._where: committed}, self._group)
-            self._producer.commit_transaction()
+            self._flush()
+            self._heard(lambda: producer.send_offsets_to_transaction(marks, self._group))
+            self._heard(producer.commit_transaction)
         except self._errors.KafkaError as error:
             raise self._refused or self._of(error) from None
 
@@ -517,6 +523,16 @@ class PythonRegister(_ClientRegister):
         if not found:
             raise self._problem(3, "unknown topic", topic)
         self._partitions[topic] = len(found)
+
+    def _flush(self) -> None:
+        """Until all rows are stored; raises for those that were given up: kafka-python would commit
+        without them."""
+        while True:
+            with suppress(self._errors.UnknownError):  # a batch was split; not waited for its parts
+                self._producer.flush(WAIT_S)
+                break
+        if self._refused is not None:
+            raise self._refused
 
     def _failed(self, error: BaseException) -> None:
         if self._refused is None:
