@@ -11,6 +11,7 @@ counts (S-12).
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from storage.segments.segment import LogSegment
@@ -30,19 +31,13 @@ def deletable_segments(log: PartitionLog, wall_ms: int) -> list[LogSegment]:
             rules.append(lambda segment, _: _has_expired(segment, config.retention_ms, wall_ms))
         if config.retention_bytes >= 0:
             rules.append(_over_size(log.size - config.retention_bytes))
-    longest: list[LogSegment] = []
-    for rule in rules:
-        found = _run_of(log, rule)
-        if len(found) > len(longest):
-            longest = found
-    return longest
+    return max((_run_of(log, rule) for rule in rules), key=len)
 
 
 def _run_of(log: PartitionLog, should_delete: ShouldDelete) -> list[LogSegment]:
     segments = log.segments.items
     found: list[LogSegment] = []
-    for index, segment in enumerate(segments):
-        following = segments[index + 1] if index + 1 < len(segments) else None
+    for segment, following in zip_longest(segments, segments[1:]):
         end_offset = log.log_end_offset if following is None else following.base_offset
         if following is None and segment.size == 0:
             break

@@ -10,29 +10,54 @@ from pipeline import progress
 from pipeline.progress import Progress, done_of, human_bytes, many, rate, table
 
 
-class Terminal(io.StringIO):
+class Stream(io.TextIOWrapper):
+    """Shows what was flushed."""
+
+    def __init__(self, is_terminal: bool = False) -> None:
+        self._bytes = io.BytesIO()
+        self._is_terminal = is_terminal
+        super().__init__(self._bytes, newline="")
+
     def isatty(self) -> bool:
-        return True
+        return self._is_terminal
+
+    def shown(self) -> str:
+        return self._bytes.getvalue().decode()
 
 
 def test_on_a_terminal_one_line_is_written_over_and_over() -> None:
-    terminal = Terminal()
+    terminal = Stream(is_terminal=True)
     line = Progress(terminal)
-    line.show("1,000 of 2,000")
-    line.show("done")
-    assert terminal.getvalue() == "\r1,000 of 2,000\rdone          "
-    line.note("archived")
-    assert terminal.getvalue().endswith("\r    \rarchived\n")
     line.clear()
-    assert terminal.getvalue().endswith("archived\n"), "there is nothing left to clear"
+    assert terminal.shown() == "", "there is nothing to clear yet"
+    line.show("1,000 of 2,000")
+    assert terminal.shown() == "\r1,000 of 2,000"
+    line.show("done")
+    assert terminal.shown() == "\r1,000 of 2,000\rdone          "
+    line.note("archived")
+    assert terminal.shown().endswith("\r    \rarchived\n")
+    line.clear()
+    assert terminal.shown().endswith("archived\n"), "there is nothing left to clear"
+    line.show("again")
+    line.clear()
+    assert terminal.shown().endswith("\ragain\r     \r")
+
+
+def test_a_line_too_long_for_a_terminal_is_cut() -> None:
+    terminal = Stream(is_terminal=True)
+    line = Progress(terminal)
+    line.show("x" * 200)
+    line.show("done")
+    assert terminal.shown() == "\r" + "x" * 150 + "\r" + "done".ljust(150)
 
 
 def test_a_log_gets_a_line_in_ten_seconds_and_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    log = io.StringIO()
+    log = Stream()
     line = Progress(log)
     line.show("1 of 3")
+    assert log.shown() == "1 of 3\n"
     line.show("2 of 3")
     now += 9.9
     line.show("2 of 3")
@@ -40,7 +65,7 @@ def test_a_log_gets_a_line_in_ten_seconds_and_none_twice(monkeypatch: pytest.Mon
     line.show("1 of 3")
     line.show("3 of 3")
     line.clear()
-    assert log.getvalue() == "1 of 3\n3 of 3\n"
+    assert log.shown() == "1 of 3\n3 of 3\n"
 
 
 def test_numbers_of_a_table_stand_right_and_what_is_not_there_is_a_dash() -> None:
@@ -52,11 +77,13 @@ def test_numbers_of_a_table_stand_right_and_what_is_not_there_is_a_dash() -> Non
         "long           -      -",
     ]
     assert table(["topic"], []).splitlines() == ["topic", "-----"]
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        table(["topic"], [["a", 1]])
 
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (1023, "1,023 B"), (1536, "1.5 KiB"), (3 * 1024**2, "3.0 MiB"),
+    [(0, "0 B"), (1023, "1,023 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB"), (3 * 1024**2, "3.0 MiB"),
      (5000 * 1024**3, "5,000.0 GiB")],
 )  # fmt: skip
 def test_bytes_as_people_read_them(count: int, text: str) -> None:
@@ -65,6 +92,7 @@ def test_bytes_as_people_read_them(count: int, text: str) -> None:
 
 def test_a_rate_of_no_time_is_none() -> None:
     assert rate(24690, 2.0) == "12,345 rows/s"
+    assert rate(5, 0.5) == "10 rows/s"
     assert rate(1, 0.0) == "- rows/s"
 
 
@@ -77,7 +105,7 @@ def test_progress_has_records_rate_time_left_and_the_topics_with_the_most_left()
 
 
 def test_nothing_is_divided_by_before_the_first_record() -> None:
-    assert done_of({}, {"a": 7}, 0.0) == "0 of 7 records  - rows/s  a 0 %"
+    assert done_of({}, {"a": 1}, 0.0) == "0 of 1 records  - rows/s  a 0 %"
     assert done_of({}, {}, 1.0).startswith("0 of 0 records")
 
 

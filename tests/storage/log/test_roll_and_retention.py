@@ -283,6 +283,17 @@ def test_the_oldest_segments_beyond_retention_bytes_are_deleted(tmp_path: Path) 
     log.update_config(LogConfig(retention_bytes=4 * segment + segment // 2, retention_ms=-1))
     assert log.delete_old_segments(clock.wall_ms()) == 5
     assert log.log_start_offset == 5
+    log.update_config(LogConfig(retention_bytes=4 * segment, retention_ms=-1))
+    assert log.delete_old_segments(clock.wall_ms()) == 1, "what is kept fits to the byte"
+
+
+def test_a_log_of_no_bytes_is_emptied_once(tmp_path: Path) -> None:
+    """The empty segment that is left stays, however old its file is."""
+    log, clock = filled(tmp_path, LogConfig(retention_bytes=0, retention_ms=0))
+    assert log.delete_old_segments(clock.wall_ms()) == 10
+    os.utime(log.active_segment.path, ns=(0, 0))
+    assert log.delete_old_segments(clock.wall_ms()) == 0
+    assert (bases(log), log.log_start_offset) == ([10], 10)
 
 
 def test_a_log_whose_last_record_expired_is_emptied(tmp_path: Path) -> None:
@@ -337,6 +348,13 @@ def test_a_record_from_the_future_does_not_live_for_ever(tmp_path: Path) -> None
     assert log.delete_old_segments(clock.wall_ms()) == 0
     os.utime(path, ns=(0, (WALL_MS - 2 * HOUR_MS) * 1_000_000))
     assert log.delete_old_segments(clock.wall_ms()) == 1
+
+
+def test_a_record_of_this_moment_is_not_from_the_future(tmp_path: Path) -> None:
+    """Its file's time says nothing: a copy may have brought that along."""
+    log, clock = filled(tmp_path, LogConfig(retention_ms=HOUR_MS), count=1)
+    os.utime(log.active_segment.path, ns=(0, 0))
+    assert log.delete_old_segments(clock.wall_ms()) == 0
 
 
 def test_files_are_renamed_now_and_unlinked_after_the_delay(tmp_path: Path) -> None:
