@@ -22,6 +22,7 @@ from pipeline.errors import (
     EXIT_USAGE,
     PipelineError,
     from_os,
+    not_installed,
 )
 from pipeline.flag_values import (
     client_file,
@@ -50,6 +51,9 @@ from pipeline.typed.flags import add_flags, typed_options
 
 if TYPE_CHECKING:
     from pipeline.spark.session import Job
+
+
+_OF_THE_EXTRA = frozenset(("numpy", "pandas", "pyarrow", "pyspark"))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -546,6 +550,10 @@ def _told(
             return _fail(error)
         except OSError as error:
             return _fail(from_os(error))
+        except ModuleNotFoundError as error:
+            if error.name not in _OF_THE_EXTRA:
+                raise
+            return _fail(not_installed(str(error.name)))
         except KeyboardInterrupt as stop:
             from pipeline.spark.session import signal_of
 

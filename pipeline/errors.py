@@ -29,6 +29,13 @@ class UnexplainedError(PipelineError):
     """Nothing we know; the log of Spark that its text names is kept."""
 
 
+def not_installed(package: str) -> PipelineError:
+    """One of those that the `spark` extra brings is missing."""
+    return PipelineError(
+        f"the pipeline needs {package}; install it with: pip install 'barnabas[spark]'"
+    )
+
+
 class _Cause(NamedTuple):
     pattern: str
     message: str

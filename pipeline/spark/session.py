@@ -33,7 +33,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.errors import PipelineError, UnexplainedError, explain, short
+from pipeline.errors import PipelineError, UnexplainedError, explain, not_installed, short
 from pipeline.progress import Progress, rate
 from pipeline.spark.table_formats import TABLE_FORMATS
 
@@ -174,16 +174,12 @@ def _require_pyspark() -> None:
     try:
         import pyspark  # noqa: F401
     except ImportError:
-        raise PipelineError(
-            "the pipeline needs PySpark 4; install it with: pip install 'barnabas[spark]'"
-        ) from None
+        raise not_installed("PySpark 4") from None
     for package in ("pyarrow", "pandas"):
         try:
             __import__(package)
         except ImportError:
-            raise PipelineError(
-                f"the pipeline needs {package}; install it with: pip install 'barnabas[spark]'"
-            ) from None
+            raise not_installed(package) from None
     java_home = os.environ.get("JAVA_HOME")
     java = Path(java_home, "bin", "java") if java_home else None
     if java is not None and not java.exists():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
@@ -137,3 +140,23 @@ def test_what_kafkas_client_does_not_take_is_told_in_its_own_words(
     jvm.org.apache.kafka.clients.admin.AdminClient.create.side_effect = of_java(failed)
     with pytest.raises(PipelineError, match="--client-property say: ConfigException: Invalid"):
         kafka_admin.KafkaAdmin(jvm, "localhost:1", {"security.protocol": "FOO"})
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["rescue DIR --to DIR/lake", "segments DIR --topic t", "profile --bootstrap a:1 --topic t"],
+)
+def test_without_the_extra_a_command_says_how_to_install_it(tmp_path: Path, words: str) -> None:
+    """An import in any module, however early, is no traceback."""
+    script = (
+        "import sys; sys.modules['numpy'] = None;"
+        "from pipeline.cli import run_command; sys.exit(run_command(sys.argv[1:]))"
+    )
+    arguments = words.replace("DIR", str(tmp_path)).split()
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == (
+        "barnabas: the pipeline needs numpy; install it with: pip install 'barnabas[spark]'\n"
+    )
+    assert done.returncode == 1
