@@ -25,14 +25,16 @@ def add_commands(commands: Any) -> None:
     actions = config.add_subparsers(metavar="ACTION", required=True)
     get = actions.add_parser("get", help="what was changed; --all for every config")
     _add_resource(get)
-    get.add_argument("keys", metavar="KEY", nargs="*", help="only these, changed or not")
+    get.add_argument(
+        "keys", metavar="KEY", nargs="*", default=[], help="only these, changed or not"
+    )
     get.add_argument("--all", action="store_true", help="defaults too")
     add_flags(get)
     get.set_defaults(run=_get)
 
     change = actions.add_parser("set", help="change configs while the cluster runs")
     _add_resource(change)
-    change.add_argument("pairs", metavar="KEY=VALUE", nargs="*")
+    change.add_argument("pairs", metavar="KEY=VALUE", nargs="*", default=[])
     change.add_argument(
         "--delete",
         metavar="KEY",
