@@ -295,7 +295,7 @@ def test_topics_are_not_overwritten(spark: SparkSession, kafka: str, topic: str)
 def test_a_transaction_that_takes_too_long_is_told(
     spark: SparkSession, kafka: str, topic: str, client: str
 ) -> None:
-    frame = slowly(numbers(spark, 40, 1).selectExpr(f"{PADDING} value"), 0.1)
+    frame = slowly(numbers(spark, 100, 1).selectExpr(f"{PADDING} value"), 0.1)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
     options = {"kafka.transaction.timeout.ms": 1500, "topic": topic, "client": client}
     try:
