@@ -72,7 +72,7 @@ class _TestsOfLines:
     def __init__(self, targets: list[Target]) -> None:
         self._targets = targets
         modules = [str(ROOT / target.module) for target in targets]
-        self._measured = coverage.Coverage(data_file=None, include=modules)
+        self._measured = coverage.Coverage(data_file=None, config_file=False, include=modules)
         self._seconds: dict[str, float] = {}
         self._measured.start()
 
