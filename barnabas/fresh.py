@@ -42,7 +42,7 @@ def taken(ports: Iterable[int]) -> int | None:
     """The first port that somebody listens on; what was closed a moment ago is free to a broker."""
     for port in ports:
         with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, True)
             try:
                 probe.bind((HOST, port))
             except OSError as error:

@@ -152,7 +152,7 @@ def short(error: BaseException, limit: int = 300) -> str:
     said = [f"{type(error).__name__}: {error}", *_java_texts(java)]
     for text in reversed(said):
         for line in text.splitlines():
-            line = _PACKAGE.sub("", line.strip(), count=1)
+            line = _PACKAGE.sub("", line.strip())
             if line and not _SAYS_NOTHING.match(line):
                 return line[:limit]
     return type(error).__name__

@@ -44,7 +44,7 @@ def client_file(text: str) -> dict[str, str]:
     """Properties of Kafka's Java client; which broker is meant, other flags say."""
     try:
         with open(text, "rb") as file:
-            others = os.fstat(file.fileno()).st_mode & 0o077 & ~0o040  # a group may read
+            others = os.fstat(file.fileno()).st_mode & 0o037  # a group may read
             found = parse_properties(file.read())
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text} cannot be read: {error.strerror}") from None

@@ -30,6 +30,7 @@ from wire.records import read_records
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 4
+_NOTHING = ReadResult(None)
 T = TypeVar("T")
 
 
@@ -104,8 +105,8 @@ class LogReader:
         view = self.view
         if offset < view.log_start_offset or offset > view.end_offset:
             raise self._out_of_range(offset)
-        if offset >= upper_offset or offset == view.end_offset:
-            return ReadResult(None, offset, view.segment.base_offset, view.position)
+        if offset >= upper_offset:
+            return _NOTHING
         return self.with_valid_indexes(
             lambda: self._read(offset, max_bytes, min_one, upper_offset, include_aborted), offset
         )
@@ -160,23 +161,20 @@ class LogReader:
                 if position is not None:
                     break  # else a gap at the segment's end: the next batch is in the next one
         if position is None:
-            return ReadResult(None, offset, view.segment.base_offset, view.position)
+            return _NOTHING
         limit = self._limit(view, segment, upper_offset)
         size = limit - position
         if size > max_bytes:
             first = segment.batch_size_at(position)
-            size = max(max_bytes, first) if min_one or first <= max_bytes else 0
-            size = min(size, limit - position)
+            size = min(size, max(max_bytes, first)) if min_one or first <= max_bytes else 0
         if size <= 0:
-            return ReadResult(None, offset, segment.base_offset, position)
+            return _NOTHING
         found = None
         if aborted:
             # From the same look, and before the file is opened: who finds it unlinked starts over.
             upto = min(self._end_of_read(segment, position + size), upper_offset)
             found = _collect_aborted(segments, offset, upto)
-        return ReadResult(
-            segment.slice(position, size), offset, segment.base_offset, position, found
-        )
+        return ReadResult(segment.slice(position, size), found)
 
     def _limit(self, view: LogView, segment: LogSegment, upper_offset: int) -> int:
         """Position in `segment` at which a read has to stop: its end, or the upper offset."""

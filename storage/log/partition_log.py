@@ -61,7 +61,7 @@ from storage.log.log_sync import LogSync, flush_unasked
 from storage.log.producer_replay import note_batch
 from storage.log.producer_snapshot import BatchMetadata
 from storage.log.producer_state import ProducerStateEntry, ProducerStateManager
-from storage.log.results import LogAppendInfo, LogView, ReadResult, new_view
+from storage.log.results import LogAppendInfo, LogView, new_view
 from storage.log.truncation import Cut, FilesBehind, plan_cut, plan_new_start
 from storage.segments.log_segments import LogSegments, make_segment
 from storage.segments.segment import RELATIVE_OFFSET_MAX, LogSegment
@@ -78,7 +78,6 @@ __all__ = [
     "AppendSource",
     "LogAppendInfo",
     "PartitionLog",
-    "ReadResult",
 ]
 
 
@@ -443,8 +442,8 @@ class PartitionLog(LogReader):
     def close(self, *, is_kept: bool = True) -> None:
         """Finish the indexes and let all files go; durable only if `flush` came before.
 
-        Of a log that is not kept, or is in an offline directory, nothing is written. Raises
-        KafkaError if the disk fails.
+        Of a log that is not kept, or is in an offline directory, nothing is written but indexes,
+        which are hints. Raises KafkaError if the disk fails.
         """
         with self.lock:
             if self.is_closed:

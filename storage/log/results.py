@@ -74,31 +74,14 @@ class LogAppendInfo:
         return f"LogAppendInfo({self.first_offset}..{self.last_offset}, duplicate={self.duplicate})"
 
 
-class ReadResult:
-    """Records from the batch that holds `fetch_offset` on; None when there is nothing to read yet.
+class ReadResult(NamedTuple):
+    """Records from the batch that holds an offset on; None when there is nothing to read yet.
 
-    `segment_base_offset` and `position` say where that is on disk, so that a caller can count how
-    many bytes came after it. `aborted` is None unless the read asked for aborted transactions.
+    `aborted` is None unless the read asked for aborted transactions.
     """
 
-    __slots__ = ("aborted", "fetch_offset", "position", "records", "segment_base_offset")
-
-    def __init__(
-        self,
-        records: FileSlice | None,
-        fetch_offset: int,
-        segment_base_offset: int,
-        position: int,
-        aborted: list[AbortedTxn] | None = None,
-    ) -> None:
-        self.records = records
-        self.fetch_offset = fetch_offset
-        self.segment_base_offset = segment_base_offset
-        self.position = position
-        self.aborted = aborted
-
-    def __repr__(self) -> str:
-        return f"ReadResult(fetch_offset={self.fetch_offset}, records={self.records})"
+    records: FileSlice | None
+    aborted: list[AbortedTxn] | None = None
 
 
 class LogView(NamedTuple):

@@ -67,10 +67,12 @@ class Fault(NamedTuple):
 
 
 class _TestsOfLines:
-    """A plugin of pytest: which tests run which lines of a module, the quickest first."""
+    """A plugin of pytest: which of its tests run which lines of a module, the quickest first."""
 
-    def __init__(self, module: str) -> None:
-        self._measured = coverage.Coverage(data_file=None, include=[str(ROOT / module)])
+    def __init__(self, targets: list[Target]) -> None:
+        self._targets = targets
+        modules = [str(ROOT / target.module) for target in targets]
+        self._measured = coverage.Coverage(data_file=None, config_file=False, include=modules)
         self._seconds: dict[str, float] = {}
         self._measured.start()
 
@@ -83,11 +85,17 @@ class _TestsOfLines:
         self._measured.switch_context("")
         return result
 
-    def found(self, module: str) -> dict[int, list[str]]:
+    def found(self) -> list[dict[int, list[str]]]:
         self._measured.stop()
-        lines = self._measured.get_data().contexts_by_lineno(str(ROOT / module))
+        return [self._found(target) for target in self._targets]
+
+    def _found(self, target: Target) -> dict[int, list[str]]:
+        lines = self._measured.get_data().contexts_by_lineno(str(ROOT / target.module))
         return {
-            line: sorted((test for test in tests if test), key=self._seconds.__getitem__)
+            line: sorted(
+                (test for test in tests if test.startswith(target.tests)),
+                key=self._seconds.__getitem__,
+            )
             for line, tests in lines.items()
         }
 
@@ -112,19 +120,24 @@ class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(self._tree, str(self._file), "exec"), module.__dict__)
 
 
-def tests_of_lines(target: Target) -> dict[int, list[str]]:
-    """Runs the module's tests as they are. Raises SystemExit if one fails."""
+def tests_of_lines(targets: list[Target]) -> dict[Target, dict[int, list[str]]]:
+    """Runs the tests of all, each once, as the modules are. Raises SystemExit if one fails."""
+    paths = dict.fromkeys(path for target in targets for path in target.tests)
     with tempfile.NamedTemporaryFile("r") as told:
 
         def measure() -> int:
-            plugin = _TestsOfLines(target.module)
-            code = pytest.main([*_PYTEST, *target.tests], plugins=[plugin])
-            Path(told.name).write_text(json.dumps(plugin.found(target.module)))
+            plugin = _TestsOfLines(targets)
+            code = pytest.main([*_PYTEST, *paths], plugins=[plugin])
+            Path(told.name).write_text(json.dumps(plugin.found()))
             return int(code)
 
         if _in_a_child(measure, limit_s=900) != 0:
-            raise SystemExit(f"the tests of {target.module} fail as they are: {target.tests}")
-        return {int(line): tests for line, tests in json.loads(told.read()).items()}
+            raise SystemExit(f"not all of these pass as they are: {' '.join(paths)}")
+        found = json.loads(told.read())
+    return {
+        target: {int(line): tests for line, tests in lines.items()}
+        for target, lines in zip(targets, found, strict=True)
+    }
 
 
 def is_noticed(fault: Fault, tests: list[str]) -> bool:
@@ -192,13 +205,11 @@ def main() -> int:
     if arguments.tests:
         targets = [Target(module, tuple(arguments.tests)) for module in arguments.modules]
     started, wrong, noticed = time.monotonic(), 0, 0
-    lines: dict[Target, dict[int, list[str]]] = {}
     faults = chosen(targets, arguments)
+    lines = tests_of_lines(list(dict.fromkeys(fault.target for fault in faults)))
+    print(f"tests run as they are: {time.monotonic() - started:.0f} s", flush=True)
     for fault in faults:
         target = fault.target
-        if target not in lines:
-            lines[target] = tests_of_lines(target)
-            print(f"{target.module}: {len(lines[target])} lines run", flush=True)
         is_caught = is_noticed(fault, lines[target].get(fault.mutant.line, []))
         noticed += is_caught
         if is_caught == (fault.name in explained):

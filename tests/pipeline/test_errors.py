@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from pipeline.errors import PipelineError, explain, from_os, short
+from pipeline.errors import EXIT_USAGE, PipelineError, explain, from_os, short
 from pipeline.spark import kafka_admin
 
 
@@ -64,6 +64,8 @@ def test_each_known_cause_is_told_with_what_to_do(said: str, told: str) -> None:
 def test_a_topic_that_is_not_there_is_named() -> None:
     said = "UnknownTopicOrPartitionException: the topic [orders.eu] was not found"
     assert "(topic orders.eu)" in (explain(RuntimeError(said)) or "")
+    for said in ("UnknownTopicOrPartitionException", "topic a: No space left on device"):
+        assert "(topic" not in (explain(RuntimeError(said)) or "(topic")
 
 
 def test_the_cause_is_told_and_not_its_consequence() -> None:
@@ -77,6 +79,29 @@ def test_a_cause_is_found_below_what_was_raised() -> None:
     assert "the disk is full" in (explain(error) or "")
     java = Java("StreamingQueryException", Java("SparkException", Java("Permission denied")))
     assert "permission denied" in (explain(of_java(java)) or "")
+
+
+def test_causes_that_go_round_are_told_a_few_times() -> None:
+    told: list[str] = []
+
+    class Round(Exception):
+        def __str__(self) -> str:
+            told.append("round")
+            assert len(told) < 50
+            return "round"
+
+        toString = __str__  # noqa: N815
+
+        def getCause(self) -> Round:  # noqa: N802
+            return self
+
+    error = Round()
+    error.__cause__ = error
+    assert explain(error) is None
+    assert len(told) == 10
+    told.clear()
+    assert explain(of_java(error)) is None  # type: ignore[arg-type]
+    assert len(told) == 12
 
 
 def test_what_java_said_before_it_ended_is_enough() -> None:
@@ -116,6 +141,10 @@ def test_a_systems_error_names_the_file_and_the_step(number: int, step: str) -> 
 
 def test_another_systems_error_is_passed_on() -> None:
     assert str(from_os(OSError("broken"))) == "file: broken"
+
+
+def test_an_error_says_its_line_and_nothing_else() -> None:
+    assert str(PipelineError("wrong", EXIT_USAGE)) == "wrong"
 
 
 def test_an_unknown_error_is_told_by_its_first_line_that_says_something() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import os
 import struct
@@ -20,7 +19,6 @@ from hypothesis import strategies as st
 
 from pipeline.archive.listing import plain_path
 from pipeline.errors import PipelineError, explain
-from pipeline.flag_values import client_file, duration_ms, time_ms
 from pipeline.progress import table
 from pipeline.replay.replay import target_names
 from pipeline.replay.task import COLUMNS, chunks_of
@@ -318,15 +316,11 @@ def test_unknown_options_are_refused() -> None:
         parse_options({"path": "/x"})
 
 
-def test_offsets_and_times_as_people_write_them() -> None:
+def test_offsets_as_people_write_them() -> None:
     assert parse_offsets("100-200") == ({-1: 100}, {-1: 200})
     assert parse_offsets("0:5-,3:-9") == ({0: 5}, {3: 9})
     with pytest.raises(PipelineError, match="expected FROM-TO"):
         parse_offsets("5")
-    assert time_ms("2023-11-14T22:13:20") == 1_700_000_000_000
-    assert time_ms("2023-11-14T23:13:20+01:00") == 1_700_000_000_000
-    assert time_ms("1700000000000") == 1_700_000_000_000
-    assert duration_ms("30s") == 30_000
 
 
 def test_what_a_person_configured_for_spark_is_kept(
@@ -389,18 +383,3 @@ def test_paths_of_sparks_log_are_urls() -> None:
 def test_a_table_lines_up() -> None:
     text = table(["name", "count"], [["a", 1234], ["bcd", None]])
     assert text.splitlines() == ["name  count", "----  -----", "a     1,234", "bcd       -"]
-
-
-def test_a_client_file_names_no_broker_and_others_who_may_read_it_are_told_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "client.properties"
-    file.write_text("sasl.jaas.config=a \\\n  b;\nbootstrap.servers=elsewhere:1\n")
-    file.chmod(0o640)
-    assert client_file(str(file)) == {"sasl.jaas.config": "a b;"}
-    assert not capsys.readouterr().err
-    file.chmod(0o644)
-    client_file(str(file))
-    assert "chmod 600" in capsys.readouterr().err
-    with pytest.raises(argparse.ArgumentTypeError, match="cannot be read: No such file"):
-        client_file(str(tmp_path / "none"))

@@ -85,6 +85,10 @@ def test_what_consume_prints_as_json_produce_writes_again(value: bytes | None) -
     assert records.parse_json(line) == NewRecord(value, value, consumed.headers, 1, 5)
 
 
+def test_text_in_a_json_line_is_as_people_read_it() -> None:
+    assert '"value": "é"'.encode() in records.render(Consumed(None, "é".encode(), []), "json")
+
+
 def test_the_other_formats() -> None:
     record = Consumed(b"k", b"v\xff", [])
     tombstone = Consumed(None, None, [])

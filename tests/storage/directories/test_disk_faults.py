@@ -287,6 +287,17 @@ def test_a_flush_after_a_roll_syncs_the_sealed_segment_whole_and_the_snapshot(
     }  # fmt: skip
 
 
+def test_a_log_that_is_closed_has_the_indexes_of_its_last_segment_on_disk(
+    tmp_path: Path, synced: list[str]
+) -> None:
+    log = make_log(tmp_path)
+    append(log, "a")
+    log.flush()
+    synced.clear()
+    log.close()
+    assert {f"{0:020d}.index", f"{0:020d}.timeindex"} <= set(synced)
+
+
 def test_another_name_of_a_log_is_on_disk_with_its_next_flush(
     tmp_path: Path, disk: FaultyDisk, synced: list[str]
 ) -> None:

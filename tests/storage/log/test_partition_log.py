@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import socket
 import struct
@@ -11,14 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from storage import files
+from storage.checkpoint import read_leader_epochs
 from storage.config import LogConfig
-from storage.log.append_source import FROM_COORDINATOR
+from storage.log.append_source import FROM_CLIENT, FROM_COORDINATOR
 from storage.log.partition_log import PartitionLog
 from storage.log.segment_swap import replace_segments
 from storage.open_files import FileSlice
-from storage.segments.segment import LogSegment
+from storage.segments.index import CorruptIndexError
+from storage.segments.segment import CorruptSegment, IndexMismatch, LogSegment
 from testkit.clock import WALL_MS
 from tests.storage.log_support import (
+    FaultyDisk,
     ManualScheduler,
     append,
     batch,
@@ -158,14 +164,45 @@ def test_recompression_keeps_the_producers_sequence(tmp_path: Path) -> None:
 
 def test_a_repeated_batch_is_answered_with_its_first_offset_and_not_written(tmp_path: Path) -> None:
     log = make_log(tmp_path)
-    sent = batch("a", producer_id=4, producer_epoch=0, base_sequence=0)
+    sent = batch("a", producer_id=0, producer_epoch=0, base_sequence=0)
     first = log.append_as_leader(sent, 0, WALL_MS)
-    log.append_as_leader(batch("b", producer_id=4, producer_epoch=0, base_sequence=1), 0, WALL_MS)
+    log.append_as_leader(batch("b", producer_id=0, producer_epoch=0, base_sequence=1), 0, WALL_MS)
     again = log.append_as_leader(sent, 0, WALL_MS)
     assert again.duplicate
     assert (again.first_offset, again.last_offset) == (first.first_offset, first.last_offset)
     assert again.log_append_time_ms == WALL_MS  # as Kafka answers, under CreateTime too
     assert log.log_end_offset == 2
+
+
+def test_a_repeated_batch_is_found_without_an_append(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    sent = batch("a", "b", producer_id=4, producer_epoch=0, base_sequence=0)
+    assert log.find_duplicate(sent, 3, WALL_MS, FROM_CLIENT) is None
+    log.append_as_leader(sent, 3, WALL_MS)
+    found = log.find_duplicate(sent, 3, WALL_MS, FROM_CLIENT)
+    assert found is not None
+    assert (found.duplicate, found.first_offset, found.last_offset) == (True, 0, 1)
+    other = batch("c", producer_id=4, producer_epoch=0, base_sequence=2)
+    assert log.find_duplicate(other, 3, WALL_MS, FROM_CLIENT) is None
+    with pytest.raises(KafkaError) as refused:
+        log.find_duplicate(sent[:-1] + b"!", 3, WALL_MS, FROM_CLIENT)
+    assert code_of(refused) is ErrorCode.CORRUPT_MESSAGE
+    assert log.log_end_offset == 2
+
+
+def test_a_repeated_batch_needs_a_flush_as_long_as_it_is_not_flushed(tmp_path: Path) -> None:
+    log = make_log(tmp_path, LogConfig(flush_messages=2))
+    sent = [
+        batch("x", producer_id=4, producer_epoch=0, base_sequence=number) for number in range(4)
+    ]
+
+    def must_flush(number: int) -> bool:
+        return log.append_as_leader(sent[number], 0, WALL_MS).must_flush
+
+    assert [must_flush(0), must_flush(0), must_flush(1), must_flush(0)] == [0, 0, 1, 1]
+    log.flush()
+    assert [must_flush(1), must_flush(2), must_flush(2)] == [0, 0, 0]
+    assert [must_flush(3), must_flush(2), must_flush(1)] == [1, 1, 0]
 
 
 def test_a_gap_in_sequences_is_refused_and_nothing_changes(tmp_path: Path) -> None:
@@ -248,6 +285,24 @@ def test_aborted_transactions_are_listed_for_the_range_that_was_read(tmp_path: P
     assert result.aborted[0].producer_id == 2
 
 
+@pytest.mark.parametrize("size", [1, 1 << 20])
+def test_a_read_names_the_aborted_transactions_of_what_it_returns(
+    tmp_path: Path, size: int
+) -> None:
+    log = make_log(tmp_path, LogConfig(segment_bytes=400, index_interval_bytes=0))
+    for producer_id in range(6):
+        log.append_as_leader(transactional("x", producer_id, 0), 0, WALL_MS)
+        end_transaction(log, producer_id, ControlRecordType.ABORT)
+    end = log.log_end_offset
+    assert len(log.segments) > 2
+    for offset in range(end):
+        result = log.read(offset, size, True, end, include_aborted=True)
+        assert result.records is not None
+        last = [header.last_offset for _, header in iterate_headers(result.records.read())][-1]
+        found = [txn.producer_id for txn in result.aborted or ()]
+        assert found == list(range(offset // 2, last // 2 + 1))
+
+
 @pytest.mark.parametrize("is_unlinked", [True, False])
 def test_a_read_that_meets_a_deletion_hides_no_aborted_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_unlinked: bool
@@ -298,6 +353,7 @@ def test_reads_are_bounded_by_start_end_and_upper_offset(tmp_path: Path) -> None
     # V-1: between the high watermark and the end there is nothing to see, which is no error.
     for offset in (3, 4, 5):
         assert log.read(offset, 1000, True, 3).records is None
+    assert log.read(5, 1000, True, 9).records is None, "whoever asks knows of a later end"
     assert values(read_records(read_bytes(log, 2, upper=3))) == [b"c"]
 
 
@@ -331,6 +387,10 @@ def test_the_first_batch_comes_whole_or_not_at_all(tmp_path: Path) -> None:
     assert result.records is not None
     assert len(result.records) == len(sent)
     assert log.read(0, 10, False, 2).records is None
+    assert log.read(0, len(sent) - 1, False, 2).records is None
+    alone = log.read(0, len(sent), False, 2).records
+    assert alone is not None
+    assert len(alone) == len(sent)
     exact = log.read(0, len(sent) + 5, False, 2)
     assert exact.records is not None
     assert len(exact.records) == len(sent) + 5  # the second batch may be cut
@@ -426,6 +486,28 @@ def test_readable_bytes_counts_what_lies_between_two_offsets(tmp_path: Path) -> 
         for end in range(start, 13):
             assert log.readable_bytes(start, end) == sum(sizes[start:end])
     assert log.readable_bytes(5, 3) == 0
+
+
+def test_readable_bytes_are_those_of_whole_batches_and_what_is_below_the_log_is_all_of_it(
+    tmp_path: Path,
+) -> None:
+    log = make_log(tmp_path)
+    log.truncate_fully_and_start_at(100)
+    append(log, "a", "b", "c")
+    append(log, "d")
+    assert log.readable_bytes(100, 102) == 0
+    assert log.readable_bytes(50, 101) == log.size
+    assert log.readable_bytes(50, 50) == 0
+
+
+def test_readable_bytes_of_files_that_cannot_be_read_are_an_estimate(tmp_path: Path) -> None:
+    """The read that follows tells what is wrong."""
+    append(make_log(tmp_path), "a")
+    log = make_log(tmp_path)
+    log.active_segment.close()
+    log.active_segment.path.unlink()
+    assert log.readable_bytes(0, 1) == log.size > 0
+    assert not log.is_offline
 
 
 def test_index_entries_are_where_kafka_writes_them(tmp_path: Path) -> None:
@@ -556,6 +638,81 @@ def test_many_segments_with_a_wrong_index_change_no_answer(tmp_path: Path) -> No
         path.write_bytes(struct.pack(">qi", WALL_MS + 100, 0))
     reopened = make_log(tmp_path, had_clean_shutdown=True)
     assert reopened.offset_for_timestamp(WALL_MS + 7) == (WALL_MS + 7, 7, 0)
+    newest = [segment.time_index.last_entry for segment in reopened.segments]
+    assert newest == [*((WALL_MS + number, number) for number in range(8)), (-1, 8)]
+
+
+@pytest.mark.parametrize(
+    ("failure", "attempts", "code"),
+    [
+        (lambda log: IndexMismatch(log.active_segment, "x"), 5, ErrorCode.KAFKA_STORAGE_ERROR),
+        (lambda log: FileNotFoundError(errno.ENOENT, "x"), 4, ErrorCode.KAFKA_STORAGE_ERROR),
+        (lambda log: OSError(errno.EIO, "x"), 1, ErrorCode.KAFKA_STORAGE_ERROR),
+        (lambda log: CorruptIndexError("x"), 1, ErrorCode.KAFKA_STORAGE_ERROR),
+        (lambda log: CorruptSegment(log.directory, 0, "x"), 1, ErrorCode.CORRUPT_MESSAGE),
+    ],
+)
+def test_a_read_is_tried_again_where_that_helps_and_not_for_ever(
+    tmp_path: Path,
+    failure: Callable[[PartitionLog], Exception],
+    attempts: int,
+    code: ErrorCode,
+) -> None:
+    """An index is made anew, and a file looked for where its new name is; the rest stays wrong."""
+    log = make_log(tmp_path)
+    append(log, "a")
+    asked = 0
+
+    def look() -> None:
+        nonlocal asked
+        asked += 1
+        assert asked < 10
+        raise failure(log)
+
+    with pytest.raises(KafkaError) as refused:
+        log.with_valid_indexes(look)
+    assert (asked, code_of(refused)) == (attempts, code)
+    assert log.is_offline == isinstance(refused.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2, None])
+def test_what_was_deleted_before_the_second_look_is_out_of_range(
+    tmp_path: Path, offset: int | None
+) -> None:
+    log = make_log(tmp_path)
+    append(log, "a")
+    append(log, "b")
+    log.update_high_watermark(2)
+    asked = []
+
+    def look() -> str:
+        asked.append(1)
+        if log.increment_log_start_offset(1):
+            raise FileNotFoundError(errno.ENOENT, "x")
+        return "found"
+
+    if offset == 0:
+        with pytest.raises(KafkaError) as refused:
+            log.with_valid_indexes(look, offset)
+        assert (code_of(refused), len(asked)) == (ErrorCode.OFFSET_OUT_OF_RANGE, 1)
+    else:
+        assert log.with_valid_indexes(look, offset) == "found"
+
+
+def test_a_closed_log_is_not_searched_for_its_files(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    append(log, "a")
+    log.close()
+    asked = []
+
+    def look() -> None:
+        asked.append(1)
+        raise FileNotFoundError(errno.ENOENT, "x")
+
+    with pytest.raises(KafkaError, match="is closed"):
+        log.with_valid_indexes(look)
+    assert len(asked) == 1
+    assert not log.is_offline
 
 
 def test_an_epoch_of_a_producer_that_cannot_be_is_refused_by_the_log(tmp_path: Path) -> None:
@@ -576,6 +733,8 @@ def test_a_log_without_times_has_no_newest_record(tmp_path: Path) -> None:
     assert log.max_timestamp_offset() is None
     append(log, "a", timestamp=-1)
     assert log.max_timestamp_offset() is None
+    append(log, "b", timestamp=0)
+    assert log.max_timestamp_offset() == (0, 1, 0)
 
 
 # --- epochs, followers, truncation -------------------------------------------------------------
@@ -631,9 +790,10 @@ def test_truncation_leaves_exactly_what_was_before(tmp_path: Path, to: int) -> N
     for number in range(6):
         append(log, f"{number}a", f"{number}b", epoch=number)
     log.update_high_watermark(4)
+    log.flush()
     assert log.truncate_to(to)
     end = to - to % 2  # batches are cut whole
-    assert log.log_end_offset == end
+    assert (log.log_end_offset, log.flushed_offset) == (end, end)
     assert [r.offset for r in read_from(log)] == list(range(end))
     assert log.high_watermark == min(4, end)
     assert all(entry.start_offset < end for entry in log.leader_epochs.entries)
@@ -641,6 +801,15 @@ def test_truncation_leaves_exactly_what_was_before(tmp_path: Path, to: int) -> N
     assert info.first_offset == end
     assert values(read_from(log))[-1] == b"new"
     assert not log.truncate_to(99)
+
+
+def test_an_epoch_without_a_record_is_cut_off_at_the_logs_end(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    append(log, "a")
+    log.assign_epoch_start(9, None)
+    assert not log.truncate_to(1)
+    assert log.latest_epoch == 0
+    assert read_leader_epochs(log.leader_epochs.path) == [(0, 0)]
 
 
 def test_a_log_cut_in_a_gap_loses_nothing_in_a_crash(tmp_path: Path) -> None:
@@ -709,23 +878,26 @@ def test_a_log_that_started_over_knows_no_epoch_of_before_after_a_crash(tmp_path
     assert make_log(tmp_path).latest_epoch == -1
 
 
-def test_starting_over_leaves_an_empty_log_at_the_new_offset(tmp_path: Path) -> None:
+@pytest.mark.parametrize("offset", [100, 2, 3, 0])
+def test_starting_over_leaves_an_empty_log_at_the_new_offset(tmp_path: Path, offset: int) -> None:
     log = make_log(tmp_path, LogConfig(segment_bytes=200))
     for value in "abcd":
         append(log, value, epoch=4)
-    log.truncate_fully_and_start_at(100)
-    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (100, 100, 100)
-    assert (log.size, log.latest_epoch, log.flushed_offset) == (0, -1, 100)
-    assert len(list(log.directory.glob("*.log*"))) == 1
-    assert append(log, "x", epoch=5).first_offset == 100
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+    log.truncate_fully_and_start_at(offset)
+    assert log.view[:4] == (offset,) * 4
+    assert (log.size, log.latest_epoch, log.flushed_offset) == (0, -1, offset)
+    assert list(log.directory.glob("*.log*")) == [log.active_segment.path]
+    assert append(log, "x", epoch=5).first_offset == offset
     reopened = make_log(tmp_path, log.config)
-    assert (reopened.log_start_offset, reopened.log_end_offset) == (100, 101)
+    assert (reopened.log_start_offset, reopened.log_end_offset) == (offset, offset + 1)
 
 
 def test_the_high_watermark_only_rises_and_never_beyond_the_end(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     append(log, "a", "b")
     assert log.update_high_watermark(2)
+    assert not log.update_high_watermark(2)
     assert not log.update_high_watermark(1)
     assert log.high_watermark == 2
     with pytest.raises(ValueError, match="above log end"):
@@ -740,8 +912,25 @@ def test_the_log_start_moves_up_to_the_high_watermark(tmp_path: Path) -> None:
         log.increment_log_start_offset(3)
     assert code_of(error) is ErrorCode.OFFSET_OUT_OF_RANGE
     assert log.increment_log_start_offset(2)
+    assert not log.increment_log_start_offset(2)
     assert not log.increment_log_start_offset(1)
     assert values(read_from(log)) == [b"c"]
+
+
+def test_a_log_start_that_moves_is_to_be_noted(tmp_path: Path) -> None:
+    noted: list[int] = []
+    env = environment(tmp_path, on_log_start_moved=lambda: noted.append(log.log_start_offset))
+    log = make_log(tmp_path, env=env)
+    for _ in range(3):
+        append(log, "a")
+        log.roll()
+    log.update_high_watermark(3)
+    log.increment_log_start_offset(1)
+    log.increment_log_start_offset(1)
+    assert noted == [1]
+    log.delete_old_segments(WALL_MS + 10**12)
+    log.delete_old_segments(WALL_MS + 10**12)
+    assert noted == [1, 3]
 
 
 def test_a_log_needs_to_be_flushed_after_as_many_records_as_configured(tmp_path: Path) -> None:
@@ -751,6 +940,165 @@ def test_a_log_needs_to_be_flushed_after_as_many_records_as_configured(tmp_path:
     log.flush()
     assert log.flushed_offset == 3
     assert not append(log, "d").must_flush
+
+
+def test_a_copy_that_takes_over_has_what_its_batches_do_not_tell(tmp_path: Path) -> None:
+    current = make_log(tmp_path / "current", LogConfig(retention_bytes=77))
+    for number in range(4):
+        append(current, f"{number}", epoch=number)
+    current.assign_epoch_start(9, None)
+    data = read_bytes(current, 0)
+    current.update_high_watermark(3)
+    current.increment_log_start_offset(2)
+    copy = make_log(tmp_path / "copy")
+    copy.append_as_follower(data, 3)
+    copy.take_over(current)
+    assert copy.config == current.config
+    assert copy.view[:4] == current.view[:4]
+    epochs = current.leader_epochs.entries
+    assert read_leader_epochs(copy.leader_epochs.path) == list(epochs)
+    short = make_log(tmp_path / "short")
+    short.append_as_follower(data[: read_header(data).size], 3)
+    short.take_over(current)
+    assert (short.log_start_offset, short.high_watermark, short.log_end_offset) == (1, 1, 1)
+
+
+def test_a_log_whose_directory_was_renamed_works_on(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    append(log, "a")
+    log.roll()
+    moved = log.directory.rename(tmp_path / "moved")
+    log.change_directory(moved)
+    for segment in log.segments:
+        segment.close()
+    append(log, "b", epoch=1)
+    assert values(read_from(log)) == [b"a", b"b"]
+    log.close()
+    assert {path.parent for path in tmp_path.rglob("*.*")} == {moved}
+
+
+@pytest.mark.parametrize("name", ["append", "append as a follower", "roll", "close"])
+def test_a_cut_that_failed_is_finished_before_the_next_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    log = make_log(tmp_path)
+    for value in "abc":
+        append(log, value)
+    disk = FaultyDisk(monkeypatch)
+    disk.fail("ftruncate", errno.EMFILE)
+    with pytest.raises(KafkaError):
+        log.truncate_to(1)
+    if name == "close":
+        log.close()
+    else:
+        CHANGES[name](log)
+    assert log.segments.items[0].path.stat().st_size == log.segments.items[0].size
+    reopened = make_log(tmp_path, had_clean_shutdown=name == "close")
+    assert reopened.log_end_offset == log.log_end_offset
+
+
+@pytest.mark.parametrize("how", ["kept", "not kept", "offline"])
+def test_only_of_a_log_that_is_kept_something_is_written_when_it_is_closed(
+    tmp_path: Path, how: str
+) -> None:
+    log = make_log(tmp_path)
+    append(log, "a")
+    if how == "offline":
+        log.environment.fail(OSError(errno.EIO, "x"))
+    log.close(is_kept=how != "not kept")
+    assert bool(list(log.directory.glob("*.snapshot"))) == (how == "kept")
+
+
+def test_a_closed_log_has_its_epochs_on_disk_and_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = make_log(tmp_path)
+    append(log, "a")
+    log.roll()
+    append(log, "b")
+    disk = FaultyDisk(monkeypatch)
+    disk.fail("fsync", errno.ENOSPC)
+    with pytest.raises(KafkaError):
+        log.assign_epoch_start(5, None)
+    assert values(read_from(log)) == [b"a", b"b"]
+    log.close()
+    assert read_leader_epochs(log.leader_epochs.path) == [(0, 0), (5, 2)]
+    opened = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    assert [path for path in opened if path.startswith(f"{tmp_path}/")] == []
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_an_epochs_file_that_is_gone_is_a_failure_unless_the_log_went_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    log = make_log(tmp_path)
+
+    def fsync(_fd: int) -> None:
+        if is_deleted:
+            log.close(is_kept=False)
+        raise FileNotFoundError(errno.ENOENT, "x")
+
+    monkeypatch.setattr(files, "fsync", fsync)
+    if is_deleted:
+        log.assign_epoch_start(5, None)
+    else:
+        with pytest.raises(KafkaError):
+            log.assign_epoch_start(5, None)
+    assert log.is_offline != is_deleted
+
+
+def test_the_producers_of_a_log_are_told(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    assert log.active_producers() == []
+    log.append_as_leader(transactional("a", 4, 0), 0, WALL_MS)
+    assert [entry.producer_id for entry in log.active_producers()] == [4]
+
+
+def test_a_transaction_is_verified_until_it_is_open(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    verification = log.start_verification(4, 0, 0, False)
+    assert verification is not None
+    assert log.start_verification(4, 0, 0, False) is verification
+    source = FROM_CLIENT._replace(verification=verification)
+    log.append_as_leader(transactional("a", 4, 0), 0, WALL_MS, source)
+    assert log.start_verification(4, 0, 1, False) is None
+
+
+CHANGES: dict[str, Callable[[PartitionLog], object]] = {
+    "append": lambda log: append(log, "b"),
+    "append as a follower": lambda log: log.append_as_follower(stored("b", 1, 0), 0),
+    "note an epoch": lambda log: log.assign_epoch_start(5, None),
+    "roll": lambda log: log.roll(),
+    "truncate": lambda log: log.truncate_to(0),
+    "start over": lambda log: log.truncate_fully_and_start_at(9),
+    "raise the start": lambda log: log.increment_log_start_offset(1),
+    "delete segments": lambda log: log.delete_old_segments(WALL_MS + 10**12),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("how", ["closed", "offline", "full"])
+def test_a_log_that_is_closed_or_has_no_disk_takes_no_change(
+    tmp_path: Path, how: str, name: str
+) -> None:
+    """A full disk takes all but records."""
+    log = make_log(tmp_path)
+    append(log, "a")
+    log.update_high_watermark(1)
+    before = log.view[:4], log.latest_epoch, len(log.segments)
+    if how == "closed":
+        log.close()
+    elif how == "offline":
+        log.environment.fail(OSError(errno.EIO, "x"))
+    else:
+        log.environment.is_writable = False
+    if how == "full" and not name.startswith("append"):
+        CHANGES[name](log)
+        return
+    with pytest.raises(KafkaError) as refused:
+        CHANGES[name](log)
+    assert code_of(refused) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (log.view[:4], log.latest_epoch, len(log.segments)) == before
 
 
 @pytest.mark.parametrize(

@@ -155,12 +155,21 @@ def test_an_offset_too_far_from_the_base_starts_a_segment(tmp_path: Path) -> Non
     assert [record.offset for record in read_from(recovered)] == [0, far - 1, far]
 
 
+def test_a_first_batch_too_far_from_the_base_starts_a_segment_that_reaches_it(
+    tmp_path: Path,
+) -> None:
+    log = make_log(tmp_path, LogConfig(cleanup_policy=frozenset({"compact"})))
+    log.append_as_follower(batch("a", base_offset=2**31 + 5, leader_epoch=0), 0)
+    assert bases(log) == [0, 6]
+    assert [record.offset for record in read_from(log)] == [2**31 + 5]
+
+
 def test_an_empty_segment_is_not_rolled(tmp_path: Path) -> None:
     log = make_log(tmp_path)
-    log.roll()
+    assert log.roll() is log.active_segment
     append(log, "a")
     log.roll()
-    log.roll()
+    assert log.roll() is log.active_segment
     assert bases(log) == [0, 1]
 
 
@@ -199,6 +208,7 @@ def test_a_rolled_segment_is_flushed_in_the_background(tmp_path: Path) -> None:
     append(log, "a")
     log.roll()
     assert log.flushed_offset == 0
+    assert [(task.name, task.delay_ms) for task in scheduler.once] == [("flush-log", 0)]
     assert scheduler.run("flush-log") == 1
     assert log.flushed_offset == 1
 
