@@ -24,7 +24,9 @@ their offsets cannot be kept. The driver resigns, which tells the listeners to t
 uncommitted state away, and stands for election in a new epoch after the election timeout. A
 follower that cannot write asks its leader again. A failed fsync, or a vote that cannot be stored
 for another reason than a full disk, is final, as is every error that nobody expected: the process
-ends (`faults`; better stopped than wrong).
+ends (`faults`; better stopped than wrong). So does a lack of descriptors for either of them, once
+idle ones were given up and that was not enough. Kafka's ends there without looking for any, and on
+a full disk as well.
 """
 
 from __future__ import annotations

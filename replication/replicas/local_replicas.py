@@ -427,7 +427,10 @@ class LocalReplicas:
         None lets the log manager choose.
 
         Raises KAFKA_STORAGE_ERROR if that directory may be one that is offline: a new, empty
-        replica elsewhere would pretend that the data never existed (B-7).
+        replica elsewhere would pretend that the data never existed (B-7). One whose directory was
+        not told yet is as a rule new, and made although a directory is offline, as in Kafka
+        (Partition.createLogInAssignedDirectoryId). If it was not, its broker left the ISRs, where
+        there was another member, when it registered, and ELRs know its stop as unclean.
         """
         preferred = self.preferred_dirs.pop((topic_id, key[1]), None)
         directory_id = registration.directory(self._node_id)

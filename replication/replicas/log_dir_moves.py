@@ -332,16 +332,7 @@ class LogDirMoves:
         if begins or not current.segments.items[0].base_offset <= offset <= current.log_end_offset:
             offset = current.log_start_offset
             future.truncate_fully_and_start_at(offset)
-        read = current.read(offset, _READ_BYTES, True, current.log_end_offset)
-        if read.records is None:
-            return b""
-        try:
-            return read.records.read()
-        except OSError as error:
-            doing = f"copying of {current.topic_partition}"
-            raise current.environment.storage_error(error, doing) from error
-        finally:
-            read.records.close()
+        return current.read_bytes(offset, _READ_BYTES, current.log_end_offset)
 
     # ------------------------------------------------------------------ changing over
 

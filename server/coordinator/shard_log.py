@@ -137,7 +137,8 @@ class ReplicatedShardLog(Generic[R]):
         """All batches from the log's start to its end.
 
         Raises KafkaError: what the replica manager says if the partition is not served here,
-        CORRUPT_MESSAGE for a batch whose checksum is wrong. MalformedFrame for a record that is
+        KAFKA_STORAGE_ERROR if the disk does not give it, CORRUPT_MESSAGE for a batch whose checksum
+        is wrong. MalformedFrame for a record that is
         not what its key says.
         """
         decode = self._serde.decode
@@ -158,11 +159,7 @@ class ReplicatedShardLog(Generic[R]):
         log = self._replica_manager.partition(self._topic_partition).open_log()
         offset, end_offset = log.log_start_offset, log.log_end_offset
         while offset < end_offset:
-            found = log.read(offset, self._config.load_buffer_size, True, end_offset)
-            if found.records is None:
-                return
-            data = found.records.read()
-            found.records.close()
+            data = log.read_bytes(offset, self._config.load_buffer_size, end_offset)
             next_offset = offset
             for position, header in iterate_headers(data):
                 if not check_crc(data, position, header):

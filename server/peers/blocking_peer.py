@@ -166,10 +166,12 @@ class BlockingPeer:
         deadline = time.monotonic() + self._timeout_s
         for family, kind, protocol, _name, address in addresses_of(self._host, self._port):
             left_s = deadline - time.monotonic()
-            if self._closed or left_s <= 0:
+            if left_s <= 0:
                 break
             try:
                 self._socket = sock = socket.socket(family, kind, protocol)
+                if self._closed:  # looked at once `close` finds what to shut down
+                    break
                 sock.settimeout(left_s)
                 sock.connect(address)
                 set_peer_options(sock)

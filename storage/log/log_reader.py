@@ -111,6 +111,19 @@ class LogReader:
             lambda: self._read(offset, max_bytes, min_one, upper_offset, include_aborted), offset
         )
 
+    def read_bytes(self, offset: int, max_bytes: int, upper_offset: int) -> bytes:
+        """As `read` with the first batch whole, but the bytes themselves: what the disk refuses is
+        an error of the log like any other. Nothing to read gives none."""
+        records = self.read(offset, max_bytes, True, upper_offset).records
+        if records is None:
+            return b""
+        try:
+            return records.read()
+        except OSError as error:
+            raise self._storage_error(error, "read") from error
+        finally:
+            records.close()
+
     def with_valid_indexes(self, look: Callable[[], T], offset: int | None = None) -> T:
         """Run `look`, again after rebuilding an index that proved wrong; errors as KafkaError."""
         rebuilt: set[LogSegment] = set()

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import pytest
 
 from replication.metadata.image import (
+    DIRECTORY_UNASSIGNED,
     EMPTY_IMAGE,
     RESOURCE_TOPIC,
     BrokerRegistration,
@@ -971,6 +972,19 @@ def test_a_full_disk_is_tried_again_though_another_directory_has_failed(
     assert codes(broker.produce((ORDERS_0, batch(b"a")))) == [ErrorCode.KAFKA_STORAGE_ERROR]
     broker.change_config("payments", LogConfig())
     assert codes(broker.produce((ORDERS_0, batch(b"a")))) == [0]
+
+
+@pytest.mark.parametrize(
+    ("directory_id", "error"),
+    [(DIRECTORY_UNASSIGNED, 0), (b"a disk's own id.", ErrorCode.KAFKA_STORAGE_ERROR)],
+)
+def test_beside_an_offline_directory_only_a_replica_that_was_in_none_is_made(
+    broker: Broker, directory_id: bytes, error: int
+) -> None:
+    """B-7, and Kafka's Partition.createLogInAssignedDirectoryId."""
+    broker.logs.offline_dirs.add(Path("another"))
+    broker.publish(topic("orders", ORDERS, replace(led(), directories=(directory_id,))))
+    assert codes(broker.produce((ORDERS_0, batch(b"a")))) == [error]
 
 
 def test_log_directories_are_described_with_sizes(single: Broker) -> None:

@@ -158,7 +158,11 @@ class Node:
 
     def start(self) -> None:
         self.logs = LogManager(
-            {self.root: b"d" * 16}, LogConfig(), self.clock, None, lambda *_: None
+            {self.root: b"d" * 16},
+            LogConfig(),
+            self.clock,
+            None,
+            lambda directory, error: self.replica_manager.log_dir_failed(directory, error),
         )
         self.logs.startup(lambda _: LogConfig())
         self.replica_manager = ReplicaManager(

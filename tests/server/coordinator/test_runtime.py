@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -27,6 +28,7 @@ from server.coordinator.shard import (
     ShardState,
 )
 from storage.config import SystemClock
+from storage.open_files import FileSlice
 from testkit.clock import ManualTimer
 from tests.server.coordinator.group_node import Node
 from tests.server.coordinator.group_support import Answer
@@ -1034,6 +1036,27 @@ def test_offsets_are_in_the_log_and_there_again_after_a_restart(node: Node) -> N
     listed = Answer()
     node.groups.list_groups([], [], listed)
     assert {group.group_id for group in listed.response} == set(groups)
+
+
+def test_a_disk_that_does_not_give_a_coordinators_records_is_offline(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shard alone was given up: the broker led on, and the group had no coordinator."""
+    node.find()
+    node.commit("g", 5)
+    node.loads_slowly = True
+    node.restart()
+
+    def fails(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(FileSlice, "read", fails)
+        for load in node.loads:
+            load()
+    assert node.logs.offline_dirs == {node.root}
+    assert node.groups.runtime.shards() == [], "another broker is elected"
+    assert node.commit("g", 6).error == E.NOT_COORDINATOR
 
 
 def test_offsets_of_transactions_count_when_they_were_committed(node: Node) -> None:

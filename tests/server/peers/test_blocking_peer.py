@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
 import struct
 import threading
@@ -146,6 +147,26 @@ def test_closing_aborts_an_exchange_that_waits(peer):
     asker.join()
     with pytest.raises(ConnectionError, match="closed"):
         blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+
+
+def test_closing_before_the_socket_is_known_begins_no_connection(peer, monkeypatch):
+    """Found nothing to shut down; a leader that is silent was waited for until the timeout."""
+    blocking = BlockingPeer(*peer.address, "broker-1")
+    connected: list[Any] = []
+
+    class Socket(socket.socket):
+        def __init__(self, *args: int) -> None:
+            super().__init__(*args)
+            blocking.close()
+
+        def connect(self, address: Any) -> None:
+            connected.append(address)
+
+    with monkeypatch.context() as sockets:
+        sockets.setattr(socket, "socket", Socket)
+        with pytest.raises(ConnectionError, match="closed"):
+            blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+    assert not connected
 
 
 def test_a_refused_blocking_connection_is_an_os_error():
