@@ -28,6 +28,7 @@ from typing import Any
 
 from barnabas.authority import Certificates, certificates
 from barnabas.process import SAYS_IT_ALL, BrokerError, write_private
+from replication.controller.scram import salt_of
 
 __tracebackhide__ = SAYS_IT_ALL
 
@@ -230,7 +231,7 @@ class Security:
     def _scram(self) -> Iterator[str]:
         for name, password in self._users.items():
             for mechanism, hash_name in _HASHES.items():
-                salt = secrets.token_bytes(24)
+                salt = salt_of(secrets.token_bytes(17))
                 salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, _ITERATIONS)
                 salt_text, salted_text = (base64.b64encode(b).decode() for b in (salt, salted))
                 yield (

@@ -21,6 +21,7 @@ from barnabas.client_commands.connection import (
     settings,
 )
 from server.commands.client_config import add_client_config, client_config
+from server.commands.health import NO_RIGHTS
 from server.commands.main import address_text, addresses, seconds
 from server.commands.outcomes import EXIT_FAILURE, EXIT_OK, print_json
 
@@ -211,7 +212,7 @@ def is_here(host: str) -> bool:
 
 def _look_at_cluster(arguments: argparse.Namespace, findings: list[Finding]) -> None:
     """When all nodes can be reached: are they fenced, and is there a leader for everything?"""
-    from kafka.errors import KafkaError
+    from kafka.errors import ClusterAuthorizationFailedError, KafkaError
 
     with admin_client(arguments) as client:
         try:
@@ -227,6 +228,8 @@ def _look_at_cluster(arguments: argparse.Namespace, findings: list[Finding]) -> 
             well = quorum.get("error_code", 0) == 0 and quorum["leader_id"] >= 0
             led = f"the quorum is led by node {quorum['leader_id']}"
             findings.append(Finding(well, led if well else "quorum lost: it has no leader"))
+        except ClusterAuthorizationFailedError:
+            findings.append(Finding(False, NO_RIGHTS.format("describe")))
         except KafkaError as error:
             name = type(error).__name__
             text = f"quorum lost: its leader does not answer ({name}); start the missing"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import os
+import secrets
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from barnabas.client_commands.acls import explained
 from barnabas.client_commands.connection import admin_client, finish, plain
 from barnabas.client_commands.output import print_table
+from replication.controller.scram import salt_of
 from server.commands.outcomes import EXIT_OK, UserError, print_json
 from server.config.secret_files import warn_of_others
 
@@ -115,7 +117,9 @@ def _set(arguments: argparse.Namespace) -> int:
     with admin_client(arguments) as admin, explained():
         is_new = admin.describe_user_scram_credentials([name])[name]["error"] is not None
         for mechanism in mechanisms:  # a request may name a user once only
-            _alter(admin, [UserScramCredentialUpsertion(name, mechanism, secret, iterations)])
+            salt = salt_of(secrets.token_bytes(17))
+            credential = UserScramCredentialUpsertion(name, mechanism, secret, iterations, salt)
+            _alter(admin, [credential])
     if arguments.json:
         made = {"user": name, "created": is_new, "mechanisms": mechanisms}
         print_json(made | {"iterations": iterations})

@@ -4,6 +4,9 @@ A TCP connect proves that a port is open, not that a broker lives behind it: thi
 versions and the metadata, as every client does first, and fails unless a broker is listed in time.
 A node that is only a controller serves no metadata; it is asked for the controllers instead.
 
+Who may not ask how the cluster is gets exit code 1 as well, and the right that is missing: nobody
+knows then, and the set-up of the check is at fault from its first run on.
+
 A cluster that cannot write is not healthy, though its brokers answer: one without a leader of the
 quorum, and a broker that the quorum has fenced.
 """
@@ -34,6 +37,14 @@ if TYPE_CHECKING:
 
 _CLIENT_ID = "barnabas-health"
 _CONTROLLERS = 2  # endpoint type (KIP-919)
+NO_RIGHTS = (
+    "CLUSTER_AUTHORIZATION_FAILED: it answers, but does not tell this user how the cluster is; that"
+    " takes {0} on the cluster: `barnabas acl add USER {0} --cluster`"
+)
+
+
+class RightsMissing(ConnectionError):
+    """It answers, and does not tell this user what was asked."""
 
 
 class Unhealthy(Exception):
@@ -49,12 +60,15 @@ def local_address(config: KafkaConfig) -> tuple[str, int]:
 
 
 def quorum_of(connection: BlockingPeer) -> DescribeQuorumResponse:
-    """What a node knows of the metadata quorum. Raises OSError when it knows no leader."""
+    """What a node knows of the metadata quorum. Raises RightsMissing when it does not tell this
+    user, OSError when it knows no leader."""
     partition = DescribeQuorumRequest.Topic.Partition(partition_index=0)
     topic = DescribeQuorumRequest.Topic(topic_name="__cluster_metadata", partitions=[partition])
     answer = connection.exchange(DescribeQuorumRequest(topics=[topic]), 2, DescribeQuorumResponse)
     codes = [answer.error_code, *(p.error_code for t in answer.topics for p in t.partitions)]
     for code in codes:
+        if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise RightsMissing(NO_RIGHTS.format("describe"))
         if code != ErrorCode.NONE:
             raise ConnectionError(f"DescribeQuorum: {ErrorCode(code).name}")
     if not answer.topics or answer.topics[0].partitions[0].leader_id < 0:
@@ -158,6 +172,8 @@ def _ask(connection: BlockingPeer, address: tuple[str, int], node_id: int | None
                 1,
                 DescribeClusterResponse,
             )
+            if controllers.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                raise RightsMissing(NO_RIGHTS.format("alter"))
             return _Answer(controllers.cluster_id, len(controllers.brokers), "controller")
         raise ConnectionError("it serves no Metadata")
     finally:
@@ -182,5 +198,7 @@ def _check_writable(
     if served.get(DescribeQuorumRequest.api_key, 0) >= 2:
         try:
             quorum_of(connection)
+        except RightsMissing:
+            raise
         except OSError as error:
             raise ConnectionError(f"quorum lost: {reason(error)}") from None

@@ -267,7 +267,7 @@ def _scram_secret(
         return salt, salted
     if not fields["password"]:
         raise FormatError("--add-scram: expected a password that is not empty")
-    salt = salt or secrets.token_hex(16).encode()
+    salt = salt or scram.salt_of(secrets.token_bytes(17))
     password = fields["password"].encode()
     return salt, hashlib.pbkdf2_hmac(mechanism.hash, password, salt, iterations)
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 audit = logging.getLogger("kafka.authorizer.logger")
 """Kafka's name: refusals at INFO, the rest at DEBUG."""
 _NAME_SHOWN = 256
+_REFUSALS_SHOWN = 100
+"""Lines one request can write; the rest are counted. Clients choose how many names they send."""
 
 DENIED: Mapping[Resource, tuple[ErrorCode, str]] = {
     Resource.TOPIC: (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed."),
@@ -65,12 +67,13 @@ Rule = Callable[["Access", Any], Verdict]
 class Access:
     """What the sender of one request may do."""
 
-    __slots__ = ("_authorize", "_authorizer", "_host", "_principal", "ctx")
+    __slots__ = ("_authorize", "_authorizer", "_host", "_principal", "_refusals", "ctx")
 
     def __init__(self, authorizer: Authorizer, ctx: RequestContext[Any]) -> None:
         self._authorizer = authorizer
         self._authorize = authorizer.authorize
         self._principal, self._host = ctx.principal, ctx.peer_host
+        self._refusals = 0
         self.ctx = ctx
 
     def sees(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
@@ -80,8 +83,12 @@ class Access:
     def may(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
         """Asked since the request asks for it: a no stands in the audit log."""
         is_allowed = self._authorize(self._principal, self._host, operation, resource, name)
-        if not is_allowed or audit.isEnabledFor(logging.DEBUG):
-            self._report(is_allowed, operation, resource, name)
+        if not is_allowed:
+            self._refusals += 1
+            if self._refusals <= _REFUSALS_SHOWN:
+                self._report(logging.INFO, "Denied", operation, resource, name)
+        elif audit.isEnabledFor(logging.DEBUG):
+            self._report(logging.DEBUG, "Allowed", operation, resource, name)
         return is_allowed
 
     def must(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> None:
@@ -97,15 +104,26 @@ class Access:
         """All that is allowed, as bits (AuthHelper.authorizedOperations)."""
         return sum(1 << one for one in resource.operations if self.sees(one, resource, name))
 
+    def count_unreported(self) -> None:
+        """Once a request has been asked about: how many refusals have no line of their own."""
+        if self._refusals > _REFUSALS_SHOWN:
+            audit.info(
+                "Principal = %s is Denied %d times more from host = %s for request = %s",
+                _escaped(self._principal),
+                self._refusals - _REFUSALS_SHOWN,
+                self._host,
+                self.ctx.api.name,
+            )
+
     def _report(
-        self, is_allowed: bool, operation: Operation, resource: Resource, name: str
+        self, level: int, verdict: str, operation: Operation, resource: Resource, name: str
     ) -> None:
         audit.log(
-            logging.DEBUG if is_allowed else logging.INFO,
+            level,
             "Principal = %s is %s operation = %s from host = %s on resource = %s:LITERAL:%s"
             " for request = %s",
             _escaped(self._principal),
-            "Allowed" if is_allowed else "Denied",
+            verdict,
             operation.name,
             self._host,
             resource.name,
@@ -173,11 +191,15 @@ class GuardedApi(Api):
     def _ask_first(
         self, handle: Callable[..., Any], ctx: RequestContext[Any], request: Request
     ) -> Any:
-        verdict = self._rule(Access(self._authorizer, ctx), request)
+        access = Access(self._authorizer, ctx)
+        try:
+            verdict = self._rule(access, request)
+            if isinstance(verdict, With):
+                return handle(ctx, request, verdict.argument)
+        finally:
+            access.count_unreported()
         if verdict is None:
             return handle(ctx, request)
-        if isinstance(verdict, With):
-            return handle(ctx, request, verdict.argument)
         if not callable(verdict):
             return verdict
         LeftoverContext(ctx, verdict).run(handle, request)

@@ -21,13 +21,12 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from replication.controller.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
+from replication.controller.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS, salt_of
 from server.security.sasl.mechanisms import SASLNAME, AuthenticationFailed, unescaped
 
 HASHES = {name: mechanism.hash for name, mechanism in MECHANISMS.items()}
 TYPES = {name: mechanism.type for name, mechanism in MECHANISMS.items()}
 
-_SALT_BITS, _SALT_DIGITS = 130, b"0123456789abcdefghijklmnopqrstuvwxyz"
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]++"
 _EXTENSIONS = r"(?P<extensions>(?:,(?!p=)[A-Za-z]++=[^,\x00]++)*+)"
 _CLIENT_FIRST = re.compile(
@@ -155,11 +154,7 @@ class ScramServer:
         """As Kafka's tools make a credential by default: other bytes, or another length, would tell
         it apart from those of users."""
         digest = _hmac(self._mechanism, self._secret, name.encode())
-        bits, salt = int.from_bytes(digest) >> (8 * len(digest) - _SALT_BITS), bytearray()
-        while bits:
-            bits, digit = divmod(bits, len(_SALT_DIGITS))
-            salt.append(_SALT_DIGITS[digit])
-        return ScramCredential(bytes(salt), digest, digest, ITERATIONS_MIN)
+        return ScramCredential(salt_of(digest), digest, digest, ITERATIONS_MIN)
 
     def _finish(self, first: re.Match[str], text: str) -> bytes:
         final = _CLIENT_FINAL.fullmatch(text)

@@ -11,8 +11,14 @@ import pytest
 from server.commands import health
 from server.config.kafka_config import KafkaConfig
 from server.node.node import Node
-from wire.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from wire.errors import ErrorCode
+from wire.messages.cluster import (
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from wire.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from wire.schema import Request, Response
 
 
 @pytest.fixture
@@ -128,6 +134,39 @@ def test_a_cluster_that_cannot_write_is_unhealthy(
     connection: Any = Cluster(leader, fenced)
     with pytest.raises(ConnectionError, match=words):
         health._check_writable(connection, served, address, node)
+
+
+class Refusing:
+    """Answers as a node that tells this user nothing of its cluster."""
+
+    def __init__(self, serves: type[Request]) -> None:
+        self._serves = serves
+
+    def exchange(self, request: Request, version: int, response: type[Response]) -> Any:
+        if response is ApiVersionsResponse:
+            api = ApiVersionsResponse.ApiKey(
+                api_key=self._serves.api_key, min_version=0, max_version=2
+            )
+            return ApiVersionsResponse(error_code=0, api_keys=[api])
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        if response is DescribeQuorumResponse:
+            return DescribeQuorumResponse(error_code=code, topics=[], nodes=[])
+        return DescribeClusterResponse(error_code=code, cluster_id="", controller_id=-1, brokers=[])
+
+    def close(self) -> None:
+        pass
+
+
+def test_who_may_not_ask_a_broker_is_told_the_right_that_is_missing() -> None:
+    connection: Any = Refusing(DescribeQuorumRequest)
+    with pytest.raises(ConnectionError, match=r"acl add USER desc"):
+        health._check_writable(connection, {DescribeQuorumRequest.api_key: 2}, ("b", 9092), None)
+
+
+def test_who_may_not_ask_a_controller_is_told_the_right_that_is_missing() -> None:
+    connection: Any = Refusing(DescribeClusterRequest)
+    with pytest.raises(ConnectionError, match=r"acl add USER alter"):
+        health._ask(connection, ("b", 9093), None)
 
 
 def test_another_node_may_be_fenced() -> None:

@@ -284,6 +284,18 @@ def test_who_cannot_be_a_member_is_refused(node: ShareNode, who: dict[str, Any])
     assert node.client().ask(fetch_request([0], {}, 0, **who), 2).error_code == E.INVALID_REQUEST
 
 
+def test_a_new_groups_first_answer_is_of_the_partition_that_is_loaded_first(
+    node: ShareNode,
+) -> None:
+    """As in Kafka, which loads them one after the other; librdkafka's test 0179 asks for it."""
+    node.append(2, 0)
+    node.append(3, 1)
+    client = node.client()
+    first = client.fetch(0, 1, max_wait_ms=500)
+    assert (acquired(first, 0), acquired(first, 1)) == ([(0, 1, 1)], [])
+    assert acquired(client.fetch(), 1) == [(0, 2, 1)]
+
+
 def test_partitions_that_are_not_there_are_told_alone(node: ShareNode) -> None:
     node.append(1)
     answer = node.client().fetch(0, 7)

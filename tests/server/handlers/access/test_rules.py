@@ -10,7 +10,7 @@ import pytest
 from replication.partition.requests import FetchResult
 from server.handlers.access import groups, share
 from server.handlers.access import topics as access_topics
-from server.handlers.access.guard import Access
+from server.handlers.access.guard import Access, GuardedApi, With
 from server.network.api import Operation as Op
 from server.network.api import Resource as Re
 from server.peers.envelope import principal_bytes
@@ -18,6 +18,7 @@ from tests.server.handler_support import (
     CLOSED,
     Asked,
     FakeBroker,
+    apis_of,
     image_of,
     topic_image,
 )
@@ -496,4 +497,21 @@ def test_a_refusal_is_a_line_whatever_things_are_called(caplog):
     assert line == (
         "Principal = User:alice is Denied operation = DESCRIBE from host = 127.0.0.1"
         " on resource = TOPIC:LITERAL:bad\\nname for request = Metadata"
+    )
+
+
+def test_what_one_request_writes_is_bounded_and_the_rest_counted(caplog):
+    caplog.set_level(logging.INFO, "kafka.authorizer.logger")
+    metadata_api = apis_of("broker")[3]
+    api = GuardedApi(metadata_api, lambda access, _request: With(access.may), Policy(()))
+    context = SimpleNamespace(principal="User:alice", peer_host="127.0.0.1", api=api)
+
+    def handle(_ctx, _request, may):
+        return [may(Op.READ, T, f"t{n}") for n in range(103)]
+
+    assert not any(api.prepared(handle)(context, None))
+    lines = [r.getMessage() for r in caplog.records if r.name == "kafka.authorizer.logger"]
+    assert len(lines) == 101
+    assert lines[-1] == (
+        "Principal = User:alice is Denied 3 times more from host = 127.0.0.1 for request = Metadata"
     )
