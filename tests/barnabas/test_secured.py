@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import ssl
 import sys
@@ -160,6 +161,8 @@ def test_no_secret_is_among_the_flags_and_no_password_among_the_lines() -> None:
     lines = text.splitlines()
     assert len(lines) == 4
     assert not any(PASSWORD in line for line in lines)
+    salts = [base64.b64decode(line.partition(",salt=")[2].partition(",")[0]) for line in lines]
+    assert all(salt.isalnum() for salt in salts)  # as of a user who is not there
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])

@@ -5,6 +5,7 @@ import contextlib
 import getpass
 import io
 import json
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -27,6 +28,7 @@ class Admin:
 
     def __init__(self, **found: dict[ScramMechanism, int]) -> None:
         self.users = found
+        self.salts: list[bytes] = []
 
     def describe_user_scram_credentials(self, names: list[str] | None) -> dict[str, Any]:
         return {
@@ -47,6 +49,7 @@ class Admin:
             if isinstance(one, UserScramCredentialDeletion):
                 del self.users[one.user][one.mechanism]
             else:
+                self.salts.append(one.salt)
                 self.users.setdefault(one.user, {})[one.mechanism] = one.iterations
         self.users = {name: found for name, found in self.users.items() if found}
         return dict.fromkeys(names, None)
@@ -109,6 +112,18 @@ def test_a_new_password_is_that_of_every_mechanism_unless_one_is_named(
         "changed the password of user bob for SCRAM-SHA-256, SCRAM-SHA-512",
         "created user eve for SCRAM-SHA-512",
     ]
+
+
+def test_each_salt_is_of_the_kind_that_is_shown_for_users_who_are_not_there(
+    monkeypatch: pytest.MonkeyPatch, typed: Any
+) -> None:
+    admin = Admin()
+    typed(b"secret\n")
+    run(admin, monkeypatch, "set", "bob")
+    one, other = admin.salts
+    assert one != other
+    assert re.fullmatch(rb"[0-9a-z]{20,26}", one)
+    assert re.fullmatch(rb"[0-9a-z]{20,26}", other)
 
 
 def test_deleting_ends_every_mechanism_unless_one_is_named(

@@ -84,6 +84,8 @@ def test_users_may_be_there_from_the_first_start_on(tmp_path: Path) -> None:
     salted = hashlib.pbkdf2_hmac("sha256", b"s=1", alice.salt, 8192)
     expected = scram_record("alice", MECHANISMS["SCRAM-SHA-256"], salted, alice.salt, 8192)
     assert alice == expected
+    assert len(alice.salt) <= 26
+    assert alice.salt.isalnum()
     assert (bob.name, bob.mechanism, bob.salt, bob.iterations) == ("bob", 2, b"salt", 4096)
 
 

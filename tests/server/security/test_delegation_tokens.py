@@ -164,6 +164,7 @@ def test_what_logs_in_is_derived_once(tokens: DelegationTokens) -> None:
     assert first is not None
     assert again is not None
     assert first.credential is again.credential
+    assert first.credential.salt.isalnum()  # as of a token that is not there
     assert PASSWORD not in repr(first)
 
 
