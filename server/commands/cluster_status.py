@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
-from server.commands.health import Unhealthy, quorum_of, reason
+from server.commands.health import RightsMissing, Unhealthy, quorum_of, reason
 from server.peers.blocking_peer import BlockingPeer
 from wire.errors import ErrorCode
 from wire.messages.cluster import (
@@ -107,6 +107,8 @@ class Probe(NamedTuple):
 
     failure: str | None
     quorum: DescribeQuorumResponse | None
+    lacks_rights: bool = False
+    """It does not tell this user of the quorum."""
 
 
 def ask(
@@ -172,8 +174,8 @@ def _probe(connection: BlockingPeer) -> Probe:
         connection.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
         try:
             return Probe(None, quorum_of(connection))
-        except OSError:
-            return Probe(None, None)
+        except OSError as error:
+            return Probe(None, None, isinstance(error, RightsMissing))
     except OSError as error:
         return Probe(reason(error), None)
     finally:
@@ -197,6 +199,8 @@ def _status(
     missing = {node for node, probe in probes.items() if probe.failure is not None}
     partitions, problems = _partitions(metadata)
     led, has_quorum = "quorum lost: no node knows a leader of it", False
+    if any(probe.lacks_rights for probe in probes.values()):
+        led = "quorum not told to this user: that takes describe on the cluster"
     ends: dict[int, int] = {}
     observers: dict[int, int] = {}
     leader, end = -1, 0
