@@ -18,6 +18,7 @@ On the processor's thread; nothing here computes for long (a server's side of SC
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -188,7 +189,7 @@ class SaslGate:
         try:
             header = RequestHeader.decode(frame[SIZE_BYTES:])
             if key != wanted.api_key:
-                self._illegal(channel, header)
+                self._illegal(channel, frame, header)
                 return
             low, high = wanted.versions
             if not low <= header.api_version <= high:
@@ -203,22 +204,21 @@ class SaslGate:
         else:
             self._token(channel, header, bytes(request.auth_bytes))
 
-    def _illegal(self, channel: Channel, header: RequestHeader) -> None:
+    def _illegal(self, channel: Channel, frame: bytes, header: RequestHeader) -> None:
         """While tokens are exchanged, another API is told so in its own shape."""
         from server.network.error_responses import error_response
         from wire.messages import request_class
 
         if self._state is _State.AUTHENTICATE:
-            try:
-                kind = request_class(header.api_key)
+            with contextlib.suppress(
+                LookupError, MalformedFrame
+            ):  # one that nobody knows, or large
+                kind, version = request_class(header.api_key), header.api_version
                 low, high = kind.versions
-                if low <= header.api_version <= high:
-                    answer = error_response(
-                        kind(), header.api_version, ErrorCode.ILLEGAL_SASL_STATE
-                    )
+                if low <= version <= high:
+                    request = kind.decode(frame, version, SIZE_BYTES + header.body_pos, 8)
+                    answer = error_response(request, version, ErrorCode.ILLEGAL_SASL_STATE)
                     self._answer(channel, header, answer)
-            except (LookupError, TypeError):
-                pass  # an API that nobody knows, or whose request cannot be empty
         refuse(channel, f"API {header.api_key} before authentication")
 
     def _handshake(self, channel: Channel, header: RequestHeader, mechanism: str) -> None:

@@ -27,8 +27,11 @@ from server.security.sasl.client import AuthenticationError
 from server.security.sasl.scram import TYPES, ScramCredential, salted_password
 from tests.server.network.network_support import wait_until
 from tests.server.security.security_support import Authority, nobody, pkcs8, secured
+from wire.errors import ErrorCode
 from wire.frame import encode_request
+from wire.messages import response_class
 from wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from wire.messages.groups import ListGroupsRequest
 from wire.messages.security import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -202,6 +205,25 @@ def test_who_does_not_is_told_late_and_the_same(
         f" mechanism {mechanism}"
     )
     assert str(failed.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("request_", "version"),
+    [
+        (SaslHandshakeRequest(mechanism="PLAIN"), 1),
+        (ApiVersionsRequest(), 2),
+        (ListGroupsRequest(), 2),
+    ],
+)
+def test_between_handshake_and_token_another_request_is_told_what_is_wrong(
+    plaintext: SocketServer, request_: Any, version: int
+) -> None:
+    with Raw(plaintext.port) as raw:
+        assert handshake(raw).error_code == 0
+        raw.send(request_, version)
+        said = response_class(request_.api_key).decode(raw.frame(), version, 4)
+        assert said.error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert raw.frame() == b""
 
 
 def test_nothing_but_three_apis_before_authentication(plaintext: SocketServer) -> None:
