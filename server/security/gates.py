@@ -244,7 +244,7 @@ class SaslGate:
 
     def _token(self, channel: Channel, header: RequestHeader, token: bytes) -> None:
         response = SaslAuthenticateResponse(
-            error_code=ErrorCode.NONE, error_message=None, auth_bytes=b""
+            error_code=ErrorCode.NONE, error_message="", auth_bytes=b""
         )
         try:
             response.auth_bytes = self._evaluate(token)
