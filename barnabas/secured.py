@@ -21,6 +21,7 @@ import hashlib
 import json
 import re
 import secrets
+import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,6 @@ from typing import Any
 
 from barnabas.authority import Certificates, certificates
 from barnabas.process import SAYS_IT_ALL, BrokerError, write_private
-from replication.controller.scram import salt_of
 
 __tracebackhide__ = SAYS_IT_ALL
 
@@ -44,6 +44,8 @@ _SCRAM_MODULE = f"{_SECURITY}.scram.ScramLoginModule"
 _AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _SUPER_USERS, _CLASS_NAME = "super.users", "authorizer.class.name"
 _ITERATIONS = 4096
+_SALT_DIGITS = string.digits + string.ascii_lowercase
+"""Of a salt as Kafka's tools make it."""
 _READING = ("READ", "DESCRIBE", "DELETE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
 OPERATIONS = {
     "TOPIC": (*_READING, "WRITE", "CREATE", "ALTER"),
@@ -231,7 +233,7 @@ class Security:
     def _scram(self) -> Iterator[str]:
         for name, password in self._users.items():
             for mechanism, hash_name in _HASHES.items():
-                salt = salt_of(secrets.token_bytes(17))
+                salt = "".join(secrets.choice(_SALT_DIGITS) for _ in range(25)).encode()
                 salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, _ITERATIONS)
                 salt_text, salted_text = (base64.b64encode(b).decode() for b in (salt, salted))
                 yield (

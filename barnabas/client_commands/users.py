@@ -17,9 +17,9 @@ from typing import Any
 from barnabas.client_commands.acls import explained
 from barnabas.client_commands.connection import admin_client, finish, plain
 from barnabas.client_commands.output import print_table
-from replication.controller.scram import salt_of
 from server.commands.outcomes import EXIT_OK, UserError, print_json
 from server.config.secret_files import warn_of_others
+from server.security.sasl.scram import salt_of
 
 _MECHANISMS = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
 _ITERATIONS = range(4096, 16_384 + 1)  # what Apache Kafka takes (ScramControlManager)
@@ -117,12 +117,12 @@ def _set(arguments: argparse.Namespace) -> int:
     with admin_client(arguments) as admin, explained():
         is_new = admin.describe_user_scram_credentials([name])[name]["error"] is not None
         for mechanism in mechanisms:  # a request may name a user once only
-            salt = salt_of(secrets.token_bytes(17))
-            credential = UserScramCredentialUpsertion(name, mechanism, secret, iterations, salt)
-            _alter(admin, [credential])
+            salt = salt_of(secrets.token_bytes())
+            made = UserScramCredentialUpsertion(name, mechanism, secret, iterations, salt)
+            _alter(admin, [made])
     if arguments.json:
-        made = {"user": name, "created": is_new, "mechanisms": mechanisms}
-        print_json(made | {"iterations": iterations})
+        done = {"user": name, "created": is_new, "mechanisms": mechanisms}
+        print_json(done | {"iterations": iterations})
     else:
         what = "created user" if is_new else "changed the password of user"
         print(f"{what} {name}{_for(mechanisms)}")

@@ -74,6 +74,17 @@ def test_a_broker_runs_beside_a_project_with_its_own_server_package(
     assert str(ROOT / "barnabas") not in printed
 
 
+def test_a_secured_broker_needs_nothing_but_the_wheel(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "use.py").write_text(
+        "import barnabas\n"
+        "rule = barnabas.Acl('alice', 'read', topic='t')\n"
+        "users = {'alice': 'secret'}\n"
+        "with barnabas.Broker(security='sasl_ssl', users=users, acls=[rule]) as broker:\n"
+        "    print(broker.bootstrap_servers)\n"
+    )
+    assert run(installed, tmp_path / "use.py", cwd=tmp_path).startswith("127.0.0.1:")
+
+
 def test_the_installed_command_starts_a_broker(installed: Path, tmp_path: Path) -> None:
     command = installed.parent / "barnabas"
     assert run(command, "version", cwd=tmp_path).startswith("barnabas ")

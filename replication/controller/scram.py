@@ -45,19 +45,6 @@ MECHANISMS = {
 _BY_TYPE = {mechanism.type: mechanism for mechanism in MECHANISMS.values()}
 
 
-_SALT_BITS, _SALT_DIGITS = 130, b"0123456789abcdefghijklmnopqrstuvwxyz"
-
-
-def salt_of(secret: bytes) -> bytes:
-    """A salt as Kafka's tools make them, of at least 17 random bytes. All of ours look like it: a
-    client is shown the salt, and one of another kind would tell who made it, or that nobody did."""
-    bits, salt = int.from_bytes(secret) >> (8 * len(secret) - _SALT_BITS), bytearray()
-    while bits:
-        bits, digit = divmod(bits, len(_SALT_DIGITS))
-        salt.append(_SALT_DIGITS[digit])
-    return bytes(salt)
-
-
 def scram_record(
     name: str, mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int
 ) -> UserScramCredentialRecord:

@@ -36,6 +36,7 @@ from server.config.kafka_config import KafkaConfig, is_number
 from server.node.config_check import check
 from server.node.first_rules import RuleError, acl_records
 from server.node.quorum_config import QuorumConfig
+from server.security.sasl.scram import salt_of
 from storage import files
 from storage.checkpoint import (
     META_PROPERTIES,
@@ -267,7 +268,7 @@ def _scram_secret(
         return salt, salted
     if not fields["password"]:
         raise FormatError("--add-scram: expected a password that is not empty")
-    salt = salt or scram.salt_of(secrets.token_bytes(17))
+    salt = salt or salt_of(secrets.token_bytes())
     password = fields["password"].encode()
     return salt, hashlib.pbkdf2_hmac(mechanism.hash, password, salt, iterations)
 

@@ -14,8 +14,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
 from replication.controller.delegation_tokens import has_ended, token_hmac
-from replication.controller.scram import ITERATIONS_MIN, MECHANISMS, salt_of, scram_record
-from server.security.sasl.scram import ScramCredential, TokenCredential, salted_password
+from replication.controller.scram import ITERATIONS_MIN, MECHANISMS, scram_record
+from server.security.sasl.scram import (
+    ScramCredential,
+    TokenCredential,
+    salt_of,
+    salted_password,
+)
 from wire.messages.metadata_records import DelegationTokenRecord
 
 _KEPT_MAX = 10_000
@@ -51,7 +56,7 @@ class DelegationTokens:
         if known is not None:
             return known
         password = base64.b64encode(token_hmac(self._secret_key, token_id)).decode()
-        salt = salt_of(secrets.token_bytes(17))
+        salt = salt_of(secrets.token_bytes())
         salted = salted_password(mechanism, password, salt, ITERATIONS_MIN)
         made = scram_record(token_id, MECHANISMS[mechanism], salted, salt, ITERATIONS_MIN)
         credential = ScramCredential(salt, made.stored_key, made.server_key, ITERATIONS_MIN)

@@ -21,12 +21,13 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from replication.controller.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS, salt_of
+from replication.controller.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
 from server.security.sasl.mechanisms import SASLNAME, AuthenticationFailed, unescaped
 
 HASHES = {name: mechanism.hash for name, mechanism in MECHANISMS.items()}
 TYPES = {name: mechanism.type for name, mechanism in MECHANISMS.items()}
 
+_SALT_BITS, _SALT_DIGITS = 130, b"0123456789abcdefghijklmnopqrstuvwxyz"
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]++"
 _EXTENSIONS = r"(?P<extensions>(?:,(?!p=)[A-Za-z]++=[^,\x00]++)*+)"
 _CLIENT_FIRST = re.compile(
@@ -68,6 +69,17 @@ def _hash(mechanism: str, data: bytes) -> bytes:
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
     """Hi() of the RFC; the password's bytes are UTF-8 as given."""
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
+
+
+def salt_of(secret: bytes) -> bytes:
+    """A salt as Kafka's tools make it, of at least 17 secret bytes. All of ours look like it: a
+    client is shown the salt, and one of another kind would tell who made the user, or that there
+    is none."""
+    bits, salt = int.from_bytes(secret) >> (8 * len(secret) - _SALT_BITS), bytearray()
+    while bits:
+        bits, digit = divmod(bits, len(_SALT_DIGITS))
+        salt.append(_SALT_DIGITS[digit])
+    return bytes(salt)
 
 
 class TokenCredential(NamedTuple):
