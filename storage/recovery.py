@@ -444,11 +444,11 @@ class _Recovery:
 
     def _unflushed(self, recovery_point: int) -> tuple[LogSegment, ...]:
         """The segments to check. One that is flushed is among them if it reaches into the next: the
-        log began anew, or rolled, where that begins, and of what was before the files were not cut.
+        log began anew where that begins, and the files of what was before have kept their names.
         """
         unflushed = self._segments.from_floor(recovery_point)
         before = self._segments.floor(unflushed[0].base_offset - 1) if unflushed else None
-        if before is None or before is unflushed[0]:
+        if before is None:
             return unflushed
         try:
             reaches_in = before.read_next_offset() > unflushed[0].base_offset

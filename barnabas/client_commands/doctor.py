@@ -21,7 +21,7 @@ from barnabas.client_commands.connection import (
     settings,
 )
 from server.commands.client_config import add_client_config, client_config
-from server.commands.health import NO_RIGHTS
+from server.commands.health import RightsMissing
 from server.commands.main import address_text, addresses, seconds
 from server.commands.outcomes import EXIT_FAILURE, EXIT_OK, print_json
 
@@ -229,7 +229,7 @@ def _look_at_cluster(arguments: argparse.Namespace, findings: list[Finding]) -> 
             led = f"the quorum is led by node {quorum['leader_id']}"
             findings.append(Finding(well, led if well else "quorum lost: it has no leader"))
         except ClusterAuthorizationFailedError:
-            findings.append(Finding(False, NO_RIGHTS.format("describe")))
+            findings.append(Finding(False, str(RightsMissing("describe"))))
         except KafkaError as error:
             name = type(error).__name__
             text = f"quorum lost: its leader does not answer ({name}); start the missing"

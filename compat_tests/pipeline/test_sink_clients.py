@@ -34,6 +34,17 @@ def register(bootstrap: str, client: str) -> Register:
     return connector(settings_of(given, client))("barnabas-clients-0")
 
 
+def with_a_row(bootstrap: str, client: str) -> Register:
+    """One with a transaction open, whose first row the broker has."""
+    create(bootstrap, TOPIC, 1)
+    made = register(bootstrap, client)
+    made.claim()
+    made.begin()
+    made.send(row(b"stored"))
+    eventually(lambda: held(bootstrap, TOPIC, 1, "read_uncommitted") == 1)
+    return made
+
+
 def values(bootstrap: str) -> list[bytes]:
     return [value for _, value, _, _ in read_all(bootstrap, TOPIC, 1)[0]]
 
@@ -44,12 +55,7 @@ def test_rows_that_were_given_up_while_the_broker_was_gone_are_not_committed_wit
 ) -> None:
     broker = transactional_broker()
     bootstrap = broker.bootstrap_servers
-    create(bootstrap, TOPIC, 1)
-    first = register(bootstrap, client)
-    first.claim()
-    first.begin()
-    first.send(row(b"stored"))
-    eventually(lambda: held(bootstrap, TOPIC, 1, "read_uncommitted") == 1)
+    first = with_a_row(bootstrap, client)
     broker.kill()
     first.send(row(b"given up"))
     time.sleep(GIVEN_UP_S + 1)
@@ -90,13 +96,7 @@ def test_a_commit_that_no_broker_answers_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = transactional_broker()
-    bootstrap = broker.bootstrap_servers
-    create(bootstrap, TOPIC, 1)
-    only = register(bootstrap, client)
-    only.claim()
-    only.begin()
-    only.send(row(b"stored"))
-    eventually(lambda: held(bootstrap, TOPIC, 1, "read_uncommitted") == 1)
+    only = with_a_row(broker.bootstrap_servers, client)
     monkeypatch.setattr("pipeline.sink.clients.WAIT_S", 2.0)
     broker.kill()
     with pytest.raises(SinkError, match="no broker answers"):

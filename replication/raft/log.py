@@ -257,10 +257,9 @@ class RaftLog:
         self, offset: int, end_offset: int
     ) -> Iterator[tuple[BatchHeader, bytes, int]]:
         while offset < end_offset:
-            result = self._log.read(offset, _READ_BYTES, True, end_offset)
-            if result.records is None:
+            data = self._log.read_bytes(offset, _READ_BYTES, end_offset)
+            if not data:
                 return
-            data = result.records.read()
             for position, header in iterate_headers(data):
                 if header.last_offset >= offset:
                     yield header, data, position
@@ -275,8 +274,7 @@ class RaftLog:
 
         Raises KafkaError.
         """
-        result = self._log.read(offset, max_bytes, True, self.end_offset)
-        return result.records.read() if result.records is not None else b""
+        return self._log.read_bytes(offset, max_bytes, self.end_offset)
 
     def bootstrap_values(self) -> list[bytes]:
         """Values of the records in the format-time checkpoint (offset 0), for the first active

@@ -37,14 +37,17 @@ if TYPE_CHECKING:
 
 _CLIENT_ID = "barnabas-health"
 _CONTROLLERS = 2  # endpoint type (KIP-919)
-NO_RIGHTS = (
-    "CLUSTER_AUTHORIZATION_FAILED: it answers, but does not tell this user how the cluster is; that"
-    " takes {0} on the cluster: `barnabas acl add USER {0} --cluster`"
-)
 
 
 class RightsMissing(ConnectionError):
-    """It answers, and does not tell this user what was asked."""
+    """It answers, and does not tell this user what was asked: that takes `operation`."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(
+            "CLUSTER_AUTHORIZATION_FAILED: it answers, but does not tell this user how the cluster"
+            f" is; that takes {operation} on the cluster: `barnabas acl add USER {operation}"
+            " --cluster`"
+        )
 
 
 class Unhealthy(Exception):
@@ -68,7 +71,7 @@ def quorum_of(connection: BlockingPeer) -> DescribeQuorumResponse:
     codes = [answer.error_code, *(p.error_code for t in answer.topics for p in t.partitions)]
     for code in codes:
         if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            raise RightsMissing(NO_RIGHTS.format("describe"))
+            raise RightsMissing("describe")
         if code != ErrorCode.NONE:
             raise ConnectionError(f"DescribeQuorum: {ErrorCode(code).name}")
     if not answer.topics or answer.topics[0].partitions[0].leader_id < 0:
@@ -173,7 +176,7 @@ def _ask(connection: BlockingPeer, address: tuple[str, int], node_id: int | None
                 DescribeClusterResponse,
             )
             if controllers.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-                raise RightsMissing(NO_RIGHTS.format("alter"))
+                raise RightsMissing("alter")
             return _Answer(controllers.cluster_id, len(controllers.brokers), "controller")
         raise ConnectionError("it serves no Metadata")
     finally:

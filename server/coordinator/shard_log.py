@@ -138,8 +138,7 @@ class ReplicatedShardLog(Generic[R]):
 
         Raises KafkaError: what the replica manager says if the partition is not served here,
         KAFKA_STORAGE_ERROR if the disk does not give it, CORRUPT_MESSAGE for a batch whose checksum
-        is wrong. MalformedFrame for a record that is
-        not what its key says.
+        is wrong. MalformedFrame for a record that is not what its key says.
         """
         decode = self._serde.decode
         for header, records in self._batches():

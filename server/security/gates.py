@@ -210,9 +210,8 @@ class SaslGate:
         from wire.messages import request_class
 
         if self._state is _State.AUTHENTICATE:
-            with contextlib.suppress(
-                LookupError, MalformedFrame
-            ):  # one that nobody knows, or large
+            # An API that nobody knows, or a request too large to be looked at.
+            with contextlib.suppress(LookupError, MalformedFrame):
                 kind, version = request_class(header.api_key), header.api_version
                 low, high = kind.versions
                 if low <= version <= high:

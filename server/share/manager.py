@@ -76,6 +76,7 @@ class ShareManager:
         is, and what is wrong with others, once, unless the operation is cancelled."""
         errors: dict[SharedPartition, ErrorCode] = {}
         leaders: list[tuple[ShareLeader, str]] = []
+        led: list[tuple[ShareLeader, SharedPartition]] = []
         for partition in partitions:
             try:
                 leader, topic = self._leader(ShareKey(group_id, *partition))
@@ -83,16 +84,15 @@ class ShareManager:
                 errors[partition] = error.code
                 continue
             leaders.append((leader, topic))
+            led.append((leader, partition))
 
         def load() -> None:
-            for leader, _ in leaders:
-                partition = SharedPartition(leader.key.topic_id, leader.key.partition)
+            for leader, partition in led:
                 leader.load(partial(errors.__setitem__, partition))
 
         def answer(deliveries: list[Delivery]) -> None:
-            for leader, _ in leaders:
+            for leader, partition in led:
                 if leader.is_over:
-                    partition = SharedPartition(leader.key.topic_id, leader.key.partition)
                     errors.setdefault(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             on_complete(deliveries, errors)
 
@@ -101,14 +101,14 @@ class ShareManager:
             on_complete([], errors)
             return None
         operation = DelayedShareFetch(params, leaders, self._broker.replica_manager, answer)
-        if params.max_wait_ms <= 0:
+        if params.max_wait_ms > 0:
+            keys = [key for leader, topic in leaders for key in _watched(leader.key, topic)]
+            self._purgatory.try_complete_else_watch(operation, keys)
+            # Then: who is loaded first is answered alone, as by Kafka. librdkafka's tests want it.
+            load()
+        else:
             load()
             operation.force_complete()
-            return None
-        keys = [key for leader, topic in leaders for key in _watched(leader.key, topic)]
-        self._purgatory.try_complete_else_watch(operation, keys)
-        # Then: who is loaded first is answered alone, as by Kafka. librdkafka's tests ask for it.
-        load()
         return None if operation.is_completed else operation
 
     def acknowledge(

@@ -75,12 +75,18 @@ def test_a_value_that_means_nothing(read: Callable[[str], object], text: str, wo
         read(text)
 
 
+def properties(folder: Path, text: bytes, mode: int = 0o600) -> Path:
+    file = folder / "client.properties"
+    file.write_bytes(text)
+    file.chmod(mode)
+    return file
+
+
 def test_a_client_file_names_no_broker_and_others_who_may_read_it_are_told_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "client.properties"
-    file.write_text("sasl.jaas.config=a \\\n  b;\nbootstrap.servers=elsewhere:1\n")
-    file.chmod(0o640)
+    text = b"sasl.jaas.config=a \\\n  b;\nbootstrap.servers=elsewhere:1\n"
+    file = properties(tmp_path, text, 0o640)
     assert client_file(str(file)) == {"sasl.jaas.config": "a b;"}
     assert not capsys.readouterr().err
     file.chmod(0o644)
@@ -93,15 +99,12 @@ def test_a_client_file_names_no_broker_and_others_who_may_read_it_are_told_of(
 def test_others_may_read_a_client_file_without_secrets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "client.properties"
-    file.write_text("security.protocol=SSL\n")
-    file.chmod(0o644)
+    file = properties(tmp_path, b"security.protocol=SSL\n", 0o644)
     assert client_file(str(file)) == {"security.protocol": "SSL"}
     assert not capsys.readouterr().err
 
 
 def test_what_is_no_properties_file_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "client.properties"
-    file.write_bytes(b"key=\\u00")
+    file = properties(tmp_path, b"key=\\u00")
     with pytest.raises(argparse.ArgumentTypeError, match="is not a properties file"):
         client_file(str(file))
