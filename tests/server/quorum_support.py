@@ -221,10 +221,22 @@ class Quorum:
             node.pass_fetch_timeout()
 
     def leader(self) -> QuorumNode:
-        """The one node that leads and that all follow; waits for it."""
+        """The one node that leads and that all follow; waits for it.
+
+        For whoever follows one that was killed the fetch timeout passes every second: an answer
+        that was on its way when it passed began it anew.
+        """
+        again_s = time.monotonic() + 1
 
         def found() -> QuorumNode | None:
+            nonlocal again_s
             running = self.running()
+            if time.monotonic() > again_s:
+                again_s += 1
+                for node in running:
+                    followed = self.nodes.get(node.raft.leader_id)
+                    if followed is not None and not followed.running:
+                        node.pass_fetch_timeout()
             known = {(node.raft.leader_id, node.raft.leader_epoch) for node in running}
             leaders = [node for node in running if node.raft.is_leader]
             return leaders[0] if len(leaders) == len(known) == 1 else None
