@@ -395,7 +395,11 @@ def _api_rows() -> list[tuple[str, str]]:
 
 def _api_functions() -> set[str]:
     """Found by their names: see server.handlers."""
-    return {name + end for name, _ in _api_rows() for end in ("", "_is_costly", "_ordinary")}
+    return {
+        name + end
+        for name, _ in _api_rows()
+        for end in ("", "_is_costly", "_ordinary", "_together")
+    }
 
 
 @pytest.mark.parametrize("area", sorted({area for _, area in _api_rows()}))

@@ -105,7 +105,7 @@ def _serving(inline: bool, **config: Any) -> SocketServer:
     api = Api(12, "Heartbeat", "server.handlers.groups", (0, 4), cost=cost)
     api.load()
     api.handle = lambda ctx, request: HeartbeatResponse(error_code=0)
-    produce = Api(0, "Produce", "server.handlers.data", (3, 13), cost=cost)
+    produce = Api(0, "Produce", "server.handlers.produce", (3, 13), cost=cost)
     produce.load()
     produce.handle = lambda ctx, request: ctx.no_response()
     server = SocketServer(SocketServerConfig(**config), LOOPBACK, None, {12: api, 0: produce})

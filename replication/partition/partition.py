@@ -37,14 +37,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from replication.partition.group_commit import FlushAsync, GroupCommit
 from replication.partition.isr import IsrState
 from replication.partition.isr_changes import IsrChanges
 from replication.partition.leading import Leading, epoch_refusal
-from replication.partition.log_reads import diverges, read_log
+from replication.partition.log_reads import read_log
 from replication.partition.offset_lookup import list_offset, offset_to_delete
 from replication.partition.requests import (
     UNKNOWN_EPOCH,
@@ -272,18 +272,15 @@ class Partition:
     ) -> tuple[LogAppendInfo, bool]:
         """Append one client's batch; returns what was appended and whether the HW advanced.
 
-        Raises KafkaError: NOT_ENOUGH_REPLICAS (19) before anything is written when acks is -1 and
-        the ISR is too small (H-11). To an idempotent producer that means that its batch is not
-        here: if it is, NOT_ENOUGH_REPLICAS_AFTER_APPEND (in Kafka 19, and librdkafka writes it
-        again under its next epoch). The leadership errors, also when we lead under another epoch
-        than the `leader_epoch` the caller counts on; whatever the log refuses.
+        Raises KafkaError: NOT_ENOUGH_REPLICAS (19), with nothing written, when acks is -1 and the
+        ISR is too small (H-11); NOT_ENOUGH_REPLICAS_AFTER_APPEND if an idempotent producer's batch
+        is here already (in Kafka 19, and librdkafka writes it again under its next epoch); the
+        leadership errors, also if `leader_epoch` is not ours; whatever the log refuses.
         Duties of the caller: complete delayed operations, `request_flush` if `must_flush`.
         Budget: 1 µs on top of `append_as_leader`.
         """
         with self.lock:
-            role, log = self.role, self.log
-            if type(role) is not Leading or log is None or self.is_electing:
-                raise self._not_serving_error()
+            role, log = self._leading()
             epoch = role.leader_epoch
             if leader_epoch is not None:
                 role.check_epoch(leader_epoch)
@@ -295,11 +292,34 @@ class Partition:
                     raise role.not_enough_replicas(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
                 return original, False
             info = log.append_as_leader(records, epoch, wall_ms, source)
-            next_offset = info.last_offset + 1
-            if info.must_flush and next_offset > self._group_commit.target:
-                self._group_commit.target = next_offset
-            # While a follower is in the ISR, an append alone commits nothing: the next fetch does.
-            return info, not role.waits_for_followers and self.advance_high_watermark(role, log)
+            return info, self._appended(role, log, info)
+
+    def append_run_to_leader(
+        self, batches: Sequence[memoryview | bytes], acks: int, wall_ms: int, source: AppendSource
+    ) -> tuple[list[LogAppendInfo], bool] | None:
+        """The same of clients' batches that came together, with one write; None, with nothing done,
+        where `append_records_to_leader` has to say what becomes of each."""
+        with self.lock:
+            role, log = self._leading()
+            if acks == -1 and not role.has_min_isr:
+                return None
+            infos = log.append_run_as_leader(batches, role.leader_epoch, wall_ms, source)
+            return None if infos is None else (infos, self._appended(role, log, infos[-1]))
+
+    def _leading(self) -> tuple[Leading, PartitionLog]:
+        """Raises the leadership errors unless appends are served; the lock is held."""
+        role, log = self.role, self.log
+        if type(role) is not Leading or log is None or self.is_electing:
+            raise self._not_serving_error()
+        return role, log
+
+    def _appended(self, role: Leading, log: PartitionLog, info: LogAppendInfo) -> bool:
+        """Whether the high watermark moved by it; the lock is held."""
+        next_offset = info.last_offset + 1
+        if info.must_flush and next_offset > self._group_commit.target:
+            self._group_commit.target = next_offset
+        # While a follower is in the ISR, an append alone commits nothing: the next fetch does.
+        return not role.waits_for_followers and self.advance_high_watermark(role, log)
 
     def advance_high_watermark(self, role: Leading, log: PartitionLog) -> bool:
         """H-1; the caller holds the lock. True if it moved."""
@@ -509,13 +529,6 @@ class Partition:
             return FetchResult(int(self._refusal(epoch).code))
         return read_log(log, fetch, max_bytes, min_one, isolation, is_leader)
 
-    def diverges(self, fetch: FetchPartition) -> bool:
-        """Would a read now report divergence (a parked fetch asks)?"""
-        log = self.leader_log
-        if log is None or fetch.last_fetched_epoch == UNKNOWN_EPOCH:
-            return False
-        return diverges(log, fetch, FetchResult(log_start_offset=log.log_start_offset))
-
     # ------------------------------------------------------------------ offsets
 
     def fetch_offset_for_timestamp(
@@ -527,10 +540,8 @@ class Partition:
         leader_only: bool = True,
     ) -> tuple[int, int, int]:
         """ListOffsets: (timestamp, offset, leader_epoch), all -1 where nothing is to be found.
-
         `isolation` None (replicas, debugging consumers) sees up to the log end. Raises as
-        `offset_lookup.list_offset`, and the leadership errors.
-        """
+        `offset_lookup.list_offset`, and the leadership errors."""
         role, log = self._role_and_log(current_leader_epoch, leader_only)
         start_offset = role.epoch_start_offset if type(role) is Leading else -1
         return list_offset(log, timestamp, isolation, role.leader_epoch, start_offset)
@@ -544,9 +555,7 @@ class Partition:
 
     def delete_records(self, offset: int) -> tuple[int, int]:
         """Move the log start up to `offset` (-1: the HW); returns (that offset, low watermark).
-
-        Raises as `offset_lookup.offset_to_delete`, and the leadership errors.
-        """
+        Raises as `offset_lookup.offset_to_delete`, and the leadership errors."""
         with self.lock:  # or the log could be replaced, or cut off by another leader, meanwhile
             _, log = self._role_and_log(UNKNOWN_EPOCH, True)
             offset = offset_to_delete(log, offset)
@@ -565,8 +574,6 @@ class Partition:
         if log is None:
             raise self._not_serving_error()
         return log
-
-    # ------------------------------------------------------------------ helpers
 
     def _role_and_log(
         self, current_leader_epoch: int, leader_only: bool

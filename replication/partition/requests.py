@@ -1,7 +1,7 @@
 """What the replica manager is asked and what it answers, partition by partition.
 
-Plain slotted records between `server.handlers.data` (which knows the wire's versions) and
-`ReplicaManager` (which knows none). Error codes are wire codes as ints.
+Plain slotted records between `server.handlers.produce` and `fetch`, which know the wire's versions,
+and `ReplicaManager`, which knows none. Error codes are wire codes as ints.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ class AppendRequest(NamedTuple):
     """What `TransactionVerification.start` told of these partitions; None: nothing to verify."""
     topic_ids: Mapping[str, bytes] | None = None
     """Which topics of these names are meant; None: whichever is here."""
+    is_burst: bool = False
+    """It is several requests of a client: what they have for one partition is written together."""
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from replication.partition.log_reads import diverges
 from replication.partition.requests import UNKNOWN_EPOCH, AppendResult, FetchPartition, FetchResult
 from replication.replicas.purgatory import DelayedOperation
 from wire.errors import ErrorCode, KafkaError
@@ -204,7 +205,11 @@ class DelayedFetch(DelayedOperation):
         epoch = request.current_leader_epoch
         if epoch != UNKNOWN_EPOCH and epoch != partition.role.leader_epoch:
             return -1
-        if request.last_fetched_epoch != UNKNOWN_EPOCH and partition.diverges(request):
+        if (
+            request.last_fetched_epoch != UNKNOWN_EPOCH
+            and log is partition.leader_log
+            and diverges(log, request, FetchResult(log_start_offset=log.log_start_offset))
+        ):
             return -1
         offset, view = request.fetch_offset, log.view
         if self.isolation is None:

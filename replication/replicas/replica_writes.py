@@ -7,7 +7,7 @@ wait for the high watermark or an fsync.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from replication.metadata.topic_names import INTERNAL_TOPICS
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from replication.replicas.local_replicas import LocalReplicas
     from replication.replicas.parked_requests import Key, ParkedRequests
     from replication.replicas.purgatory import DelayedOperation
+    from storage.log.append_source import AppendSource
     from storage.log.partition_log import LogAppendInfo
 
 
@@ -54,29 +55,29 @@ class ReplicaWrites:
             on_done([_refused(key, *_INVALID_ACKS) for key, _ in request.entries])
             return None
         wall_ms = self._wall_ms()
-        plain, guards, topic_ids = request.source, request.verifications, request.topic_ids
         results: list[AppendResult] = []
         appended: list[tuple[Key, bool]] = []
         pending: list[ProduceStatus] = []
-        for key, records in request.entries:
-            partition = self._partitions.get(key)
-            try:
-                if partition is None or (
-                    topic_ids is not None and topic_ids[key[0]] != partition.topic_id
-                ):
-                    raise self._not_here(key, partition)
-                guard = None if guards is None else guards.get(key)
-                source = plain if guard is None else plain._replace(verification=guard)
-                info, is_advanced = partition.append_records_to_leader(
-                    records, acks, wall_ms, source, request.leader_epoch
-                )
-            except KafkaError as error:
-                results.append(self._append_failed(key, partition, error))
-                continue
+        written = self._write_runs(request, wall_ms) if request.is_burst else _NOTHING_WRITTEN
+        for position, (key, records) in enumerate(request.entries):
+            partition: Partition | None
+            if position in written:
+                partition, info, is_advanced = written[position]
+            else:
+                partition = self._partitions.get(key)
+                try:
+                    if partition is None or not _is_meant(partition, request):
+                        raise self._not_here(key, partition)
+                    info, is_advanced = partition.append_records_to_leader(
+                        records, acks, wall_ms, _source(request, key), request.leader_epoch
+                    )
+                except KafkaError as error:
+                    results.append(self._append_failed(key, partition, error))
+                    continue
             next_offset = info.last_offset + 1
             result = _appended_result(key, info)
             results.append(result)
-            if not info.duplicate:
+            if not info.duplicate and is_advanced is not None:
                 appended.append((key, is_advanced))
             if info.must_flush:
                 partition.request_flush()
@@ -92,9 +93,33 @@ class ReplicaWrites:
         operation = DelayedProduce(request.timeout_ms, results, pending, on_done)
         self._parked.appended(appended)
         keys = [status.result.topic_partition for status in pending]
-        if self._parked.produce.try_complete_else_watch(operation, keys):
-            return None
-        return operation
+        is_done = self._parked.produce.try_complete_else_watch(operation, keys)
+        return None if is_done else operation
+
+    def _write_runs(self, request: AppendRequest, wall_ms: int) -> Mapping[int, _Written]:
+        """Write what a burst has for one partition with one call, where that is all or nothing; by
+        position in its entries. What is not told of is appended as if it had come alone."""
+        positions: dict[Key, list[int]] = {}
+        for position, (key, _) in enumerate(request.entries):
+            positions.setdefault(key, []).append(position)
+        written: dict[int, _Written] = {}
+        for key, together in positions.items():
+            partition = self._partitions.get(key)
+            if len(together) == 1 or partition is None or not _is_meant(partition, request):
+                continue
+            batches = [request.entries[position][1] for position in together]
+            try:
+                run = partition.append_run_to_leader(
+                    batches, request.required_acks, wall_ms, request.source
+                )
+            except KafkaError:
+                continue  # nothing was written: each hears why
+            if run is not None:
+                infos, is_advanced = run
+                for position, info in zip(together, infos, strict=True):
+                    written[position] = partition, info, None
+                written[together[-1]] = partition, infos[-1], is_advanced
+        return written
 
     def _not_here(self, key: Key, partition: Partition | None) -> KafkaError:
         """Metadata is known before it is acted on: it may be another topic's of that name."""
@@ -172,7 +197,20 @@ class ReplicaWrites:
         return operation
 
 
+_Written = tuple["Partition", "LogAppendInfo", "bool | None"]
+"""Where a batch is, and whether the high watermark moved; None: a later one of its run says it."""
+_NOTHING_WRITTEN: Mapping[int, _Written] = {}
 _INVALID_ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1")
+
+
+def _is_meant(partition: Partition, request: AppendRequest) -> bool:
+    topic_ids = request.topic_ids
+    return topic_ids is None or topic_ids[partition.topic_partition[0]] == partition.topic_id
+
+
+def _source(request: AppendRequest, key: Key) -> AppendSource:
+    guard = None if request.verifications is None else request.verifications.get(key)
+    return request.source if guard is None else request.source._replace(verification=guard)
 
 
 def _appended_result(key: Key, info: LogAppendInfo) -> AppendResult:

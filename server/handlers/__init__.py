@@ -14,7 +14,9 @@ to answer everything it was asked with one code. Where the cost of a request lie
 and not in its size (records that must be opened), `<function>_is_costly(ctx, request)` beside the
 handler says so, and it runs on a handler thread. Where most requests are of one simple form,
 `<function>_ordinary(ctx, frame, pos)` serves that form without decoding the rest of the protocol;
-it says no to all else before it has done anything, and the handler is asked.
+it says no to all else before it has done anything, and the handler is asked. Several requests that
+wait in line on a connection are first offered to `<function>_together(ctx, frames, pos)`, which
+says how many of them it has served as one.
 
 Areas are imported at first use: a broker that nobody asks for its log directories never loads that
 code, and starts sooner.
@@ -31,8 +33,8 @@ _SMALL, _BLOCKS = Cost.SMALL, Cost.BLOCKS
 # on to the controller; "o" what it names twice is answered once, for it tells much about each. Two
 # rows where the two have different handlers.
 _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
-    (0, "Produce", "data", 3, 13, _SMALL, "b", "WRITE TOPIC"),
-    (1, "Fetch", "data", 4, 18, _SMALL, "b", "READ TOPIC"),
+    (0, "Produce", "produce", 3, 13, _SMALL, "b", "WRITE TOPIC"),
+    (1, "Fetch", "fetch", 4, 18, _SMALL, "b", "READ TOPIC"),
     (1, "Fetch", "quorum", 4, 18, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (2, "ListOffsets", "offsets", 1, 11, _SMALL, "b", "DESCRIBE TOPIC"),
     (3, "Metadata", "cluster", 0, 13, _SMALL, "b", "DESCRIBE TOPIC"),

@@ -560,6 +560,18 @@ class _Page:
 # ---- Who leads a partition that was refused, and where: spares a Metadata (KIP-951)
 
 
+LEADER_ERRORS = frozenset(
+    {int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)}
+)
+"""With them Produce and Fetch name the new leader (KIP-951)."""
+
+
+def topic_name(ctx: Any, topic_id: bytes) -> str:
+    """The name of a topic id; "" if there is no such topic."""
+    topic = ctx.broker.metadata.topics_by_id.get(topic_id)
+    return "" if topic is None else topic.name
+
+
 def current_leader(ctx: Any, name: str, index: int, make: Callable[..., Any]) -> Any:
     registration = ctx.broker.metadata.partition(name, index)
     if registration is None:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from replication.raft.driver import RaftDriver
     from replication.replicas.replica_manager import ReplicaManager
     from replication.replicas.transaction_verification import TransactionVerification
+    from server.config.client_metrics import ClientMetrics
     from server.config.kafka_config import KafkaConfig
     from server.coordinator.group_coordinator import GroupCoordinator
     from server.coordinator.runtime import Clock
     from server.coordinator.share.coordinator import ShareCoordinator
     from server.coordinator.transactions.coordinator import TransactionCoordinator
-    from server.handlers.client_metrics import ClientMetrics
     from server.handlers.fetch_session import FetchSessionCache
     from server.network.api import Api
     from server.network.request_channel import RequestContext

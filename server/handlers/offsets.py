@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from replication.partition.requests import LIST_OFFSETS_MIN_VERSION
-from server.handlers.data import check_isolation_level
+from server.handlers.fetch import check_isolation_level
 from wire.errors import ErrorCode
 from wire.messages.data import (
     DeleteRecordsRequest,

@@ -1,6 +1,6 @@
 """GetTelemetrySubscriptions, PushTelemetry: metrics that clients send of themselves (KIP-714).
 
-Who is asked for what is `server.handlers.client_metrics`. What is pushed is bounded, acknowledged
+Who is asked for what is `server.config.client_metrics`. What is pushed is bounded, acknowledged
 and let go: nobody here receives it yet.
 """
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 from functools import partial, update_wrapper
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from server.network.once import name_once
 from wire.frame import NEVER, request_header_version, response_header_version
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from wire.schema import Request, Response
+
+
+_T = TypeVar("_T")
 
 
 class Operation(IntEnum):
@@ -86,7 +89,8 @@ class Cost(Enum):
 
 
 class Api:
-    """One API as it is served on some listeners. `handle` is None until `load` imported its area.
+    """One API as it is served on some listeners. `handle` is None until `load` imported its area;
+    so are `is_costly`, `ordinary` and `together`, which few areas have.
 
     `versions`: lowest and highest served. `listeners`: "b" for brokers', "c" for controllers'.
     `advertised_from`: what ApiVersions tells as the lowest, if not the truth. `is_forwardable`: a
@@ -114,6 +118,7 @@ class Api:
         "request_flexible",
         "resource",
         "response_flexible",
+        "together",
     )
 
     request_class: type[Request]
@@ -147,6 +152,7 @@ class Api:
         self.handle: Callable[[Any, Any], Response | None] | None = None
         self.is_costly: Callable[[Any, Any], bool] | None = None
         self.ordinary: Callable[[Any, bytes, int], bool] | None = None
+        self.together: Callable[[Any, list[bytes], int], int] | None = None
         served = range(self.min_version, self.max_version + 1)
         self.request_flexible = next(
             (v for v in served if request_header_version(api_key, v) == 2), NEVER
@@ -172,6 +178,8 @@ class Api:
         self.is_costly = getattr(handlers, f"{self.function_name}_is_costly", None)
         ordinary = getattr(handlers, f"{self.function_name}_ordinary", None)
         self.ordinary = None if ordinary is None else self.prepared_ordinary(ordinary)
+        together = getattr(handlers, f"{self.function_name}_together", None)
+        self.together = None if together is None else self.prepared_ordinary(together)
         self.handle = handle  # last: another thread that sees it set sees the rest set
         return handle
 
@@ -179,8 +187,8 @@ class Api:
         """What dispatch calls: the handler itself, unless somebody is to be asked first."""
         return handle
 
-    def prepared_ordinary(self, ordinary: Callable[..., bool]) -> Callable[[Any, Any, int], bool]:
-        """The same of the short way."""
+    def prepared_ordinary(self, ordinary: Callable[..., _T]) -> Callable[[Any, Any, int], _T]:
+        """The same of the short ways."""
         return ordinary
 
     def __repr__(self) -> str:

@@ -68,6 +68,20 @@ class ChannelOwner(Protocol):
         """There is room for requests again."""
 
 
+class RequestReceiver(Protocol):
+    """Takes frames; `server.network.request_channel.RequestChannel` is the one there is."""
+
+    def receive(self, channel: Channel, frame: bytes) -> bool:
+        """Run or queue the request in `frame`; False, with nothing done, while there is no room."""
+
+    def receive_together(self, channel: Channel, most: int) -> int:
+        """Run the first of the requests that wait as one, at most so many; returns how many these
+        are, 0 with nothing done."""
+
+    def await_room(self, processor: ChannelOwner) -> None:
+        """Call `processor.resume` as soon as there is room, for who is first in its line."""
+
+
 class Gate(Protocol):
     """Takes the frames of a connection in the request channel's place, while its peer is not known
     or may not be known any longer; `server.security.gates`. On the processor's thread."""

@@ -33,9 +33,9 @@ import select
 import socket
 import threading
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from server.network.channel import Channel, release_slices
+from server.network.channel import Channel, RequestReceiver, release_slices
 from server.network.last_requests import RECENT, Served
 from server.network.limits import Unread
 from server.network.poller import GONE, MUTED, READ, WRITE, new_poller
@@ -52,16 +52,6 @@ logger = logging.getLogger(__name__)
 BURST_REQUESTS = 16
 """Pipelined requests of one connection run before the others have their turn."""
 SWEEP_MS = 1_000
-
-
-class RequestReceiver(Protocol):
-    """Takes frames; `server.network.request_channel.RequestChannel` is the one there is."""
-
-    def receive(self, channel: Channel, frame: bytes) -> bool:
-        """Run or queue the request in `frame`; False, with nothing done, while there is no room."""
-
-    def await_room(self, processor: Processor) -> None:
-        """Call `processor.resume` as soon as there is room, for who is first in its line."""
 
 
 class Processor:
@@ -354,16 +344,21 @@ class Processor:
         self._serving = channel
         budget = BURST_REQUESTS
         while budget and channel.may_start(self.now_ms) and not self._draining:
-            frame = channel.frames.popleft()
-            if not (channel.gate or self._requests).receive(channel, frame):
-                channel.frames.appendleft(frame)
-                self._line[channel] = None  # who stands there already keeps the place
-                self._requests.await_room(self)
-                break
+            taken = 0
+            if len(channel.frames) > 1 and channel.gate is None:
+                taken = self._requests.receive_together(channel, budget)
+            if not taken:
+                frame = channel.frames.popleft()
+                if not (channel.gate or self._requests).receive(channel, frame):
+                    channel.frames.appendleft(frame)
+                    self._line[channel] = None  # who stands there already keeps the place
+                    self._requests.await_room(self)
+                    break
+                taken = 1
             if channel.charged_bytes and channel.in_flight is None:  # a gate took it
                 self._give_memory_back(channel)
-            self.requests += 1
-            budget -= 1
+            self.requests += taken
+            budget -= taken
             if channel.outbox and channel.is_worth_sending():
                 budget = 0
         self._serving = None

@@ -14,7 +14,8 @@ Cheap is what the request turns out to be, not only its API:
     its elements     at most INLINE_ELEMENTS, found while decoding: work is done for each
     its records      need not be opened (the area's `<api>_is_costly`, asked once it is decoded)
 A small request of its API's ordinary form (`<api>_ordinary`) is not decoded at all, but read and
-answered in place; what that says no to goes the long way, with the same outcome.
+answered in place; what that says no to goes the long way, with the same outcome. Those that wait in
+line behind one another are served together (`<api>_together`), with the outcome of one by one.
 Whatever else is decoded by a handler thread, and there too elements have a bound in proportion to
 the bytes that arrived (`elements_max`): a byte can become an object of a hundred.
 
@@ -39,6 +40,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from itertools import islice
 from queue import SimpleQueue
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -50,7 +52,7 @@ from wire.frame import API_VERSIONS, encode_response
 from wire.primitives import skip_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from server.network.api import Api
     from server.network.channel import Channel, ChannelOwner
@@ -318,6 +320,45 @@ class RequestChannel:
         self._hand_over((context, frame, pos))
         return True
 
+    def receive_together(self, channel: Channel, most: int) -> int:
+        """Serve the first of the requests that wait as one, if they are alike and their area knows
+        how (`<api>_together`); returns how many these are, 0 with nothing done.
+
+        They are of one version and one client id, together no larger than one that runs on a
+        network thread, and answered together.
+        """
+        frames = channel.frames
+        first = frames[0]
+        key, version, correlation_id, length = _HEADER.unpack_from(first)
+        api = self._apis.get(key)
+        if api is None or api.together is None or self._metered is not None:
+            return 0
+        pos = 14 + max(length, 0)
+        client_id, raw = (channel.client_id, channel.client_id_raw) if length > 0 else ("", b"")
+        if first[14:pos] != raw or not api.min_version <= version <= api.max_version:
+            return 0
+        if version >= api.request_flexible:
+            pos += 1
+            if first[pos - 1 : pos] != b"\0":  # it has tags, or ends here
+                return 0
+        alike = _those_like_the_first(islice(frames, most), pos)
+        if len(alike) < 2:
+            return 0
+        context = RequestContext(api, version, correlation_id, client_id, channel, self._broker)
+        channel.in_flight = context
+        try:
+            taken = api.together(context, alike, pos)
+        except Exception:
+            self.failed += 1
+            logger.exception("requests failed together %r", context)
+            context.close()
+            taken = len(alike)
+        if not taken:
+            channel.in_flight = None
+        for _ in range(min(taken, len(frames))):  # none is left where the connection ends
+            frames.popleft()
+        return taken
+
     def _has_room(self, channel: Channel) -> bool:
         return self._queue.qsize() < self._queue_max and not channel.processor.has_line
 
@@ -523,6 +564,19 @@ def unsupported_version(api: Api) -> Response:
         api_key=api.api_key, min_version=api.min_version, max_version=api.max_version
     )
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
+
+
+def _those_like_the_first(frames: Iterable[bytes], pos: int) -> list[bytes]:
+    """The frames up to one with another header, which ends at `pos`, or as large as may run."""
+    alike: list[bytes] = []
+    room = INLINE_FRAME_BYTES
+    for frame in frames:
+        first = alike[0] if alike else frame
+        room -= len(frame)
+        if room < 0 or frame[4:8] != first[4:8] or frame[12:pos] != first[12:pos]:
+            break
+        alike.append(frame)
+    return alike
 
 
 _Queued = tuple[RequestContext[Any], bytes, int]

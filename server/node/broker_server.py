@@ -18,13 +18,13 @@ from replication.metadata.loader import MetadataPublisher
 from replication.replicas.replica_manager import ClusterLinks, ReplicaManager
 from replication.replicas.timer import BackgroundScheduler
 from replication.replicas.transaction_verification import TransactionVerification
+from server.config.client_metrics import TELEMETRY_APIS, ClientMetrics
 from server.config.kafka_config import catalogue
 from server.config.schema import BROKER, CLIENT_METRICS
 from server.coordinator.group_coordinator import GroupCoordinator
 from server.coordinator.runtime import Surroundings
 from server.coordinator.transactions.coordinator import TransactionCoordinator
 from server.handlers import BROKER_APIS
-from server.handlers.client_metrics import TELEMETRY_APIS, ClientMetrics
 from server.handlers.fetch_session import FetchSessionCache
 from server.handlers.transaction_markers import write_own_markers
 from server.network.listeners import own_host_name

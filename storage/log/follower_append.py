@@ -88,8 +88,9 @@ def _write_run(
 ) -> None:
     begin, first = batches[0]
     position, last = batches[-1]
+    size = position + last.size - begin
     segment.append_run(
-        view[begin : position + last.size], [(at - begin, header) for at, header in batches]
+        (view[begin : begin + size],), size, [(at - begin, header) for at, header in batches]
     )
     if first.leader_epoch > log.leader_epochs.latest_epoch:
         log.leader_epochs.assign(first.leader_epoch, first.base_offset)

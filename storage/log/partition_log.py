@@ -31,6 +31,7 @@ Who does what: checks before a write `storage.log.append`; one segment's files
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -39,12 +40,10 @@ from storage.config import LogConfig
 from storage.environment import LogEnvironment
 from storage.log import retention
 from storage.log.append import (
-    PreparedBatch,
     base_offset,
     check_follower_batches,
     opening_header,
     prepare_batch,
-    read_marker,
     start_of_batch_around,
 )
 from storage.log.append_source import (
@@ -55,10 +54,10 @@ from storage.log.append_source import (
     Verification,
 )
 from storage.log.follower_append import write_given
+from storage.log.leader_append import append_batch, append_run, prepare_run
 from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.log_reader import LogReader
 from storage.log.log_sync import LogSync, flush_unasked
-from storage.log.producer_replay import note_batch
 from storage.log.producer_snapshot import BatchMetadata
 from storage.log.producer_state import ProducerStateEntry, ProducerStateManager
 from storage.log.results import LogAppendInfo, LogView, new_view
@@ -67,7 +66,6 @@ from storage.segments.log_segments import LogSegments, make_segment
 from storage.segments.segment import RELATIVE_OFFSET_MAX, LogSegment
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
-from wire.record_batch import patch_for_log
 
 logger = logging.getLogger(__name__)
 
@@ -216,50 +214,33 @@ class PartitionLog(LogReader):
             if self.is_closed or self._files_behind.is_any or not self.environment.is_writable:
                 self._check_writable()
             try:
-                return self._append(batch, leader_epoch, wall_ms, source)
+                return append_batch(self, batch, leader_epoch, wall_ms, source)
             except OSError as error:
                 raise self._storage_error(error, "append") from error
 
-    def _append(
-        self, batch: PreparedBatch, leader_epoch: int, wall_ms: int, source: AppendSource
-    ) -> LogAppendInfo:
-        header, records, log_append_time_ms = batch
-        first_offset = self.view.end_offset
-        last_offset = first_offset + header.last_offset_delta
-        marker = None
-        if header.producer_id >= 0:
-            if header.is_control:
-                marker = read_marker(header, records)
-            original = self.producer_state.check(header, source, marker)
-            if original is not None:
-                return self._of_duplicate(original, leader_epoch)
-        segment = self.segment_for(header.size, last_offset, header.max_timestamp, wall_ms)
-        segment.append(
-            (patch_for_log(records, first_offset, leader_epoch), memoryview(records)[16:]),
-            header.size,
-            first_offset,
-            last_offset,
-            header.max_timestamp,
-        )
-        end_offset = last_offset + 1
-        if header.producer_id >= 0:
-            room = self.environment.make_room
-            note_batch(self.producer_state, segment, header, first_offset, wall_ms, marker, room)
-        self.producer_state.map_end_offset = end_offset
-        start, stable, high_watermark = self.view[:3]
-        self.view = new_view(
-            LogView, (start, stable, high_watermark, end_offset, segment, segment.size)
-        )
-        return LogAppendInfo(
-            first_offset,
-            last_offset,
-            header.max_timestamp,
-            log_append_time_ms,
-            start,
-            leader_epoch,
-            header.size,
-            end_offset - self.flushed_offset >= self.config.flush_messages,
-        )
+    def append_run_as_leader(
+        self,
+        batches: Sequence[files.Buffer],
+        leader_epoch: int,
+        wall_ms: int,
+        source: AppendSource = FROM_CLIENT,
+    ) -> list[LogAppendInfo] | None:
+        """`append_as_leader` of clients' batches that came together, with one write: all or none.
+
+        None, with nothing done, if one of them is to be looked at by itself: `append_as_leader`
+        says what is wrong with it, or does what it needs. Raises KAFKA_STORAGE_ERROR.
+        """
+        if leader_epoch > self.leader_epochs.settled_epoch:
+            return None
+        prepared = prepare_run(batches, self.config, wall_ms, source)
+        if prepared is None:
+            return None
+        with self.lock:
+            self._check_writable()
+            try:
+                return append_run(self, prepared, leader_epoch, wall_ms, source)
+            except OSError as error:
+                raise self._storage_error(error, "append") from error
 
     def find_duplicate(
         self, records: files.Buffer, leader_epoch: int, wall_ms: int, source: AppendSource
@@ -270,9 +251,10 @@ class PartitionLog(LogReader):
             if (original := self.producer_state.find_duplicate(header, source)) is None:
                 return None  # as most: by the header alone
             prepare_batch(records, self.config, wall_ms, source)
-            return self._of_duplicate(original, leader_epoch)
+            return self.of_duplicate(original, leader_epoch)
 
-    def _of_duplicate(self, original: BatchMetadata, leader_epoch: int) -> LogAppendInfo:
+    def of_duplicate(self, original: BatchMetadata, leader_epoch: int) -> LogAppendInfo:
+        """The answer to a batch that is here already."""
         must_flush = self.view.end_offset - self.flushed_offset >= self.config.flush_messages
         must_flush = must_flush and original.last_offset >= self.flushed_offset
         return LogAppendInfo.of_duplicate(original, self.log_start_offset, leader_epoch, must_flush)

@@ -30,7 +30,7 @@ after a start every producer counts as just seen (P-6).
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -148,6 +148,30 @@ class ProducerStateManager:
                 "and sent a batch outside of it",
             )
         return None
+
+    def takes_in_a_row(self, headers: Iterable[BatchHeader], source: AppendSource) -> bool:
+        """Whether these may all be appended, one after the other: what `check` says of the first of
+        each producer, and that each next one follows it. False if only `check` can tell."""
+        last: dict[int, BatchHeader] = {}
+        for header in headers:
+            producer_id = header.producer_id
+            if producer_id < 0:
+                continue
+            before = last.get(producer_id)
+            last[producer_id] = header
+            if before is not None:
+                if (
+                    header.producer_epoch != before.producer_epoch
+                    or header.base_sequence != (before.last_sequence + 1) & SEQUENCE_MAX
+                ):
+                    return False
+                continue
+            try:
+                if producer_id in self._verifications or self.check(header, source) is not None:
+                    return False
+            except KafkaError:
+                return False
+        return True
 
     def find_duplicate(self, header: BatchHeader, source: AppendSource) -> BatchMetadata | None:
         """What a client's batch was stored as, if it is one of its producer's last five. Those of a

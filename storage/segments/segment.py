@@ -226,14 +226,16 @@ class LogSegment(LogFile):
         if self._handle is not handle:
             self._keep(handle)
 
-    def append_run(self, run: files.Buffer, batches: Sequence[Batch]) -> None:
-        """Append batches that lie back to back in `run`, at these positions, with one write: all or
-        none; errors as in `append`."""
+    def append_run(
+        self, buffers: Sequence[files.Buffer], size: int, batches: Sequence[Batch]
+    ) -> None:
+        """Append batches that lie back to back in `buffers`, at these positions, with one write:
+        all or none; errors as in `append`."""
         position = self.size
         handle = self._handle or self.handle()
         known, known_offset = self.max_timestamp, self._max_timestamp_offset
         try:
-            files.write_fully(handle.fd, (run,), len(run), position)
+            files.write_fully(handle.fd, buffers, size, position)
             for at, header in batches:
                 self.note_batch(position + at, header)
                 self._remember(header.base_offset, position + at)
@@ -243,7 +245,7 @@ class LogSegment(LogFile):
             raise
         if position == 0:
             self._first_timestamp = batches[0][1].max_timestamp
-        self.size = position + len(run)
+        self.size = position + size
         if self._handle is not handle:
             self._keep(handle)
 

@@ -42,7 +42,7 @@ from replication.replicas.replica_manager import (
     ReplicaManagerConfig,
 )
 from replication.replicas.timer import BackgroundScheduler, Timer
-from server.handlers import data as handlers
+from server.handlers import fetch as handlers
 from server.handlers import offsets
 from server.handlers.fetch_session import FetchSessionCache
 from server.network.request_channel import RequestContext

@@ -18,10 +18,10 @@ from replication.metadata.image import (
     TopicImage,
 )
 from replication.partition.requests import AppendResult, FetchResult
+from server.config.client_metrics import TELEMETRY_APIS, ClientMetrics
 from server.coordinator.runtime import Surroundings
 from server.handlers import apis_of
 from server.handlers.access.rules import guarded
-from server.handlers.client_metrics import TELEMETRY_APIS, ClientMetrics
 from server.handlers.fetch_session import FetchSessionCache
 from server.network.connection import Connection, ConnectionLimits
 from server.network.request_channel import RequestChannel

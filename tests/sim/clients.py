@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
-from server.handlers import data as handlers
 from server.handlers import offsets as offset_handlers
+from server.handlers import produce as handlers
 from testkit.clock import WALL_MS
 from tests.sim.network import Reply, context, serve_data
 from tests.sim.world import InvariantBroken

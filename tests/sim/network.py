@@ -24,7 +24,7 @@ from replication.following.fetcher import ReplicaFetcher
 from replication.raft.events import ProbeVersions, VersionsReply
 from server.coordinator.transactions.state import BUMPS_EPOCHS
 from server.handlers import BROKER_APIS, offsets
-from server.handlers import data as handlers
+from server.handlers import fetch as handlers
 from server.network.error_responses import error_response
 from server.network.request_channel import RequestContext
 from server.peers.call import PeerError

@@ -5,8 +5,8 @@
     groups_records transactions_records share_records metadata_records
     raft_records consumer_protocol                                          what is kept in logs
 
-The area's word also names its handlers (server.handlers.data) and its tests. Importing one area
-leaves the others alone: a broker imports what it serves, when it first serves it.
+The area's word nearly always names its handlers (server.handlers.quorum) and its tests, too.
+Importing one area leaves the others alone: a broker imports what it first serves.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from replication.metadata.acl_filter import CLUSTER_NAME
 from server.network.api import Api, Cost, Operation, Resource
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 audit = logging.getLogger("kafka.authorizer.logger")
 """Kafka's name: refusals at INFO, the rest at DEBUG."""
+_T = TypeVar("_T")
+
 _NAME_SHOWN = 256
 _REFUSALS_SHOWN = 100
 """Lines one request can write; the rest are counted. Clients choose how many names they send."""
@@ -185,7 +187,7 @@ class GuardedApi(Api):
     def prepared(self, handle: Callable[..., Any]) -> Callable[[Any, Any], Response | None]:
         return partial(self._ask_first, handle)
 
-    def prepared_ordinary(self, ordinary: Callable[..., bool]) -> Callable[[Any, Any, int], bool]:
+    def prepared_ordinary(self, ordinary: Callable[..., _T]) -> Callable[[Any, Any, int], _T]:
         return partial(self._ask_within, ordinary)
 
     def _ask_first(
@@ -206,7 +208,7 @@ class GuardedApi(Api):
         return None
 
     def _ask_within(
-        self, ordinary: Callable[..., bool], ctx: RequestContext[Any], frame: bytes, pos: int
-    ) -> bool:
+        self, ordinary: Callable[..., _T], ctx: RequestContext[Any], frames: Any, pos: int
+    ) -> _T:
         """The short way asks itself, and leaves what is not all allowed to the long way."""
-        return ordinary(ctx, frame, pos, Access(self._authorizer, ctx).sees)
+        return ordinary(ctx, frames, pos, Access(self._authorizer, ctx).sees)

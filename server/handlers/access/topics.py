@@ -6,7 +6,8 @@ from typing import Any
 
 from server.handlers.access.guard import DENIED, Access, Verdict, With
 from server.handlers.access.shapes import finished, items, merged, refusal, without
-from server.handlers.data import is_transactional, replica_of
+from server.handlers.fetch import replica_of
+from server.handlers.produce import is_transactional
 from server.network.api import Operation, Resource
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import CreateTopicsResponse, DeleteTopicsResponse

@@ -200,6 +200,16 @@ class Broker:
         )
         return answer
 
+    def produce_burst(
+        self, *batches: tuple[TopicPartition, bytes], acks: int = -1, **more: Any
+    ) -> Answer[list[AppendResult]]:
+        """Several requests of a client at once."""
+        answer: Answer[list[AppendResult]] = Answer()
+        answer.operation = self.manager.append_records(
+            AppendRequest(acks, 1000, list(batches), answer, is_burst=True, **more)
+        )
+        return answer
+
     def fetch(
         self,
         *partitions: FetchPartition,
@@ -490,6 +500,93 @@ def test_a_produce_cancelled_by_its_connection_is_never_answered(replicated: Bro
     replicated.pass_time(5000)
     assert answer.is_pending
     assert replicated.manager.parked.produce.watched == len(replicated.timer) == 0
+
+
+# ---------------------------------------------------------------------- bursts
+
+
+def offsets(answer: Answer[list[AppendResult]]) -> list[int]:
+    return [result.base_offset for result in answer.value]
+
+
+def test_a_burst_is_written_by_partition_and_answered_in_its_order(single: Broker) -> None:
+    for key in (ORDERS_0, ORDERS_1):
+        single.produce((key, batch(b"first")))
+    fetch = single.fetch(read_from(1))
+    sent = [(ORDERS_0, batch(b"a")), (ORDERS_1, batch(b"b", b"c")), (ORDERS_0, batch(b"d"))]
+    answer = single.produce_burst(*sent, (ORDERS_1, batch(b"e")))
+    assert codes(answer) == [0] * 4
+    assert [result.topic_partition for result in answer.value] == [
+        ORDERS_0, ORDERS_1, ORDERS_0, ORDERS_1,
+    ]  # fmt: skip
+    assert offsets(answer) == [1, 1, 2, 3]
+    assert [result.last_offset for result in answer.value] == [1, 2, 2, 3]
+    assert values_of(fetch.value[0]) == [b"a", b"d"], "those who wait see all of it"
+    assert single.manager.partition(ORDERS_1).high_watermark == 4
+
+
+def test_a_burst_waits_until_the_followers_have_the_last_of_it(replicated: Broker) -> None:
+    replicated.produce((ORDERS_0, batch(b"first")), acks=1)
+    answer = replicated.produce_burst(*[(ORDERS_0, batch(b"%d" % i)) for i in range(3)])
+    replicated.follower_fetches(3)
+    assert answer.is_pending
+    replicated.follower_fetches(4)
+    assert (codes(answer), offsets(answer)) == ([0] * 3, [1, 2, 3])
+    assert replicated.manager.parked.produce.watched == 0
+    late = replicated.produce_burst(*[(ORDERS_0, batch(b"%d" % i)) for i in range(3)])
+    replicated.follower_fetches(6)
+    replicated.pass_time(1020)
+    assert codes(late) == [0, 0, ErrorCode.REQUEST_TIMED_OUT], "what is replicated is told so"
+
+
+@pytest.mark.parametrize("spoilt", [0, 1, 2])
+def test_of_a_burst_only_what_is_wrong_fails(single: Broker, spoilt: int) -> None:
+    single.produce((ORDERS_0, batch(b"first")))
+    sent = [batch(b"%d" % i) for i in range(3)]
+    sent[spoilt] = sent[spoilt][:-1] + b"x"
+    answer = single.produce_burst(*[(ORDERS_0, one) for one in sent])
+    expected = [0, 0, 0]
+    expected[spoilt] = ErrorCode.CORRUPT_MESSAGE
+    assert codes(answer) == expected
+    assert len(values_of(single.fetch(read_from(0)).value[0])) == 3
+
+
+def test_a_burst_of_sequences_is_checked_as_one_by_one(single: Broker) -> None:
+    def of(sequence: int) -> tuple[TopicPartition, bytes]:
+        return ORDERS_0, batch(b"v", producer_id=5, producer_epoch=0, base_sequence=sequence)
+
+    single.produce(of(0))
+    assert offsets(single.produce_burst(of(1), of(2), of(3))) == [1, 2, 3]
+    answer = single.produce_burst(of(2), of(3), of(4), of(6))
+    assert offsets(answer) == [2, 3, 4, -1], "two are there already"
+    assert codes(answer) == [0, 0, 0, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+
+
+def test_no_burst_is_written_where_one_batch_would_not_be(broker: Broker) -> None:
+    sent = [(ORDERS_0, batch(b"%d" % i)) for i in range(3)]
+    assert codes(broker.produce_burst(*sent)) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 3
+    broker.configs["orders"] = LogConfig(min_insync_replicas=2)
+    broker.publish(topic("orders", ORDERS, led(replicas=(1, 2))))
+    broker.produce((ORDERS_0, batch(b"first")), acks=1)
+    assert codes(broker.produce_burst(*sent)) == [ErrorCode.NOT_ENOUGH_REPLICAS] * 3
+    other = broker.produce_burst(*sent, acks=1, topic_ids={"orders": b"another orders.."})
+    assert codes(other) == [ErrorCode.UNKNOWN_TOPIC_ID] * 3
+    assert broker.manager.partition(ORDERS_0).open_log().log_end_offset == 1
+    broker.publish(topic("orders", ORDERS, led(1, leader=2, replicas=(1, 2))))
+    assert codes(broker.produce_burst(*sent)) == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_a_burst_waits_for_one_fsync(broker: Broker, acks: int) -> None:
+    broker.configs["orders"] = LogConfig(flush_messages=1)
+    broker.publish(topic("orders", ORDERS, led()))
+    broker.produce((ORDERS_0, batch(b"first")), acks=0)
+    broker.logs.run_flushes()
+    answer = broker.produce_burst(*[(ORDERS_0, batch(b"%d" % i)) for i in range(3)], acks=acks)
+    assert answer.is_pending
+    assert len(broker.logs.waiting) == 1
+    broker.logs.run_flushes()
+    assert (codes(answer), offsets(answer)) == ([0] * 3, [1, 2, 3])
 
 
 # ---------------------------------------------------------------------- group commit

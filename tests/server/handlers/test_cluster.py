@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from replication.metadata.image import ControllerRegistration, Endpoint
+from server.config.client_metrics import TELEMETRY_APIS
 from server.handlers import BROKER_APIS, CONTROLLER_APIS, cluster
-from server.handlers.client_metrics import TELEMETRY_APIS
 from server.handlers.cluster import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
 from tests.server.handler_support import (
     CLOSED,

@@ -1,7 +1,8 @@
-"""An ordinary Produce is served the short way; the long way has the same outcome to the byte.
+"""An ordinary Produce is served the short way, and those that wait in line are served together; the
+long way, one by one, has the same outcome to the byte.
 
-Two nodes get the same frames, one of them without the short way. Answers must be equal, and at the
-end what is in their logs.
+Two nodes get the same frames, one of them without the short ways. Answers must be equal, and at the
+end what is in their logs, their indexes, and what they know of producers.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
@@ -95,6 +97,39 @@ class Side:
             return CLOSED
         assert self.processor.answered.wait(30)
         return self.processor.done.pop() or None
+
+    def answers(self, channel: FakeChannel, frames: Iterable[bytes]) -> list[Any]:
+        """To frames that came in one read, as a processor has them served; ends with CLOSED."""
+        channel.frames = deque(frames)
+        told: list[Any] = []
+        while channel.frames and CLOSED not in told:
+            taken = 0
+            self.processor.answered.clear()
+            if len(channel.frames) > 1:
+                taken = self.requests.receive_together(channel, len(channel.frames))
+            if not taken:
+                assert self.requests.receive(channel, channel.frames.popleft())
+            if channel.violation is not None:
+                return [*told, CLOSED]
+            assert self.processor.answered.wait(30)
+            told.append(self.processor.done.pop())
+        return told
+
+    def indexes(self) -> dict[tuple[str, int], list[Any]]:
+        """What is known of all segments, and of producers."""
+        known: dict[tuple[str, int], list[Any]] = {}
+        for key, partition in self.broker.replica_manager.local.partitions.items():
+            log = partition.log
+            if key[0] not in TOPICS or log is None:
+                continue
+            known[key] = [log.view[:4]]
+            for one in log.segments:
+                known[key] += (one.size, one.bytes_since_index, one.max_timestamp)
+                known[key] += (one.max_timestamp_offset, one.first_timestamp)
+                for index in (one.offset_index, one.time_index):
+                    known[key] += (index.entry(slot) for slot in range(index.entries))
+            known[key] += (repr(producer) for producer in log.active_producers())
+        return known
 
     def logs(self) -> dict[str, list[bytes]]:
         """The bytes of all segments, by partition."""
@@ -195,7 +230,7 @@ def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
             produce.load()
             side.requests._apis = {0: produce}
             side.broker.replica_manager.writes._wall_ms = lambda: NOW_MS
-        produce.ordinary = None
+        produce.ordinary = produce.together = None
         yield short, long
 
 
@@ -227,6 +262,95 @@ def test_both_ways_end_alike(sides: tuple[Side, Side]) -> None:
     assert served.count(1) > 200
     assert sum(batches > 1 for batches in served) > 200
     assert short.logs() == long.logs()
+
+
+def a_burst(rng: random.Random, version: int) -> list[Callable[[Side], bytes]]:
+    """What a producer sends that does not wait for answers; some of it is odd."""
+    partition = ProduceRequest.Topic.Partition
+    acks, timeout_ms = rng.choice((1, 1, -1, 0, 2)), 1_000
+    sequences = {index: rng.randrange(3) for index in (0, 1)}
+    producer_id = rng.choice((-1, -1, 20, 21))
+    transactional_id = "tx" if not rng.randrange(9) else None
+    names = [rng.choice((*TOPICS, "plain", "plain", "plain"))]
+    if not rng.randrange(3):
+        names.append(rng.choice(("plain", "small", "unknown")))
+
+    def a_partition(index: int) -> Any:
+        if not rng.randrange(12):
+            return partition(index=rng.choice((index, 5)), records=a_batch(rng))
+        count = rng.choice((1, 1, 2, 5))
+        key = rng.choice((None, b"k"))
+        own: dict[str, Any] = {}
+        if producer_id >= 0:
+            sequence = sequences[index] + (0 if rng.randrange(9) else rng.choice((-1, 1)))
+            own = {
+                "producer_id": producer_id,
+                "producer_epoch": 0,
+                "base_sequence": max(0, sequence),
+            }
+            sequences[index] += count
+        records = [Record(-1, NOW_MS + i, key, bytes(rng.randrange(60))) for i in range(count)]
+        return partition(index=index, records=bytes(build_batch(records, **own)))
+
+    def one(number: int) -> Callable[[Side], bytes]:
+        indexes = rng.choice(((0,), (0,), (1,), (0, 1)))
+        parts = [[a_partition(index) for index in indexes] for _ in names]
+        unlike = not rng.randrange(20)
+        end = b"" if rng.randrange(40) else b"more"
+
+        def frame(side: Side) -> bytes:
+            topics = [
+                ProduceRequest.Topic(topic_id=side.ids.get(name, bytes(16)), partition_data=of)
+                if version >= 13
+                else ProduceRequest.Topic(name=name, partition_data=of)
+                for name, of in zip(names, parts, strict=True)
+            ]
+            request = ProduceRequest(
+                transactional_id=transactional_id,
+                acks=acks,
+                timeout_ms=timeout_ms + unlike,
+                topic_data=topics,
+            )
+            return request_bytes(request, version - (unlike and version > 3), number) + end
+
+        return frame
+
+    return [one(number) for number in range(rng.choice((2, 2, 3, 5, 16)))]
+
+
+def test_together_and_one_by_one_end_alike(sides: tuple[Side, Side]) -> None:
+    short, long = sides
+    produce = short.requests._apis[0]
+    together = produce.together
+    assert together is not None
+    served: list[int] = []
+
+    def noted(ctx: Any, frames: list[bytes], pos: int) -> int:
+        served.append(together(ctx, frames, pos))
+        return served[-1]
+
+    produce.together = noted
+    rng = random.Random(SEED)
+    channels = [FakeChannel(side.processor) for side in sides]
+    for number in range(1_500):
+        version = rng.choice((13, rng.randrange(9, 14), rng.randrange(3, 14)))
+        frames = a_burst(rng, version)
+        answers = [
+            side.answers(channel, [make(side) for make in frames])
+            for side, channel in zip(sides, channels, strict=True)
+        ]
+        whole = [b"".join(bytes(one) for one in told if one != CLOSED) for told in answers]
+        for name, topic_id in long.ids.items():
+            whole[1] = whole[1].replace(topic_id, short.ids[name])
+        assert whole[0] == whole[1], f"burst {number} of seed {SEED}"
+        ends = [CLOSED in told for told in answers]
+        assert ends[0] == ends[1], f"burst {number} of seed {SEED}"
+        if ends[0]:
+            channels = [FakeChannel(side.processor) for side in sides]
+    assert sum(count > 1 for count in served) > 300
+    assert served.count(0) > 100
+    assert short.logs() == long.logs()
+    assert short.indexes() == long.indexes()
 
 
 def test_records_for_a_topic_made_again_are_not_lost_in_the_one_before(

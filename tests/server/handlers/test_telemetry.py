@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from server.handlers.client_metrics import INSTANCES_MAX, ClientMetrics
+from server.config.client_metrics import INSTANCES_MAX, ClientMetrics
 from tests.server.handler_support import Asked, FakeBroker, image_of
 from wire.messages.admin import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
 from wire.primitives import ZERO_UUID

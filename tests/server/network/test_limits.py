@@ -29,7 +29,7 @@ class Served:
     def __init__(self, memory):
         self.taken = []
         self.clock = SkippingClock()
-        api = Api(PRODUCE, "Produce", "server.handlers.data", (3, 13))
+        api = Api(PRODUCE, "Produce", "server.handlers.produce", (3, 13))
         api.request_class, api.handle = ProduceRequest, self.produce
         config = SocketServerConfig(queued_max_request_bytes=memory)
         self.server = SocketServer(config, LOOPBACK, None, {PRODUCE: api}, self.clock)

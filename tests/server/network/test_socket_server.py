@@ -334,7 +334,7 @@ def test_who_asked_is_told_of_the_end_of_a_connection(served):
     client = WireClient(server.port)
     client.send(fetch(), 12)
     assert handlers.parked_one.wait(60)
-    (channel,) = [c for p in server.processors for c in p.channels.values()]
+    (channel,) = [c for p in server.processors for c in list(p.channels.values())]
     channel.in_flight.on_connection_end(lambda connection: connection is channel and ended.set())
     client.close()
     assert ended.wait(60)
@@ -488,7 +488,9 @@ def test_an_end_that_was_reported_before_an_answer_left_is_noticed_after_it():
         waiting.send(fetch(number=4), 12)
         assert handlers.parked_one.wait(60)
         waiting.sock.sendall(b"\0\0\0\x30\0")
-        wait_until(server, lambda: any(not one.reading for one in processor.channels.values()))
+        wait_until(
+            server, lambda: any(not one.reading for one in list(processor.channels.values()))
+        )
         # A turn later epoll has forgotten that `waiting` was ready: `other` is before it in line.
         assert other.ask(heartbeat(0), 4).error_code == 0
         gate = threading.Event()
@@ -509,7 +511,7 @@ def test_requests_behind_a_parked_one_do_not_keep_the_processor_busy(served):
         client.send(heartbeat(3), 4, 3)  # and this one in the kernel
         for number in range(3):  # meanwhile the processor looks at both sockets
             assert other.ask(heartbeat(number), 4).error_code == number
-        waiting = [c for p in server.processors for c in p.channels.values() if c.in_flight]
+        waiting = [c for p in server.processors for c in list(p.channels.values()) if c.in_flight]
         assert len(waiting) == 1
         assert not waiting[0].interest & select.POLLIN  # level-triggered: each poll would return
         handlers.parked.popleft().force_complete()
@@ -602,7 +604,7 @@ def test_a_reader_that_stops_holds_no_memory_and_starts_nothing_more():
         stopped.send(fetch(max_wait_ms=0), 11)
         stopped.sock.sendall(request_bytes(heartbeat(1), 4, 1))
         (channel,) = [
-            c for c in server.processors[0].channels.values()
+            c for c in list(server.processors[0].channels.values())
             if c.transport.sock.getpeername() == stopped.sock.getsockname()
         ]  # fmt: skip
         wait_until(server, lambda: channel.send_stalled_ms >= 0)
@@ -691,7 +693,7 @@ def stalled_fetch(server, client, behind=b""):
     client.sock.sendall(request_bytes(fetch(max_wait_ms=0), 11, 1) + behind)
     (processor,) = server.processors
     wait_until(server, lambda: processor.channels)
-    (channel,) = processor.channels.values()
+    (channel,) = list(processor.channels.values())
     wait_until(server, lambda: channel.send_stalled_ms >= 0)
     return channel
 
@@ -749,7 +751,7 @@ def test_a_reader_who_goes_on_has_time_for_a_long_answer():
             client.send(heartbeat(0, "long"), 4)
             (processor,) = server.processors
             wait_until(server, lambda: processor.channels)
-            (channel,) = processor.channels.values()
+            (channel,) = list(processor.channels.values())
             wait_until(server, lambda: channel.send_stalled_ms >= 0)
             for _ in range(3):
                 clock.ms += 40_000
@@ -1036,7 +1038,7 @@ def test_sockets_are_told_to_send_at_once_and_to_find_vanished_peers(served):
     server, _ = served
     with WireClient(server.port) as client:
         client.ask(heartbeat(1), 4)
-        (channel,) = server.processors[0].channels.values()
+        (channel,) = list(server.processors[0].channels.values())
         assert channel.transport.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert channel.transport.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         if hasattr(socket, "TCP_KEEPIDLE"):

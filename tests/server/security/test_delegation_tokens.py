@@ -95,7 +95,7 @@ def test_who_shows_a_token_is_its_owner_until_it_ends(
     with Raw(server.port) as raw:
         answer = login(raw, mechanism=mechanism)
         assert (answer.error_code, answer.session_lifetime_ms) == (0, 60_000)
-        (channel,) = (c for p in server.processors for c in p.channels.values())
+        (channel,) = (c for p in server.processors for c in list(p.channels.values()))
         assert channel.principal == "User:alice"
         assert isinstance(channel.principal, TokenPrincipal)
 
@@ -123,7 +123,7 @@ def test_a_token_is_its_id_and_its_secret(
 def test_a_user_may_still_bring_other_extensions(server: SocketServer) -> None:
     with Raw(server.port) as raw:
         assert login(raw, "carol", "carol-secret", ",more=x").error_code == 0
-        (channel,) = (c for p in server.processors for c in p.channels.values())
+        (channel,) = (c for p in server.processors for c in list(p.channels.values()))
         assert not isinstance(channel.principal, TokenPrincipal)
 
 

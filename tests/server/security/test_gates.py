@@ -88,7 +88,7 @@ class _Node:
 
 
 def principals(server: SocketServer) -> set[str]:
-    return {c.principal for p in server.processors for c in p.channels.values()}
+    return {c.principal for p in server.processors for c in list(p.channels.values())}
 
 
 def ask_handshake(peer: BlockingPeer) -> SaslHandshakeResponse:

@@ -101,6 +101,42 @@ def append(node: Node, replica: Replica, log: PartitionLog) -> None:
     _append(node, replica, log, build_batch(_rows(node, node.world.between(1, 3))))
 
 
+def append_run(node: Node, replica: Replica, log: PartitionLog) -> None:
+    """Batches that came together: written whole or not at all, or else not taken."""
+    random, before = node.world.random, replica.content
+    known = producers_of(before.batches)[0]
+    calm = [one for one in _PRODUCERS if one in known and known[one].txn_first_offset < 0]
+    producer_id = random.choice(calm) if calm and random.random() < 0.6 else -1
+    sequence = known[producer_id].last_sequence + 1 if producer_id >= 0 else -1
+    at, sent, batches = before.end, [], []
+    for _ in range(random.choice((2, 2, 3, 6))):
+        rows = _rows(node, node.world.between(1, 2))
+        producer: dict[str, int] = {}
+        if producer_id >= 0:
+            epoch = known[producer_id].epoch
+            producer = {"producer_id": producer_id, "producer_epoch": epoch}
+            producer["base_sequence"] = sequence
+            sequence += len(rows)
+        data = build_batch(rows, **producer)  # type: ignore[arg-type]
+        sent.append(data)
+        batches.append(Batch.of(patch_for_log(data, at, replica.epoch) + data[16:]))
+        at = batches[-1].header.next_offset
+    replica.written.update(batch.identity for batch in batches)
+    after = before.and_then(batches)
+    node.doubt(replica, Possible(after, before.end))
+    worked, infos = node.attempt(
+        lambda: log.append_run_as_leader(sent, replica.epoch, node.clock.wall_ms())
+    )
+    if worked and infos is None:
+        after = before
+    elif worked:
+        told = [info.first_offset for info in infos]
+        if told != [batch.header.base_offset for batch in batches]:
+            raise InvariantBroken(f"OffsetsFollow: {batches} were told {told}")
+        node.world.tell(f"     {' '.join(map(str, batches))}")
+    conclude(node, replica, log, worked, after, Possible(before, before.end))
+
+
 def append_idempotent(node: Node, replica: Replica, log: PartitionLog) -> None:
     """By a producer that has no transaction open, or has one and goes on with it."""
     random = node.world.random
@@ -427,9 +463,10 @@ def _leave(node: Node, promoted: PartitionLog, old: PartitionLog) -> None:
 
 
 _CHOICES: tuple[tuple[Operation, int], ...] = (
-    (append, 10), (append_idempotent, 12), (repeat, 2), (end_transaction, 6), (follow, 8),
-    (new_epoch, 2), (roll, 4), (flush, 6), (replicate, 6), (read, 3), (checkpoint, 5), (clean, 4),
-    (delete_records, 4), (retention, 4), (truncate, 6), (begin_anew, 2), (delete, 2), (move, 3),
+    (append, 10), (append_run, 5), (append_idempotent, 12), (repeat, 2), (end_transaction, 6),
+    (follow, 8), (new_epoch, 2), (roll, 4), (flush, 6), (replicate, 6), (read, 3), (checkpoint, 5),
+    (clean, 4), (delete_records, 4), (retention, 4), (truncate, 6), (begin_anew, 2), (delete, 2),
+    (move, 3),
 )  # fmt: skip
 _OPERATIONS = [operation for operation, _ in _CHOICES]
 _WEIGHTS = [weight for _, weight in _CHOICES]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -195,6 +196,15 @@ def test_what_is_allowed_goes_the_short_way():
     assert asked.ask(produce("a"), 9).responses[0].partition_responses[0].error_code == 0
     assert asked.requests._apis[0].ordinary is not None
     assert alice(broker_with("a"), (Op.WRITE, T, "a")).ask(produce("a", acks=0), 9) is None
+
+
+@pytest.mark.parametrize(("names", "taken"), [("aaa", 3), ("aba", 0), ("aab", 2), ("baa", 0)])
+def test_of_requests_in_line_those_before_the_first_that_is_denied_are_served(names, taken):
+    asked = alice(broker_with("a", "b"), (Op.WRITE, T, "a"))
+    asked.ask(produce("a"), 9)
+    asked.channel.frames = deque(request_bytes(produce(name), 9, 77) for name in names)
+    assert asked.requests.receive_together(asked.channel, 16) == taken
+    assert len(asked.broker.replica_manager.appended) == (2 if taken else 1)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Produce and Fetch at the handler's edge."""
+"""Fetch at the handler's edge."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from replication.partition.requests import AppendResult, FetchResult
-from server.handlers import data
+from replication.partition.requests import FetchResult
+from server.handlers import fetch as handlers
 from tests.server.handler_support import (
-    CLOSED,
     TOPIC_ID,
     Asked,
     FakeBroker,
@@ -18,7 +17,7 @@ from tests.server.handler_support import (
     topic_image,
 )
 from wire.errors import ErrorCode
-from wire.messages.data import FetchRequest, ProduceRequest
+from wire.messages.data import FetchRequest
 from wire.records import Record, build_batch
 
 OTHER_ID = b"o" * 16
@@ -37,185 +36,6 @@ TRANSACTIONAL = bytes(
 @pytest.fixture
 def asked():
     return Asked(FakeBroker(image_of(topic_image("t", 3), topic_image("u", 1, OTHER_ID))))
-
-
-# ---- Produce
-
-
-def produce(topics, acks=-1, **more):
-    """`topics`: [(name or id, [(partition, records), ...]), ...]."""
-
-    def named(key):
-        return {"topic_id": key} if isinstance(key, bytes) else {"name": key}
-
-    return ProduceRequest(
-        acks=acks,
-        timeout_ms=1500,
-        topic_data=[
-            ProduceRequest.Topic(
-                **named(key),
-                partition_data=[
-                    ProduceRequest.Topic.Partition(index=i, records=records)
-                    for i, records in partitions
-                ],
-            )
-            for key, partitions in topics
-        ],
-        **more,
-    )
-
-
-def produced(answer):
-    return [
-        (t.name or t.topic_id, p.index, p.error_code, p.base_offset)
-        for t in answer.responses
-        for p in t.partition_responses
-    ]
-
-
-@pytest.mark.parametrize("version", range(3, 14))
-def test_produce_in_every_version(asked, version):
-    key = TOPIC_ID if version >= 13 else "t"
-    answer = asked.ask(produce([(key, [(0, BATCH), (2, BATCH)])]), version)
-    assert produced(answer) == [(key, 0, 0, 100), (key, 2, 0, 101)]
-    assert asked.broker.replica_manager.appended == [
-        (-1, 1500, [(("t", 0), BATCH), (("t", 2), BATCH)], version)
-    ]
-    partition = answer.responses[0].partition_responses[0]
-    assert partition.log_append_time_ms == -1
-    if version >= 5:
-        assert partition.log_start_offset == 7
-
-
-def test_partitions_fail_alone_and_in_their_place(asked):
-    rm = asked.broker.replica_manager
-    rm.append_results["t", 1] = AppendResult(
-        ("t", 1), 87, error_message="bad", record_errors=[(3, "no key"), (4, None)],
-        log_start_offset=2,
-    )  # fmt: skip
-    request = produce(
-        [("t", [(0, BATCH), (1, BATCH), (2, None)]), ("u", [(0, b"")]), ("u", [(0, BATCH)])]
-    )
-    answer = asked.ask(request, 9)
-    assert produced(answer) == [
-        ("t", 0, 0, 100),
-        ("t", 1, 87, -1),
-        ("t", 2, 87, -1),
-        ("u", 0, 87, -1),
-        ("u", 0, 0, 102),
-    ]
-    bad = answer.responses[0].partition_responses[1]
-    assert (bad.error_message, bad.log_start_offset) == ("bad", 2)
-    assert [(e.batch_index, e.batch_index_error_message) for e in bad.record_errors] == [
-        (3, "no key"),
-        (4, None),
-    ]
-
-
-def test_a_partition_named_twice_is_appended_to_twice(asked):
-    answer = asked.ask(produce([("t", [(0, BATCH), (0, BATCH)])]), 9)
-    assert produced(answer) == [("t", 0, 0, 100), ("t", 0, 0, 101)]
-
-
-def test_unknown_topic_ids_are_told_even_the_zero_id(asked):
-    answer = asked.ask(
-        produce([(b"?" * 16, [(0, BATCH)]), (TOPIC_ID, [(0, BATCH)]), (bytes(16), [(1, BATCH)])]),
-        13,
-    )
-    assert [row[2] for row in produced(answer)] == [100, 0, 100]
-
-
-def test_acks_0_is_silent_on_success_and_closes_on_error(asked):
-    assert asked.ask(produce([("t", [(0, BATCH)])], acks=0), 9) is None
-    assert asked.channel.in_flight is None
-    assert asked.ask(produce([("t", [(0, None)])], acks=0), 9) is CLOSED
-    asked.broker.replica_manager.append_results["t", 0] = AppendResult(("t", 0), 3)
-    assert asked.ask(produce([("t", [(0, BATCH)])], acks=0), 9) is CLOSED
-
-
-@pytest.mark.parametrize("acks", [-1, 0, 1])
-def test_a_transactional_batch_without_a_transactional_id_is_refused(asked, acks):
-    """TX-51: the whole request."""
-    answer = asked.ask(produce([("u", [(0, BATCH)]), ("t", [(0, TRANSACTIONAL)])], acks), 9)
-    if acks == 0:
-        assert answer is CLOSED
-    else:
-        assert {row[2] for row in produced(answer)} == {53}
-    assert asked.broker.replica_manager.appended == []
-
-
-@pytest.mark.parametrize(
-    ("version", "operation"), [(3, "VERIFY_OLD"), (10, "VERIFY_OLD"), (11, "VERIFY"), (12, "ADD")]
-)
-def test_transactional_batches_are_appended_once_their_coordinator_agreed(
-    asked, version, operation
-):
-    """TX-52: what is asked follows from the version alone."""
-    verified = asked.broker.transaction_verification.verified = []
-    request = produce([("t", [(0, BATCH), (1, TRANSACTIONAL)])], transactional_id="x")
-    assert {row[2] for row in produced(asked.ask(request, version))} == {0}
-    assert verified == [("x", operation)]
-
-
-def test_a_transactional_id_without_transactional_batches_costs_nobody_a_question(asked):
-    asked.broker.transaction_verification = None
-    answer = asked.ask(produce([("t", [(0, BATCH)])], transactional_id="x"), 9)
-    assert produced(answer)[0][2] == 0
-
-
-def test_internal_topics_are_written_by_the_admin_client_only():
-    asked = Asked(FakeBroker(image_of(topic_image("__consumer_offsets"))))
-    request = produce([("__consumer_offsets", [(0, BATCH)])])
-    assert produced(asked.ask(request, 9))[0][2] == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert produced(asked.ask(request, 9, client_id="__admin_client"))[0][2] == 0
-
-
-@pytest.mark.parametrize(("version", "hint"), [(9, False), (10, True), (12, True)])
-def test_a_produce_to_the_wrong_broker_names_the_leader(version, hint):
-    topic = topic_image("t", leader=2)
-    brokers = [broker_registration(1), broker_registration(2, rack="r")]
-    asked = Asked(FakeBroker(image_of(topic, brokers=brokers)))
-    asked.broker.replica_manager.append_results["t", 0] = AppendResult(("t", 0), 6)
-    answer = asked.ask(produce([("t", [(0, BATCH)])]), version)
-    leader = answer.responses[0].partition_responses[0].current_leader
-    if hint:
-        assert (leader.leader_id, leader.leader_epoch) == (2, 4)
-        (node,) = answer.node_endpoints
-        assert (node.node_id, node.host, node.port, node.rack) == (2, "host-2", 9092, "r")
-    else:
-        assert leader is None
-
-
-def test_a_parked_produce_keeps_no_records_alive(asked):
-    """A thousand waiting requests must not hold a thousand frames."""
-    import gc
-    import weakref
-
-    rm = asked.broker.replica_manager
-    rm.held_appends = []
-    kept = []
-    plain = rm.append_records
-
-    def append_records(request):
-        kept.append(weakref.ref(request.entries[0][1]))  # the memoryview into the frame
-        plain(request)
-
-    rm.append_records = append_records
-    request = produce([("t", [(0, BATCH)])])
-    assert asked.ask(request, 9) is None
-    del request
-    gc.collect()
-    assert kept[0]() is None
-    on_complete, results = rm.held_appends.pop()
-    on_complete(results)
-    assert produced(asked.received(produce([]), 9)) == [("t", 0, 0, 100)]
-
-
-def test_a_produce_without_topics_is_answered(asked):
-    assert asked.ask(produce([]), 9).responses == []
-
-
-# ---- Fetch
 
 
 def fetch(topics, session=(0, -1), replica=-1, state=None, wait=0, isolation=0, forgotten=()):
@@ -398,32 +218,6 @@ def test_an_unknown_isolation_level_is_an_invalid_request(asked, level):
     assert asked.broker.replica_manager.fetched == []
 
 
-# ---- what opening records costs
-
-
-@pytest.mark.parametrize("version", [9, 13])
-def test_a_produce_whose_records_must_be_opened_is_costly(asked, version):
-    """N3: such a batch held up the only network thread for 1.25 s."""
-    broker = asked.broker
-    key = TOPIC_ID if version >= 13 else "t"
-    request = produce([(key, [(0, BATCH), (1, None)])])
-    ctx = SimpleNamespace(api_version=version, broker=broker, listener_name="PLAINTEXT")
-    assert not data.produce_is_costly(ctx, request)
-    broker.replica_manager.are_records_opened = True
-    broker.opens_compressed_records = frozenset({"PLAINTEXT"})
-    assert data.produce_is_costly(ctx, request)
-    asked_for = broker.replica_manager.must_open
-    assert asked_for == [(("t", 0), BATCH, False), (("t", 0), BATCH, True)]
-
-
-def test_compressed_records_are_opened_on_the_listeners_that_are_configured(asked):
-    for names in (frozenset(), frozenset({"PLAINTEXT"})):
-        asked.broker.opens_compressed_records = names
-        asked.ask(produce([("t", [(0, BATCH)])]), 9)
-    sources = asked.broker.replica_manager.appended_from
-    assert [source.opens_compressed for source in sources] == [False, True]
-
-
 def test_a_fetch_in_a_large_session_is_costly(asked):
     """A request of 60 bytes in a session of 400,000 partitions held up the only network thread for
     two seconds, again and again."""
@@ -444,4 +238,4 @@ def test_a_fetch_in_a_large_session_is_costly(asked):
             session_epoch=1, topics=[], forgotten_topics_data=[],
         )  # fmt: skip
         ctx = SimpleNamespace(api_version=12, broker=asked.broker)
-        assert data.fetch_is_costly(ctx, goes_on) is is_costly
+        assert handlers.fetch_is_costly(ctx, goes_on) is is_costly
