@@ -101,6 +101,12 @@ class FileSlice:
             raise OSError(errno.EIO, "log file is shorter than the slice to read")
         return data
 
+    def head(self, size: int) -> FileSlice:
+        """Its first `size` bytes, a slice of its own."""
+        if self._handle is None:
+            raise ValueError("slice is closed")
+        return FileSlice(self._handle, self.position, min(size, self.size))
+
     def close(self) -> None:
         """Let the file go; it closes when nobody else uses it."""
         self._handle = None

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from replication.partition.requests import CONSUMER_REPLICA_ID, FetchPartition, FetchResult
+from replication.replicas.whole_batches import answer_whole_batches
 from server.handlers.cluster import LEADER_ERRORS, current_leader, endpoints, topic_name
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.data import REPLICA_STATE_FETCH_VERSION, FetchRequest, FetchResponse
@@ -73,11 +74,8 @@ def fetch(
         if follow is None:  # a replica's session is for replicas
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
         on_followed = partial(_answer_follower, ctx, context)
-        ctx.park(
-            broker.replica_manager.follow(
-                (replica_id, replica_epoch), request, context.follower, on_followed
-            )
-        )
+        replica = replica_id, replica_epoch
+        ctx.park(broker.replica_manager.follow(replica, request, context.follower, on_followed))
         return None
     partitions, on_complete = context.requests, partial(_answer_fetch, ctx, context)
     if may_read is not None:
@@ -85,12 +83,15 @@ def fetch(
         if context.requests and not partitions:
             on_complete([])
             return None
+    max_bytes = min(request.max_bytes, ctx.fetch_bytes_max)
+    if max_bytes < request.max_bytes:
+        on_complete = partial(answer_whole_batches, max_bytes, on_complete)
     ctx.park(
         broker.replica_manager.fetch(
             replica_id,
             request.max_wait_ms,
             request.min_bytes,
-            min(request.max_bytes, ctx.fetch_bytes_max),
+            max_bytes,
             request.isolation_level,
             partitions,
             on_complete,
