@@ -25,6 +25,7 @@ from server.config.kafka_config import (
     parse_value,
     unit_ms,
     value_text,
+    without_listener_prefix,
 )
 from server.config.validation import (
     validate_broker_config,
@@ -121,9 +122,10 @@ def describe_broker(config: KafkaConfig) -> list[ConfigEntry]:
         synonyms = _broker_synonyms(config, *_alternatives(name), of=name)
         entries.append(_entry(definition, _text(definition, config.text(name)), synonyms))
     custom = {**config.dynamic_default, **config.dynamic_broker}.keys() - catalogue().broker.keys()
-    return entries + [
-        _entry(_custom(name), None, _broker_synonyms(config, name)) for name in sorted(custom)
-    ]
+    for name in sorted(custom):
+        definition, synonyms = _custom(name), _broker_synonyms(config, name)
+        entries.append(_entry(definition, _text(definition, synonyms[0].value), synonyms))
+    return entries
 
 
 def describe_cluster_default(config: KafkaConfig) -> list[ConfigEntry]:
@@ -187,7 +189,12 @@ def _text(definition: ConfigDef, text: str | None) -> str | None:
 
 
 def _custom(name: str) -> ConfigDef:
-    """A key that Kafka does not know: its value may be a secret."""
+    """A key of one listener is as that of all (Kafka: KafkaConfig.configType). Of a key that Kafka
+    does not know the value may be a secret.
+    """
+    known = catalogue().broker.get(without_listener_prefix(name))
+    if known is not None:
+        return known._replace(name=name)
     return ConfigDef(name, "", None, None, "", "read-only", (), False, True, False)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.config.kafka_config import KafkaConfig, catalogue
-from server.config.schema import TOPIC, documentation
+from server.config.schema import TOPIC, describe_broker, documentation
 from tests.server.handler_support import Asked, FakeBroker, image_of, topic_image
 from wire.messages.admin import DescribeConfigsRequest
 
@@ -44,3 +44,25 @@ def test_a_broker_key_has_the_text_of_its_topic_key_only_in_the_same_unit():
     texts = documentation()
     assert texts["log.retention.bytes"] == texts["retention.bytes"]
     assert "log.retention.hours" not in texts
+
+
+def test_of_one_listener_a_key_is_told_as_of_all_and_a_secret_never():
+    """An operator must see which store a node was told; who reads it may not have its password."""
+    config = KafkaConfig({})
+    prefix = "listener.name.client."
+    config.update_dynamic(
+        {
+            f"{prefix}ssl.keystore.location": "own.pem",
+            f"{prefix}ssl.key.password": "a-secret",
+            f"{prefix}plain.sasl.jaas.config": "a-secret",
+            "of.a.plugin": "a-secret",
+        },
+        {},
+    )
+    entries = {entry.name: entry for entry in describe_broker(config)}
+    location = entries[f"{prefix}ssl.keystore.location"]
+    assert (location.value, location.is_sensitive) == ("own.pem", False)
+    assert [synonym.value for synonym in location.synonyms] == ["own.pem"]
+    for name in (f"{prefix}ssl.key.password", f"{prefix}plain.sasl.jaas.config", "of.a.plugin"):
+        assert entries[name].is_sensitive
+    assert "a-secret" not in str(entries)
