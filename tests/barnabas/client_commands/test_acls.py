@@ -228,7 +228,7 @@ def test_a_rule_that_the_library_cannot_read_is_told_and_nothing_is_removed(
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (errors.SecurityDisabledError, "authorizer.class.name"),
+        (errors.SecurityDisabledError, "authorizer.class.name.* decides by itself"),
         (errors.ClusterAuthorizationFailedError, "--client-config"),
     ],
 )
