@@ -100,6 +100,19 @@ def test_one_node(tmp_path: Path) -> None:
         shell(tmp_path, health.replace("localhost:9094", address))
 
 
+def test_a_class_that_decides(tmp_path: Path) -> None:
+    shell(tmp_path, block("An authority and certificates", "openssl"))
+    rules = block("Who may do what", "super.users=").splitlines()
+    named = re.findall("authorizer.class.name=team_rules:TeamRules", PAGE.read_text("utf-8"))
+    properties = [block("One node with users", "node.id"), *named, rules[1]]
+    private(tmp_path / "server.properties", "\n".join(properties))
+    (tmp_path / "rules").mkdir()
+    private(tmp_path / "rules" / "team_rules.py", block("Who may do what", "class TeamRules"))
+    shell(tmp_path, "PYTHONPATH=$PYTHONPATH:rules barnabas check-config server.properties")
+    with pytest.raises(AssertionError, match="team_rules"):
+        shell(tmp_path, "barnabas check-config server.properties")
+
+
 def test_a_cluster(tmp_path: Path) -> None:
     ports = iter(free_ports(6))
     addresses = {
