@@ -13,6 +13,7 @@ from storage import files
 from storage.config import LogConfig
 from storage.log.leader_append import RUN_MAX
 from storage.log.partition_log import PartitionLog
+from storage.segments import segment
 from testkit.clock import WALL_MS
 from tests.storage.log_support import append, batch, make_log, read_from, values
 from wire.errors import ErrorCode, KafkaError
@@ -62,10 +63,11 @@ def test_a_run_is_one_write(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_a_run_says_of_each_batch_is_what_it_says_alone(tmp_path: Path) -> None:
-    config = LogConfig(flush_messages=4)
+    config = LogConfig(flush_messages=3)
     alone, together = (make_log(tmp_path / name, config) for name in ("alone", "together"))
     for one in (alone, together):
         append(one, "first")
+        one.flush()
     infos = together.append_run_as_leader(SENT, 0, WALL_MS)
     assert infos is not None
     for info, sent in zip(infos, SENT, strict=True):
@@ -125,6 +127,23 @@ def test_sequences_go_on_within_a_run_and_after_it(log: PartitionLog) -> None:
     assert error.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+def test_producer_0_is_one_too(log: PartitionLog) -> None:
+    assert run(log, of(0, 0, "a"), of(0, 1, "b"))
+    assert [one.last_sequence for one in log.active_producers()] == [1]
+
+
+def test_as_many_as_the_system_takes_in_one_call(log: PartitionLog) -> None:
+    assert run(log, *[SENT[0]] * RUN_MAX)
+
+
+def test_offsets_of_a_run_fit_into_its_segment(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment, "RELATIVE_OFFSET_MAX", 4)
+    assert run(log, *SENT, SENT[0]) is None
+    assert run(log, *SENT)
+
+
 def test_after_the_greatest_sequence_comes_0(log: PartitionLog) -> None:
     assert run(log, of(7, SEQUENCE_MAX - 1, "a", "b"), of(7, 0, "c"))
 
@@ -148,6 +167,13 @@ def test_an_epoch_that_is_not_on_disk_yet_is_recorded_first(log: PartitionLog) -
     assert run(log, *SENT, epoch=1) is None
     append(log, "first of the epoch", epoch=1)
     assert run(log, *SENT, epoch=1)
+
+
+def test_a_log_that_is_closed_takes_no_run(log: PartitionLog) -> None:
+    log.close()
+    with pytest.raises(KafkaError) as error:
+        run(log, *SENT)
+    assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 @pytest.mark.parametrize("written", [0, 100])
