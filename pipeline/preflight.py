@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.errors import PipelineError
+from pipeline.errors import EXIT_USAGE, PipelineError
 
 _BROKER_WAIT_MS = 3000
 OWN, METADATA = "_barnabas", "_spark_metadata"
@@ -32,6 +32,23 @@ def local_directory(path: str, master: str | None, conf: Mapping[str, str]) -> s
     elsewhere = master is not None and not master.startswith("local")
     configured = "HADOOP_CONF_DIR" in os.environ or any("fs.defaultFS" in key for key in conf)
     return None if "://" in path or elsewhere or configured else os.path.abspath(path)
+
+
+def check_compaction(flags: Mapping[str, object]) -> None:
+    """Raise PipelineError for flags of archiving beside --compact, which archives nothing."""
+    others = ("bootstrap", "topics", "pattern", "skip_lost", "dry_run")
+    given = [f"--{name.replace('_', '-')}" for name in others if flags[name]]
+    if given:
+        raise PipelineError(
+            f"--compact takes no {', '.join(given)}: it archives nothing; run `archive` first",
+            EXIT_USAGE,
+        )
+
+
+def check_times(since_ms: int | None, until_ms: int | None) -> None:
+    """Raise PipelineError for a range of times that holds none."""
+    if since_ms is not None and until_ms is not None and until_ms <= since_ms:
+        raise PipelineError("--until is not after --since: no record is in between", EXIT_USAGE)
 
 
 def check_target(to: str, folder: str, made_as: tuple[str, str]) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.archive.archive import archive_columns
 from pipeline.archive.log import OWN, ArchiveLog, Description, LoggedFile, land
 from pipeline.archive.state import State
-from pipeline.errors import PipelineError
+from pipeline.errors import EXIT_USAGE, PipelineError
 from pipeline.preflight import UNFINISHED, not_empty
 from pipeline.progress import human_bytes, many, rate, table
 from pipeline.segments.plan import PartitionPlan, PlanError, Wanted, plan
@@ -97,9 +97,14 @@ def parse_offsets(text: str) -> tuple[dict[int, int], dict[int, int]]:
             raise PipelineError(
                 f"--offsets {item!r}: expected FROM-TO or PARTITION:FROM-TO (TO is exclusive;"
                 " either may be left out)",
-                2,
+                EXIT_USAGE,
             )
         partition = int(match.group(1)) if match.group(1) else -1
+        if partition in starts or partition in ends:
+            named = "all partitions are" if partition < 0 else f"partition {partition} is"
+            raise PipelineError(f"--offsets {text!r}: {named} named twice", EXIT_USAGE)
+        if match.group(3) and int(match.group(2) or 0) >= int(match.group(3)):
+            raise PipelineError(f"--offsets {item!r} has no offsets: TO is exclusive", EXIT_USAGE)
         if match.group(2):
             starts[partition] = int(match.group(2))
         if match.group(3):
@@ -110,7 +115,7 @@ def parse_offsets(text: str) -> tuple[dict[int, int], dict[int, int]]:
 def plan_segments(options: SegmentsOptions) -> list[PartitionPlan]:
     """What would be read. Raises PipelineError; needs no Spark."""
     if len(options.topics) > 1 and (options.from_offsets or options.to_offsets):
-        raise PipelineError("--offsets is of one topic; give one --topic", 2)
+        raise PipelineError("--offsets is of one topic; give one --topic", EXIT_USAGE)
     try:
         return plan(options.paths, *options.wanted)
     except PlanError as error:
