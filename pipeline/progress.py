@@ -103,15 +103,26 @@ def rate(rows: int, seconds: float) -> str:
     return f"{rows / seconds:,.0f} rows/s" if seconds > 0 else "- rows/s"
 
 
-def done_of(done: Mapping[str, int], known: Mapping[str, int], seconds: float) -> str:
+def done_of(
+    done: Mapping[str, int], known: Mapping[str, int], seconds: float, under_way: int = 0
+) -> str:
     """Records done of records known, rate, time left; and of topics under way, those with the most
-    left: '1,200 of 5,000 records  600 rows/s  6 s left  orders 10 %, payments 40 %'."""
-    count, whole = sum(done.values()), sum(known.values())
+    left: '1,200 of 5,000 records  600 rows/s  6 s left  orders 10 %, payments 40 %'.
+
+    `under_way`: more records, of which only their number is known. Of topics nothing is said until
+    some of theirs are done."""
+    whole = sum(known.values())
+    if len(known) == 1:
+        done = {name: min(done.get(name, 0) + under_way, known[name]) for name in known}
+        under_way = 0
+    count = min(sum(done.values()) + under_way, whole)
     text = f"{count:,} of {whole:,} records  {rate(count, seconds)}"
     if count:
         text += f"  {(whole - count) * seconds / count:.0f} s left"
+    if under_way and not any(done.values()):
+        return text
     left = {name: known[name] - done.get(name, 0) for name in known}
-    under_way = sorted((name for name in left if left[name] > 0), key=lambda name: -left[name])
-    topics = [f"{name} {100 * done.get(name, 0) // known[name]} %" for name in under_way[:_NAMED]]
-    more = len(under_way) - len(topics)
-    return f"{text}  {', '.join(topics)}" + (f" and {more} more topics" if more else "")
+    begun = sorted((name for name in left if left[name] > 0), key=lambda name: -left[name])
+    topics = [f"{name} {100 * done.get(name, 0) // known[name]} %" for name in begun[:_NAMED]]
+    more = len(begun) - len(topics)
+    return f"{text}  {', '.join(topics)}" + (f" and {many(more, 'more topic')}" if more else "")

@@ -28,7 +28,8 @@ import json
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,7 @@ from pipeline.progress import done_of, human_bytes, many, rate, table
 from pipeline.sink.registers import REPLAY_PREFIX
 from pipeline.spark.hadoop_files import HadoopFiles
 from pipeline.spark.kafka_admin import KafkaAdmin
-from pipeline.spark.session import Job, run_watched, signal_of
+from pipeline.spark.session import Job, records_read, run_watched, signal_of
 from pipeline.typed.columns import COLUMNS, TypedOptions, Typing, check_formats
 
 if TYPE_CHECKING:
@@ -92,10 +93,34 @@ class ArchiveTotals:
     started_at: float = field(default_factory=time.monotonic)
     stopped_by: int = 0
     """Number of the signal that ended it early; 0 when it ended by itself."""
+    waits: bool = False
+    """For records that are not there yet."""
+    waited_s: float = 0.0
 
     @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.started_at
+    def worked_s(self) -> float:
+        return time.monotonic() - self.started_at - self.waited_s
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """All is archived; the next look is later."""
+        self.waits = True
+        began = time.monotonic()
+        yield
+        self.waited_s += time.monotonic() - began
+
+    def begin(self) -> None:
+        """There is a batch to do."""
+        self.waits = False
+
+    def progress(self, under_way: int) -> str:
+        """`under_way`: records that the batch of now has read so far, of whichever topics."""
+        if self.waits:
+            return f"{many(self.all_rows, 'record')} archived; waiting for more"
+        known = {name: rows + self.left.get(name, 0) for name, rows in self.rows.items()}
+        if not any(known.values()):
+            return f"asking the broker ... {self.worked_s:.0f} s"
+        return done_of(self.rows, known, self.worked_s, under_way)
 
     @property
     def lag(self) -> int:
@@ -145,8 +170,8 @@ def summary(job: Job, options: ArchiveOptions, totals: ArchiveTotals) -> str:
     lines = [_table(totals), "", *totals.notes]
     lines += [
         f"archived {many(totals.all_rows, 'row')} in {many(totals.batches, 'batch')},"
-        f" {totals.seconds:.1f} s"
-        f" ({rate(totals.all_rows, totals.seconds)}); lag {totals.lag:,}",
+        f" {totals.worked_s:.1f} s"
+        f" ({rate(totals.all_rows, totals.worked_s)}); lag {totals.lag:,}",
         f"{options.to} holds {many(count, 'file')}, {human_bytes(size)}",
     ]
     if totals.stopped_by:
@@ -192,6 +217,8 @@ class _Run:
         self._typing = Typing(options.typed)
         self._stopping = threading.Event()
         self._ended = threading.Event()
+        self._under_way: int | None = None
+        """Records that a batch has read so far; None between two batches."""
         self.totals = ArchiveTotals()
 
     def work(self) -> None:
@@ -206,11 +233,9 @@ class _Run:
         self._ended.wait(_STOP_WAIT_S)
 
     def progress(self) -> str:
-        totals = self.totals
-        if not totals.batches:
-            return f"first batch ... {totals.seconds:.0f} s"
-        known = {name: rows + totals.left.get(name, 0) for name, rows in totals.rows.items()}
-        return done_of(totals.rows, known, totals.seconds)
+        if self._under_way is not None:
+            self._under_way = max(self._under_way, records_read(self._job))
+        return self.totals.progress(self._under_way or 0)
 
     def _work(self) -> None:
         broker = self._survey(self._table.state(self._table.look()))
@@ -229,7 +254,8 @@ class _Run:
                 return
             else:
                 left = self._options.every_ms / 1000 - (time.monotonic() - began)
-                self._stopping.wait(max(0.0, left))
+                with self.totals.waiting():
+                    self._stopping.wait(max(0.0, left))
             broker = self._survey(batch.state)
 
     def _survey(self, state: Mapping[str, ArchivedTopic]) -> dict[str, BrokerTopic]:
@@ -259,6 +285,7 @@ class _Run:
         return _Batch(moment.latest_batch + 1, ranges, after, generations, after != state)
 
     def _do(self, batch: _Batch, broker: Mapping[str, BrokerTopic]) -> None:
+        self.totals.begin()
         rows: dict[str, int] = {}
         staged = None
         if batch.ranges:
@@ -291,8 +318,12 @@ class _Run:
             _with_generation(self._decoded(self._read(batch.ranges), names), batch.generations),
             self._options.partition_by,
         ).observe(observation, *counts)
-        staged = self._table.stage(frame)
-        found = observation.get
+        self._under_way = 0
+        try:
+            staged = self._table.stage(frame)
+            found = observation.get
+        finally:
+            self._under_way = None
         return staged, {name: int(found[f"n{index}"]) for index, name in enumerate(names)}
 
     def _decoded(self, frame: DataFrame, topics: Sequence[str]) -> DataFrame:

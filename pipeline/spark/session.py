@@ -345,7 +345,7 @@ def _append_traceback(log: Path, error: BaseException) -> None:
 
 def _has_no_jvm(error: Exception) -> bool:
     """Whether it is what Py4J raises when the JVM has gone."""
-    from py4j.protocol import Py4JNetworkError
+    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
     return isinstance(error, ConnectionError | EOFError | Py4JNetworkError)
 
@@ -441,11 +441,8 @@ def stages(job: Job) -> Callable[[float], str]:
 
     def text(seconds: float) -> str:
         nonlocal last
-        context: Any = job.spark.sparkContext
-        active = context._jsc.sc().statusStore().activeStages()
         done = total = rows = 0
-        for index in range(active.size()):
-            stage = active.apply(index)
+        for stage in _active_stages(job):
             done += stage.numCompleteTasks()
             total += stage.numTasks()
             rows += stage.inputRecords()
@@ -455,6 +452,17 @@ def stages(job: Job) -> Callable[[float], str]:
         return f"{last}  {seconds:.0f} s"
 
     return text
+
+
+def records_read(job: Job) -> int:
+    """How many the stages that run have read so far."""
+    return sum(stage.inputRecords() for stage in _active_stages(job))
+
+
+def _active_stages(job: Job) -> list[Any]:
+    context: Any = job.spark.sparkContext
+    active = context._jsc.sc().statusStore().activeStages()
+    return [active.apply(index) for index in range(active.size())]
 
 
 def signal_of(stop: KeyboardInterrupt) -> int:

@@ -100,7 +100,7 @@ def test_progress_has_records_rate_time_left_and_the_topics_with_the_most_left()
     known = {"a": 1000, "b": 3000, "c": 50, "d": 200, "e": 700, "empty": 0}
     done = {"a": 100, "b": 1200, "c": 50, "d": 0}
     assert done_of(done, known, 2.0) == (
-        "1,350 of 4,950 records  675 rows/s  5 s left  b 40 %, a 10 %, e 0 % and 1 more topics"
+        "1,350 of 4,950 records  675 rows/s  5 s left  b 40 %, a 10 %, e 0 % and 1 more topic"
     )
 
 
