@@ -125,4 +125,5 @@ def done_of(
     begun = sorted((name for name in left if left[name] > 0), key=lambda name: -left[name])
     topics = [f"{name} {100 * done.get(name, 0) // known[name]} %" for name in begun[:_NAMED]]
     more = len(begun) - len(topics)
-    return f"{text}  {', '.join(topics)}" + (f" and {many(more, 'more topic')}" if more else "")
+    named = ", ".join(topics) + (f" and {many(more, 'more topic')}" if more else "")
+    return f"{text}  {named}".rstrip()

@@ -119,7 +119,7 @@ class ArchiveTotals:
             return f"{many(self.all_rows, 'record')} archived; waiting for more"
         known = {name: rows + self.left.get(name, 0) for name, rows in self.rows.items()}
         if not any(known.values()):
-            return f"asking the broker ... {self.worked_s:.0f} s"
+            return f"looking at broker and archive ... {self.worked_s:.0f} s"
         return done_of(self.rows, known, self.worked_s, under_way)
 
     @property

@@ -18,7 +18,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_before_the_broker_has_told_what_there_is(clock: list[float]) -> None:
     totals = ArchiveTotals(started_at=clock[0])
     clock[0] += 4
-    assert totals.progress(0) == "asking the broker ... 4 s"
+    assert totals.progress(0) == "looking at broker and archive ... 4 s"
 
 
 def test_within_the_first_batch_the_records_that_were_read_are_told(clock: list[float]) -> None:
