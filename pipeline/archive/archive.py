@@ -31,7 +31,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.archive.log import ArchiveLog, Description
 from pipeline.archive.opening import table_of
@@ -89,6 +89,8 @@ class ArchiveTotals:
     batches: int = 0
     left: dict[str, int] = field(default_factory=dict)
     """By topic: offsets that the broker had at the last look and the archive has not."""
+    undecoded: dict[str, int] = field(default_factory=dict)
+    """Keys and values that have a problem instead of data, by side."""
     notes: list[str] = field(default_factory=list)
     started_at: float = field(default_factory=time.monotonic)
     stopped_by: int = 0
@@ -167,7 +169,7 @@ def summary(job: Job, options: ArchiveOptions, totals: ArchiveTotals) -> str:
     log = ArchiveLog(HadoopFiles(job.spark, options.to))
     archive = table_of(job.spark, log, _made_as(options))
     count, size = archive.size(archive.look())
-    lines = [_table(totals), "", *totals.notes]
+    lines = [_table(totals), "", *totals.notes, *undecoded_text(totals.undecoded)]
     lines += [
         f"archived {many(totals.all_rows, 'row')} in {many(totals.batches, 'batch')},"
         f" {totals.worked_s:.1f} s"
@@ -179,6 +181,15 @@ def summary(job: Job, options: ArchiveOptions, totals: ArchiveTotals) -> str:
     else:
         lines.append(f'read it: spark.read.format("{options.format}").load("{options.to}")')
     return "\n".join(lines)
+
+
+def undecoded_text(undecoded: Mapping[str, int]) -> list[str]:
+    """What did not decode, in a line for each side that has such."""
+    return [
+        f"{many(count, side)} did not decode; {side}_problem says why"
+        for side, count in undecoded.items()
+        if count
+    ]
 
 
 def _table(totals: ArchiveTotals) -> str:
@@ -205,6 +216,15 @@ def _dry_summary(options: ArchiveOptions, totals: ArchiveTotals) -> str:
             f" offsets of {many(len(groups), 'group')}; nothing was written",
         ]
     )
+
+
+class _Staged(NamedTuple):
+    """Rows of a batch that are written and do not count yet; how many of each topic, and how many
+    keys and values did not decode."""
+
+    what: Any
+    rows: dict[str, int]
+    undecoded: dict[str, int]
 
 
 class _Run:
@@ -286,26 +306,25 @@ class _Run:
 
     def _do(self, batch: _Batch, broker: Mapping[str, BrokerTopic]) -> None:
         self.totals.begin()
-        rows: dict[str, int] = {}
-        staged = None
+        staged = _Staged(None, {}, {})
         if batch.ranges:
             try:
-                staged, rows = self._stage(batch)
+                staged = self._stage(batch)
             except Exception:
                 # Topics were deleted, or records, while it was read: then the next plan knows.
                 if self._stopping.is_set() or _facts(self._survey(batch.state)) == _facts(broker):
                     raise
                 return
-        if not self._table.publish(batch.number, staged, batch.state):
+        if not self._table.publish(batch.number, staged.what, batch.state):
             return
-        for name, count in rows.items():
-            self.totals.rows[name] = self.totals.rows.get(name, 0) + count
+        _add(self.totals.rows, staged.rows)
+        _add(self.totals.undecoded, staged.undecoded)
         self.totals.batches += bool(batch.ranges)
         for name, length in _lengths(batch.ranges).items():
             self.totals.left[name] -= length
 
-    def _stage(self, batch: _Batch) -> tuple[Any, dict[str, int]]:
-        """Write the batch's rows; how many records each topic had."""
+    def _stage(self, batch: _Batch) -> _Staged:
+        """Write the batch's rows."""
         from pyspark.sql import Observation, functions
 
         names = sorted({one.topic for one in batch.ranges})
@@ -313,10 +332,15 @@ class _Run:
             functions.count_if(functions.col("topic") == name).alias(f"n{index}")
             for index, name in enumerate(names)
         ]
+        decoded = self._decoded(self._read(batch.ranges), names)
+        sides = [side for side in ("key", "value") if f"{side}_problem" in decoded.columns]
+        counts += [
+            functions.count_if(functions.col(f"{side}_problem").isNotNull()).alias(side)
+            for side in sides
+        ]
         observation = Observation("archived")
         frame = archive_columns(
-            _with_generation(self._decoded(self._read(batch.ranges), names), batch.generations),
-            self._options.partition_by,
+            _with_generation(decoded, batch.generations), self._options.partition_by
         ).observe(observation, *counts)
         self._under_way = 0
         try:
@@ -324,7 +348,8 @@ class _Run:
             found = observation.get
         finally:
             self._under_way = None
-        return staged, {name: int(found[f"n{index}"]) for index, name in enumerate(names)}
+        rows = {name: int(found[f"n{index}"]) for index, name in enumerate(names)}
+        return _Staged(staged, rows, {side: int(found[side]) for side in sides})
 
     def _decoded(self, frame: DataFrame, topics: Sequence[str]) -> DataFrame:
         sides = self._typing.look(topics)
@@ -355,6 +380,11 @@ class _Run:
         for key, value in self._options.client_properties.items():
             reader = reader.option(f"kafka.{key}", value)
         return reader.load()
+
+
+def _add(sums: dict[str, int], counts: Mapping[str, int]) -> None:
+    for name, count in counts.items():
+        sums[name] = sums.get(name, 0) + count
 
 
 def _lengths(ranges: Sequence[Range]) -> dict[str, int]:

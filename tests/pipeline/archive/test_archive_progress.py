@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.archive import archive
-from pipeline.archive.archive import ArchiveTotals
+from pipeline.archive.archive import ArchiveTotals, undecoded_text
 
 
 @pytest.fixture
@@ -49,3 +49,10 @@ def test_one_that_waits_says_so_in_words_that_do_not_change(clock: list[float]) 
     totals.begin()
     totals.left["a"] = 500
     assert totals.progress(0).startswith("1,000 of 1,500 records  100 rows/s  5 s left")
+
+
+def test_what_did_not_decode_is_counted_at_the_end() -> None:
+    assert undecoded_text({"key": 0, "value": 1200}) == [
+        "1,200 values did not decode; value_problem says why"
+    ]
+    assert undecoded_text({"key": 1}) == ["1 key did not decode; key_problem says why"]
