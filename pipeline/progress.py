@@ -82,6 +82,19 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def shown(data: bytes | None, limit: int = 40) -> str:
+    """A key or value for people: text where it is text, so many characters, no control codes."""
+    if not data:
+        return "(null)" if data is None else "(empty)"
+    text = bytes(data[: 4 * limit + 4]).decode("utf-8", "backslashreplace")
+    printable = "".join(char if char.isprintable() else _escaped(char) for char in text)
+    return printable if len(printable) <= limit else printable[:limit] + "..."
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
 def human_bytes(count: float) -> str:
     """1536 -> '1.5 KiB'."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -203,7 +203,7 @@ def _table(totals: ArchiveTotals) -> str:
 
 
 def _dry_summary(options: ArchiveOptions, totals: ArchiveTotals) -> str:
-    rows = [[one.topic, one.partition, one.start, one.end] for one in totals.planned]
+    rows = [[one.topic, one.partition, one.start, one.end] for one in sorted(totals.planned)]
     offsets = sum(one.end - one.start for one in totals.planned)
     groups = {group for topic in totals.topics.values() for group in topic.groups}
     return "\n".join(

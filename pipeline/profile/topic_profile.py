@@ -425,12 +425,3 @@ def utc(ms: int) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(ms / 1000))
     except (ValueError, OverflowError, OSError):
         return "-"
-
-
-def show_key(key: bytes | None, limit: int = 40) -> str:
-    """A key for people: text where it is text."""
-    if not key:
-        return "(null)" if key is None else "(empty)"
-    text = key[: limit + 1].decode("utf-8", "backslashreplace")
-    printable = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
-    return printable if len(printable) <= limit else printable[:limit] + "..."

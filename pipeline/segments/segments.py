@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline.archive.archive import archive_columns
@@ -20,7 +21,7 @@ from pipeline.archive.log import OWN, ArchiveLog, Description, LoggedFile, land
 from pipeline.archive.state import State
 from pipeline.errors import EXIT_USAGE, PipelineError
 from pipeline.preflight import UNFINISHED, not_empty
-from pipeline.progress import human_bytes, many, rate, table
+from pipeline.progress import human_bytes, many, rate, shown, table
 from pipeline.segments.plan import PartitionPlan, PlanError, Wanted, plan
 from pipeline.spark.hadoop_files import HadoopFiles
 from pipeline.spark.session import Job, run_watched, stages
@@ -173,18 +174,32 @@ def summary(options: SegmentsOptions, totals: SegmentsTotals) -> str:
             f"{options.to} holds {many(totals.files, 'file')}, {human_bytes(totals.bytes)}"
         )
     elif totals.sample:
-        shown = [
-            [
-                row["partition"],
-                row["offset"],
-                row["timestamp"],
-                _shown(row, "key"),
-                _shown(row, "value"),
-            ]
-            for row in totals.sample
-        ]
-        lines += ["", table(["partition", "offset", "timestamp", "key", "value"], shown)]
+        lines += ["", _sample(options, totals.sample)]
     return "\n".join([*lines, *totals.notes, *_unread(options, totals.plans)])
+
+
+def _sample(options: SegmentsOptions, rows: Sequence[Any]) -> str:
+    """The first rows; of which topic, where several were asked for."""
+    names = ["partition", "offset", "timestamp (UTC)", "key", "value"]
+    cells = [
+        [
+            row["partition"],
+            row["offset"],
+            _utc(row["timestamp"]),
+            _shown(row, "key"),
+            _shown(row, "value"),
+        ]
+        for row in rows
+    ]
+    if len(options.topics) == 1:
+        return table(names, cells)
+    cells = [[row["topic"], *one] for row, one in zip(rows, cells, strict=True)]
+    return table(["topic", *names], cells)
+
+
+def _utc(moment: datetime) -> str:
+    """PySpark gives times of this machine's zone, without saying so."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def plan_table(plans: Sequence[PartitionPlan]) -> str:
@@ -234,16 +249,7 @@ def _shown(row: Any, name: str) -> str:
         text = str(decoded)
         return text if len(text) <= _WIDEST else text[:_WIDEST] + "..."
     problem = row.asDict().get(f"{name}_problem")
-    return _show(row[name]) if problem is None else f"{_show(row[name])} ({problem})"
-
-
-def _show(data: bytes | None, limit: int = 40) -> str:
-    if data is None:
-        return "(null)"
-    if not data:
-        return "(empty)"
-    text = bytes(data[: limit + 1]).decode("utf-8", "backslashreplace").replace("\n", "\\n")
-    return text if len(text) <= limit else text[:limit] + "..."
+    return shown(row[name]) if problem is None else f"{shown(row[name])} ({problem})"
 
 
 def _make_room(files: HadoopFiles, log: ArchiveLog) -> None:

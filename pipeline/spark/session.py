@@ -445,7 +445,7 @@ def stages(job: Job) -> Callable[[float], str]:
         for stage in _active_stages(job):
             done += stage.numCompleteTasks()
             total += stage.numTasks()
-            rows += stage.inputRecords()
+            rows += _records(stage)
         if total:
             counted = f"{rows:,} rows  {rate(rows, seconds)}  " if rows else ""
             last = f"{counted}{done}/{total} tasks"
@@ -456,7 +456,13 @@ def stages(job: Job) -> Callable[[float], str]:
 
 def records_read(job: Job) -> int:
     """How many the stages that run have read so far."""
-    return sum(stage.inputRecords() for stage in _active_stages(job))
+    return sum(_records(stage) for stage in _active_stages(job))
+
+
+def _records(stage: Any) -> int:
+    """Of a stage; sources that do not count what they read (Kafka's) are known by what was written,
+    task by task."""
+    return max(int(stage.inputRecords()), int(stage.outputRecords()))
 
 
 def _active_stages(job: Job) -> list[Any]:

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from pipeline import progress
-from pipeline.progress import Progress, done_of, human_bytes, many, rate, table
+from pipeline.progress import Progress, done_of, human_bytes, many, rate, shown, table
 
 
 class Stream(io.TextIOWrapper):
@@ -116,3 +116,12 @@ def test_one_of_something_is_not_several() -> None:
         "1,200 topics",
     ]
     assert (many(1, "batch"), many(2, "batch")) == ("1 batch", "2 batches")
+
+
+def test_keys_and_values_are_shown_as_text_that_harms_no_terminal() -> None:
+    assert [shown(None), shown(b""), shown(b"abc")] == ["(null)", "(empty)", "abc"]
+    assert shown(b"a\x00\n\x1b[31m\xff") == r"a\x00\n\x1b[31m\xff"
+    assert shown("\u202eabc".encode()) == r"\u202eabc", "turns the line around"
+    assert shown(("ä" * 30).encode()) == "ä" * 30, "characters count, not bytes"
+    assert shown(("ä" * 50).encode()) == "ä" * 40 + "..."
+    assert shown(("€" * 9).encode(), 5) == "€" * 5 + "..."
