@@ -37,9 +37,9 @@ def _skew(profile: TopicProfile) -> Iterator[str]:
     if profile.records < _RECORDS_MIN:
         return
     largest = max(profile.partitions, key=lambda one: one.records)
-    even = profile.records / len(profile.partitions)
+    even = profile.records / profile.all_partitions
     top = next((one for one in profile.top_keys if one.key is not None), None)
-    if len(profile.partitions) > 1 and largest.records >= _SKEW * even:
+    if profile.all_partitions > 1 and largest.records >= _SKEW * even:
         text = (
             f"partition {largest.partition} has {percent(largest.records, profile.records)} of the"
             f" records ({largest.records / even:.1f} times an even share)"

@@ -121,7 +121,7 @@ def _facts(profile: TopicProfile) -> str:
     facts = [
         (f"{profile.records:,}", "records"),
         (human_bytes(profile.bytes), "keys and values"),
-        (f"{len(profile.partitions)}", "partitions with records"),
+        (f"{len(profile.partitions)} of {profile.all_partitions}", "partitions with records"),
         (f"about {profile.keys:,}", "different keys"),
         (f"{null_keys:,}", "records without a key"),
         (f"{sum(one.null_values for one in profile.partitions):,}", "tombstones"),
@@ -271,7 +271,7 @@ def _width(value: int, highest: int) -> str:
 
 def _rows(bars: Sequence[_Bar], kind: str = "") -> str:
     """Bars under each other: label, bar, figure."""
-    highest = max(1, *(bar.value for bar in bars))
+    highest = max([1, *(bar.value for bar in bars)])
     cells = "".join(
         f"<span>{escape(bar.label)}</span>"
         f'<i style="{_width(bar.value, highest)}" title="{escape(bar.tip)}"></i>'

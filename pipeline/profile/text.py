@@ -46,6 +46,7 @@ def summary(profile: TopicProfile) -> str:
         "",
         f"{profile.records:,} records, {human_bytes(profile.bytes)} of keys and values,"
         f" about {many(profile.keys, 'key')}",
+        *_empty_partitions(profile),
         "record size  " + "  ".join(f"{name} {human_bytes(size)}" for name, size in sizes),
         "values       " + ", ".join(share(one, profile.records) for one in profile.formats),
     ]  # fmt: skip
@@ -64,6 +65,11 @@ def summary(profile: TopicProfile) -> str:
         f" ({rate(profile.records, profile.seconds)})",
     ]
     return "\n".join(lines)
+
+
+def _empty_partitions(profile: TopicProfile) -> list[str]:
+    there, count = len(profile.partitions), profile.all_partitions
+    return [f"partitions   {there} of {count} have records"] if there < count else []
 
 
 def _fields(profile: TopicProfile) -> list[str]:

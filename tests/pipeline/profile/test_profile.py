@@ -100,6 +100,15 @@ def test_skew_is_told_with_its_key() -> None:
     assert odd(few) == [], "too few to say anything"
 
 
+def test_partitions_without_records_count_for_skew_and_are_told() -> None:
+    one = profile(partition(3))
+    one.partition_count, one.top_keys = 6, []
+    assert odd(one) == ["partition 3 has 100 % of the records (6.0 times an even share)"]
+    assert "partitions   1 of 6 have records" in summary(one)
+    assert "1 of 6" in page(one)
+    assert "partitions   1 of 1 have records" not in summary(profile(partition(0)))
+
+
 def test_times_that_are_late_of_long_ago_or_of_the_future_are_told() -> None:
     late = partition(1, late=7, latest_ms=3 * HOUR)
     assert odd(profile(partition(0), late)) == [
