@@ -27,6 +27,7 @@ from pipeline.errors import (
 from pipeline.flag_values import (
     client_file,
     duration_ms,
+    interval_ms,
     names,
     pair,
     pattern,
@@ -36,10 +37,12 @@ from pipeline.flag_values import (
     topic_name,
 )
 from pipeline.preflight import (
+    check_compaction,
     check_empty,
     check_new,
     check_source,
     check_target,
+    check_times,
     check_topics,
     description,
     format_of,
@@ -123,7 +126,7 @@ def _add_archive(commands: Any) -> None:
     when.add_argument(
         "--available-now", action="store_true", help="all there is now, then end (the default)"
     )
-    when.add_argument("--every", metavar="30s", type=duration_ms, help="go on, one batch each time")
+    when.add_argument("--every", metavar="30s", type=interval_ms, help="go on, one batch each time")
     when.add_argument(
         "--compact",
         action="store_true",
@@ -315,6 +318,7 @@ def _archive(arguments: argparse.Namespace) -> int:
         return 128 + totals.stopped_by if totals.stopped_by else EXIT_OK
 
     if arguments.compact:
+        check_compaction(vars(arguments))
         return _with_spark(
             arguments, "barnabas-compact", compact, needs_kafka=False, archive=arguments.to,
             check=_on_disk(arguments, arguments.to, partial(check_source, flag="--to")),
@@ -358,6 +362,8 @@ def _replay(arguments: argparse.Namespace) -> int:
         arguments.dry_run,
         _client(arguments),
     )
+
+    check_times(options.since_ms, options.until_ms)
 
     def run(job: Job) -> int:
         totals = replay.run_replay(job, options)

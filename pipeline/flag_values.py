@@ -79,6 +79,14 @@ def duration_ms(text: str) -> int:
     return int(match.group(1)) * _UNITS[match.group(2)]
 
 
+def interval_ms(text: str) -> int:
+    """How often to do something."""
+    value = duration_ms(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is too short; such as 30s")
+    return value
+
+
 def time_ms(text: str) -> int:
     """Ms since 1970 from digits (ms) or ISO 8601; without a zone it is UTC."""
     if text.isdigit():

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.errors import PipelineError
+from pipeline.errors import EXIT_USAGE, PipelineError
 
 _BROKER_WAIT_MS = 3000
 OWN, METADATA = "_barnabas", "_spark_metadata"
@@ -32,6 +32,23 @@ def local_directory(path: str, master: str | None, conf: Mapping[str, str]) -> s
     elsewhere = master is not None and not master.startswith("local")
     configured = "HADOOP_CONF_DIR" in os.environ or any("fs.defaultFS" in key for key in conf)
     return None if "://" in path or elsewhere or configured else os.path.abspath(path)
+
+
+def check_compaction(flags: Mapping[str, object]) -> None:
+    """Raise PipelineError for flags of archiving beside --compact, which archives nothing."""
+    others = ("bootstrap", "topics", "pattern", "skip_lost", "dry_run")
+    given = [f"--{name.replace('_', '-')}" for name in others if flags[name]]
+    if given:
+        raise PipelineError(
+            f"--compact takes no {', '.join(given)}: it archives nothing; run `archive` first",
+            EXIT_USAGE,
+        )
+
+
+def check_times(since_ms: int | None, until_ms: int | None) -> None:
+    """Raise PipelineError for a range of times that holds none."""
+    if since_ms is not None and until_ms is not None and until_ms <= since_ms:
+        raise PipelineError("--until is not after --since: no record is in between", EXIT_USAGE)
 
 
 def check_target(to: str, folder: str, made_as: tuple[str, str]) -> None:
@@ -54,6 +71,7 @@ def check_target(to: str, folder: str, made_as: tuple[str, str]) -> None:
     made = description(folder)
     if made is not None:
         check_made_as(to, (made["format"], made["partition_by"]), made_as)
+        check_unmoved(to, folder)
 
 
 def check_made_as(to: str, made: tuple[str, str] | None, wanted: tuple[str, str]) -> None:
@@ -164,6 +182,37 @@ def check_source(source: str, folder: str, flag: str = "--from") -> None:
         raise PipelineError(f"permission denied: {source} cannot be read; check who owns it")
     if not any(os.path.lexists(os.path.join(folder, name)) for name in (METADATA, DESCRIPTION)):
         raise no_archive(source)
+    check_unmoved(source, folder)
+
+
+def check_unmoved(source: str, folder: str) -> None:
+    """Raise PipelineError for a table of Iceberg that was made in another place. What cannot be
+    read here is left to Iceberg."""
+    if format_of(folder) != "iceberg":
+        return
+    metadata = os.path.join(folder, "metadata")
+    try:
+        with open(os.path.join(metadata, "version-hint.text"), encoding="utf-8") as file:
+            version = int(file.read())
+        with open(os.path.join(metadata, f"v{version}.metadata.json"), encoding="utf-8") as file:
+            location = json.load(file)["location"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    here = os.path.realpath(folder)
+    if location.startswith(("/", "file:")) and os.path.realpath(_place(location)) != here:
+        raise moved_table(source, location)
+
+
+def _place(location: str) -> str:
+    return "/" + location.removeprefix("file:").lstrip("/")
+
+
+def moved_table(source: str, location: str) -> PipelineError:
+    return PipelineError(
+        f"{source} was moved or copied from {location}, and an Iceberg table"
+        " has whole paths in it; give it its old place, or copy it with Iceberg's procedure"
+        " rewrite_table_path (archives of --format delta and parquet may be moved)"
+    )
 
 
 def no_archive(source: str) -> PipelineError:

@@ -82,6 +82,19 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def shown(data: bytes | None, limit: int = 40) -> str:
+    """A key or value for people: text where it is text, so many characters, no control codes."""
+    if not data:
+        return "(null)" if data is None else "(empty)"
+    text = bytes(data[: 4 * limit + 4]).decode("utf-8", "backslashreplace")
+    printable = "".join(char if char.isprintable() else _escaped(char) for char in text)
+    return printable if len(printable) <= limit else printable[:limit] + "..."
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
 def human_bytes(count: float) -> str:
     """1536 -> '1.5 KiB'."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -103,15 +116,27 @@ def rate(rows: int, seconds: float) -> str:
     return f"{rows / seconds:,.0f} rows/s" if seconds > 0 else "- rows/s"
 
 
-def done_of(done: Mapping[str, int], known: Mapping[str, int], seconds: float) -> str:
+def done_of(
+    done: Mapping[str, int], known: Mapping[str, int], seconds: float, under_way: int = 0
+) -> str:
     """Records done of records known, rate, time left; and of topics under way, those with the most
-    left: '1,200 of 5,000 records  600 rows/s  6 s left  orders 10 %, payments 40 %'."""
-    count, whole = sum(done.values()), sum(known.values())
+    left: '1,200 of 5,000 records  600 rows/s  6 s left  orders 10 %, payments 40 %'.
+
+    `under_way`: more records, of which only their number is known. Of topics nothing is said until
+    some of theirs are done."""
+    whole = sum(known.values())
+    if len(known) == 1:
+        done = {name: min(done.get(name, 0) + under_way, known[name]) for name in known}
+        under_way = 0
+    count = min(sum(done.values()) + under_way, whole)
     text = f"{count:,} of {whole:,} records  {rate(count, seconds)}"
     if count:
         text += f"  {(whole - count) * seconds / count:.0f} s left"
+    if under_way and not any(done.values()):
+        return text
     left = {name: known[name] - done.get(name, 0) for name in known}
-    under_way = sorted((name for name in left if left[name] > 0), key=lambda name: -left[name])
-    topics = [f"{name} {100 * done.get(name, 0) // known[name]} %" for name in under_way[:_NAMED]]
-    more = len(under_way) - len(topics)
-    return f"{text}  {', '.join(topics)}" + (f" and {more} more topics" if more else "")
+    begun = sorted((name for name in left if left[name] > 0), key=lambda name: -left[name])
+    topics = [f"{name} {100 * done.get(name, 0) // known[name]} %" for name in begun[:_NAMED]]
+    more = len(begun) - len(topics)
+    named = ", ".join(topics) + (f" and {many(more, 'more topic')}" if more else "")
+    return f"{text}  {named}".rstrip()

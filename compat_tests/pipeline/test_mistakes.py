@@ -63,6 +63,12 @@ def test_what_is_missing_or_wrong_on_the_command_line(
     assert "expected HOST:PORT" in told(
         capsys, 2, "archive", "--bootstrap", "nowhere", "--topics", "a", "--to", to
     )
+    said = told(capsys, 2, "archive", *broker, "--topics", "a", "--to", to, "--compact")
+    assert "--compact takes no --bootstrap, --topics" in said
+    said = told(capsys, 2, "archive", "--to", to, "--compact", "--dry-run")
+    assert "--compact takes no --dry-run" in said
+    said = told(capsys, 2, "replay", *broker, "--from", to, "--since", 2000, "--until", 2000)
+    assert "--until is not after --since" in said
     assert not to.exists()
 
 

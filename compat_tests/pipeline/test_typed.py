@@ -128,6 +128,8 @@ def test_avro_by_a_registry_evolves_and_what_does_not_decode_says_why(
     assert [row.key_data for row in found] == [*["k"] * 9, None, None]
     assert found[9].key_problem.startswith("UnicodeDecodeError")
     assert found[10].key_problem is None
+    assert "1 key did not decode; key_problem says why" in done.stdout
+    assert "5 values did not decode; value_problem says why" in done.stdout
 
     second = avro_of(registry, topic, order(ADDED, DEFAULT))
     values = [{"id": 9, "name": "x", "paid": 1.5, "currency": "CHF"}]

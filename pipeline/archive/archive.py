@@ -28,9 +28,10 @@ import json
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.archive.log import ArchiveLog, Description
 from pipeline.archive.opening import table_of
@@ -47,7 +48,7 @@ from pipeline.progress import done_of, human_bytes, many, rate, table
 from pipeline.sink.registers import REPLAY_PREFIX
 from pipeline.spark.hadoop_files import HadoopFiles
 from pipeline.spark.kafka_admin import KafkaAdmin
-from pipeline.spark.session import Job, run_watched, signal_of
+from pipeline.spark.session import Job, records_read, run_watched, signal_of
 from pipeline.typed.columns import COLUMNS, TypedOptions, Typing, check_formats
 
 if TYPE_CHECKING:
@@ -88,14 +89,40 @@ class ArchiveTotals:
     batches: int = 0
     left: dict[str, int] = field(default_factory=dict)
     """By topic: offsets that the broker had at the last look and the archive has not."""
+    undecoded: dict[str, int] = field(default_factory=dict)
+    """Keys and values that have a problem instead of data, by side."""
     notes: list[str] = field(default_factory=list)
     started_at: float = field(default_factory=time.monotonic)
     stopped_by: int = 0
     """Number of the signal that ended it early; 0 when it ended by itself."""
+    waits: bool = False
+    """For records that are not there yet."""
+    waited_s: float = 0.0
 
     @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.started_at
+    def worked_s(self) -> float:
+        return time.monotonic() - self.started_at - self.waited_s
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """All is archived; the next look is later."""
+        self.waits = True
+        began = time.monotonic()
+        yield
+        self.waited_s += time.monotonic() - began
+
+    def begin(self) -> None:
+        """There is a batch to do."""
+        self.waits = False
+
+    def progress(self, under_way: int) -> str:
+        """`under_way`: records that the batch of now has read so far, of whichever topics."""
+        if self.waits:
+            return f"{many(self.all_rows, 'record')} archived; waiting for more"
+        known = {name: rows + self.left.get(name, 0) for name, rows in self.rows.items()}
+        if not any(known.values()):
+            return f"looking at broker and archive ... {self.worked_s:.0f} s"
+        return done_of(self.rows, known, self.worked_s, under_way)
 
     @property
     def lag(self) -> int:
@@ -142,11 +169,11 @@ def summary(job: Job, options: ArchiveOptions, totals: ArchiveTotals) -> str:
     log = ArchiveLog(HadoopFiles(job.spark, options.to))
     archive = table_of(job.spark, log, _made_as(options))
     count, size = archive.size(archive.look())
-    lines = [_table(totals), "", *totals.notes]
+    lines = [_table(totals), "", *totals.notes, *undecoded_text(totals.undecoded)]
     lines += [
         f"archived {many(totals.all_rows, 'row')} in {many(totals.batches, 'batch')},"
-        f" {totals.seconds:.1f} s"
-        f" ({rate(totals.all_rows, totals.seconds)}); lag {totals.lag:,}",
+        f" {totals.worked_s:.1f} s"
+        f" ({rate(totals.all_rows, totals.worked_s)}); lag {totals.lag:,}",
         f"{options.to} holds {many(count, 'file')}, {human_bytes(size)}",
     ]
     if totals.stopped_by:
@@ -154,6 +181,15 @@ def summary(job: Job, options: ArchiveOptions, totals: ArchiveTotals) -> str:
     else:
         lines.append(f'read it: spark.read.format("{options.format}").load("{options.to}")')
     return "\n".join(lines)
+
+
+def undecoded_text(undecoded: Mapping[str, int]) -> list[str]:
+    """What did not decode, in a line for each side that has such."""
+    return [
+        f"{many(count, side)} did not decode; {side}_problem says why"
+        for side, count in undecoded.items()
+        if count
+    ]
 
 
 def _table(totals: ArchiveTotals) -> str:
@@ -167,7 +203,7 @@ def _table(totals: ArchiveTotals) -> str:
 
 
 def _dry_summary(options: ArchiveOptions, totals: ArchiveTotals) -> str:
-    rows = [[one.topic, one.partition, one.start, one.end] for one in totals.planned]
+    rows = [[one.topic, one.partition, one.start, one.end] for one in sorted(totals.planned)]
     offsets = sum(one.end - one.start for one in totals.planned)
     groups = {group for topic in totals.topics.values() for group in topic.groups}
     return "\n".join(
@@ -182,6 +218,15 @@ def _dry_summary(options: ArchiveOptions, totals: ArchiveTotals) -> str:
     )
 
 
+class _Staged(NamedTuple):
+    """Rows of a batch that are written and do not count yet; how many of each topic, and how many
+    keys and values did not decode."""
+
+    what: Any
+    rows: dict[str, int]
+    undecoded: dict[str, int]
+
+
 class _Run:
     """One run: batches, one after the other, until there is nothing left or someone stops it."""
 
@@ -192,6 +237,8 @@ class _Run:
         self._typing = Typing(options.typed)
         self._stopping = threading.Event()
         self._ended = threading.Event()
+        self._under_way: int | None = None
+        """Records that a batch has read so far; None between two batches."""
         self.totals = ArchiveTotals()
 
     def work(self) -> None:
@@ -206,11 +253,9 @@ class _Run:
         self._ended.wait(_STOP_WAIT_S)
 
     def progress(self) -> str:
-        totals = self.totals
-        if not totals.batches:
-            return f"first batch ... {totals.seconds:.0f} s"
-        known = {name: rows + totals.left.get(name, 0) for name, rows in totals.rows.items()}
-        return done_of(totals.rows, known, totals.seconds)
+        if self._under_way is not None:
+            self._under_way = max(self._under_way, records_read(self._job))
+        return self.totals.progress(self._under_way or 0)
 
     def _work(self) -> None:
         broker = self._survey(self._table.state(self._table.look()))
@@ -229,7 +274,8 @@ class _Run:
                 return
             else:
                 left = self._options.every_ms / 1000 - (time.monotonic() - began)
-                self._stopping.wait(max(0.0, left))
+                with self.totals.waiting():
+                    self._stopping.wait(max(0.0, left))
             broker = self._survey(batch.state)
 
     def _survey(self, state: Mapping[str, ArchivedTopic]) -> dict[str, BrokerTopic]:
@@ -259,26 +305,26 @@ class _Run:
         return _Batch(moment.latest_batch + 1, ranges, after, generations, after != state)
 
     def _do(self, batch: _Batch, broker: Mapping[str, BrokerTopic]) -> None:
-        rows: dict[str, int] = {}
-        staged = None
+        self.totals.begin()
+        staged = _Staged(None, {}, {})
         if batch.ranges:
             try:
-                staged, rows = self._stage(batch)
+                staged = self._stage(batch)
             except Exception:
                 # Topics were deleted, or records, while it was read: then the next plan knows.
                 if self._stopping.is_set() or _facts(self._survey(batch.state)) == _facts(broker):
                     raise
                 return
-        if not self._table.publish(batch.number, staged, batch.state):
+        if not self._table.publish(batch.number, staged.what, batch.state):
             return
-        for name, count in rows.items():
-            self.totals.rows[name] = self.totals.rows.get(name, 0) + count
+        _add(self.totals.rows, staged.rows)
+        _add(self.totals.undecoded, staged.undecoded)
         self.totals.batches += bool(batch.ranges)
         for name, length in _lengths(batch.ranges).items():
             self.totals.left[name] -= length
 
-    def _stage(self, batch: _Batch) -> tuple[Any, dict[str, int]]:
-        """Write the batch's rows; how many records each topic had."""
+    def _stage(self, batch: _Batch) -> _Staged:
+        """Write the batch's rows."""
         from pyspark.sql import Observation, functions
 
         names = sorted({one.topic for one in batch.ranges})
@@ -286,14 +332,24 @@ class _Run:
             functions.count_if(functions.col("topic") == name).alias(f"n{index}")
             for index, name in enumerate(names)
         ]
+        decoded = self._decoded(self._read(batch.ranges), names)
+        sides = [side for side in ("key", "value") if f"{side}_problem" in decoded.columns]
+        counts += [
+            functions.count_if(functions.col(f"{side}_problem").isNotNull()).alias(side)
+            for side in sides
+        ]
         observation = Observation("archived")
         frame = archive_columns(
-            _with_generation(self._decoded(self._read(batch.ranges), names), batch.generations),
-            self._options.partition_by,
+            _with_generation(decoded, batch.generations), self._options.partition_by
         ).observe(observation, *counts)
-        staged = self._table.stage(frame)
-        found = observation.get
-        return staged, {name: int(found[f"n{index}"]) for index, name in enumerate(names)}
+        self._under_way = 0
+        try:
+            staged = self._table.stage(frame)
+            found = observation.get
+        finally:
+            self._under_way = None
+        rows = {name: int(found[f"n{index}"]) for index, name in enumerate(names)}
+        return _Staged(staged, rows, {side: int(found[side]) for side in sides})
 
     def _decoded(self, frame: DataFrame, topics: Sequence[str]) -> DataFrame:
         sides = self._typing.look(topics)
@@ -324,6 +380,11 @@ class _Run:
         for key, value in self._options.client_properties.items():
             reader = reader.option(f"kafka.{key}", value)
         return reader.load()
+
+
+def _add(sums: dict[str, int], counts: Mapping[str, int]) -> None:
+    for name, count in counts.items():
+        sums[name] = sums.get(name, 0) + count
 
 
 def _lengths(ranges: Sequence[Range]) -> dict[str, int]:

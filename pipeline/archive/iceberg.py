@@ -33,7 +33,7 @@ from pipeline.archive.table import (
     to_text,
     topics_of,
 )
-from pipeline.errors import PipelineError
+from pipeline.preflight import moved_table
 from pipeline.spark.hadoop_files import HadoopFiles
 
 if TYPE_CHECKING:
@@ -145,11 +145,7 @@ class IcebergTable:
         """Raises PipelineError for a table that was moved."""
         metadata = table.operations().current()
         if metadata.location() != self._root:
-            raise PipelineError(
-                f"{self._root} was moved or copied from {metadata.location()}, and an Iceberg table"
-                " has whole paths in it; give it its old place, or copy it with Iceberg's procedure"
-                " rewrite_table_path (archives of --format delta and parquet may be moved)"
-            )
+            raise moved_table(self._root, metadata.location())
         return metadata
 
     def _found(self, metadata: Any) -> tuple[int, dict[str, ArchivedTopic]]:

@@ -12,9 +12,9 @@ from pipeline.profile.topic_profile import (
     PartitionProfile,
     TopicProfile,
     percent,
-    show_key,
     utc,
 )
+from pipeline.progress import many, shown
 
 _RECORDS_MIN = 100
 """Of fewer records nothing about shares is said."""
@@ -37,9 +37,9 @@ def _skew(profile: TopicProfile) -> Iterator[str]:
     if profile.records < _RECORDS_MIN:
         return
     largest = max(profile.partitions, key=lambda one: one.records)
-    even = profile.records / len(profile.partitions)
+    even = profile.records / profile.all_partitions
     top = next((one for one in profile.top_keys if one.key is not None), None)
-    if len(profile.partitions) > 1 and largest.records >= _SKEW * even:
+    if profile.all_partitions > 1 and largest.records >= _SKEW * even:
         text = (
             f"partition {largest.partition} has {percent(largest.records, profile.records)} of the"
             f" records ({largest.records / even:.1f} times an even share)"
@@ -54,7 +54,7 @@ def _skew(profile: TopicProfile) -> Iterator[str]:
 
 
 def _key(key: bytes | None) -> str:
-    return show_key(key, 24)
+    return shown(key, 24)
 
 
 def _times(profile: TopicProfile) -> Iterator[str]:
@@ -62,9 +62,9 @@ def _times(profile: TopicProfile) -> Iterator[str]:
     if late:
         worst = max(profile.partitions, key=lambda one: one.latest_ms)
         yield (
-            f"{late:,} records ({percent(late, profile.records)}) are older than one before them by"
-            f" more than {LATE_MS // 1000} s; at most {_duration(worst.latest_ms)}, in partition"
-            f" {worst.partition}"
+            f"{_some(late, 'record', profile.records, 'is', 'are')} older than one before"
+            f" {'it' if late == 1 else 'them'} by more than {LATE_MS // 1000} s; at most"
+            f" {_duration(worst.latest_ms)}, in partition {worst.partition}"
         )
     first = min(profile.partitions, key=_first)
     if first.first_ms < _LONG_AGO_MS:
@@ -103,17 +103,22 @@ def _others(profile: TopicProfile) -> Iterator[str]:
         for one in profile.codecs[1:]:
             if one.records < _RARE * whole:
                 yield (
-                    f"{one.records:,} records ({percent(one.records, whole)}) are of codec"
-                    f" {one.name}, the others mostly {profile.codecs[0].name}"
+                    f"{_some(one.records, 'record', whole, 'is', 'are')} of codec {one.name}, the"
+                    f" others mostly {profile.codecs[0].name}"
                 )
     formats = [one for one in profile.formats if one.name not in ("null", "empty")]
     whole = sum(one.records for one in formats)
     for kind in formats[1:]:
         if kind.records < _RARE * whole:
             yield (
-                f"{kind.records:,} values ({percent(kind.records, whole)}) look like {kind.name},"
-                f" the others mostly like {formats[0].name}"
+                f"{_some(kind.records, 'value', whole, 'looks', 'look')} like {kind.name}, the"
+                f" others mostly like {formats[0].name}"
             )
     null_keys = sum(one.null_keys for one in profile.partitions)
     if 0 < null_keys < _RARE * profile.records:
-        yield f"{null_keys:,} records ({percent(null_keys, profile.records)}) have no key"
+        yield f"{_some(null_keys, 'record', profile.records, 'has', 'have')} no key"
+
+
+def _some(count: int, noun: str, whole: int, verb: str, verbs: str) -> str:
+    """`1 record (0.2 %) is`, `2 records (0.4 %) are`."""
+    return f"{many(count, noun)} ({percent(count, whole)}) {verb if count == 1 else verbs}"

@@ -20,12 +20,11 @@ from pipeline.profile.topic_profile import (
     field_row,
     per_second,
     percent,
-    show_key,
     span_name,
     totals_by_span,
     utc,
 )
-from pipeline.progress import human_bytes
+from pipeline.progress import human_bytes, shown
 
 _DAY_MS = 86_400_000
 
@@ -61,6 +60,7 @@ h1 { font-size:1.5rem; line-height:1.2; margin:0 } h2 { font-size:1.05rem; margi
 th, td { text-align:right; padding:.3rem .45rem; border-bottom:1px solid var(--line);
   font-variant-numeric:tabular-nums; white-space:nowrap; overflow-wrap:normal }
 th { color:var(--soft); font-weight:600 }
+.text { text-align:left; white-space:normal; overflow-wrap:anywhere; min-width:5rem }
 """
 
 
@@ -121,7 +121,7 @@ def _facts(profile: TopicProfile) -> str:
     facts = [
         (f"{profile.records:,}", "records"),
         (human_bytes(profile.bytes), "keys and values"),
-        (f"{len(profile.partitions)}", "partitions with records"),
+        (f"{len(profile.partitions)} of {profile.all_partitions}", "partitions with records"),
         (f"about {profile.keys:,}", "different keys"),
         (f"{null_keys:,}", "records without a key"),
         (f"{sum(one.null_values for one in profile.partitions):,}", "tombstones"),
@@ -209,10 +209,10 @@ def _keys(profile: TopicProfile) -> str:
     return _rows(
         [
             _Bar(
-                show_key(one.key, 24),
+                shown(one.key, 24),
                 one.records,
                 f"{one.records:,} ({percent(one.records, profile.records)})",
-                f"{show_key(one.key)}: {one.records:,} records, {human_bytes(one.bytes)}"
+                f"{shown(one.key)}: {one.records:,} records, {human_bytes(one.bytes)}"
                 + (f", partition {one.partition}" if one.partition is not None else ""),
             )
             for one in profile.top_keys
@@ -240,10 +240,11 @@ def _field_tables(profile: TopicProfile) -> str:
     parts: list[str] = []
     if profile.fields:
         rows = [field_row(profile, one) for one in profile.fields]
-        parts += ["<h2>Fields</h2>", _table(FIELD_NAMES, rows)]
+        parts += ["<h2>Fields</h2>", _table(FIELD_NAMES, rows, texts=("field", "type"))]
     if profile.problems:
-        reasons = [[one.side, one.problem, f"{one.records:,}"] for one in profile.problems]
-        parts += ["<h2>Not decoded</h2>", _table(["side", "why", "records"], reasons)]
+        reasons = [[f"{one.records:,}", one.side, one.problem] for one in profile.problems]
+        names = ["records", "side", "why"]
+        parts += ["<h2>Not decoded</h2>", _table(names, reasons, texts=("side", "why"))]
     return "".join(parts)
 
 
@@ -263,23 +264,36 @@ def _codecs(profile: TopicProfile) -> str:
     return "<h2>Codecs (bytes as stored)</h2>" + _rows(bars, "other")
 
 
+def _width(value: int, highest: int) -> str:
+    """What is rare is seen as a line, what is not there is not seen."""
+    return f"width:{100 * value / highest:.2f}%" if value else "width:0;min-width:0"
+
+
 def _rows(bars: Sequence[_Bar], kind: str = "") -> str:
     """Bars under each other: label, bar, figure."""
-    highest = max(1, *(bar.value for bar in bars))
+    highest = max([1, *(bar.value for bar in bars)])
     cells = "".join(
         f"<span>{escape(bar.label)}</span>"
-        f'<i style="width:{100 * bar.value / highest:.2f}%" title="{escape(bar.tip)}"></i>'
+        f'<i style="{_width(bar.value, highest)}" title="{escape(bar.tip)}"></i>'
         f"<em>{escape(bar.text)}</em>"
         for bar in bars
     )
     return f'<div class="rows {kind}">{cells}</div>'
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in headings)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
+def _table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[str] = ()
+) -> str:
+    """Figures to the right; the columns `texts` to the left, in as many lines as they need."""
+    kinds = [' class="text"' if name in texts else "" for name in headings]
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "".join(
+            f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True)
+        )
+
+    head = line(headings, "th")
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
 
 

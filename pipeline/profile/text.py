@@ -12,12 +12,14 @@ from pipeline.profile.topic_profile import (
     field_row,
     per_second,
     percent,
-    show_key,
     span_name,
     totals_by_span,
     utc,
 )
-from pipeline.progress import human_bytes, rate, table
+from pipeline.progress import human_bytes, many, rate, shown, table
+
+_WIDEST = 90
+"""Characters of a reason; the column and the page have all of it."""
 
 
 def summary(profile: TopicProfile) -> str:
@@ -31,7 +33,7 @@ def summary(profile: TopicProfile) -> str:
         for one in profile.partitions
     ]  # fmt: skip
     sizes = zip(PERCENTILE_NAMES, profile.percentiles, strict=True)
-    keys = [[show_key(one.key), one.records, human_bytes(one.bytes)] for one in profile.top_keys]
+    keys = [[shown(one.key), one.records, human_bytes(one.bytes)] for one in profile.top_keys]
     lines = [
         f"topic {profile.topic} ({profile.source})",
         *(f"! {one}" for one in odd(profile)),
@@ -43,7 +45,8 @@ def summary(profile: TopicProfile) -> str:
         ),
         "",
         f"{profile.records:,} records, {human_bytes(profile.bytes)} of keys and values,"
-        f" about {profile.keys:,} keys",
+        f" about {many(profile.keys, 'key')}",
+        *_empty_partitions(profile),
         "record size  " + "  ".join(f"{name} {human_bytes(size)}" for name, size in sizes),
         "values       " + ", ".join(share(one, profile.records) for one in profile.formats),
     ]  # fmt: skip
@@ -64,15 +67,24 @@ def summary(profile: TopicProfile) -> str:
     return "\n".join(lines)
 
 
+def _empty_partitions(profile: TopicProfile) -> list[str]:
+    there, count = len(profile.partitions), profile.all_partitions
+    return [f"partitions   {there} of {count} have records"] if there < count else []
+
+
 def _fields(profile: TopicProfile) -> list[str]:
     """What is known of decoded keys and values."""
     lines: list[str] = []
     if profile.fields:
         lines += [table(FIELD_NAMES, [field_row(profile, one) for one in profile.fields]), ""]
     if profile.problems:
-        rows = [[f"{one.side}: {one.problem}", one.records] for one in profile.problems]
-        lines += [table(["not decoded", "records"], rows), ""]
+        rows = [[one.records, one.side, _short(one.problem)] for one in profile.problems]
+        lines += [table(["records", "not decoded", "why"], rows), ""]
     return lines
+
+
+def _short(problem: str) -> str:
+    return problem if len(problem) <= _WIDEST else problem[:_WIDEST] + "..."
 
 
 def share(one: Format | CodecUse, whole: int) -> str:

@@ -150,6 +150,12 @@ class TopicProfile:
     problems: list[ProblemProfile] = field(default_factory=list)
     seconds: float = 0.0
     measured_ms: int = 0
+    partition_count: int = 0
+    """Those without records among them; 0 where it is not known."""
+
+    @property
+    def all_partitions(self) -> int:
+        return max(self.partition_count, len(self.partitions))
 
     @property
     def records(self) -> int:
@@ -163,7 +169,7 @@ class TopicProfile:
 def run_profile(job: Job, options: ProfileOptions) -> TopicProfile:
     """Measure one topic. Raises PipelineError."""
     started = time.monotonic()
-    decoded, types = _decoded(job, options)
+    decoded, types, partition_count = _decoded(job, options)
     frame = decoded.selectExpr(
         "partition",
         "offset",
@@ -182,33 +188,44 @@ def run_profile(job: Job, options: ProfileOptions) -> TopicProfile:
         )
     finally:
         frame.unpersist()
+    profile.partition_count = partition_count
     profile.seconds = time.monotonic() - started
     profile.measured_ms = int(time.time() * 1000)
     return profile
 
 
-def _decoded(job: Job, options: ProfileOptions) -> tuple[DataFrame, Mapping[str, Type]]:
+class _Source(NamedTuple):
+    """Where records come from."""
+
+    frame: DataFrame
+    types: Mapping[str, Type]
+    """Of decoded columns, by side."""
+    partition_count: int
+    """0 where it is not known."""
+
+
+def _decoded(job: Job, options: ProfileOptions) -> _Source:
     """The topic's records with decoded columns, and their types: what the flags say, or what
     an archive has."""
-    known: Mapping[str, Any] | None = None
     if options.data_dir is not None:
-        frame = read_frame(job, options.data_dir.split(","), [Wanted(options.topic)])
+        paths, wanted = options.data_dir.split(","), Wanted(options.topic)
+        source = _Source(read_frame(job, paths, [wanted]), {}, len(plan(paths, wanted)))
     elif options.archive is not None:
-        frame, known = _archived(job, options.archive, options.topic)
+        source = _archived(job, options.archive, options.topic)
     else:
-        frame = _from_broker(job, options)
+        source = _from_broker(job, options)
     if not options.typed.sides:
-        there = {name: one["type"] for name, one in (known or {}).items()}
-        return frame, {name: one for name, one in there.items() if f"{name}_data" in frame.columns}
+        return source
     typing = Typing(options.typed)
     sides = typing.look([options.topic])
-    return typing.decoded(frame.drop(*COLUMNS), sides), typing.types()
+    decoded = typing.decoded(source.frame.drop(*COLUMNS), sides)
+    return source._replace(frame=decoded, types=typing.types())
 
 
-def _from_broker(job: Job, options: ProfileOptions) -> DataFrame:
+def _from_broker(job: Job, options: ProfileOptions) -> _Source:
     assert options.bootstrap is not None
     with KafkaAdmin(job.jvm, options.bootstrap, options.client_properties) as admin:
-        admin.require([options.topic])
+        count = admin.require([options.topic])[options.topic]
     reader = (
         job.spark.read.format("kafka")
         .option("kafka.bootstrap.servers", options.bootstrap)
@@ -217,16 +234,22 @@ def _from_broker(job: Job, options: ProfileOptions) -> DataFrame:
     )
     for key, value in options.client_properties.items():
         reader = reader.option(f"kafka.{key}", value)
-    return reader.load()
+    return _Source(reader.load(), {}, count)
 
 
-def _archived(job: Job, directory: str, topic: str) -> tuple[DataFrame, Mapping[str, Any] | None]:
+def _archived(job: Job, directory: str, topic: str) -> _Source:
     """Of a topic that was deleted and created again, the last one."""
     table, moment, made = open_table(job.spark, directory)
     require_archived(directory, topic, table.topics(moment))
     known = table.known(moment).get(topic)
     rows = table.rows(moment, [topic])
-    return rows.where(f"generation = {known.generation if known is not None else 0}"), made.typed
+    frame = rows.where(f"generation = {known.generation if known is not None else 0}")
+    types = {
+        name: one["type"]
+        for name, one in (made.typed or {}).items()
+        if f"{name}_data" in frame.columns
+    }
+    return _Source(frame, types, len(known.offsets) if known is not None else 0)
 
 
 def require_archived(directory: str, topic: str, topics: Collection[str]) -> None:
@@ -425,12 +448,3 @@ def utc(ms: int) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(ms / 1000))
     except (ValueError, OverflowError, OSError):
         return "-"
-
-
-def show_key(key: bytes | None, limit: int = 40) -> str:
-    """A key for people: text where it is text."""
-    if not key:
-        return "(null)" if key is None else "(empty)"
-    text = key[: limit + 1].decode("utf-8", "backslashreplace")
-    printable = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
-    return printable if len(printable) <= limit else printable[:limit] + "..."

@@ -255,8 +255,7 @@ def _done_summary(totals: ReplayTotals) -> str:
     ]
     if totals.matches:
         lines.append("counts and checksums of keys, values and headers match the archive")
-        times = "as archived" if totals.same_times else "the topic's own (LogAppendTime)"
-        lines.append(f"timestamps: {times}")
+        lines += _times(totals)
     lines += totals.too_old()
     if totals.groups:
         rows = [[one.group, one.topic, one.partitions, one.lag, one.text] for one in totals.groups]
@@ -267,6 +266,30 @@ def _done_summary(totals: ReplayTotals) -> str:
                 f"{many(left, 'group')} with offsets of their own; --groups overwrite sets them"
             )
     return "\n".join(lines)
+
+
+def _times(totals: ReplayTotals) -> list[str]:
+    """Whose timestamps are those of the archive, and whose are not, and why."""
+    changed = sorted(
+        {key[0] for key, one in totals.source.items() if totals.target.get(key) != one}
+    )
+    own = [
+        name
+        for name in changed
+        if totals.configs.get(name, {}).get(cleaning.TIME_TYPE) == "LogAppendTime"
+    ]
+    others = [name for name in changed if name not in own]
+    lines = []
+    if {key[0] for key in totals.source} == set(own) and own:
+        lines.append("timestamps: the topic's own (LogAppendTime)")
+    elif own or not others:
+        but = f", but in {', '.join(own)} the topic's own (LogAppendTime)" if own else ""
+        lines.append(f"timestamps: as archived{but}")
+    if others:
+        lines.append(
+            f"timestamps: other than archived in {', '.join(others)}, though it is of CreateTime"
+        )
+    return lines
 
 
 class _Archive(NamedTuple):

@@ -31,6 +31,7 @@ from pipeline.segments.plan import (
     position_of,
     segments_in,
 )
+from pipeline.sink.registers import REPLAY_PREFIX
 from storage.checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOCK,
@@ -339,10 +340,10 @@ def _add_groups(topics: Mapping[str, DeadTopic], folders: Sequence[str]) -> None
     for folder in folders:
         for (group, name, index), value in _commits(folder).items():
             topic = topics.get(name)
-            if topic is None or (
-                value.topic_id != ZERO_UUID and uuid_to_text(value.topic_id) != topic.id
-            ):
+            if topic is None or group.startswith(REPLAY_PREFIX):
                 continue
+            if value.topic_id != ZERO_UUID and uuid_to_text(value.topic_id) != topic.id:
+                continue  # of a topic that had the name before
             topic.groups.setdefault(group, {})[index] = Committed(value.offset, value.metadata)
 
 

@@ -47,6 +47,8 @@ from .layout import (
 )
 
 _MAX_OFFSET = 2**63 - 1
+_NAMED_MAX = 8
+"""Topics that are told when another one was asked for."""
 
 
 class PlanError(Exception):
@@ -132,9 +134,11 @@ def plan(paths: list[str], *wanted: Wanted) -> list[PartitionPlan]:
 def _require(wanted: Wanted, places: dict[str, dict[int, _Place]], paths: list[str]) -> None:
     """Raise PlanError for a topic or a partition that was named and is not in the directories."""
     if wanted.topic not in places:
-        known = ", ".join(sorted(name for name in places if not name.startswith("__"))[:8])
+        known = sorted(name for name in places if not name.startswith("__"))
+        more = len(known) - _NAMED_MAX
+        text = ", ".join(known[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
         raise PlanError(
-            f"no topic {wanted.topic!r} in {','.join(paths)}; there are: {known or 'none at all'}"
+            f"no topic {wanted.topic!r} in {','.join(paths)}; there are: {text or 'none at all'}"
         )
     there = places[wanted.topic]
     named = {*(wanted.partitions or ()), *wanted.from_offsets, *wanted.to_offsets} - {-1}

@@ -13,14 +13,15 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline.archive.archive import archive_columns
 from pipeline.archive.log import OWN, ArchiveLog, Description, LoggedFile, land
 from pipeline.archive.state import State
-from pipeline.errors import PipelineError
+from pipeline.errors import EXIT_USAGE, PipelineError
 from pipeline.preflight import UNFINISHED, not_empty
-from pipeline.progress import human_bytes, many, rate, table
+from pipeline.progress import human_bytes, many, rate, shown, table
 from pipeline.segments.plan import PartitionPlan, PlanError, Wanted, plan
 from pipeline.spark.hadoop_files import HadoopFiles
 from pipeline.spark.session import Job, run_watched, stages
@@ -97,9 +98,14 @@ def parse_offsets(text: str) -> tuple[dict[int, int], dict[int, int]]:
             raise PipelineError(
                 f"--offsets {item!r}: expected FROM-TO or PARTITION:FROM-TO (TO is exclusive;"
                 " either may be left out)",
-                2,
+                EXIT_USAGE,
             )
         partition = int(match.group(1)) if match.group(1) else -1
+        if partition in starts or partition in ends:
+            named = "all partitions are" if partition < 0 else f"partition {partition} is"
+            raise PipelineError(f"--offsets {text!r}: {named} named twice", EXIT_USAGE)
+        if match.group(3) and int(match.group(2) or 0) >= int(match.group(3)):
+            raise PipelineError(f"--offsets {item!r} has no offsets: TO is exclusive", EXIT_USAGE)
         if match.group(2):
             starts[partition] = int(match.group(2))
         if match.group(3):
@@ -110,7 +116,7 @@ def parse_offsets(text: str) -> tuple[dict[int, int], dict[int, int]]:
 def plan_segments(options: SegmentsOptions) -> list[PartitionPlan]:
     """What would be read. Raises PipelineError; needs no Spark."""
     if len(options.topics) > 1 and (options.from_offsets or options.to_offsets):
-        raise PipelineError("--offsets is of one topic; give one --topic", 2)
+        raise PipelineError("--offsets is of one topic; give one --topic", EXIT_USAGE)
     try:
         return plan(options.paths, *options.wanted)
     except PlanError as error:
@@ -168,18 +174,32 @@ def summary(options: SegmentsOptions, totals: SegmentsTotals) -> str:
             f"{options.to} holds {many(totals.files, 'file')}, {human_bytes(totals.bytes)}"
         )
     elif totals.sample:
-        shown = [
-            [
-                row["partition"],
-                row["offset"],
-                row["timestamp"],
-                _shown(row, "key"),
-                _shown(row, "value"),
-            ]
-            for row in totals.sample
-        ]
-        lines += ["", table(["partition", "offset", "timestamp", "key", "value"], shown)]
+        lines += ["", _sample(options, totals.sample)]
     return "\n".join([*lines, *totals.notes, *_unread(options, totals.plans)])
+
+
+def _sample(options: SegmentsOptions, rows: Sequence[Any]) -> str:
+    """The first rows; of which topic, where several were asked for."""
+    names = ["partition", "offset", "timestamp (UTC)", "key", "value"]
+    cells = [
+        [
+            row["partition"],
+            row["offset"],
+            _utc(row["timestamp"]),
+            _shown(row, "key"),
+            _shown(row, "value"),
+        ]
+        for row in rows
+    ]
+    if len(options.topics) == 1:
+        return table(names, cells)
+    cells = [[row["topic"], *one] for row, one in zip(rows, cells, strict=True)]
+    return table(["topic", *names], cells)
+
+
+def _utc(moment: datetime) -> str:
+    """PySpark gives times of this machine's zone, without saying so."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def plan_table(plans: Sequence[PartitionPlan]) -> str:
@@ -229,16 +249,7 @@ def _shown(row: Any, name: str) -> str:
         text = str(decoded)
         return text if len(text) <= _WIDEST else text[:_WIDEST] + "..."
     problem = row.asDict().get(f"{name}_problem")
-    return _show(row[name]) if problem is None else f"{_show(row[name])} ({problem})"
-
-
-def _show(data: bytes | None, limit: int = 40) -> str:
-    if data is None:
-        return "(null)"
-    if not data:
-        return "(empty)"
-    text = bytes(data[: limit + 1]).decode("utf-8", "backslashreplace").replace("\n", "\\n")
-    return text if len(text) <= limit else text[:limit] + "..."
+    return shown(row[name]) if problem is None else f"{shown(row[name])} ({problem})"
 
 
 def _make_room(files: HadoopFiles, log: ArchiveLog) -> None:

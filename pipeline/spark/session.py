@@ -16,6 +16,7 @@ Duties of the caller: `with open_session(...) as job:`; only one at a time in a 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shlex
@@ -129,7 +130,8 @@ def open_session(
     Raises PipelineError when Spark cannot start.
 
     Exceptions of the body with a known cause become PipelineError too; KeyboardInterrupt (SIGINT,
-    and SIGTERM for the time of the session) passes after Spark was stopped.
+    and SIGTERM for the time of the session) passes after Spark was stopped; also where the signal
+    went to the JVM, too, as service managers and timeout(1) send it.
     """
     _require_pyspark()
     packages = _packages(needs_kafka, formats)
@@ -138,7 +140,7 @@ def open_session(
     keeps_log = False
     progress = Progress()
     remains = _REMAINS if not _REMAINS.exists() else None
-    with _sigterm_is_interrupt():
+    with _sigterm_is_interrupt() as heard, _quiet_interrupts():
         try:
             progress.show("starting Spark ...")
             job = Job(_start(name, master, dict(conf or {}), packages, log), progress)
@@ -147,6 +149,8 @@ def open_session(
         except (PipelineError, KeyboardInterrupt):
             raise
         except Exception as error:
+            if heard and _has_no_jvm(error):
+                raise KeyboardInterrupt(*heard) from None
             problem = translated(error, log, packages)
             keeps_log = isinstance(problem, UnexplainedError)
             raise problem from error
@@ -339,21 +343,45 @@ def _append_traceback(log: Path, error: BaseException) -> None:
         traceback.print_exception(error, file=file)
 
 
+def _has_no_jvm(error: Exception) -> bool:
+    """Whether it is what Py4J raises when the JVM has gone."""
+    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+
+    return isinstance(error, ConnectionError | EOFError | Py4JNetworkError)
+
+
 @contextmanager
-def _sigterm_is_interrupt() -> Iterator[None]:
-    """An orderly stop, whoever asks. PySpark has its own handler for SIGINT, which raises too."""
+def _quiet_interrupts() -> Iterator[None]:
+    """Py4J prints a traceback when an interrupt meets one of its calls, and then passes it on."""
+
+    def is_told(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("KeyboardInterrupt while sending command")
+
+    logging.getLogger().addFilter(is_told)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeFilter(is_told)
+
+
+@contextmanager
+def _sigterm_is_interrupt() -> Iterator[list[int]]:
+    """An orderly stop, whoever asks; the list has the signal once it was heard. PySpark has its own
+    handler for SIGINT, which raises too, and its JVM does not hear that one."""
+    heard: list[int] = []
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
+        heard[:] = [number]
         raise KeyboardInterrupt(number)
 
     before: Callable[[int, FrameType | None], Any] | int | None
     try:
         before = signal.signal(signal.SIGTERM, on_signal)
     except ValueError:  # not the main thread: the host process keeps its own
-        yield
+        yield heard
         return
     try:
-        yield
+        yield heard
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -413,20 +441,34 @@ def stages(job: Job) -> Callable[[float], str]:
 
     def text(seconds: float) -> str:
         nonlocal last
-        context: Any = job.spark.sparkContext
-        active = context._jsc.sc().statusStore().activeStages()
         done = total = rows = 0
-        for index in range(active.size()):
-            stage = active.apply(index)
+        for stage in _active_stages(job):
             done += stage.numCompleteTasks()
             total += stage.numTasks()
-            rows += stage.inputRecords()
+            rows += _records(stage)
         if total:
             counted = f"{rows:,} rows  {rate(rows, seconds)}  " if rows else ""
             last = f"{counted}{done}/{total} tasks"
         return f"{last}  {seconds:.0f} s"
 
     return text
+
+
+def records_read(job: Job) -> int:
+    """How many the stages that run have read so far."""
+    return sum(_records(stage) for stage in _active_stages(job))
+
+
+def _records(stage: Any) -> int:
+    """Of a stage; sources that do not count what they read (Kafka's) are known by what was written,
+    task by task."""
+    return max(int(stage.inputRecords()), int(stage.outputRecords()))
+
+
+def _active_stages(job: Job) -> list[Any]:
+    context: Any = job.spark.sparkContext
+    active = context._jsc.sc().statusStore().activeStages()
+    return [active.apply(index) for index in range(active.size())]
 
 
 def signal_of(stop: KeyboardInterrupt) -> int:

@@ -36,6 +36,8 @@ _LOGICAL: dict[tuple[str, str], Type] = {
     ("long", "local-timestamp-micros"): "timestamp_ntz",
 }
 _MOST_DIGITS = 38
+_LONGEST_REASON = 80
+"""Characters: what is longer is both schemas as JSON."""
 
 
 class AvroValues:
@@ -55,6 +57,7 @@ class AvroValues:
     def read(self, data: bytes, at: int, writer: Any) -> Any:
         """One value, of all bytes from `at` on. Raises Undecodable and what fastavro raises."""
         import fastavro
+        from fastavro.read import SchemaResolutionError
 
         source = io.BytesIO(data)
         source.seek(at)
@@ -65,10 +68,26 @@ class AvroValues:
                 value = fastavro.schemaless_reader(source, writer, self._reader)
         except EOFError:
             raise Undecodable("ends too early") from None
+        except SchemaResolutionError as error:
+            raise Undecodable(_mismatch(writer, self._reader, str(error))) from None
         left = len(data) - source.tell()
         if left:
             raise Undecodable(f"{left} bytes are left behind the value")
         return value
+
+
+def _mismatch(writer: Any, reader: Any, said: str) -> str:
+    """Whose schema cannot be read as whose; why, where fastavro does not quote both in full."""
+    why = said.removeprefix("Schema mismatch: ")
+    return f"{_named(writer)} cannot be read as {_named(reader)}" + (
+        f": {why}" if len(why) <= _LONGEST_REASON else ""
+    )
+
+
+def _named(schema: Any) -> str:
+    if not isinstance(schema, dict):
+        return schema if isinstance(schema, str) else "union"
+    return str(schema.get("name", schema["type"]))
 
 
 def _parsed(schema: Schema) -> tuple[Any, dict[str, Any]]:

@@ -11,6 +11,7 @@ import pytest
 from pipeline.flag_values import (
     client_file,
     duration_ms,
+    interval_ms,
     names,
     pair,
     pattern,
@@ -39,6 +40,8 @@ from pipeline.flag_values import (
         (duration_ms, "5m", 300_000),
         (duration_ms, "2h", 7_200_000),
         (duration_ms, "1d", 86_400_000),
+        (duration_ms, "0s", 0),
+        (interval_ms, "1ms", 1),
         (time_ms, "1700000000000", 1_700_000_000_000),
         (time_ms, "2023-11-14T22:13:20", 1_700_000_000_000),
         (time_ms, "2023-11-14T23:13:20.250+01:00", 1_700_000_000_250),
@@ -67,6 +70,7 @@ def test_a_value_as_people_write_it(
         (rate, "x", "no positive number"),
         (duration_ms, "30", "expected a duration"),
         (duration_ms, "30 weeks", "expected a duration"),
+        (interval_ms, "0s", "too short"),
         (time_ms, "yesterday", "expected 2026-01-31"),
     ],
 )

@@ -323,6 +323,30 @@ def test_offsets_as_people_write_them() -> None:
         parse_offsets("5")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("5-3", "'5-3' has no offsets"),
+        ("0:5-5", "'0:5-5' has no offsets"),
+        ("0:0-5,0:7-9", "partition 0 is named twice"),
+        ("0-5,7-9", "all partitions are named twice"),
+    ],
+)
+def test_offsets_that_would_read_nothing_or_not_all_that_is_named(text: str, words: str) -> None:
+    with pytest.raises(PipelineError, match=words) as told:
+        parse_offsets(text)
+    assert told.value.exit_code == 2
+
+
+def test_a_topic_that_is_not_there_is_told_beside_some_that_are_and_how_many(
+    log_dir: Path,
+) -> None:
+    for number in range(10):
+        (log_dir / f"orders-{number}-0").mkdir()
+    with pytest.raises(PlanError, match=r"orders-6, orders-7 and 2 more$"):
+        plan([str(log_dir)], Wanted("orders"))
+
+
 def test_what_a_person_configured_for_spark_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,30 @@ def test_a_directory_without_an_archive_is_no_source(tmp_path: Path) -> None:
     preflight.check_source("lake", str(tmp_path))
 
 
+def test_a_table_of_iceberg_that_was_moved_is_told_without_spark(tmp_path: Path) -> None:
+    lake = tmp_path / "my lake"
+    for folder in ("_barnabas", "metadata"):
+        (lake / folder).mkdir(parents=True)
+    made = {"format": "iceberg", "partition_by": "day"}
+    (lake / preflight.DESCRIPTION).write_text(json.dumps(made))
+    preflight.check_source("lake", str(lake))  # without a table: killed before its first batch
+    (lake / "metadata" / "version-hint.text").write_text("3\n")
+    table = lake / "metadata" / "v3.metadata.json"
+    for place in (lake, f"file:{lake}", f"file://{lake}"):
+        table.write_text(json.dumps({"location": str(place)}))
+        preflight.check_source("lake", str(lake))
+    (tmp_path / "link").symlink_to(lake)
+    preflight.check_source("link", str(tmp_path / "link"))
+    for elsewhere in ("s3://bucket/lake", "hdfs://name/lake"):
+        table.write_text(json.dumps({"location": elsewhere}))
+        preflight.check_source("lake", str(lake))
+    table.write_text(json.dumps({"location": f"file:{tmp_path}/old"}))
+    with pytest.raises(PipelineError, match="lake was moved or copied from file:"):
+        preflight.check_source("lake", str(lake))
+    with pytest.raises(PipelineError, match="has whole paths in it"):
+        preflight.check_target("lake", str(lake), ("iceberg", "day"))
+
+
 def test_topics_are_asked_of_a_broker_that_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "_topics", lambda *_: ["__consumer_offsets", "orders"])
     preflight.check_topics("b:1", ["orders"], {}, "ord.*")

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from pipeline import progress
-from pipeline.progress import Progress, done_of, human_bytes, many, rate, table
+from pipeline.progress import Progress, done_of, human_bytes, many, rate, shown, table
 
 
 class Stream(io.TextIOWrapper):
@@ -100,7 +100,7 @@ def test_progress_has_records_rate_time_left_and_the_topics_with_the_most_left()
     known = {"a": 1000, "b": 3000, "c": 50, "d": 200, "e": 700, "empty": 0}
     done = {"a": 100, "b": 1200, "c": 50, "d": 0}
     assert done_of(done, known, 2.0) == (
-        "1,350 of 4,950 records  675 rows/s  5 s left  b 40 %, a 10 %, e 0 % and 1 more topics"
+        "1,350 of 4,950 records  675 rows/s  5 s left  b 40 %, a 10 %, e 0 % and 1 more topic"
     )
 
 
@@ -116,3 +116,12 @@ def test_one_of_something_is_not_several() -> None:
         "1,200 topics",
     ]
     assert (many(1, "batch"), many(2, "batch")) == ("1 batch", "2 batches")
+
+
+def test_keys_and_values_are_shown_as_text_that_harms_no_terminal() -> None:
+    assert [shown(None), shown(b""), shown(b"abc")] == ["(null)", "(empty)", "abc"]
+    assert shown(b"a\x00\n\x1b[31m\xff") == r"a\x00\n\x1b[31m\xff"
+    assert shown("\u202eabc".encode()) == r"\u202eabc", "turns the line around"
+    assert shown(("ä" * 30).encode()) == "ä" * 30, "characters count, not bytes"
+    assert shown(("ä" * 50).encode()) == "ä" * 40 + "..."
+    assert shown(("€" * 9).encode(), 5) == "€" * 5 + "..."

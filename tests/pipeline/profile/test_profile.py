@@ -10,6 +10,7 @@ import pytest
 from pipeline.profile.codecs import CodecUse, codecs_in
 from pipeline.profile.odd import odd
 from pipeline.profile.page import buckets, page
+from pipeline.profile.text import summary
 from pipeline.profile.topic_profile import (
     Format,
     PartitionProfile,
@@ -23,6 +24,7 @@ from pipeline.profile.topic_profile import (
     span_name,
 )
 from pipeline.segments.plan import Wanted, plan
+from pipeline.typed.statistics import ProblemProfile
 from wire.compression import LZ4
 from wire.records import Record, build_batch
 
@@ -98,6 +100,15 @@ def test_skew_is_told_with_its_key() -> None:
     assert odd(few) == [], "too few to say anything"
 
 
+def test_partitions_without_records_count_for_skew_and_are_told() -> None:
+    one = profile(partition(3))
+    one.partition_count, one.top_keys = 6, []
+    assert odd(one) == ["partition 3 has 100 % of the records (6.0 times an even share)"]
+    assert "partitions   1 of 6 have records" in summary(one)
+    assert "1 of 6" in page(one)
+    assert "partitions   1 of 1 have records" not in summary(profile(partition(0)))
+
+
 def test_times_that_are_late_of_long_ago_or_of_the_future_are_told() -> None:
     late = partition(1, late=7, latest_ms=3 * HOUR)
     assert odd(profile(partition(0), late)) == [
@@ -122,6 +133,39 @@ def test_gaps_and_what_is_rare_are_told() -> None:
         "2 values (0.662 %) look like binary, the others mostly like JSON",
         "3 records (0.6 %) have no key",
     ]
+
+
+def test_one_record_is_told_of_as_one() -> None:
+    one = profile(partition(0, null_keys=1, late=1, latest_ms=HOUR))
+    one.top_keys = []
+    one.codecs = [CodecUse("zstd", 9, 499, 1), CodecUse("none", 1, 1, 1)]
+    one.formats = [Format("JSON", 499, 9), Format("binary", 1, 9)]
+    assert odd(one) == [
+        "1 record (0.2 %) is older than one before it by more than 60 s; at most 60 minutes, in"
+        " partition 0",
+        "1 record (0.2 %) is of codec none, the others mostly zstd",
+        "1 value (0.2 %) looks like binary, the others mostly like JSON",
+        "1 record (0.2 %) has no key",
+    ]
+
+
+def test_reasons_of_any_length_can_be_read() -> None:
+    one = profile(partition(0))
+    long = "no JSON: " + "x" * 280
+    one.problems = [ProblemProfile("value", long, 3), ProblemProfile("key", "short", 12)]
+    lines = summary(one).splitlines()
+    (row,) = [line for line in lines if "no JSON" in line]
+    assert len(row) < 120
+    assert row.endswith("...")
+    assert row.split()[0] == "3", "figures stand before what may be long"
+    html = page(one)
+    assert '<td class="text">no JSON: ' + "x" * 280 in html, "wraps, and hides no other reason"
+
+
+def test_what_no_record_has_has_no_bar() -> None:
+    one = profile(partition(0))
+    one.sizes = [SizeClass(0, 7, 0), SizeClass(8, 15, 3)]
+    assert 'style="width:0;min-width:0" title="0 to 7 bytes' in page(one)
 
 
 def test_a_share_is_never_all_or_nothing_when_it_is_not() -> None:

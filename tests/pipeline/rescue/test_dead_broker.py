@@ -199,6 +199,13 @@ def test_committed_offsets_are_the_last_ones_that_count(node: Path) -> None:
     assert list(found.topics) == ["orders"]
 
 
+def test_marks_of_replays_are_no_groups_of_anybody(node: Path) -> None:
+    write(node, "__cluster_metadata-0", metadata(*topic("orders", ORDERS, 2)))
+    marks = [commit("barnabas-replay-orders-4f-head", 0, 7), commit("barnabas", 0, 8)]
+    write(node, "__consumer_offsets-7", build_batch(marks))
+    assert seen(node).groups == {"barnabas"}, "as archive keeps them"
+
+
 def test_a_broker_that_runs_is_noticed_and_none_starts_meanwhile(node: Path) -> None:
     write(node, "orders-0", rows(b"a"))
     broker = DirectoryLock(node)

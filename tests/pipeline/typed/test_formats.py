@@ -100,6 +100,19 @@ def test_avro_values_of_an_older_writer_get_the_default_of_a_field_that_was_adde
     assert values.read(encoded(old, {"a": 5}), 0, writer) == {"a": 5, "b": "none"}
 
 
+def test_a_writer_that_avro_cannot_read_as_the_reader_is_named() -> None:
+    key = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}
+    user = {"type": "record", "name": "User", "fields": [{"name": "id", "type": "string"}]}
+    values = AvroValues(avro(user))
+    with pytest.raises(Undecodable, match=r"^Key cannot be read as User$"):
+        values.read(encoded(key, {"id": 5}), 0, values.writer(avro(key, number=1)))
+    other = user | {"fields": [{"name": "id", "type": "long"}]}
+    with pytest.raises(Undecodable, match=r"^User cannot be read as User: long is not string"):
+        values.read(encoded(other, {"id": 5}), 0, values.writer(avro(other, number=1)))
+    with pytest.raises(Undecodable, match=r"^string cannot be read as User$"):
+        values.read(b"\x02a", 0, values.writer(avro("string", number=2)))
+
+
 def test_avro_bytes_that_are_too_few_or_too_many_do_not_decode() -> None:
     values = AvroValues(avro({"type": "record", "name": "R", "fields": [
         {"name": "a", "type": "string"}, {"name": "b", "type": "long"}]}))  # fmt: skip

@@ -130,6 +130,7 @@ def test_sequences_go_on_within_a_run_and_after_it(log: PartitionLog) -> None:
 def test_producer_0_is_one_too(log: PartitionLog) -> None:
     assert run(log, of(0, 0, "a"), of(0, 1, "b"))
     assert [one.last_sequence for one in log.active_producers()] == [1]
+    assert run(log, of(0, 5, "a gap"), of(0, 6, "c")) is None
 
 
 def test_as_many_as_the_system_takes_in_one_call(log: PartitionLog) -> None:
