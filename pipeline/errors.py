@@ -85,6 +85,12 @@ _CAUSES = (
         " (pip install pyarrow pandas), or point PYSPARK_PYTHON at a Python that has them",
     ),
     _Cause(
+        r"ArithmeticException: long overflow",
+        "a record has a timestamp that Spark cannot hold (of the year 294247 or later: nanoseconds"
+        " where Kafka has milliseconds?); leave its topic out, or read it by `segments` or"
+        " `rescue`, which write the latest time that there is",
+    ),
+    _Cause(
         r"UnknownTopicOrPartitionException|This server does not host this topic-partition",
         "a topic does not exist on that broker (or was deleted while the job ran);"
         " list them with kafka-topics.sh --list or kcat -L",

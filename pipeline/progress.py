@@ -91,6 +91,16 @@ def shown(data: bytes | None, limit: int = 40) -> str:
     return printable if len(printable) <= limit else printable[:limit] + "..."
 
 
+def utc(ms: int) -> str:
+    """'2026-01-31 12:00:00'; a dash for "no timestamp" and what no calendar has."""
+    if ms < 0:
+        return "-"
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(ms / 1000))
+    except (ValueError, OverflowError, OSError):
+        return "-"
+
+
 def _escaped(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 

@@ -12,9 +12,8 @@ from pipeline.profile.topic_profile import (
     PartitionProfile,
     TopicProfile,
     percent,
-    utc,
 )
-from pipeline.progress import many, shown
+from pipeline.progress import many, shown, utc
 
 _RECORDS_MIN = 100
 """Of fewer records nothing about shares is said."""

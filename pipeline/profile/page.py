@@ -22,9 +22,8 @@ from pipeline.profile.topic_profile import (
     percent,
     span_name,
     totals_by_span,
-    utc,
 )
-from pipeline.progress import human_bytes, shown
+from pipeline.progress import human_bytes, shown, utc
 
 _DAY_MS = 86_400_000
 
@@ -127,8 +126,8 @@ def _facts(profile: TopicProfile) -> str:
         (f"{sum(one.null_values for one in profile.partitions):,}", "tombstones"),
         (f"{sum(one.late for one in profile.partitions):,}", "late by over a minute"),
         (f"{missing:,}", f"missing offsets in {profile.gap_count:,} gaps"),
-        (utc(first)[:16], "first record"),
-        (utc(last)[:16], "last record"),
+        (_minute(first), "first record"),
+        (_minute(last), "last record"),
     ]
     return (
         '<div class="facts">'
@@ -138,6 +137,10 @@ def _facts(profile: TopicProfile) -> str:
         )
         + "</div>"
     )
+
+
+def _minute(ms: int) -> str:
+    return utc(ms)[:-3] or "-"
 
 
 def buckets(profile: TopicProfile) -> list[tuple[int, int]]:
@@ -157,12 +160,13 @@ def _over_time(profile: TopicProfile) -> str:
         for start, count in bars
     )
     first, last = bars[0][0], bars[-1][0] + profile.span_ms
-    shown = slice(0, 10) if last - first > 60 * _DAY_MS else slice(5, 16)
+    # From the end: a year may have five digits.
+    part = slice(None, -9) if last - first > 60 * _DAY_MS else slice(-14, -3)
     if last - first < 600_000:
-        shown = slice(11, 19)
+        part = slice(-8, None)
     middle = bars[len(bars) // 2][0]
     moments = (first, middle, last) if len(bars) > 2 else (first, last)
-    axis = "".join(f"<span>{utc(one)[shown]}</span>" for one in moments)
+    axis = "".join(f"<span>{utc(one)[part]}</span>" for one in moments)
     return (
         f'<p class="soft small">up to {highest:,} records in a bar of'
         f" {span_name(profile.span_ms)}</p>"
@@ -302,8 +306,8 @@ def _partition_table(profile: TopicProfile) -> str:
         [
             str(one.partition), f"{one.records:,}", f"{one.first_offset:,}", f"{one.last_offset:,}",
             f"{one.missing:,}", human_bytes(one.key_bytes + one.value_bytes), f"{one.keys:,}",
-            f"{one.null_keys:,}", f"{one.null_values:,}", f"{one.late:,}", utc(one.first_ms)[:16],
-            utc(one.last_ms)[:16], per_second(one),
+            f"{one.null_keys:,}", f"{one.null_values:,}", f"{one.late:,}", _minute(one.first_ms),
+            _minute(one.last_ms), per_second(one),
         ]
         for one in profile.partitions
     ]  # fmt: skip

@@ -14,9 +14,8 @@ from pipeline.profile.topic_profile import (
     percent,
     span_name,
     totals_by_span,
-    utc,
 )
-from pipeline.progress import human_bytes, many, rate, shown, table
+from pipeline.progress import human_bytes, many, rate, shown, table, utc
 
 _WIDEST = 90
 """Characters of a reason; the column and the page have all of it."""

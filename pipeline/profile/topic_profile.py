@@ -438,13 +438,3 @@ def totals_by_span(profile: TopicProfile) -> dict[int, int]:
     for one in profile.spans:
         spans[one.start] = spans.get(one.start, 0) + one.records
     return spans
-
-
-def utc(ms: int) -> str:
-    """'2026-01-31 12:00:00'; a dash for "no timestamp" and what no calendar has."""
-    if ms < 0:
-        return "-"
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(ms / 1000))
-    except (ValueError, OverflowError, OSError):
-        return "-"

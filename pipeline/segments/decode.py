@@ -44,6 +44,8 @@ _READ_BYTES = 8 * 1024 * 1024
 _GROUP_BYTES = 4 * 1024 * 1024
 _GROUP_RECORDS = 50_000
 _PADDING = bytes(16)
+_LATEST_MS = (2**63 - 1) // 1000
+"""Of Spark's timestamps, which count microseconds: the year 294247. Later ones are this."""
 _HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -229,7 +231,9 @@ def decode(group: list[Batch], part: SegmentPart, include_headers: bool) -> pa.R
         pa.repeat(pa.scalar(part.topic, pa.string()), len(keep)),
         pa.repeat(pa.scalar(part.partition, pa.int32()), len(keep)),
         pa.array(offsets[keep], pa.int64()),
-        pa.array(times[keep] * 1000, pa.int64()).cast(pa.timestamp("us", "UTC")),
+        pa.array(np.clip(times[keep], -_LATEST_MS, _LATEST_MS) * 1000, pa.int64()).cast(
+            pa.timestamp("us", "UTC")
+        ),
         pa.array(time_types[keep], pa.int32()),
     ]
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]

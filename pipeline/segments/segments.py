@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline.archive.archive import archive_columns
@@ -21,7 +20,7 @@ from pipeline.archive.log import OWN, ArchiveLog, Description, LoggedFile, land
 from pipeline.archive.state import State
 from pipeline.errors import EXIT_USAGE, PipelineError
 from pipeline.preflight import UNFINISHED, not_empty
-from pipeline.progress import human_bytes, many, rate, shown, table
+from pipeline.progress import human_bytes, many, rate, shown, table, utc
 from pipeline.segments.plan import PartitionPlan, PlanError, Wanted, plan
 from pipeline.spark.hadoop_files import HadoopFiles
 from pipeline.spark.session import Job, run_watched, stages
@@ -157,7 +156,9 @@ def run_segments(job: Job, options: SegmentsOptions) -> SegmentsTotals:
     if options.to is None:
         totals.rows = run_watched(job, plain.count, stages(job))
         totals.seconds = time.monotonic() - started
-        totals.sample = frame.limit(_SAMPLE_ROWS).collect()
+        # Python's datetimes end with the year 9999, and PySpark's are of this machine's zone.
+        timed = frame.selectExpr("*", "unix_millis(timestamp) as ms").drop("timestamp")
+        totals.sample = timed.limit(_SAMPLE_ROWS).collect()
     else:
         typed = typing.remembered()
         run_watched(job, lambda: _write(job, frame, options.to or "", typed, totals), stages(job))
@@ -185,7 +186,7 @@ def _sample(options: SegmentsOptions, rows: Sequence[Any]) -> str:
         [
             row["partition"],
             row["offset"],
-            _utc(row["timestamp"]),
+            _utc(row["ms"]),
             _shown(row, "key"),
             _shown(row, "value"),
         ]
@@ -197,9 +198,9 @@ def _sample(options: SegmentsOptions, rows: Sequence[Any]) -> str:
     return table(["topic", *names], cells)
 
 
-def _utc(moment: datetime) -> str:
-    """PySpark gives times of this machine's zone, without saying so."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+def _utc(ms: int) -> str:
+    day = utc(ms)
+    return day if day == "-" else f"{day}.{ms % 1000:03d}"
 
 
 def plan_table(plans: Sequence[PartitionPlan]) -> str:

@@ -232,6 +232,17 @@ def test_deleted_records_below_the_log_start_are_not_read(log_dir: Path) -> None
     assert offsets(read(log_dir)) == [4, 5]
 
 
+def test_a_time_that_no_timestamp_of_spark_holds_is_its_latest_or_earliest(log_dir: Path) -> None:
+    nanoseconds = 1_764_000_000_000_000_000
+    latest = 9_223_372_036_854_775
+    records = [Record(-1, ms, b"k", b"v") for ms in (5, latest, nanoseconds, -nanoseconds)]
+    write_segment(log_dir, [build_batch(records, base_offset=0)], high_watermark=4)
+    (part,) = plan([str(log_dir)], Wanted("t"))[0].parts
+    (batch,) = read_part(part, False)
+    micros = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    assert micros == [5000, latest * 1000, latest * 1000, -latest * 1000]
+
+
 def test_an_interrupted_compaction_is_refused(log_dir: Path) -> None:
     write_segment(log_dir, [simple(0)], high_watermark=3)
     (log_dir / "t-0" / f"{0:020d}.log.swap").touch()
@@ -393,6 +404,8 @@ def test_a_topic_flag_picks_one_or_renames_the_only_one() -> None:
 def test_known_causes_are_found_in_what_spark_says() -> None:
     error = RuntimeError("Job aborted: java.io.IOException: No space left on device")
     assert "the disk is full" in (explain(error) or "")
+    error = RuntimeError("Job aborted: java.lang.ArithmeticException: long overflow")
+    assert "a timestamp that Spark cannot hold" in (explain(error) or "")
     error = RuntimeError("x\npipeline.segments.decode.SegmentError: /d/0.log: damaged\n at y")
     assert explain(error) == "/d/0.log: damaged"
     assert explain(ValueError("nothing we know")) is None

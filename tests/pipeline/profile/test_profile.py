@@ -23,6 +23,7 @@ from pipeline.profile.topic_profile import (
     span_for,
     span_name,
 )
+from pipeline.progress import utc
 from pipeline.segments.plan import Wanted, plan
 from pipeline.typed.statistics import ProblemProfile
 from wire.compression import LZ4
@@ -160,6 +161,16 @@ def test_reasons_of_any_length_can_be_read() -> None:
     assert row.split()[0] == "3", "figures stand before what may be long"
     html = page(one)
     assert '<td class="text">no JSON: ' + "x" * 280 in html, "wraps, and hides no other reason"
+
+
+def test_years_of_five_digits_are_shown_whole() -> None:
+    late = NOW + 56_000 * 365 * DAY
+    one = profile(partition(0, first_ms=late, last_ms=late))
+    one.span_ms, one.spans = DAY, [Span(0, late, 1, 1), Span(0, late + 99 * DAY, 1, 1)]
+    day = utc(late).partition(" ")[0]
+    assert len(day) == 11
+    assert f"<b>{utc(late)[:-3]}</b>" in page(one)
+    assert f"<span>{day}</span>" in page(one)
 
 
 def test_what_no_record_has_has_no_bar() -> None:
