@@ -86,19 +86,15 @@ def shown(data: bytes | None, limit: int = 40) -> str:
     """A key or value for people: text where it is text, so many characters, no control codes."""
     if not data:
         return "(null)" if data is None else "(empty)"
-    text = bytes(data[: 4 * limit + 4]).decode("utf-8", "backslashreplace")
-    printable = "".join(char if char.isprintable() else _escaped(char) for char in text)
-    return printable if len(printable) <= limit else printable[:limit] + "..."
+    text = bytes(data).decode("utf-8", "backslashreplace")
+    printable = "".join(char if char.isprintable() else _escaped(char) for char in text[:limit])
+    is_whole = max(len(text), len(printable)) <= limit
+    return printable if is_whole else printable[:limit] + "..."
 
 
 def utc(ms: int) -> str:
-    """'2026-01-31 12:00:00'; a dash for "no timestamp" and what no calendar has."""
-    if ms < 0:
-        return "-"
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(ms / 1000))
-    except (ValueError, OverflowError, OSError):
-        return "-"
+    """'2026-01-31 12:00:00'; a dash for "no timestamp"."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(ms // 1000)) if ms >= 0 else "-"
 
 
 def _escaped(char: str) -> str:

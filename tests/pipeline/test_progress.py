@@ -7,7 +7,7 @@ import io
 import pytest
 
 from pipeline import progress
-from pipeline.progress import Progress, done_of, human_bytes, many, rate, shown, table
+from pipeline.progress import Progress, done_of, human_bytes, many, rate, shown, table, utc
 
 
 class Stream(io.TextIOWrapper):
@@ -104,6 +104,24 @@ def test_progress_has_records_rate_time_left_and_the_topics_with_the_most_left()
     )
 
 
+def test_records_under_way_count_for_the_whole_and_for_the_only_topic() -> None:
+    assert done_of({"a": 100}, {"a": 1000}, 2.0, under_way=200) == (
+        "300 of 1,000 records  150 rows/s  5 s left  a 30 %"
+    )
+    assert done_of({}, {"a": 1000}, 2.0, under_way=500).endswith("250 rows/s  2 s left  a 50 %")
+    assert done_of({"a": 900}, {"a": 1000}, 2.0, under_way=200).startswith("1,000 of 1,000 records")
+
+
+def test_of_several_topics_nothing_is_said_while_all_that_is_done_is_under_way() -> None:
+    known = {"a": 1000, "b": 3000}
+    assert done_of({}, known, 2.0, under_way=400) == "400 of 4,000 records  200 rows/s  18 s left"
+    assert done_of({"a": 0, "b": 0}, known, 2.0, under_way=400).endswith("18 s left")
+    assert done_of({"a": 600}, known, 2.0, under_way=400) == (
+        "1,000 of 4,000 records  500 rows/s  6 s left  b 0 %, a 60 %"
+    )
+    assert done_of({}, {"a": 2, "b": 3}, 2.0) == "0 of 5 records  0 rows/s  b 0 %, a 0 %"
+
+
 def test_nothing_is_divided_by_before_the_first_record() -> None:
     assert done_of({}, {"a": 1}, 0.0) == "0 of 1 records  - rows/s  a 0 %"
     assert done_of({}, {}, 1.0).startswith("0 of 0 records")
@@ -125,3 +143,12 @@ def test_keys_and_values_are_shown_as_text_that_harms_no_terminal() -> None:
     assert shown(("ä" * 30).encode()) == "ä" * 30, "characters count, not bytes"
     assert shown(("ä" * 50).encode()) == "ä" * 40 + "..."
     assert shown(("€" * 9).encode(), 5) == "€" * 5 + "..."
+    assert shown("\U0001f511".encode() * 3, 3) == "\U0001f511" * 3, "so many are whole"
+    assert shown(b"ab\n", 3) == "ab\\...", "an escape counts as it is printed"
+
+
+def test_a_time_is_of_utc_and_no_time_is_a_dash() -> None:
+    assert utc(1_769_860_800_000) == utc(1_769_860_800_999) == "2026-01-31 12:00:00"
+    assert utc(0) == "1970-01-01 00:00:00", "the first moment is one, too"
+    assert utc(2**63 - 1) == "292278994-08-17 07:12:55", "the last a record can have"
+    assert utc(-1) == "-"
