@@ -119,7 +119,7 @@ def test_of_several_topics_nothing_is_said_while_all_that_is_done_is_under_way()
     assert done_of({"a": 600}, known, 2.0, under_way=400) == (
         "1,000 of 4,000 records  500 rows/s  6 s left  b 0 %, a 60 %"
     )
-    assert done_of({}, {"a": 2, "b": 3}, 2.0) == "0 of 5 records  0 rows/s  b 0 %, a 0 %"
+    assert done_of({}, {"a": 1, "b": 3}, 2.0) == "0 of 4 records  0 rows/s  b 0 %, a 0 %"
 
 
 def test_nothing_is_divided_by_before_the_first_record() -> None:
