@@ -367,8 +367,12 @@ class _Recovery:
                 # After a crash the newest segments have no index yet: that is nothing to report.
                 level = logging.WARNING if self._is_clean else logging.DEBUG
                 logger.log(level, "rebuilding indexes path=%s reason=%s", segment.path, problem)
-                self._broken.append(segment)
-                self._without_aborted.append(segment)
+                self._note_broken(segment)
+
+    def _note_broken(self, segment: LogSegment) -> None:
+        """None of its indexes is to be believed. Called in the order of the segments."""
+        self._broken.append(segment)
+        self._without_aborted.append(segment)
 
     def _load_epochs(self) -> LeaderEpochCache:
         path = self._directory / LEADER_EPOCH_CHECKPOINT
@@ -445,11 +449,16 @@ class _Recovery:
     def _unflushed(self, recovery_point: int) -> tuple[LogSegment, ...]:
         """The segments to check. One that is flushed is among them if it reaches into the next: the
         log began anew where that begins, and the files of what was before have kept their names.
+
+        One that ends at the recovery point may have been the active one when that was flushed. Then
+        of its files only the log is on disk, and that is whole.
         """
         unflushed = self._segments.from_floor(recovery_point)
         before = self._segments.floor(unflushed[0].base_offset - 1) if unflushed else None
         if before is None:
             return unflushed
+        if unflushed[0].base_offset == recovery_point and before not in self._broken:
+            self._note_broken(before)
         try:
             reaches_in = before.read_next_offset() > unflushed[0].base_offset
         except (IndexMismatch, CorruptSegment):

@@ -2,8 +2,9 @@
 
 What a power loss may take is bounded by `flushed_offset` (Kafka: recovery point): everything below
 it is on disk, and it moves only after the syncs returned (S-6). Sealed segments are synced once,
-with their indexes; of the active segment only the log file is, because a crash makes recovery read
-it, and rebuild its indexes, anyway. New files are on disk only once their directory is (S-5).
+with their indexes; of the active segment only the log file is, because after a crash recovery
+builds its indexes anew, also if it was sealed meanwhile. New files are on disk only once their
+directory is (S-5).
 
 Who wants a sync while one is running waits for it and then usually finds nothing left to do: that
 is what makes a group commit. No lock that an append needs is held meanwhile.

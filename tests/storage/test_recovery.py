@@ -591,9 +591,9 @@ def test_a_bad_producer_snapshot_is_replaced_by_replaying_the_log(
     assert all(reopened.append_as_leader(data, 0, WALL_MS).duplicate for data in sent[4:])
 
 
-def with_aborted_transactions(root: Path) -> PartitionLog:
+def with_aborted_transactions(root: Path, config: LogConfig = SMALL) -> PartitionLog:
     """Nine transactions, six of them aborted, in several segments, and one that goes on."""
-    log = make_log(root, SMALL)
+    log = make_log(root, config)
     for producer_id, kind in enumerate(
         [ControlRecordType.ABORT, ControlRecordType.COMMIT, ControlRecordType.ABORT] * 3
     ):
@@ -667,6 +667,27 @@ def test_a_damaged_index_of_a_sealed_segment_hides_no_aborted_transaction(
         assert again.last_stable_offset == stable_at
         again.flush()
         again.close()
+
+
+def test_of_a_segment_that_was_flushed_while_active_no_index_is_believed(tmp_path: Path) -> None:
+    """It was rolled where it was flushed: its log is on disk, its indexes may have been lost."""
+    config = LogConfig(index_interval_bytes=100)
+    log = with_aborted_transactions(tmp_path / "a", config)
+    expected, found = log.aborted_transactions(0, 100), log.offset_for_timestamp(WALL_MS)
+    log.flush()
+    sealed = log.active_segment
+    log.roll()
+    assert log.active_segment.base_offset == log.flushed_offset
+    root = crash(tmp_path / "a", tmp_path / "b")
+    indexes = (sealed.offset_index, sealed.time_index, sealed.txn_index)
+    paths = [root / "orders-0" / index.path.name for index in indexes]
+    for path in paths:
+        path.write_bytes(b"")
+    recovered = make_log(root, config, recovery_point=log.flushed_offset)
+    assert recovered.aborted_transactions(0, 100) == expected
+    assert recovered.offset_for_timestamp(WALL_MS) == found
+    recovered.flush()
+    assert all(path.read_bytes() for path in paths)
 
 
 def test_a_log_that_recovery_emptied_can_be_flushed(tmp_path: Path) -> None:
