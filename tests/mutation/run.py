@@ -90,14 +90,15 @@ class _TestsOfLines:
         return [self._found(target) for target in self._targets]
 
     def _found(self, target: Target) -> dict[int, list[str]]:
+        """What ran while the module was imported concerns all of its tests; another module's may
+        have been the first to import it."""
         lines = self._measured.get_data().contexts_by_lineno(str(ROOT / target.module))
-        return {
-            line: sorted(
-                (test for test in tests if test.startswith(target.tests)),
-                key=self._seconds.__getitem__,
-            )
-            for line, tests in lines.items()
-        }
+        found = {}
+        for line, tests in lines.items():
+            own = [test for test in tests if test.startswith(target.tests)]
+            own.sort(key=self._seconds.__getitem__)
+            found[line] = own if own and "" not in tests else [*own, *target.tests]
+        return found
 
 
 class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):

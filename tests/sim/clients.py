@@ -12,9 +12,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from server.handlers import offsets as offset_handlers
-from server.handlers import produce as handlers
 from testkit.clock import WALL_MS
-from tests.sim.network import Reply, context, serve_data
+from tests.sim.network import Reply, context, serve_data, serve_produce
 from tests.sim.world import InvariantBroken
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.admin import (
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_MS = 1_500
 _IN_FLIGHT = 5
+_LINGER_MS = 40
 _REFUSALS = 40
 _MAX_WAIT_MS = 200
 _DELETED = b"a deleted topic!"
@@ -91,6 +91,7 @@ class Producer:
         self._next: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
         self.pending: dict[int, deque[Sent]] = {}
+        self._line: list[tuple[int, Sent]] = []
         self.acked: dict[int, list[tuple[bytes, int]]] = {}
         """By partition, in order of acknowledgement: value and offset (-1: it was not told)."""
         self.sent: dict[int, list[bytes]] = {}
@@ -138,40 +139,61 @@ class Producer:
         return topic if topic.topic_id == self.topic_id else None
 
     def _send(self, index: int, sent: Sent) -> None:
+        """Soon, behind what else goes to that broker: requests that wait in line are served
+        together."""
+        self._line.append((index, sent))
+        if len(self._line) == 1:
+            self._world.after(self._world.between(0, _LINGER_MS), self._send_line)
+
+    def _send_line(self) -> None:
+        line, self._line = self._line, []
         topic = self._image_topic()
-        registration = None if topic is None else topic.partitions.get(index)
-        if registration is None or registration.leader < 0:
-            self._again(index, sent)
-            return
-        request = ProduceRequest(
-            acks=-1,
-            timeout_ms=_TIMEOUT_MS - 300,
-            topic_data=[
-                ProduceRequest.Topic(
-                    topic_id=self.topic_id,
-                    partition_data=[
-                        ProduceRequest.Topic.Partition(index=index, records=memoryview(sent.data))
-                    ],
-                )
-            ],
-        )
-        key = TopicPartition(self.topic, index)
+        by_leader: dict[int, list[tuple[int, Sent]]] = {}
+        for index, sent in line:
+            registration = None if topic is None else topic.partitions.get(index)
+            if registration is None or registration.leader < 0:
+                self._again(index, sent)
+            else:
+                by_leader.setdefault(registration.leader, []).append((index, sent))
+        for leader, together in by_leader.items():
+            self._send_to(leader, together)
+
+    def _send_to(self, leader: int, together: list[tuple[int, Sent]]) -> None:
+        requests = [
+            ProduceRequest(
+                acks=-1,
+                timeout_ms=_TIMEOUT_MS - 300,
+                topic_data=[
+                    ProduceRequest.Topic(
+                        topic_id=self.topic_id,
+                        partition_data=[
+                            ProduceRequest.Topic.Partition(
+                                index=index, records=memoryview(sent.data)
+                            )
+                        ],
+                    )
+                ],
+            )
+            for index, sent in together
+        ]
 
         def serve(node: SimNode, reply: Reply) -> None:
+            answers: list[Any] = []
+
             def respond(response: Any) -> None:
-                self._acknowledges(node, key, response, sent)
-                reply(response)
+                index, sent = together[len(answers)]
+                self._acknowledges(node, TopicPartition(self.topic, index), response, sent)
+                answers.append(response)
+                if len(answers) == len(together):
+                    reply(answers)
 
-            handlers.produce(context(node, 13, respond), request)
+            serve_produce(node, requests, 13, respond)
 
-        self._cluster.network.call(
-            None,
-            registration.leader,
-            serve,
-            lambda answer: self._answered(index, sent, answer),
-            _TIMEOUT_MS,
-            needs_broker=True,
-        )
+        def answered(answers: list[Any] | None) -> None:
+            for at, (index, sent) in enumerate(together):
+                self._answered(index, sent, None if answers is None else answers[at])
+
+        self._cluster.network.call(None, leader, serve, answered, _TIMEOUT_MS, needs_broker=True)
 
     def _acknowledges(self, node: SimNode, key: TopicPartition, response: Any, sent: Sent) -> None:
         """At the broker: what it acknowledges must be on the whole ISR by now, and what it says is

@@ -55,6 +55,7 @@ from storage.cleaning.offset_map import OffsetMap
 from storage.dir_checkpoints import DirCheckpoints
 from storage.log import follower_append, log_sync, partition_log
 from storage.log.partition_log import PartitionLog
+from storage.log.producer_state import ProducerStateManager
 from storage.recovery import _Recovery
 from tests.sim.cluster import Options
 from tests.sim.consumer_mutants import CONSUMER_MUTANTS
@@ -99,6 +100,22 @@ def _truncate_to_high_watermark() -> AbstractContextManager[Any]:
 
 def _ack_early() -> AbstractContextManager[Any]:
     return patch.object(Partition, "must_wait", lambda self, *given: False)
+
+
+def _wait_for_what_was_before_a_run() -> AbstractContextManager[Any]:
+    real = PartitionLog.append_run_as_leader
+
+    def append_run_as_leader(self: PartitionLog, *given: Any) -> Any:
+        infos = real(self, *given)
+        for info in infos or ():
+            info.last_offset = infos[0].first_offset - 1
+        return infos
+
+    return patch.object(PartitionLog, "append_run_as_leader", append_run_as_leader)
+
+
+def _take_any_run() -> AbstractContextManager[Any]:
+    return patch.object(ProducerStateManager, "takes_in_a_row", lambda self, *given: True)
 
 
 def _ignore_current_leader_epoch() -> AbstractContextManager[Any]:
@@ -409,6 +426,9 @@ _NOTING = {"config": {"log.flush.offset.checkpoint.interval.ms": "150"}}
 MUTANTS = (
     Mutant("truncate follower to HW", _truncate_to_high_watermark, "crashes", 40, {}),
     Mutant("ack before HW covers the batch", _ack_early, "crashes", 5, {}),
+    Mutant("a run is acknowledged with what was before it", _wait_for_what_was_before_a_run, "crashes",
+           20, {}),
+    Mutant("a run is taken whatever its sequences are", _take_any_run, "crashes", 20, {}),
     Mutant("refuse a retry because the ISR is too small", _ask_the_isr_before_the_log, "network",
            20, {}),
     Mutant("ignore the current leader epoch in Fetch", _ignore_current_leader_epoch, "stories", 20,

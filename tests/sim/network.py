@@ -15,7 +15,7 @@ another connection says nothing about an earlier one that is still under way, in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from replication.controller.context import ControllerContext
 from replication.following.fetcher import ReplicaFetcher
 from replication.raft.events import ProbeVersions, VersionsReply
 from server.coordinator.transactions.state import BUMPS_EPOCHS
-from server.handlers import BROKER_APIS, offsets
+from server.handlers import BROKER_APIS, offsets, produce
 from server.handlers import fetch as handlers
 from server.network.error_responses import error_response
 from server.network.request_channel import RequestContext
@@ -31,7 +31,21 @@ from server.peers.call import PeerError
 from storage.open_files import FileSlice
 from tests.sim.world import World
 from wire.errors import ErrorCode, KafkaError
-from wire.messages.data import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
+from wire.frame import (
+    REQUEST_BYTES_MIN,
+    SIZE_BYTES,
+    FrameReader,
+    decode_response_header,
+    encode_request,
+)
+from wire.messages.data import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
 from wire.messages.transactions import WriteTxnMarkersRequest
 
 if TYPE_CHECKING:
@@ -418,6 +432,39 @@ def serve_data(node: SimNode, kind: type[Any], data: bytes, version: int, reply:
             return
     if response is not None:
         respond(response)
+
+
+def serve_produce(
+    node: SimNode, requests: list[ProduceRequest], version: int, reply: Reply
+) -> None:
+    """Produce requests that wait in line on a connection, as its request channel serves them: those
+    that can be together, and none before the answers to those before it. `reply` gets one after
+    the other."""
+    if not requests:
+        return
+    frames = [
+        b"".join(encode_request(version, number, None, request))
+        for number, request in enumerate(requests)
+    ]
+
+    def respond(*responses: ProduceResponse) -> None:
+        for response in responses:
+            reply(response)
+        serve_produce(node, requests[len(responses) :], version, reply)
+
+    ctx = context(node, version, respond)
+    ctx.correlation_id = 0
+    ctx.send_parts = lambda parts: respond(*_produce_responses(b"".join(parts), version))
+    if not produce.produce_together(ctx, frames, SIZE_BYTES + REQUEST_BYTES_MIN + 1):
+        produce.produce(ctx, requests[0])
+
+
+def _produce_responses(data: bytes, version: int) -> Iterator[ProduceResponse]:
+    reader = FrameReader(len(data))
+    reader.feed(data)
+    for frame in reader.frames:
+        _, pos = decode_response_header(ProduceRequest.api_key, version, frame, SIZE_BYTES)
+        yield ProduceResponse.decode(frame[pos:], version)
 
 
 def encoded(message: Any, version: int) -> bytes:

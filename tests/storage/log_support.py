@@ -103,8 +103,7 @@ def append(
 def read_bytes(
     log: PartitionLog, offset: int, upper: int | None = None, size: int = 1 << 20
 ) -> bytes:
-    result = log.read(offset, size, True, log.log_end_offset if upper is None else upper)
-    return b"" if result.records is None else result.records.read()
+    return log.read_bytes(offset, size, log.log_end_offset if upper is None else upper)
 
 
 def read_from(log: PartitionLog, offset: int | None = None, size: int = 1 << 20) -> list[Record]:

@@ -675,6 +675,19 @@ def test_a_read_is_tried_again_where_that_helps_and_not_for_ever(
     assert log.is_offline == isinstance(refused.value.__cause__, OSError)
 
 
+def test_bytes_that_are_read_hold_no_file_and_come_at_least_a_batch_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[FileSlice] = []
+    monkeypatch.setattr(FileSlice, "close", closed.append)
+    log = make_log(tmp_path)
+    sent = batch("x" * 1000)
+    log.append_as_leader(sent, 0, WALL_MS)
+    assert len(log.read_bytes(0, 10, 1)) == len(sent)
+    assert len(closed) == 1
+    assert log.read_bytes(1, 10, 1) == b""
+
+
 @pytest.mark.parametrize("offset", [0, 1, 2, None])
 def test_what_was_deleted_before_the_second_look_is_out_of_range(
     tmp_path: Path, offset: int | None
