@@ -32,8 +32,9 @@ def sessions_end_with_the_coordinator() -> Broken:
     return patch.object(ConsumerGroups, "on_loaded", lambda groups: None)
 
 
-CONSUMER_MUTANTS: dict[str, Callable[[], Broken]] = {
-    "a partition is given before it was given back": nothing_is_held,
-    "a commit of any member epoch counts": anybody_commits,
-    "members have no session after a load": sessions_end_with_the_coordinator,
+CONSUMER_MUTANTS: dict[str, tuple[Callable[[], Broken], dict[str, Any]]] = {
+    "a partition is given before it was given back": (nothing_is_held, {}),
+    "a commit of any member epoch counts": (anybody_commits, {"member_stops": 0.2}),
+    "members have no session after a load": (sessions_end_with_the_coordinator, {}),
 }
+"""By the names of `tests.sim.mutants`: what is broken, and options that bring it about."""

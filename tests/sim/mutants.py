@@ -483,8 +483,8 @@ MUTANTS = (
         for name, (broken, overrides) in TRANSACTION_MUTANTS.items()
     ),
     *(
-        Mutant(name, broken, "consumer groups", 40, {})
-        for name, broken in CONSUMER_MUTANTS.items()
+        Mutant(name, broken, "consumer groups", 40, overrides)
+        for name, (broken, overrides) in CONSUMER_MUTANTS.items()
     ),
     *(
         Mutant(name, broken, "share groups", 40, overrides)

@@ -12,7 +12,7 @@ import pytest
 from storage import files
 from storage.config import LogConfig
 from storage.log.partition_log import PartitionLog
-from storage.segments.segment import RELATIVE_OFFSET_MAX
+from storage.segments.segment import RELATIVE_OFFSET_MAX, LogSegment
 from testkit.clock import WALL_MS
 from tests.storage.log_support import FaultyDisk, batch, make_log, read_bytes
 from wire.control_records import ControlRecordType, EndTxnMarker
@@ -273,6 +273,29 @@ def test_a_marker_that_is_none_is_refused_before_anything_is_written(tmp_path: P
     again = make_log(tmp_path)
     assert again.log_end_offset == 4
     assert read_bytes(again, 0) == b"".join([first, *sent])
+
+
+def test_files_of_a_log_go_from_the_end_that_keeps_what_is_left_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash in between leaves a log without a gap, up to the cut or up to the new start."""
+    gone: list[int] = []
+    rename = LogSegment.rename_suffix
+
+    def note(segment: LogSegment, suffix: str) -> None:
+        gone.append(segment.base_offset)
+        rename(segment, suffix)
+
+    monkeypatch.setattr(LogSegment, "rename_suffix", note)
+    log = make_log(tmp_path, LogConfig(segment_bytes=180))
+    log.append_as_follower(b"".join(run(10)), 0)
+    bases = [segment.base_offset for segment in log.segments]
+    assert len(bases) > 4
+    log.truncate_to(bases[2])
+    assert gone == bases[:2:-1]
+    gone.clear()
+    log.truncate_fully_and_start_at(100)
+    assert gone == bases[:3]
 
 
 def test_an_empty_log_that_begins_within_a_batch_begins_with_the_whole_of_it(

@@ -679,7 +679,7 @@ def test_bytes_that_are_read_hold_no_file_and_come_at_least_a_batch_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[FileSlice] = []
-    monkeypatch.setattr(FileSlice, "close", closed.append)
+    monkeypatch.setattr(FileSlice, "close", lambda self: closed.append(self))
     log = make_log(tmp_path)
     sent = batch("x" * 1000)
     log.append_as_leader(sent, 0, WALL_MS)
