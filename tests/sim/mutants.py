@@ -426,8 +426,8 @@ _NOTING = {"config": {"log.flush.offset.checkpoint.interval.ms": "150"}}
 MUTANTS = (
     Mutant("truncate follower to HW", _truncate_to_high_watermark, "crashes", 40, {}),
     Mutant("ack before HW covers the batch", _ack_early, "crashes", 5, {}),
-    Mutant("a run is acknowledged with what was before it", _wait_for_what_was_before_a_run, "crashes",
-           20, {}),
+    Mutant("a run is acknowledged with what was before it", _wait_for_what_was_before_a_run,
+           "crashes", 20, {}),
     Mutant("a run is taken whatever its sequences are", _take_any_run, "crashes", 20, {}),
     Mutant("refuse a retry because the ISR is too small", _ask_the_isr_before_the_log, "network",
            20, {}),
