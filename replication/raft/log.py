@@ -119,6 +119,8 @@ class RaftLog:
             self._restart_at(latest)
         self._log.update_high_watermark(latest.offset)
         self._log.increment_log_start_offset(latest.offset)
+        # A crash may have left older ones, too, of a log that begins at this one now.
+        self._remove_snapshots_below(latest)
 
     def _restart_at(self, snapshot_id: SnapshotId) -> None:
         self._log.truncate_fully_and_start_at(snapshot_id.offset)
@@ -333,11 +335,13 @@ class RaftLog:
         self._remove_snapshots_below(snapshot_id)
 
     def _remove_snapshots_below(self, snapshot_id: SnapshotId) -> None:
-        older = [other for other in list_snapshots(self.directory) if other < snapshot_id]
-        for other in older:
-            files.unlink(self.directory / other.file_name)
-        self.snapshots = list_snapshots(self.directory)
+        """The log begins at this one: older ones do not count, whether their files go or not."""
+        found = list_snapshots(self.directory)
+        self.snapshots = [one for one in found if one >= snapshot_id]
         self.voter_history.forget_below(snapshot_id.offset)
+        for one in found:
+            if one < snapshot_id:
+                files.unlink(self.directory / one.file_name)
 
     def read_snapshot_part(
         self, snapshot_id: SnapshotId, position: int, max_bytes: int
