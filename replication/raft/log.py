@@ -99,6 +99,9 @@ class RaftLog:
         raft_log = cls(directory, log, clock)
         raft_log._align_with_snapshot()
         raft_log._find_voters()
+        # A crash may have left older snapshots of a log that begins at the latest, which was read.
+        if raft_log.latest_snapshot is not None:
+            raft_log._remove_snapshots_below(raft_log.latest_snapshot)
         return raft_log
 
     def _align_with_snapshot(self) -> None:
@@ -119,8 +122,6 @@ class RaftLog:
             self._restart_at(latest)
         self._log.update_high_watermark(latest.offset)
         self._log.increment_log_start_offset(latest.offset)
-        # A crash may have left older ones, too, of a log that begins at this one now.
-        self._remove_snapshots_below(latest)
 
     def _restart_at(self, snapshot_id: SnapshotId) -> None:
         self._log.truncate_fully_and_start_at(snapshot_id.offset)

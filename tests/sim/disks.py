@@ -248,7 +248,8 @@ class Disks:
     def _mixed(self, durable: bytes, now: bytes, inode: int) -> bytes:
         """Pages written since the last sync are there or not; what was synced is."""
         random = self._world.random
-        is_lost = self._lost.pop(inode, None) is not None  # no longer: who starts anew reads it anew
+        # No longer: who starts after this reads what there is.
+        is_lost = self._lost.pop(inode, None) is not None
         if now == durable or is_lost:
             return durable
         if len(now) < len(durable):  # cut off: the size on disk is the old one or the new one

@@ -194,9 +194,9 @@ def test_a_log_that_ends_below_its_snapshot_restarts_at_the_snapshot(tmp_path: P
 def test_snapshots_from_before_the_one_the_log_begins_at_are_forgotten_at_the_start(
     tmp_path: Path,
 ) -> None:
-    """K-9: a crash while a downloaded one is installed leaves the one before, and Apache Kafka keeps
-    several. Who leads with that one as its earliest sends everybody to the latest again and again:
-    nobody's log goes on, and there is no quorum until a new snapshot."""
+    """K-9: a crash while a downloaded one is installed leaves the one before, and Apache Kafka
+    keeps several. Who leads with that one as its earliest sends everybody to the latest again and
+    again: nobody's log goes on, and there is no quorum until a new snapshot."""
     filled(tmp_path, 3).close()
     older, latest = SnapshotId(3, 1), SnapshotId(10, 4)
     for snapshot_id in (older, latest):
