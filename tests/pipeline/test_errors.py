@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from pipeline.errors import EXIT_USAGE, PipelineError, explain, from_os, short
+from pipeline.errors import EXIT_USAGE, PipelineError, explain, from_os, not_installed, short
 from pipeline.spark import kafka_admin
 
 
@@ -189,3 +189,10 @@ def test_without_the_extra_a_command_says_how_to_install_it(tmp_path: Path, word
         "barnabas: the pipeline needs numpy; install it with: pip install 'barnabas[spark]'\n"
     )
     assert done.returncode == 1
+
+
+def test_a_package_that_is_missing_is_named_with_what_brings_it() -> None:
+    error = not_installed("fastavro")
+    assert str(error) == (
+        "the pipeline needs fastavro; install it with: pip install 'barnabas[spark]'"
+    )
