@@ -417,6 +417,7 @@ class _Recovery:
         unflushed = self._unflushed(recovery_point)
         if not unflushed:
             return
+        self._doubt_last_flushed(recovery_point)
         self._replay(producer_state, log_start_offset, unflushed[0].base_offset)
         found: list[EpochEntry] = []
         total = sum(segment.size for segment in unflushed)
@@ -446,19 +447,21 @@ class _Recovery:
             if entry.epoch > epochs.latest_epoch:
                 epochs.assign(*entry)
 
+    def _doubt_last_flushed(self, recovery_point: int) -> None:
+        """Of the segment that ends there the indexes are not on disk for sure: it was the active
+        one when its log was flushed, and may have been sealed since."""
+        segment = self._segments.floor(recovery_point - 1)
+        if segment is not None and segment not in self._broken:
+            self._note_broken(segment)
+
     def _unflushed(self, recovery_point: int) -> tuple[LogSegment, ...]:
         """The segments to check. One that is flushed is among them if it reaches into the next: the
         log began anew where that begins, and the files of what was before have kept their names.
-
-        One that ends at the recovery point may have been the active one when that was flushed. Then
-        of its files only the log is on disk, and that is whole.
         """
         unflushed = self._segments.from_floor(recovery_point)
         before = self._segments.floor(unflushed[0].base_offset - 1) if unflushed else None
         if before is None:
             return unflushed
-        if unflushed[0].base_offset == recovery_point and before not in self._broken:
-            self._note_broken(before)
         try:
             reaches_in = before.read_next_offset() > unflushed[0].base_offset
         except (IndexMismatch, CorruptSegment):

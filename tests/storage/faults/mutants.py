@@ -29,6 +29,7 @@ from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.log_sync import LogSync
 from storage.log.partition_log import PartitionLog
 from storage.log.producer_state import ProducerStateManager
+from storage.recovery import _Recovery
 from storage.segments.log_segments import make_segment
 from storage.segments.segment import LogSegment
 from storage.segments.transaction_index import TransactionIndex
@@ -177,6 +178,9 @@ MUTANTS: dict[str, Patch] = {
     ),
     "a start does not sync names": partial(
         patch.object, LogDir, "take_clean_marker", _taken_without_sync
+    ),
+    "indexes of a segment that was flushed while active are believed": partial(
+        patch.object, _Recovery, "_doubt_last_flushed", _does_nothing
     ),
 }  # fmt: skip
 

@@ -255,6 +255,18 @@ def flush(node: Node, replica: Replica, log: PartitionLog) -> None:
         raise InvariantBroken(f"FlushFlushes: {replica.key} only to {log.flushed_offset}")
 
 
+def flush_and_roll(node: Node, replica: Replica, log: PartitionLog) -> None:
+    """The noted recovery point is where a segment ends that was active when it was flushed; most
+    often a transaction ended in it."""
+    for step in (append_idempotent, end_transaction, flush, note_recovery_points, roll):
+        if not node.is_offline(replica.directory):
+            step(node, replica, log)
+
+
+def note_recovery_points(node: Node, replica: Replica, log: PartitionLog) -> None:
+    _keep(node, replica, log, node.manager.checkpoint_recovery_points)
+
+
 def replicate(node: Node, replica: Replica, log: PartitionLog) -> None:
     log.update_high_watermark(node.world.between(log.high_watermark, replica.content.end))
     node.claim(replica, log)
@@ -286,7 +298,7 @@ def checkpoint(node: Node, replica: Replica, log: PartitionLog) -> None:
     )
     for job in node.world.random.sample(jobs, node.world.between(1, 3)):
         worked, _ = node.attempt(job)
-        if worked and not node.has_struck and job == manager.checkpoint_log_start_offsets:
+        if worked and job == manager.checkpoint_log_start_offsets:
             for one in node.replicas.values():
                 _start_is_noted(node, one)
 
@@ -307,7 +319,8 @@ def clean(node: Node, replica: Replica, log: PartitionLog) -> None:
 def _start_is_noted(node: Node, replica: Replica) -> None:
     """It is in the checkpoint, if files do not tell it; those a power loss may bring back."""
     log = node.manager.get(replica.key)
-    if log is not None and not node.has_struck and len(replica.possible) == 1:
+    was_noted = not node.has_struck and not node.jobs_wait
+    if log is not None and was_noted and len(replica.possible) == 1:
         start = replica.kept_start = log.log_start_offset
         replica.noted_start = start if start > log.segments.items[0].base_offset else 0
 
@@ -464,9 +477,9 @@ def _leave(node: Node, promoted: PartitionLog, old: PartitionLog) -> None:
 
 _CHOICES: tuple[tuple[Operation, int], ...] = (
     (append, 10), (append_run, 5), (append_idempotent, 12), (repeat, 2), (end_transaction, 6),
-    (follow, 8), (new_epoch, 2), (roll, 4), (flush, 6), (replicate, 6), (read, 3), (checkpoint, 5),
-    (clean, 4), (delete_records, 4), (retention, 4), (truncate, 6), (begin_anew, 2), (delete, 2),
-    (move, 3),
+    (follow, 8), (new_epoch, 2), (roll, 4), (flush, 6), (flush_and_roll, 3), (replicate, 6),
+    (read, 3), (checkpoint, 5), (clean, 4), (delete_records, 4), (retention, 4), (truncate, 6),
+    (begin_anew, 2), (delete, 2), (move, 3),
 )  # fmt: skip
 _OPERATIONS = [operation for operation, _ in _CHOICES]
 _WEIGHTS = [weight for _, weight in _CHOICES]

@@ -101,6 +101,8 @@ class Node:
         self.lost_power = False
         self.is_clean = dict.fromkeys(self.dirs, False)
         self.stop_was_struck = False
+        self.jobs_wait = False
+        """What the last operation left to the background is not done yet."""
         self._topics = 0
         self._alarms = Alarms(self.world, is_told=tells_logs)
 
@@ -132,7 +134,7 @@ class Node:
         return self.fault is not None and bool(self.fault.has_struck)
 
     def attempt(self, what: Callable[[], Any]) -> tuple[bool, Any]:
-        """Do it, and what falls due with it, under a fault; (did it work, its result).
+        """Do it, and mostly what falls due with it, under a fault; (did it work, its result).
 
         KAFKA_STORAGE_ERROR is what a fault may make of it, and nothing else.
         """
@@ -151,7 +153,9 @@ class Node:
                 raise InvariantBroken(f"NoUnexpectedError: {error!r}") from error
             else:
                 worked = True
-            self.world.run_until(self.world.ms)
+            self.jobs_wait = self.world.chance(0.2)  # for ever, if the process dies first
+            if not self.jobs_wait:
+                self.world.run_until(self.world.ms)
         self._check_refusal(worked)
         return worked, result
 
@@ -173,8 +177,8 @@ class Node:
         try:
             self._start(chance=0.25)
             for _ in range(world.between(*OPERATIONS)):
-                operate(self)
                 world.run_until(world.ms + world.random.choice((0, 1, 100, 1_000)))
+                operate(self)
             if world.chance(0.5):
                 self._stop()
             else:
