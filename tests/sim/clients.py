@@ -158,24 +158,13 @@ class Producer:
         for leader, together in by_leader.items():
             self._send_to(leader, together)
 
+    def _request(self, index: int, sent: Sent) -> ProduceRequest:
+        partition = ProduceRequest.Topic.Partition(index=index, records=memoryview(sent.data))
+        topic = ProduceRequest.Topic(topic_id=self.topic_id, partition_data=[partition])
+        return ProduceRequest(acks=-1, timeout_ms=_TIMEOUT_MS - 300, topic_data=[topic])
+
     def _send_to(self, leader: int, together: list[tuple[int, Sent]]) -> None:
-        requests = [
-            ProduceRequest(
-                acks=-1,
-                timeout_ms=_TIMEOUT_MS - 300,
-                topic_data=[
-                    ProduceRequest.Topic(
-                        topic_id=self.topic_id,
-                        partition_data=[
-                            ProduceRequest.Topic.Partition(
-                                index=index, records=memoryview(sent.data)
-                            )
-                        ],
-                    )
-                ],
-            )
-            for index, sent in together
-        ]
+        requests = [self._request(index, sent) for index, sent in together]
 
         def serve(node: SimNode, reply: Reply) -> None:
             answers: list[Any] = []

@@ -29,15 +29,10 @@ from server.network.error_responses import error_response
 from server.network.request_channel import RequestContext
 from server.peers.call import PeerError
 from storage.open_files import FileSlice
+from tests.server.wire_client import request_bytes
 from tests.sim.world import World
 from wire.errors import ErrorCode, KafkaError
-from wire.frame import (
-    REQUEST_BYTES_MIN,
-    SIZE_BYTES,
-    FrameReader,
-    decode_response_header,
-    encode_request,
-)
+from wire.frame import REQUEST_BYTES_MIN, SIZE_BYTES, FrameReader, decode_response_header
 from wire.messages.data import (
     FetchRequest,
     FetchResponse,
@@ -442,10 +437,7 @@ def serve_produce(
     the other."""
     if not requests:
         return
-    frames = [
-        b"".join(encode_request(version, number, None, request))
-        for number, request in enumerate(requests)
-    ]
+    frames = [request_bytes(request, version, at, None) for at, request in enumerate(requests)]
 
     def respond(*responses: ProduceResponse) -> None:
         for response in responses:
@@ -464,7 +456,7 @@ def _produce_responses(data: bytes, version: int) -> Iterator[ProduceResponse]:
     reader.feed(data)
     for frame in reader.frames:
         _, pos = decode_response_header(ProduceRequest.api_key, version, frame, SIZE_BYTES)
-        yield ProduceResponse.decode(frame[pos:], version)
+        yield ProduceResponse.decode(frame, version, pos)
 
 
 def encoded(message: Any, version: int) -> bytes:
