@@ -9,7 +9,8 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -35,6 +36,19 @@ def nothing_is_left_behind() -> Iterator[None]:
     if len(_sockets() - sockets) > 0:
         gc.collect()  # a test that failed keeps its frames, and what they hold, for the report
     assert _sockets() - sockets == set(), "sockets are open"
+
+
+@pytest.fixture
+def in_time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Puts this process into a zone, until the test ends."""
+
+    def enter(name: str) -> None:
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+
+    yield enter
+    monkeypatch.undo()
+    time.tzset()
 
 
 def _sockets() -> set[str]:

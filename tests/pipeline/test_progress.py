@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 
 import pytest
 
@@ -147,7 +148,8 @@ def test_keys_and_values_are_shown_as_text_that_harms_no_terminal() -> None:
     assert shown(b"ab\n", 3) == "ab\\...", "an escape counts as it is printed"
 
 
-def test_a_time_is_of_utc_and_no_time_is_a_dash() -> None:
+def test_a_time_is_of_utc_and_no_time_is_a_dash(in_time_zone: Callable[[str], None]) -> None:
+    in_time_zone("America/New_York")
     assert utc(1_769_860_800_000) == utc(1_769_860_800_999) == "2026-01-31 12:00:00"
     assert utc(0) == "1970-01-01 00:00:00", "the first moment is one, too"
     assert utc(2**63 - 1) == "292278994-08-17 07:12:55", "the last a record can have"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql import Row
 
 from pipeline.segments.segments import SegmentsOptions, SegmentsTotals, summary
@@ -18,7 +20,8 @@ def printed(*topics: str, ms: int = 1_700_000_000_250) -> list[str]:
     return summary(SegmentsOptions("data", topics), totals).splitlines()[-2 - len(rows) :]
 
 
-def test_times_are_those_of_utc_and_say_so() -> None:
+def test_times_are_those_of_utc_and_say_so(in_time_zone: Callable[[str], None]) -> None:
+    in_time_zone("America/New_York")
     names, _, row = printed("orders")
     assert names == "partition  offset  timestamp (UTC)          key    value"
     assert row == r"        0       7  2023-11-14 22:13:20.250  k\x07  (null)"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -15,12 +14,8 @@ FETCH = ("Fetch", 12, "till", "PLAINTEXT", 5)
 
 
 @pytest.fixture(autouse=True)
-def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
+def utc(in_time_zone: Callable[[str], None]) -> None:
+    in_time_zone("UTC")
 
 
 def test_requests_stand_in_the_order_of_their_arrival_and_repeated_ones_share_a_line() -> None:
