@@ -15,6 +15,8 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Protocol, TypeVar
 from weakref import WeakSet
 
@@ -153,6 +155,18 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
 # A name of its own, so that a test can fail the sync of a directory and not of a file; and for a
 # directory fdatasync is no promise.
 fsync_directory = os.fsync if fsync is getattr(os, "fdatasync", None) else fsync
+
+
+def make_directories(path: Path) -> None:
+    """Create a directory, and those above it that are missing, with their names on disk.
+
+    A parent that we may not read cannot be synced, and is not. Raises OSError.
+    """
+    made = [one for one in (path, *path.parents) if not one.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for one in made:
+        with suppress(PermissionError):
+            sync_directory(one.parent)
 
 
 def remove_directory(path: str | os.PathLike[str]) -> None:

@@ -463,10 +463,14 @@ class _Recovery:
         if before is None:
             return unflushed
         try:
-            reaches_in = before.read_next_offset() > unflushed[0].base_offset
-        except (IndexMismatch, CorruptSegment):
+            try:
+                end = before.read_next_offset()
+            except IndexMismatch:
+                before.rebuild_indexes(is_active=False)
+                end = before.read_next_offset()
+        except CorruptSegment:
             return unflushed  # Damage in what was flushed is a fault of its disk: nothing to cut.
-        return (before, *unflushed) if reaches_in else unflushed
+        return (before, *unflushed) if end > unflushed[0].base_offset else unflushed
 
     def _drop(self, segments: Sequence[LogSegment], reason: str) -> None:
         logger.warning(

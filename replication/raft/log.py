@@ -86,9 +86,9 @@ class RaftLog:
         """
         directory = metadata_dir / f"{METADATA_TOPIC}-0"
         if not directory.is_dir():
-            metadata_dir.mkdir(parents=True, exist_ok=True)
+            files.make_directories(metadata_dir)
             directory.mkdir(mode=0o700)  # it holds users' credentials, and brokers' passwords
-            files.sync_directory(metadata_dir)
+        files.sync_directory(metadata_dir)
         remove_leftovers(directory)
         # Only the log start, that is the snapshots, may delete segments.
         config = LogConfig(retention_ms=-1, retention_bytes=-1, segment_bytes=segment_bytes)
@@ -102,6 +102,9 @@ class RaftLog:
         # A crash may have left older snapshots of a log that begins at the latest, which was read.
         if raft_log.latest_snapshot is not None:
             raft_log._remove_snapshots_below(raft_log.latest_snapshot)
+        # Who wrote what is found here may have died before its sync; the vote and the log's end are
+        # told to others from here on.
+        log.flush()
         return raft_log
 
     def _align_with_snapshot(self) -> None:

@@ -344,7 +344,7 @@ def _format_dir(
     voters: Sequence[Voter] | None,
     wall_ms: int,
 ) -> None:
-    path.mkdir(parents=True, exist_ok=True)
+    files.make_directories(path)
     lock = DirectoryLock(path)
     if not lock.try_acquire():
         raise LogDirError(f"{path} is in use by another broker: stop it first")

@@ -31,7 +31,12 @@ from storage import files
 from storage.config import LogConfig
 from storage.directories.copies import topic_id_of
 from storage.directories.log_dir import remove_tree
-from storage.directories.log_dirs import FUTURE_SUFFIX, partition_dir_name, renamed_dir_name
+from storage.directories.log_dirs import (
+    DELETE_SUFFIX,
+    FUTURE_SUFFIX,
+    partition_dir_name,
+    renamed_dir_name,
+)
 from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
 from wire.errors import ErrorCode, KafkaError
@@ -71,7 +76,7 @@ class FutureLogs:
         log_dir.environment.check_writable()
         path = self._take_found(key)
         if path is not None and path.parent != directory:
-            self._remove(path)
+            self._remove(key, path)
             path = None
         name = renamed_dir_name(key, os.urandom(16), FUTURE_SUFFIX)
         try:
@@ -96,7 +101,7 @@ class FutureLogs:
         if path is None:
             return None
         if not _is_of(path, topic_id):
-            self._remove(path)
+            self._remove(key, path)
             return None
         self._claimed[key] = path
         return path.parent
@@ -130,7 +135,7 @@ class FutureLogs:
         if log is not None:
             self.drop(log)
         if path is not None:
-            self._remove(path)
+            self._remove(key, path)
 
     def drop(self, log: PartitionLog) -> None:
         """This future log goes, on the worker of its directory; never raises. One whose directory
@@ -207,10 +212,22 @@ class FutureLogs:
 
     def _close_and_remove(self, log: PartitionLog) -> None:
         _close(log, is_kept=False)
-        remove_tree(log.directory)
+        _remove_at_once(log.topic_partition, log.directory)
 
-    def _remove(self, path: Path) -> None:
-        self._manager.later(path.parent, 0, partial(remove_tree, path))
+    def _remove(self, key: TopicPartition, path: Path) -> None:
+        self._manager.later(path.parent, 0, partial(_remove_at_once, key, path))
+
+
+def _remove_at_once(key: TopicPartition, path: Path) -> None:
+    """What a crash leaves of it must not look like a move to go on with."""
+    gone = path.with_name(renamed_dir_name(key, os.urandom(16), DELETE_SUFFIX))
+    try:
+        files.replace(path, gone)
+        files.sync_directory(path.parent)
+    except OSError as error:
+        logger.warning("removing future log failed path=%s error=%s", path, error)
+    else:
+        remove_tree(gone)
 
 
 def _is_of(path: Path, topic_id: bytes) -> bool:

@@ -51,15 +51,11 @@ RESERVE_FILE = ".reserve"
 RESERVE_BYTES = 4 * 1024 * 1024
 
 
-def _noteworthy_start(log: PartitionLog) -> int | None:
-    """A log start that its files do not tell."""
-    start = log.log_start_offset
-    return start if start > log.segments.items[0].base_offset else None
-
-
 _SAID: dict[str, Callable[[PartitionLog], int | None]] = {
     RECOVERY_POINT_CHECKPOINT: lambda log: log.flushed_offset,
-    LOG_START_OFFSET_CHECKPOINT: _noteworthy_start,
+    # Kafka leaves out what the first segment's name tells; with the power the names of those before
+    # it may come back.
+    LOG_START_OFFSET_CHECKPOINT: lambda log: log.log_start_offset or None,
     HIGH_WATERMARK_CHECKPOINT: lambda log: log.high_watermark,
 }
 """What a log says of itself for each checkpoint."""
@@ -223,7 +219,7 @@ class LogDir:
         self._checkpoint(RECOVERY_POINT_CHECKPOINT, logs)
 
     def checkpoint_log_starts(self, logs: Iterable[PartitionLog]) -> None:
-        """Write the log starts that lie above their first segment's."""
+        """Write the log starts above 0."""
         self._checkpoint(LOG_START_OFFSET_CHECKPOINT, logs)
 
     def checkpoint_high_watermarks(self, logs: Iterable[PartitionLog]) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from storage import files
 from storage.checkpoint import (
     META_PROPERTIES,
     CorruptCheckpoint,
@@ -147,7 +148,7 @@ def _claim(
     random_uuid: Callable[[], bytes],
 ) -> None:
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        files.make_directories(path)
         lock = DirectoryLock(path)
         if not lock.try_acquire():
             raise LogDirError(

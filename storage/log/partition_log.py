@@ -435,10 +435,14 @@ class PartitionLog(LogReader):
                 if is_kept and not self.environment.is_offline:
                     self.finish_files()
                     self.leader_epochs.sync()
-                    self.producer_state.take_snapshot()
+                    snapshot = self.producer_state.take_snapshot()
                     active = self.view.segment
                     active.become_inactive()
                     active.flush()
+                    # A batch that is deleted tells nobody of its producer.
+                    if snapshot is not None and self.producer_state.active_producers():
+                        self.producer_state.flush()
+                        files.sync_directory(self.directory)
             except OSError as error:
                 raise self._storage_error(error, "close") from error
             finally:

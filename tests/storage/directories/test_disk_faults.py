@@ -630,7 +630,7 @@ def test_a_flush_that_meets_the_deletion_of_the_log_leaves_the_directory_online(
     real = files.fsync_directory
 
     def fsync_directory(fd: int) -> None:
-        log.close()
+        log.close(is_kept=False)
         log.directory.rename(tmp_path / "gone")
         raise FileNotFoundError(errno.ENOENT, "gone")
 

@@ -255,8 +255,11 @@ def test_nothing_is_noted_where_a_replica_was(tmp_path: Path) -> None:
     move(node, other)
     node.scheduler.run()
     assert noted(one) == {}
-    # The log start is where its first segment begins: its files tell that.
-    assert noted(other) == {RECOVERY_POINT_CHECKPOINT: 9, HIGH_WATERMARK_CHECKPOINT: 10}
+    assert noted(other) == {
+        RECOVERY_POINT_CHECKPOINT: 9,
+        LOG_START_OFFSET_CHECKPOINT: 9,
+        HIGH_WATERMARK_CHECKPOINT: 10,
+    }
     node.stop()
 
 

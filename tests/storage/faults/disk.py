@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 from storage import files
@@ -84,6 +85,16 @@ class _Change(NamedTuple):
     undo: Callable[[], object]
     shadow: str | None
     """Another name, outside, of the file that this one no longer leads to."""
+
+
+class _Worst(Random):
+    """Of names the whole journal is lost, of bytes all that was not synced."""
+
+    def choice(self, seq: Any) -> Any:
+        return seq[0]
+
+    def random(self) -> float:
+        return 0.99
 
 
 class FaultyDisk(Disks):
@@ -267,8 +278,15 @@ class FaultyDisk(Disks):
                 Path(path).write_bytes(after)
         self.settle(root)
 
+    def strike_hard(self, root: Path) -> None:
+        """Nothing that was not synced is there afterwards."""
+        before, self._world.random = self._world.random, _Worst()
+        self.strike(root)
+        self._world.random = before
+
     def settle(self, root: Path) -> None:
         """All that is there is on the disk."""
+        self._journal = []
         self._durable = {
             os.stat(path).st_ino: Path(path).read_bytes() for path in self._files(root)
         }

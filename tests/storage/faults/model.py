@@ -210,8 +210,6 @@ class Replica:
     """Below it everything is on disk, as the log claims."""
     noted_start: int = 0
     """Nothing that was deleted below it comes back, not with a power loss either."""
-    kept_start: int = 0
-    """The same while there is power."""
     deleted_to: int = 0
     """The furthest that a deletion ever meant to come before a start."""
     high_watermark: int = 0
@@ -226,7 +224,6 @@ class Replica:
         """What lies at or above `offset` is given up, whatever becomes of the operation."""
         self.flushed = min(self.flushed, offset)
         self.noted_start = min(self.noted_start, offset)
-        self.kept_start = min(self.kept_start, offset)
 
     def settle(self, content: Content) -> None:
         """It holds this, in memory and in its files."""

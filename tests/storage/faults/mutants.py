@@ -22,6 +22,8 @@ from typing import Any
 from unittest.mock import patch
 
 from storage import checkpoint, files
+from storage.checkpoint import LOG_START_OFFSET_CHECKPOINT
+from storage.directories import log_dir
 from storage.directories.log_dir import LogDir
 from storage.environment import LogEnvironment
 from storage.log import log_sync, truncation
@@ -141,6 +143,11 @@ def _snapshots_stay() -> AbstractContextManager[Any]:
     return stack
 
 
+def _start_that_no_name_tells(log: PartitionLog) -> int | None:
+    start = log.log_start_offset
+    return start if start > log.segments.items[0].base_offset else None
+
+
 def _sync_left_open(path: str) -> None:
     files.fsync(files.open_or_relieve(path, files.READ_ONLY))
 
@@ -178,6 +185,9 @@ MUTANTS: dict[str, Patch] = {
     ),
     "a start does not sync names": partial(
         patch.object, LogDir, "take_clean_marker", _taken_without_sync
+    ),
+    "a log start that the first segment's name tells is not noted": partial(
+        patch.dict, log_dir._SAID, {LOG_START_OFFSET_CHECKPOINT: _start_that_no_name_tells}
     ),
     "indexes of a segment that was flushed while active are believed": partial(
         patch.object, _Recovery, "_doubt_last_flushed", _does_nothing

@@ -317,12 +317,11 @@ def clean(node: Node, replica: Replica, log: PartitionLog) -> None:
 
 
 def _start_is_noted(node: Node, replica: Replica) -> None:
-    """It is in the checkpoint, if files do not tell it; those a power loss may bring back."""
+    """It is in the checkpoint."""
     log = node.manager.get(replica.key)
     was_noted = not node.has_struck and not node.jobs_wait
     if log is not None and was_noted and len(replica.possible) == 1:
-        start = replica.kept_start = log.log_start_offset
-        replica.noted_start = start if start > log.segments.items[0].base_offset else 0
+        replica.noted_start = log.log_start_offset
 
 
 def delete_records(node: Node, replica: Replica, log: PartitionLog) -> None:

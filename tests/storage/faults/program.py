@@ -313,16 +313,15 @@ class Node:
         replica.settle(content)
         replica.flushed = log.flushed_offset
         replica.high_watermark = log.high_watermark
-        replica.noted_start = replica.kept_start = min(replica.noted_start, found.start)
+        replica.noted_start = min(replica.noted_start, found.start)
         replica.epoch = max(replica.epoch, log.latest_epoch) + 1
 
     def _check_content(self, replica: Replica, log: PartitionLog, found: Content) -> None:
         told = f"{replica.key} found {found}, flushed {replica.flushed}, possible " + " or ".join(
             f"{one.content} from {one.min_end}" for one in replica.possible
         )
-        noted = replica.noted_start if self.lost_power else replica.kept_start
-        if found.start < noted and found.start < found.end:
-            raise InvariantBroken(f"DeletedStaysDeleted: {noted} was noted: {told}")
+        if found.start < replica.noted_start and found.start < found.end:
+            raise InvariantBroken(f"DeletedStaysDeleted: {replica.noted_start} was noted: {told}")
         limit = max(replica.high_watermark, found.start)
         if log.high_watermark > limit:
             raise InvariantBroken(f"NotedIsTrue: high watermark {log.high_watermark}, not {limit}")

@@ -12,7 +12,9 @@ from tests.sim.seeds import environment
 
 SEEDS = int(os.environ.get("FAULT_SEEDS", 300))
 QUICK = {
-    "a checkpoint is written in place": "FlushedStays|DeletedStaysDeleted|NothingIsLeft|CleanStop",
+    "a checkpoint is written in place": (
+        "FlushedStays|DeletedStaysDeleted|NothingIsLeft|NothingIsLost|CleanStop"
+    ),
     "a failed roll leaves its segment": "NothingIsLeft|NothingIsLost|NoGap|FlushedStays",
     "the recovery point rises without a sync": "FlushedStays|NothingIsLost",
     "the epoch cache is not truncated": "EpochsFollow",
