@@ -80,8 +80,9 @@ class AppendRequest(NamedTuple):
     """What `TransactionVerification.start` told of these partitions; None: nothing to verify."""
     topic_ids: Mapping[str, bytes] | None = None
     """Which topics of these names are meant; None: whichever is here."""
-    is_burst: bool = False
-    """It is several requests of a client: what they have for one partition is written together."""
+    on_settled: Callable[[list[AppendResult], int], None] | None = None
+    """It is several requests of a client: what they have for one partition is written together, and
+    who waits for the last hears, as long as it waits, how many of the first results are known."""
 
 
 @dataclass(slots=True)

@@ -45,6 +45,8 @@ class ProduceStatus:
     next_offset: int
     leader_epoch: int
     acks: int
+    position: int
+    """Of the result among those of its request."""
 
     def try_settle(self) -> bool:
         """Is the outcome known? If so it is in `result`."""
@@ -63,9 +65,12 @@ class ProduceStatus:
 
 
 class DelayedProduce(DelayedOperation):
-    """A Produce whose acknowledgement waits; `results` has every partition in request order."""
+    """A Produce whose acknowledgement waits; `results` has every partition in request order.
 
-    __slots__ = ("_lock", "_on_complete", "_pending", "_results")
+    `on_settled` is told how many of the first are known, while others are not.
+    """
+
+    __slots__ = ("_lock", "_on_complete", "_on_settled", "_pending", "_results")
 
     def __init__(
         self,
@@ -73,20 +78,26 @@ class DelayedProduce(DelayedOperation):
         results: list[AppendResult],
         pending: list[ProduceStatus],
         on_complete: Callable[[list[AppendResult]], None],
+        on_settled: Callable[[list[AppendResult], int], None] | None = None,
     ) -> None:
         super().__init__(timeout_ms)
         self._results = results
         self._pending = pending
         self._on_complete = on_complete
+        self._on_settled = on_settled
         self._lock = threading.Lock()
 
     def try_complete(self) -> bool:
         with self._lock:  # a leaf: settling reads partitions without their locks
             if self.is_completed:
                 return False
-            self._pending = [status for status in self._pending if not status.try_settle()]
-            is_settled = not self._pending
-        return is_settled and self.force_complete()
+            pending = [status for status in self._pending if not status.try_settle()]
+            self._pending = pending
+        if not pending:
+            return self.force_complete()
+        if self._on_settled is not None:
+            self._on_settled(self._results, pending[0].position)
+        return False
 
     def on_complete(self) -> None:
         with self._lock:

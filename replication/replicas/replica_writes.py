@@ -7,6 +7,7 @@ wait for the high watermark or an fsync.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,10 @@ from replication.replicas.delayed import (
 )
 from storage.log.append import is_soon_opened, needs_records_opened
 from wire.errors import ErrorCode, KafkaError
+from wire.primitives import TopicPartition
 from wire.record_batch import is_compressed
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from replication.partition.partition import Partition
@@ -58,22 +62,18 @@ class ReplicaWrites:
         results: list[AppendResult] = []
         appended: list[tuple[Key, bool]] = []
         pending: list[ProduceStatus] = []
-        written = self._write_runs(request, wall_ms) if request.is_burst else _NOTHING_WRITTEN
+        written = _NOTHING_WRITTEN
+        if request.on_settled is not None:
+            written = self._write_runs(request, wall_ms)
         for position, (key, records) in enumerate(request.entries):
-            partition: Partition | None
             if position in written:
-                partition, info, is_advanced = written[position]
+                outcome = written[position]
             else:
-                partition = self._partitions.get(key)
-                try:
-                    if partition is None or not _is_meant(partition, request):
-                        raise self._not_here(key, partition)
-                    info, is_advanced = partition.append_records_to_leader(
-                        records, acks, wall_ms, _source(request, key), request.leader_epoch
-                    )
-                except KafkaError as error:
-                    results.append(self._append_failed(key, partition, error))
-                    continue
+                outcome = self._append(request, key, records, wall_ms)
+            if isinstance(outcome, AppendResult):
+                results.append(outcome)
+                continue
+            partition, info, is_advanced = outcome
             next_offset = info.last_offset + 1
             result = _appended_result(key, info)
             results.append(result)
@@ -83,26 +83,51 @@ class ReplicaWrites:
                 partition.request_flush()
             epoch = info.leader_epoch
             if acks and partition.must_wait(next_offset, acks, epoch):
-                pending.append(ProduceStatus(result, partition, next_offset, epoch, acks))
+                pending.append(ProduceStatus(result, partition, next_offset, epoch, acks, position))
         if not pending:
             try:
                 on_done(results)
             finally:
                 self._parked.appended(appended)
             return None
-        operation = DelayedProduce(request.timeout_ms, results, pending, on_done)
+        operation = DelayedProduce(
+            request.timeout_ms, results, pending, on_done, request.on_settled
+        )
         self._parked.appended(appended)
         keys = [status.result.topic_partition for status in pending]
         is_done = self._parked.produce.try_complete_else_watch(operation, keys)
         return None if is_done else operation
 
-    def _write_runs(self, request: AppendRequest, wall_ms: int) -> Mapping[int, _Written]:
+    def _append(
+        self, request: AppendRequest, key: Key, records: memoryview | bytes, wall_ms: int
+    ) -> _Written | AppendResult:
+        """Append one batch; the result is that of a failure."""
+        partition = self._partitions.get(key)
+        try:
+            if partition is None or not _is_meant(partition, request):
+                raise self._not_here(key, partition)
+            info, is_advanced = partition.append_records_to_leader(
+                records,
+                request.required_acks,
+                wall_ms,
+                _source(request, key),
+                request.leader_epoch,
+            )
+        except KafkaError as error:
+            return self._append_failed(key, partition, error)
+        except Exception:
+            return _unforeseen(key)
+        return partition, info, is_advanced
+
+    def _write_runs(
+        self, request: AppendRequest, wall_ms: int
+    ) -> Mapping[int, _Written | AppendResult]:
         """Write what a burst has for one partition with one call, where that is all or nothing; by
         position in its entries. What is not told of is appended as if it had come alone."""
         positions: dict[Key, list[int]] = {}
         for position, (key, _) in enumerate(request.entries):
             positions.setdefault(key, []).append(position)
-        written: dict[int, _Written] = {}
+        written: dict[int, _Written | AppendResult] = {}
         for key, together in positions.items():
             partition = self._partitions.get(key)
             if len(together) == 1 or partition is None or not _is_meant(partition, request):
@@ -114,6 +139,9 @@ class ReplicaWrites:
                 )
             except KafkaError:
                 continue  # nothing was written: each hears why
+            except Exception:
+                written.update((position, _unforeseen(key)) for position in together)
+                continue
             if run is not None:
                 infos, is_advanced = run
                 for position, info in zip(together, infos, strict=True):
@@ -199,8 +227,15 @@ class ReplicaWrites:
 
 _Written = tuple["Partition", "LogAppendInfo", "bool | None"]
 """Where a batch is, and whether the high watermark moved; None: a later one of its run says it."""
-_NOTHING_WRITTEN: Mapping[int, _Written] = {}
+_NOTHING_WRITTEN: Mapping[int, _Written | AppendResult] = {}
 _INVALID_ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1")
+
+
+def _unforeseen(key: Key) -> AppendResult:
+    """An error nobody foresaw is being handled: it costs one partition's part. What is answered is
+    retriable, and as true, as that nobody knows if it was appended (P-1)."""
+    logger.exception("append failed partition=%s", TopicPartition(*key))
+    return _refused(key, ErrorCode.REQUEST_TIMED_OUT, "nobody knows whether it was appended")
 
 
 def _is_meant(partition: Partition, request: AppendRequest) -> bool:

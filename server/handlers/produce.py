@@ -18,6 +18,7 @@ ordinary form, which only the handler knows.
 
 from __future__ import annotations
 
+import threading
 from functools import cache, lru_cache, partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,6 +47,7 @@ _LEADER_HINT_PRODUCE_VERSION = 10
 _TRANSACTIONAL = 0x10  # in the low byte of a batch's attributes
 _NOT_TRANSACTIONAL = 0
 _NO_TRANSACTIONAL_ID = b"\0"
+_ACKS_0 = b"\0\0"
 _ATTRIBUTES_LOW_BYTE = 22
 _CORRELATION_ID = Struct(">8xi")
 
@@ -173,45 +175,51 @@ def produce_together(
     """`produce_ordinary` of requests that wait in line: how many of the first were served; 0, with
     nothing done, if not even two.
 
-    `ctx` is the first one's. What they have for one partition is written with one call, and they
-    are answered in their order once the last of them may be: with acks=all they are replicated
-    together, too. Kafka serves them one by one; a client that sends without waiting for answers
-    cannot tell, since none of them is answered before the one before it either way. What is part of
-    a transaction comes alone, for its coordinator is asked; so does acks=0, where what follows an
-    error is not served.
+    `ctx` is the first one's. What they have for one partition is written with one call, with
+    acks=all they are replicated together, too, and they are answered in their order, each as soon
+    as it and those before it may be. Kafka serves them one by one; a client that sends without
+    waiting for answers cannot tell. What is part of a transaction comes alone, for its coordinator
+    is asked; so does acks=0, where what follows an error is not served, and what meets a fault here
+    before anything is written.
     Budget: 3 µs a request, besides `append_records`.
     """
     version = ctx.api_version
     if version < PLAIN_VERSION_MIN or frames[0][pos : pos + 1] != _NO_TRANSACTIONAL_ID:
         return 0
+    if frames[0][pos + 1 : pos + 3] == _ACKS_0:
+        return 0
     entries: _Entries = []
     topic_ids: dict[str, bytes] | None = {} if version >= TOPIC_ID_VERSION else None
-    answers: list[tuple[int, _Topics, int]] = []
+    answers = _Answers(ctx)
     first: PlainProduce | None = None
     for frame in frames:
-        plain = read_plain_produce(frame, pos, version)
-        if plain is None:
+        try:
+            plain = read_plain_produce(frame, pos, version)
+            if plain is None:
+                break
+            first = first or plain
+            if (plain.acks, plain.timeout_ms) != (first.acks, first.timeout_ms):
+                break
+            if _take_ordinary(ctx, plain, entries, topic_ids, sees) != _NOT_TRANSACTIONAL:
+                break
+        except Exception:
             break
-        first = first or plain
-        if not plain.acks or (plain.acks, plain.timeout_ms) != (first.acks, first.timeout_ms):
-            break
-        if _take_ordinary(ctx, plain, entries, topic_ids, sees) != _NOT_TRANSACTIONAL:
-            break
-        answers.append((*_CORRELATION_ID.unpack_from(frame), plain.topics, len(plain.records)))
-    if first is None or len(answers) < 2:
+        (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
+        answers.expected.append((correlation_id, plain.topics, len(plain.records)))
+    if first is None or len(answers.expected) < 2:
         return 0
-    del entries[sum(count for _, _, count in answers) :]
+    del entries[sum(count for _, _, count in answers.expected) :]
     append = AppendRequest(
         first.acks,
         first.timeout_ms,
         entries,
-        partial(_answer_together, ctx, answers),
+        answers.send_all,
         source=_source(version, _opens_compressed(ctx)),
         topic_ids=topic_ids,
-        is_burst=True,
+        on_settled=answers.send,
     )
     ctx.park(ctx.broker.replica_manager.append_records(append))
-    return len(answers)
+    return len(answers.expected)
 
 
 def _take_ordinary(
@@ -278,22 +286,48 @@ def _answer_ordinary(
         _answer_produce(ctx, _produced_topics(ctx, topics, results), acks, results)
 
 
-def _answer_together(
-    ctx: DataContext, answers: list[tuple[int, _Topics, int]], results: list[AppendResult]
-) -> None:
-    """The answers of all, back to back: correlation ids, topics and how many batches they had."""
-    out = bytearray()
-    begin = 0
-    for correlation_id, topics, count in answers:
-        own = results[begin : begin + count]
-        begin += count
-        if _has_errors(own):
-            response = _produce_response(ctx, _produced_topics(ctx, topics, own), own)
-            parts: Any = encode_response(True, ctx.api_version, correlation_id, response)
-            out += b"".join(parts)
-        else:
-            out += answer_plain_produce(correlation_id, topics, own)
-    ctx.send_parts([out])
+class _Answers:
+    """Of requests that are served together, back to back, as their results become known."""
+
+    __slots__ = ("_begin", "_ctx", "_lock", "_sent", "expected")
+
+    def __init__(self, ctx: DataContext) -> None:
+        self.expected: list[tuple[int, _Topics, int]] = []
+        """Correlation id, topics and how many batches they have, of each request."""
+        self._ctx = ctx
+        self._lock = threading.Lock()  # so that they leave in their order
+        self._sent = self._begin = 0
+
+    def send_all(self, results: list[AppendResult]) -> None:
+        """All results are known."""
+        self.send(results, len(results))
+
+    def send(self, results: list[AppendResult], known: int) -> None:
+        """So many of the first results are known. Any thread may say so."""
+        with self._lock:
+            expected = self.expected
+            out = bytearray()
+            while self._sent < len(expected):
+                correlation_id, topics, count = expected[self._sent]
+                end = self._begin + count
+                if end > known:
+                    break
+                out += self._encoded(correlation_id, topics, results[self._begin : end])
+                self._begin = end
+                self._sent += 1
+            if out:
+                is_last = self._sent == len(expected)
+                (self._ctx.send_parts if is_last else self._ctx.send_early)([out])
+
+    def _encoded(
+        self, correlation_id: int, topics: _Topics, results: list[AppendResult]
+    ) -> bytes | bytearray:
+        if not _has_errors(results):
+            return answer_plain_produce(correlation_id, topics, results)
+        ctx = self._ctx
+        response = _produce_response(ctx, _produced_topics(ctx, topics, results), results)
+        parts: Any = encode_response(True, ctx.api_version, correlation_id, response)
+        return b"".join(parts)
 
 
 def _has_errors(results: Iterable[AppendResult]) -> bool:

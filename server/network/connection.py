@@ -155,15 +155,17 @@ class Connection(FrameReader):
             raise RuntimeError("a request of this connection is in flight already")
         self.in_flight = request
 
-    def answer(self, request: Any, parts: list[Part]) -> bool:
+    def answer(self, request: Any, parts: list[Part], *, is_last: bool = True) -> bool:
         """Put the answer of the request in flight behind what is unsent; [] sends nothing (acks=0).
+        It stays in flight unless this is the last of its answers.
 
         The answers of a burst, which are small, become one piece: one is sent sooner than many.
         False, with nothing done, when the connection was closed or `request` was answered before.
         """
         if self.in_flight is not request or self.closed:
             return False
-        self.in_flight = None
+        if is_last:
+            self.in_flight = None
         outbox = self.outbox
         if outbox and len(parts) == 1 and type(outbox[-1]) is type(parts[0]) is bytearray:
             outbox[-1] += parts[0]

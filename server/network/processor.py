@@ -17,8 +17,7 @@ data go from file to socket with sendfile. What the socket does not take waits i
 outbox; nothing new is started meanwhile, so a reader that stops costs one answer (N-8). All those,
 of all processors, hold at most as much as large requests may (queued.max.request.bytes).
 
-Lock: none. Other threads call only `adopt`, `after_answers`, `complete`, `resume`, `begin_drain`
-and `stop`.
+Lock: none. Other threads call only what stands before `_command`.
 
 Budget: a small inline request over loopback and back 22 µs for a waiting client, three times that
 if it is handed to another thread (benchmarks/micro/requests.py, inline).
@@ -35,7 +34,7 @@ import threading
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
-from server.network.channel import Channel, RequestReceiver, release_slices
+from server.network.channel import Channel, RequestReceiver, half_sent_fill, release_slices
 from server.network.last_requests import RECENT, Served
 from server.network.limits import Unread
 from server.network.poller import GONE, MUTED, READ, WRITE, new_poller
@@ -89,7 +88,8 @@ class Processor:
         self._poller.register(self._wake_reader.fileno(), READ)
         self._sleeping = False
         self._woken = False
-        self._completed: deque[tuple[Channel, RequestContext[Any], list[Part] | None]] = deque()
+        self._completed: deque[tuple[Channel, RequestContext[Any], list[Part] | None, bool]]
+        self._completed = deque()
         self._commands: deque[Callable[[], None]] = deque()
         self._ready: deque[Channel] = deque()
         self._line: OrderedDict[Channel, None] = OrderedDict()
@@ -119,13 +119,19 @@ class Processor:
         self._command(lambda: self._register(channel))
 
     def complete(
-        self, channel: Channel, request: RequestContext[Any], parts: list[Part] | None
+        self,
+        channel: Channel,
+        request: RequestContext[Any],
+        parts: list[Part] | None,
+        is_last: bool = True,
     ) -> None:
-        """The request was answered with `parts`; [] sends nothing, None closes the connection."""
-        if threading.get_ident() == self._thread_id:
+        """The request, or if not `is_last` the first of several that are served as one, was
+        answered with `parts`; [] sends nothing, None closes the connection."""
+        request.is_partly_answered |= not is_last
+        if threading.get_ident() == self._thread_id and not request.is_partly_answered:
             self._finish(channel, request, parts)
-        else:
-            self._completed.append((channel, request, parts))
+        else:  # all answers of one request come through the queue, in their order, or none
+            self._completed.append((channel, request, parts, is_last))
             self._wake()
 
     def resume(self) -> None:
@@ -220,8 +226,9 @@ class Processor:
     def _run_queues(self) -> None:
         completed = self._completed
         while completed:
-            channel, request, parts = completed.popleft()
-            self._guarded(channel, self._finish, request, parts)
+            channel, request, parts, is_last = completed.popleft()
+            finish = self._finish if is_last else self._send_first
+            self._guarded(channel, finish, request, parts)
         while self._throttled and self._throttled[0][0] <= self.now_ms:
             self._ready.append(heapq.heappop(self._throttled)[2])
         for _ in range(len(self._ready)):
@@ -399,6 +406,13 @@ class Processor:
         else:
             self._settle(channel)
 
+    def _send_first(
+        self, channel: Channel, request: RequestContext[Any], parts: list[Part]
+    ) -> None:
+        if channel.answer(request, parts, is_last=False):
+            self._flush(channel)
+            self._settle(channel)
+
     def pause(self, channel: Channel, pause_ms: int) -> None:
         """Start no request of the connection for so long (KIP-219); on this thread."""
         channel.throttled_until_ms = self.now_ms + pause_ms
@@ -539,7 +553,7 @@ class Processor:
         """Close connections that ran out of time, or hold too much."""
         self._next_sweep_ms = self.now_ms + SWEEP_MS
         blockers = self._memory.blocker, self._strangers.blocker
-        is_memory_short = self._memory.is_exhausted and self._holds_mostly_half_sent()
+        is_memory_short = half_sent_fill(self._memory, self.channels.values())
         for channel in list(self.channels.values()):
             reason = channel.expired(self.now_ms, is_memory_short)
             if channel.gate is not None:
@@ -563,13 +577,6 @@ class Processor:
         logger.info("closing connection=%r reason=%s", channel, reason)
         self.connections_expired += 1
         self._close(channel)
-
-    def _holds_mostly_half_sent(self) -> bool:
-        """Whether frames that are not complete hold more memory than requests that are."""
-        held = [channel for channel in self.channels.values() if channel.charged_bytes]
-        charged = [channel for channel in held if channel.memory is self._memory]
-        half_sent = sum(channel.charged_bytes for channel in charged if channel.holds_half_sent)
-        return half_sent * 2 > sum(channel.charged_bytes for channel in charged)
 
     def _drain(self) -> None:
         self._draining = True

@@ -102,6 +102,7 @@ class RequestContext(Generic[B]):
         "client_id",
         "connection",
         "correlation_id",
+        "is_partly_answered",
         "received_ms",
         "throttle_ms",
     )
@@ -123,6 +124,8 @@ class RequestContext(Generic[B]):
         self.broker = broker
         self.received_ms = connection.processor.now_ms
         self.throttle_ms = 0
+        self.is_partly_answered = False
+        """It stands for several that are served together, and some of them have their answers."""
         self._cancel: Callable[[], Any] | None = None
         self._complete_early: Callable[[], Any] | None = None
 
@@ -198,6 +201,12 @@ class RequestContext(Generic[B]):
         self._cancel = self._complete_early = None
         connection = self.connection
         connection.processor.complete(connection, self, parts)
+
+    def send_early(self, parts: list[Part]) -> None:
+        """Of requests that are served together, send the answers of the first; those of the others
+        follow, the last ones with `send_parts`."""
+        connection = self.connection
+        connection.processor.complete(connection, self, parts, False)
 
     def respond_error(self, request: Request, code: int, message: str | None = None) -> None:
         """Answer with an error in every place of the response that has one."""
@@ -351,11 +360,14 @@ class RequestChannel:
         except Exception:
             self.failed += 1
             logger.exception("requests failed together %r", context)
+            # Answered or not: nobody knows how many were served.
+            channel.in_flight = context
+            channel.frames.clear()
             context.close()
-            taken = len(alike)
+            return len(alike)
         if not taken:
             channel.in_flight = None
-        for _ in range(min(taken, len(frames))):  # none is left where the connection ends
+        for _ in range(taken):
             frames.popleft()
         return taken
 

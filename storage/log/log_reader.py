@@ -5,8 +5,9 @@ replaces as a whole once the bytes are in the file, and the segments as a tuple 
 in place. Retention may rename or unlink a file under a reader: who has it open reads on, who has
 not looks at the segments again (S-15).
 
-Indexes are hints: when one proves wrong it is rebuilt from the log file and the read starts over
-(S-10). That takes the lock, as a look at the newest record's time does, and nothing else.
+Indexes are hints: when one proves wrong, at a second look with the lock too, it is rebuilt from the
+log file and the read starts over (S-10). That takes the lock, as a look at the newest record's time
+does, and nothing else.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, TypeVar
 
 from storage.environment import LogEnvironment
@@ -128,10 +130,16 @@ class LogReader:
         """Run `look`, again after rebuilding an index that proved wrong; errors as KafkaError."""
         rebuilt: set[LogSegment] = set()
         failures = 0
+        guard: AbstractContextManager[object] = nullcontext()
         while failures < _ATTEMPTS:
             try:
-                return look()
+                with guard:
+                    return look()
             except IndexMismatch as error:
+                if guard is not self.lock:
+                    # An append shows its index entry before its batch: nobody appends meanwhile.
+                    guard = self.lock
+                    continue
                 # That the indexes of many segments are wrong is no failure, each is rebuilt once.
                 failures += error.segment in rebuilt
                 rebuilt.add(error.segment)

@@ -234,6 +234,7 @@ class LogSegment(LogFile):
         position = self.size
         handle = self._handle or self.handle()
         known, known_offset = self.max_timestamp, self._max_timestamp_offset
+        since_index = self.bytes_since_index
         try:
             files.write_fully(handle.fd, buffers, size, position)
             for at, header in batches:
@@ -242,6 +243,8 @@ class LogSegment(LogFile):
         except OSError as error:
             self._max_timestamp, self._max_timestamp_offset = known, known_offset
             self._cut_back(handle, position, batches[0][1].base_offset, error)
+            self.bytes_since_index = since_index
+            self._note_whether_full()
             raise
         if position == 0:
             self._first_timestamp = batches[0][1].max_timestamp

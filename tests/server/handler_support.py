@@ -279,12 +279,12 @@ class FakeProcessor:
         self.done: deque[Any] = deque()
         self.throttled_ms: list[int] = []
 
-    def complete(self, channel, request, parts):
+    def complete(self, channel, request, parts, is_last=True):
         self.throttled_ms.append(request.throttle_ms)
         if parts is None:
             self.done.append(CLOSED)
             channel.in_flight = None
-        elif channel.answer(request, parts):
+        elif channel.answer(request, parts, is_last=is_last):
             self.done.append(b"".join(bytes(p) for p in parts))
 
 

@@ -439,13 +439,20 @@ def serve_produce(
         return
     frames = [request_bytes(request, version, at, None) for at, request in enumerate(requests)]
 
+    left = list(requests)
+
     def respond(*responses: ProduceResponse) -> None:
+        answer(*responses)
+        serve_produce(node, left, version, reply)
+
+    def answer(*responses: ProduceResponse) -> None:
         for response in responses:
+            del left[0]
             reply(response)
-        serve_produce(node, requests[len(responses) :], version, reply)
 
     ctx = context(node, version, respond)
     ctx.correlation_id = 0
+    ctx.send_early = lambda parts: answer(*_produce_responses(b"".join(parts), version))
     ctx.send_parts = lambda parts: respond(*_produce_responses(b"".join(parts), version))
     if not produce.produce_together(ctx, frames, SIZE_BYTES + REQUEST_BYTES_MIN + 1):
         produce.produce(ctx, requests[0])

@@ -205,8 +205,9 @@ class Broker:
     ) -> Answer[list[AppendResult]]:
         """Several requests of a client at once."""
         answer: Answer[list[AppendResult]] = Answer()
+        more = {"on_settled": lambda *_: None, **more}
         answer.operation = self.manager.append_records(
-            AppendRequest(acks, 1000, list(batches), answer, is_burst=True, **more)
+            AppendRequest(acks, 1000, list(batches), answer, **more)
         )
         return answer
 
@@ -440,7 +441,7 @@ def test_a_leadership_in_between_does_not_make_an_old_append_look_replicated(
     """Another leader may have put other records at the same offsets meanwhile."""
     replicated.produce((ORDERS_0, batch(b"a")))
     partition = replicated.manager.partition(ORDERS_0)
-    late = ProduceStatus(AppendResult(ORDERS_0), partition, 1, leader_epoch=0, acks=-1)
+    late = ProduceStatus(AppendResult(ORDERS_0), partition, 1, leader_epoch=0, acks=-1, position=0)
     for epoch, leader in ((1, 2), (2, NODE)):
         registration = led(epoch, leader=leader, isr=(1, 2), replicas=(1, 2))
         replicated.publish(topic("orders", ORDERS, registration))
@@ -537,6 +538,27 @@ def test_a_burst_waits_until_the_followers_have_the_last_of_it(replicated: Broke
     replicated.follower_fetches(6)
     replicated.pass_time(1020)
     assert codes(late) == [0, 0, ErrorCode.REQUEST_TIMED_OUT], "what is replicated is told so"
+
+
+def test_of_a_burst_that_waits_it_is_told_how_many_of_the_first_are_known(broker: Broker) -> None:
+    """Nobody waits for another's followers."""
+    alone, with_follower = led(replicas=(1, 2), isr=(1,)), led(replicas=(1, 2), isr=(1, 2))
+    broker.publish(topic("orders", ORDERS, alone, with_follower))
+    for key in (ORDERS_0, ORDERS_1):
+        broker.produce((key, batch(b"first")), acks=1)
+    told: list[list[int]] = []
+    answer = broker.produce_burst(
+        (ORDERS_0, batch(b"a")),
+        (("orders", 7), batch(b"x")),
+        (ORDERS_1, batch(b"b")),
+        (ORDERS_0, batch(b"c")),
+        on_settled=lambda results, known: told.append([one.error_code for one in results[:known]]),
+    )
+    assert told[-1] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert answer.is_pending
+    broker.pass_time(1020)
+    lost = ErrorCode.REQUEST_TIMED_OUT
+    assert codes(answer) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, lost, 0]
 
 
 @pytest.mark.parametrize("spoilt", [0, 1, 2])

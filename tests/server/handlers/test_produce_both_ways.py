@@ -23,10 +23,11 @@ import pytest
 from server.config.kafka_config import KafkaConfig
 from server.node.node import Node
 from server.peers.blocking_peer import BlockingPeer
+from storage.config import LogConfig
 from tests.server.handler_support import CLOSED, FakeChannel, FakeProcessor
 from tests.server.wire_client import request_bytes
 from wire.errors import ErrorCode
-from wire.frame import decode_response_header
+from wire.frame import SIZE_BYTES, FrameReader, decode_response_header
 from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
 from wire.messages.data import ProduceRequest, ProduceResponse
 from wire.plain_produce import read_plain_produce
@@ -50,8 +51,8 @@ class Processor(FakeProcessor):
         super().__init__()
         self.answered = threading.Event()
 
-    def complete(self, channel, request, parts):
-        super().complete(channel, request, parts)
+    def complete(self, channel, request, parts, is_last=True):
+        super().complete(channel, request, parts, is_last)
         self.answered.set()
 
 
@@ -377,3 +378,92 @@ def test_records_for_a_topic_made_again_are_not_lost_in_the_one_before(
         told = ProduceResponse.decode(answer, 13, pos).responses[0].partition_responses[0]
         assert told.error_code == ErrorCode.UNKNOWN_TOPIC_ID
         assert side.logs()["plain-0"] == [b""]
+
+
+# --- what is served together is served no worse than alone ----------------------------------------
+
+VERSION = 12
+
+
+def simple(number: int, index: int, *, topic: str = "plain", acks: int = -1) -> bytes:
+    batch = bytes(build_batch([Record(-1, NOW_MS, b"k", b"v")]))
+    partition = ProduceRequest.Topic.Partition(index=index, records=batch)
+    topics = [ProduceRequest.Topic(name=topic, partition_data=[partition])]
+    request = ProduceRequest(transactional_id=None, acks=acks, timeout_ms=30_000, topic_data=topics)
+    return request_bytes(request, VERSION, number)
+
+
+def codes_in(data: bytes) -> list[tuple[int, int]]:
+    """Correlation id and error code of each answer of one partition."""
+    reader = FrameReader(1 << 20)
+    reader.feed(data)
+    found = []
+    for frame in reader.frames:
+        number, pos = decode_response_header(0, VERSION, frame, SIZE_BYTES)
+        (topic,) = ProduceResponse.decode(frame, VERSION, pos).responses
+        (partition,) = topic.partition_responses
+        found.append((number, partition.error_code))
+    return found
+
+
+@pytest.fixture(params=["together", "one by one"])
+def side(request: pytest.FixtureRequest, sides: tuple[Side, Side]) -> Side:
+    """One of both, whose logs of topic plain have a record each: the first is not ordinary."""
+    chosen = sides[request.param != "together"]
+    for index in (0, 1):
+        chosen.answers(FakeChannel(chosen.processor), [simple(9, index)])
+    return chosen
+
+
+def log_of(side: Side, index: int) -> Any:
+    return side.broker.replica_manager.local.partitions["plain", index].log
+
+
+@pytest.mark.parametrize("first", [0, 5])
+def test_what_can_be_answered_does_not_wait_for_what_is_behind_it(side: Side, first: int) -> None:
+    """The second waits for a disk that hangs; the first is written, or refused."""
+    partition = side.broker.replica_manager.local.partitions["plain", 1]
+    partition.log.update_config(LogConfig(flush_messages=1))
+    flushes: list[Any] = []
+    partition._group_commit._flush_async = lambda *args: flushes.append(args)
+    channel = FakeChannel(side.processor)
+    channel.frames = deque([simple(1, first), simple(2, 1)])
+    side.processor.done.clear()
+    while channel.frames and channel.in_flight is None:
+        taken = side.requests.receive_together(channel, 16) if len(channel.frames) > 1 else 0
+        if not taken:
+            assert side.requests.receive(channel, channel.frames.popleft())
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if first else 0
+    assert [codes_in(data) for data in side.processor.done] == [[(1, code)]]
+    for log, on_flushed in flushes:
+        log.flush()
+        on_flushed(log, None)
+    assert [codes_in(data) for data in side.processor.done] == [[(1, code)], [(2, 0)]]
+    assert channel.in_flight is None
+
+
+def test_a_fault_of_ours_costs_the_batches_that_met_it(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows whether those are there; what others wait for is told to them."""
+
+    def fault(*_: Any) -> Any:
+        raise RuntimeError("a fault of ours")
+
+    for name in ("append_as_leader", "append_run_as_leader"):
+        monkeypatch.setattr(log_of(side, 1), name, fault)
+    heard: list[int] = []
+    parked = side.broker.replica_manager.parked
+    parked.add_high_watermark_listener(("plain", 0), lambda: heard.append(1))
+    frames = [simple(number, number % 2) for number in range(5)]
+    told = side.answers(FakeChannel(side.processor), frames)
+    lost = ErrorCode.REQUEST_TIMED_OUT
+    assert codes_in(b"".join(told)) == [(0, 0), (1, lost), (2, 0), (3, lost), (4, 0)]
+    assert log_of(side, 0).log_end_offset == 4
+    assert heard
+
+
+def test_acks_0_in_line_comes_alone(side: Side) -> None:
+    frames = [simple(number, 0, acks=0) for number in range(3)]
+    assert side.answers(FakeChannel(side.processor), frames) == [b""] * 3
+    assert log_of(side, 0).log_end_offset == 4

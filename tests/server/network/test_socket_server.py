@@ -27,6 +27,7 @@ from testkit.clock import ManualClock
 from tests.server.network.network_support import turn, wait_until
 from tests.server.wire_client import WireClient, request_bytes
 from wire.errors import ErrorCode, KafkaError
+from wire.frame import encode_response
 from wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from wire.messages.data import (
     FetchRequest,
@@ -455,6 +456,52 @@ def test_a_parked_request_is_answered_when_it_is_completed_by_another_thread(ser
         handlers.parked.popleft().force_complete()
         received, response = client.read(FETCH, 12)
         assert (received, response.session_id) == (sent, 5)
+
+
+@pytest.mark.parametrize("from_elsewhere", [False, True])
+def test_answers_of_what_is_served_together_keep_their_order(from_elsewhere):
+    """The first from any thread, the last from the one that owns the socket."""
+
+    class Together(Handlers):
+        def heartbeat(self, ctx, request):
+            def send_first():
+                for number in (0, 1):
+                    response = HeartbeatResponse(error_code=number)
+                    ctx.send_early(encode_response(True, 4, number, response))
+
+            if from_elsewhere:
+                thread = threading.Thread(target=send_first)
+                thread.start()
+                thread.join()
+            else:
+                send_first()
+            return HeartbeatResponse(error_code=2)
+
+    with running(Together()) as (server, _), WireClient(server.port) as client:
+        last = client.send(heartbeat(0), 4)
+        behind = client.send(heartbeat(0), 4)
+        for correlation_id in (last, behind):
+            answers = [client.read(HEARTBEAT, 4) for _ in range(3)]
+            assert [number for number, _ in answers] == [0, 1, correlation_id]
+            assert [answer.error_code for _, answer in answers] == [0, 1, 2]
+
+
+def test_the_first_answers_leave_while_the_others_wait():
+    class Together(Handlers):
+        def heartbeat(self, ctx, request):
+            first = HeartbeatResponse(error_code=1)
+            ctx.send_early(encode_response(True, 4, ctx.correlation_id, first))
+            operation = Parked(lambda: ctx.respond(HeartbeatResponse(error_code=2)))
+            ctx.park(operation)
+            self.parked.append(operation)
+
+    with running(Together()) as (server, handlers):
+        with WireClient(server.port) as client:
+            assert client.ask(heartbeat(0), 4).error_code == 1
+            handlers.parked[0].force_complete()
+            assert client.read(HEARTBEAT, 4)[1].error_code == 2
+            assert client.ask(heartbeat(0), 4).error_code == 1
+        assert handlers.parked[1].cancelled.wait(60), "its client left"
 
 
 @pytest.mark.parametrize("pipelined", [False, True])

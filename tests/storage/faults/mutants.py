@@ -38,7 +38,7 @@ from storage.segments.transaction_index import TransactionIndex
 from tests.sim.world import InvariantBroken
 from tests.storage.faults.run import simulate
 
-SEEDS = 2_000
+SEEDS = 10_000
 Patch = Callable[[], AbstractContextManager[Any]]
 
 

@@ -325,6 +325,8 @@ def _start_is_noted(node: Node, replica: Replica) -> None:
 
 
 def delete_records(node: Node, replica: Replica, log: PartitionLog) -> None:
+    if node.world.chance(0.5):
+        replicate(node, replica, log)
     before = replica.content
     offset = node.world.between(before.start, max(log.high_watermark, before.start))
     after = before._replace(start=offset)
@@ -351,7 +353,8 @@ def retention(node: Node, replica: Replica, log: PartitionLog) -> None:
 def truncate(node: Node, replica: Replica, log: PartitionLog) -> None:
     """As a follower of a new leader does, who then writes in an epoch of its own."""
     before = replica.content
-    low = log.high_watermark if replica.is_compacted else max(before.start - 2, 0)
+    is_usual = replica.is_compacted or node.world.chance(0.6)
+    low = log.high_watermark if is_usual else max(before.start - 2, 0)
     offset = node.world.between(low, before.end)
     base = log.segments.items[0].base_offset
     cut = before.cut(offset)

@@ -14,6 +14,7 @@ from storage.config import LogConfig
 from storage.log.leader_append import RUN_MAX
 from storage.log.partition_log import PartitionLog
 from storage.segments import segment
+from storage.segments.index import TimeIndex
 from testkit.clock import WALL_MS
 from tests.storage.log_support import append, batch, make_log, read_from, values
 from wire.errors import ErrorCode, KafkaError
@@ -231,3 +232,25 @@ def test_runs_and_single_batches_leave_the_same_log(tmp_path: Path) -> None:
     for one, other in zip(left, right, strict=True):
         if one.suffix in (".log", ".index", ".timeindex", ".snapshot"):
             assert one.read_bytes() == other.read_bytes(), one.name
+
+
+def test_a_run_that_fails_counts_no_bytes_since_the_last_index_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = make_log(tmp_path, LogConfig(index_interval_bytes=300))
+    append(log, "first")
+    active = log.active_segment
+    before = active.bytes_since_index, active.is_index_full
+    real, calls = TimeIndex.maybe_append, []
+
+    def second_fails(self: TimeIndex, *entry: int) -> bool:
+        calls.append(entry)
+        if len(calls) == 2:
+            raise OSError(errno.EMFILE, "simulated")
+        return real(self, *entry)
+
+    monkeypatch.setattr(TimeIndex, "maybe_append", second_fails)
+    with pytest.raises(KafkaError):
+        run(log, *[batch("v" * 100)] * 8)
+    assert (active.bytes_since_index, active.is_index_full) == before
+    assert log.log_end_offset == 1

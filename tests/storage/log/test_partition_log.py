@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from storage.log.append_source import FROM_CLIENT, FROM_COORDINATOR
 from storage.log.partition_log import PartitionLog
 from storage.log.segment_swap import replace_segments
 from storage.open_files import FileSlice
-from storage.segments.index import CorruptIndexError
+from storage.segments.index import CorruptIndexError, OffsetIndex
 from storage.segments.segment import CorruptSegment, IndexMismatch, LogSegment
 from testkit.clock import WALL_MS
 from tests.storage.log_support import (
@@ -645,7 +646,7 @@ def test_many_segments_with_a_wrong_index_change_no_answer(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("failure", "attempts", "code"),
     [
-        (lambda log: IndexMismatch(log.active_segment, "x"), 5, ErrorCode.KAFKA_STORAGE_ERROR),
+        (lambda log: IndexMismatch(log.active_segment, "x"), 6, ErrorCode.KAFKA_STORAGE_ERROR),
         (lambda log: FileNotFoundError(errno.ENOENT, "x"), 4, ErrorCode.KAFKA_STORAGE_ERROR),
         (lambda log: OSError(errno.EIO, "x"), 1, ErrorCode.KAFKA_STORAGE_ERROR),
         (lambda log: CorruptIndexError("x"), 1, ErrorCode.KAFKA_STORAGE_ERROR),
@@ -673,6 +674,40 @@ def test_a_read_is_tried_again_where_that_helps_and_not_for_ever(
         log.with_valid_indexes(look)
     assert (asked, code_of(refused)) == (attempts, code)
     assert log.is_offline == isinstance(refused.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize("is_run", [False, True])
+def test_a_reader_beside_an_append_finds_no_fault_with_the_index(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_run: bool,
+) -> None:
+    """The index entry of a batch is seen before the batch is."""
+    log = make_log(tmp_path, LogConfig(index_interval_bytes=100))
+    for _ in range(3):
+        append(log, "v" * 100)
+    log.update_high_watermark(3)
+    real = OffsetIndex.append
+    readers: list[threading.Thread] = []
+
+    def append_and_look(self: OffsetIndex, *entry: int) -> None:
+        real(self, *entry)
+        if not readers:
+            look = partial(log.read, 0, 1 << 20, True, 3, include_aborted=True)
+            readers.append(threading.Thread(target=look))
+            readers[0].start()
+            readers[0].join(0.3)  # it waits for the append, or is done
+
+    monkeypatch.setattr(OffsetIndex, "append", append_and_look)
+    sent = [batch("v" * 100) for _ in range(4)]
+    if is_run:
+        assert log.append_run_as_leader(sent, 0, WALL_MS)
+    else:
+        for one in sent:
+            log.append_as_leader(one, 0, WALL_MS)
+    readers[0].join()
+    assert "rebuilding" not in caplog.text
 
 
 def test_bytes_that_are_read_hold_no_file_and_come_at_least_a_batch_at_a_time(
