@@ -37,7 +37,7 @@ from wire.plain_produce import PlainProduce, answer_plain_produce, read_plain_pr
 from wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from server.handlers.edges import DataContext
 
@@ -170,7 +170,7 @@ def produce_ordinary(
 
 
 def produce_together(
-    ctx: DataContext, frames: Sequence[bytes], pos: int, sees: Callable[..., bool] | None = None
+    ctx: DataContext, frames: Iterable[bytes], pos: int, sees: Callable[..., bool] | None = None
 ) -> int:
     """`produce_ordinary` of requests that wait in line: how many of the first were served; 0, with
     nothing done, if not even two.
@@ -184,15 +184,15 @@ def produce_together(
     Budget: 3 µs a request, besides `append_records`.
     """
     version = ctx.api_version
-    if version < PLAIN_VERSION_MIN or frames[0][pos : pos + 1] != _NO_TRANSACTIONAL_ID:
-        return 0
-    if frames[0][pos + 1 : pos + 3] == _ACKS_0:
+    if version < PLAIN_VERSION_MIN:
         return 0
     entries: _Entries = []
     topic_ids: dict[str, bytes] | None = {} if version >= TOPIC_ID_VERSION else None
     answers = _Answers(ctx)
     first: PlainProduce | None = None
     for frame in frames:
+        if first is None and not _may_be_first(frame[pos : pos + 3]):
+            break
         try:
             plain = read_plain_produce(frame, pos, version)
             if plain is None:
@@ -220,6 +220,11 @@ def produce_together(
     )
     ctx.park(ctx.broker.replica_manager.append_records(append))
     return len(answers.expected)
+
+
+def _may_be_first(start: bytes) -> bool:
+    """Of a request: it has no transactional id, and acks is not 0. Asked before it is read."""
+    return start[:1] == _NO_TRANSACTIONAL_ID and start[1:] != _ACKS_0
 
 
 def _take_ordinary(

@@ -17,7 +17,7 @@ from wire.frame import NEVER, request_header_version, response_header_version
 from wire.messages import request_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from wire.schema import Request, Response
 
@@ -152,7 +152,7 @@ class Api:
         self.handle: Callable[[Any, Any], Response | None] | None = None
         self.is_costly: Callable[[Any, Any], bool] | None = None
         self.ordinary: Callable[[Any, bytes, int], bool] | None = None
-        self.together: Callable[[Any, list[bytes], int], int] | None = None
+        self.together: Callable[[Any, Iterable[bytes], int], int] | None = None
         served = range(self.min_version, self.max_version + 1)
         self.request_flexible = next(
             (v for v in served if request_header_version(api_key, v) == 2), NEVER

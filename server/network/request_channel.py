@@ -52,7 +52,7 @@ from wire.frame import API_VERSIONS, encode_response
 from wire.primitives import skip_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from server.network.api import Api
     from server.network.channel import Channel, ChannelOwner
@@ -350,21 +350,21 @@ class RequestChannel:
             pos += 1
             if first[pos - 1 : pos] != b"\0":  # it has tags, or ends here
                 return 0
-        alike = _those_like_the_first(islice(frames, most), pos)
-        if len(alike) < 2:
+        if len(frames) < 2 or frames[1][4:8] != first[4:8]:
             return 0
         context = RequestContext(api, version, correlation_id, client_id, channel, self._broker)
         channel.in_flight = context
         try:
-            taken = api.together(context, alike, pos)
+            taken = api.together(context, _those_like_the_first(islice(frames, most), pos), pos)
         except Exception:
             self.failed += 1
             logger.exception("requests failed together %r", context)
             # Answered or not: nobody knows how many were served.
+            taken = len(frames)
             channel.in_flight = context
-            channel.frames.clear()
+            frames.clear()
             context.close()
-            return len(alike)
+            return min(taken, most)
         if not taken:
             channel.in_flight = None
         for _ in range(taken):
@@ -578,17 +578,17 @@ def unsupported_version(api: Api) -> Response:
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
 
 
-def _those_like_the_first(frames: Iterable[bytes], pos: int) -> list[bytes]:
+def _those_like_the_first(frames: Iterable[bytes], pos: int) -> Iterator[bytes]:
     """The frames up to one with another header, which ends at `pos`, or as large as may run."""
-    alike: list[bytes] = []
+    first: bytes | None = None
     room = INLINE_FRAME_BYTES
     for frame in frames:
-        first = alike[0] if alike else frame
+        if first is None:
+            first = frame
         room -= len(frame)
         if room < 0 or frame[4:8] != first[4:8] or frame[12:pos] != first[12:pos]:
             break
-        alike.append(frame)
-    return alike
+        yield frame
 
 
 _Queued = tuple[RequestContext[Any], bytes, int]
