@@ -31,7 +31,7 @@ import errno
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -283,6 +283,7 @@ class _Recovery:
         end_offset = self._find_end(log_start_offset, epochs)
         log_start_offset = max(log_start_offset, self._segments.items[0].base_offset)
         self._rebuild_txn_indexes(producer_state, log_start_offset)
+        self._rebuild_indexes(self._broken)
         epochs.truncate_from_end(end_offset)
         epochs.sync()
         epochs.truncate_from_start(log_start_offset)
@@ -329,6 +330,7 @@ class _Recovery:
         broken = self._without_aborted
         if not broken:
             return
+        files.sync_directory(self._directory)  # what `_note_broken` removed stays away
         self._replay(producer_state, log_start_offset, broken[0].base_offset)
         for segment in self._segments.from_floor(broken[0].base_offset):
             is_broken = segment in broken
@@ -339,9 +341,10 @@ class _Recovery:
                     producer_state, segment, position, header, self._wall_ms,
                     index_aborted=is_broken,
                 )  # fmt: skip
+            if is_broken:
+                segment.txn_index.flush()
             if segment is broken[-1]:
                 break
-        self._rebuilt += broken
 
     def _make_segment(self, base_offset: int) -> LogSegment:
         return make_segment(self._directory, base_offset, self._config, self._environment)
@@ -370,7 +373,12 @@ class _Recovery:
                 self._note_broken(segment)
 
     def _note_broken(self, segment: LogSegment) -> None:
-        """None of its indexes is to be believed. Called in the order of the segments."""
+        """None of its indexes is to be believed. Called in the order of the segments.
+
+        Its offset index, made anew last, is missing until then: should this start be cut short, the
+        next one must not take half a transaction index for a whole one.
+        """
+        segment.offset_index.delete()
         self._broken.append(segment)
         self._without_aborted.append(segment)
 
@@ -397,6 +405,11 @@ class _Recovery:
             logger.warning("rebuilding indexes path=%s reason=%s", segment.path, error)
             self._repair(segment)
             return look(segment)
+
+    def _rebuild_indexes(self, segments: Iterable[LogSegment]) -> None:
+        for segment in segments:
+            if segment not in self._rebuilt:
+                self._repair(segment)
 
     def _repair(self, segment: LogSegment) -> None:
         """Rebuild a segment's indexes; only if its batches do not hang together cut it as well."""
@@ -490,12 +503,12 @@ class _Recovery:
 
     def _find_end(self, log_start_offset: int, epochs: LeaderEpochCache) -> int:
         """The log end offset; makes sure that there is an active segment with sound indexes."""
-        for segment in self._broken:
-            if segment not in self._rebuilt:
-                self._repair(segment)
         if len(self._segments):
+            active = self._segments.active
+            if active in self._broken:  # the next start checks it whole, if this one is cut short
+                self._rebuild_indexes([active])
             end_offset = self._with_valid_indexes(
-                self._segments.active, lambda segment: segment.prepare_to_append()
+                active, lambda segment: segment.prepare_to_append()
             )
             if end_offset >= log_start_offset:
                 return end_offset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import random
@@ -10,7 +11,9 @@ import tempfile
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +26,7 @@ from storage.open_files import OpenFileCache
 from storage.recovery import ValidBatches, open_log
 from storage.segments.segment import RELATIVE_OFFSET_MAX
 from testkit.clock import WALL_MS
+from tests.sim.world import Killed
 from tests.storage.log_support import (
     PARTITION,
     FaultyDisk,
@@ -774,3 +778,40 @@ def test_a_directory_of_another_topic_id_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="another topic id"):
         make_log(tmp_path, topic_id=b"other-topic-id!!")
     assert make_log(tmp_path).topic_id == b"first-topic-id!!"
+
+
+@pytest.mark.parametrize("damage", [_zeros, _cut_short, _all_indexes_missing])
+def test_a_kill_while_indexes_are_made_anew_hides_no_aborted_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Damage
+) -> None:
+    """At whichever call of a file it comes; the next start must see what this one did."""
+    log = with_aborted_transactions(tmp_path / "whole")
+    expected, end_offset = log.aborted_transactions(0, 100), log.log_end_offset
+    log.flush()
+    log.close()
+    damage(sorted(log.directory.glob("*.txnindex"))[2], random.Random(1))
+    for step in itertools.count():
+        root = crash(tmp_path / "whole", tmp_path / f"{step}")
+        left = step
+
+        def call(inner: Callable[..., Any], *args: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+            return inner(*args)
+
+        with monkeypatch.context() as patch:
+            for name in ("open_file", "pwrite", "pwritev", "ftruncate", "unlink", "replace"):
+                patch.setattr(files, name, partial(call, getattr(files, name)))
+            try:
+                make_log(root, SMALL, had_clean_shutdown=True).close()
+            except Killed:
+                pass
+            else:
+                break
+        gc.collect()
+        again = make_log(root, SMALL, recovery_point=end_offset)
+        assert again.aborted_transactions(0, 100) == expected, step
+        again.close()
+    assert step > 10
