@@ -158,13 +158,14 @@ fsync_directory = os.fsync if fsync is getattr(os, "fdatasync", None) else fsync
 
 
 def make_directories(path: Path) -> None:
-    """Create a directory, and those above it that are missing, with their names on disk.
+    """Create a directory, and those above it that are missing, with their names on disk; the name
+    of one that is there, too, since who made it may have died before that.
 
     A parent that we may not read cannot be synced, and is not. Raises OSError.
     """
-    made = [one for one in (path, *path.parents) if not one.exists()]
+    made = [one for one in path.parents if not one.exists()]
     path.mkdir(parents=True, exist_ok=True)
-    for one in made:
+    for one in (path, *made):
         with suppress(PermissionError):
             sync_directory(one.parent)
 

@@ -96,7 +96,7 @@ def path() -> None:
         print(f"path     {name:32} {taken:7.2f} µs")
 
 
-def _take(connection: Any, request: Any, parts: Any, is_last: bool = True) -> None:
+def _take(connection: Any, request: Any, parts: Any) -> None:
     connection.in_flight = None
 
 

@@ -20,11 +20,10 @@ from replication.replicas.delayed import (
     ProduceStatus,
 )
 from storage.log.append import is_soon_opened, needs_records_opened
+from storage.log.append_source import AppendOrigin
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
 from wire.record_batch import is_compressed
-
-logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from replication.partition.partition import Partition
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from replication.replicas.purgatory import DelayedOperation
     from storage.log.append_source import AppendSource
     from storage.log.partition_log import LogAppendInfo
+
+logger = logging.getLogger(__name__)
 
 
 class ReplicaWrites:
@@ -116,6 +117,8 @@ class ReplicaWrites:
         except KafkaError as error:
             return self._append_failed(key, partition, error)
         except Exception:
+            if request.source.origin is not AppendOrigin.CLIENT:
+                raise  # a coordinator must know that it knows nothing
             return _unforeseen(key)
         return partition, info, is_advanced
 

@@ -10,7 +10,7 @@ Three ways lead to `ReplicaManager.append_records`, with one outcome:
     produce             any request, as it is declared
     produce_ordinary    one that has only what clients send and no rule opens, read in place
     produce_together    several of these that wait in line: what they have for one partition is
-                        written with one call, and they are answered together
+                        written with one call
 
 What their senders may do is asked before (server.handlers.access), but for the topics of the
 ordinary form, which only the handler knows.
@@ -18,6 +18,7 @@ ordinary form, which only the handler knows.
 
 from __future__ import annotations
 
+import logging
 import threading
 from functools import cache, lru_cache, partial
 from struct import Struct
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from server.handlers.edges import DataContext
+
+logger = logging.getLogger(__name__)
 
 ADMIN_CLIENT_ID = "__admin_client"
 """The one client id that may write internal topics (Kafka's AdminUtils)."""
@@ -188,16 +191,16 @@ def produce_together(
         return 0
     entries: _Entries = []
     topic_ids: dict[str, bytes] | None = {} if version >= TOPIC_ID_VERSION else None
-    answers = _Answers(ctx)
-    first: PlainProduce | None = None
+    answers: _Answers | None = None
     for frame in frames:
-        if first is None and not _may_be_first(frame[pos : pos + 3]):
+        if answers is None and not _may_be_first(frame[pos : pos + 3]):
             break
         try:
             plain = read_plain_produce(frame, pos, version)
             if plain is None:
                 break
-            first = first or plain
+            if answers is None:
+                answers, first = _Answers(ctx), plain
             if (plain.acks, plain.timeout_ms) != (first.acks, first.timeout_ms):
                 break
             if _take_ordinary(ctx, plain, entries, topic_ids, sees) != _NOT_TRANSACTIONAL:
@@ -206,7 +209,7 @@ def produce_together(
             break
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
         answers.expected.append((correlation_id, plain.topics, len(plain.records)))
-    if first is None or len(answers.expected) < 2:
+    if answers is None or len(answers.expected) < 2:
         return 0
     del entries[sum(count for _, _, count in answers.expected) :]
     append = AppendRequest(
@@ -308,21 +311,28 @@ class _Answers:
         self.send(results, len(results))
 
     def send(self, results: list[AppendResult], known: int) -> None:
-        """So many of the first results are known. Any thread may say so."""
+        """So many of the first results are known. Any thread may say so; never raises."""
         with self._lock:
-            expected = self.expected
-            out = bytearray()
-            while self._sent < len(expected):
-                correlation_id, topics, count = expected[self._sent]
-                end = self._begin + count
-                if end > known:
-                    break
-                out += self._encoded(correlation_id, topics, results[self._begin : end])
-                self._begin = end
-                self._sent += 1
-            if out:
-                is_last = self._sent == len(expected)
-                (self._ctx.send_parts if is_last else self._ctx.send_early)([out])
+            try:
+                self._send(results, known)
+            except Exception:
+                logger.exception("answer failed %r", self._ctx)
+                self._ctx.close()
+
+    def _send(self, results: list[AppendResult], known: int) -> None:
+        expected = self.expected
+        out = bytearray()
+        while self._sent < len(expected):
+            correlation_id, topics, count = expected[self._sent]
+            end = self._begin + count
+            if end > known:
+                break
+            out += self._encoded(correlation_id, topics, results[self._begin : end])
+            self._begin = end
+            self._sent += 1
+        if out:
+            is_last = self._sent == len(expected)
+            (self._ctx.send_parts if is_last else self._ctx.send_early)([out])
 
     def _encoded(
         self, correlation_id: int, topics: _Topics, results: list[AppendResult]

@@ -13,7 +13,7 @@ from server.network.connection import Connection, ConnectionLimits
 from server.network.poller import READ
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from server.network.limits import MemoryPool
     from server.network.transport import Transport
@@ -61,11 +61,11 @@ class ChannelOwner(Protocol):
     def pause(self, channel: Any, pause_ms: int) -> None:
         """Start no request of the connection for so long. On the owner's thread."""
 
-    def complete(
-        self, channel: Any, request: Any, parts: list[Part] | None, is_last: bool = True
-    ) -> None:
-        """The request, or if not `is_last` the first of several that are served as one, was
-        answered with `parts`; [] sends nothing, None closes the connection."""
+    def complete(self, channel: Any, request: Any, parts: list[Part] | None) -> None:
+        """The request was answered with `parts`; [] sends nothing, None closes the connection."""
+
+    def answer_first(self, channel: Any, request: Any, parts: list[Part]) -> None:
+        """Of several that are served as one request the first were answered with `parts`."""
 
     def resume(self) -> None:
         """There is room for requests again."""
@@ -274,16 +274,6 @@ def read_small_slices(parts: list[Part]) -> None:
             parts[at] = file_slice.read()
             file_slice.close()
             budget -= size
-
-
-def half_sent_fill(memory: MemoryPool, channels: Iterable[Channel]) -> bool:
-    """Whether nothing is left of the pool, and of what these hold of it more is for frames that are
-    not complete than for requests that are."""
-    if not memory.is_exhausted:
-        return False
-    held = [one for one in channels if one.charged_bytes and one.memory is memory]
-    half_sent: int = sum(one.charged_bytes for one in held if one.holds_half_sent)
-    return half_sent * 2 > sum(one.charged_bytes for one in held)
 
 
 def release_slices(parts: list[Part]) -> None:

@@ -10,8 +10,8 @@ their size prefix, so that a frame which arrived alone in one read is not copied
 A connection's life:
 
     reading     no request in flight; complete frames may be waiting in `frames`
-    in flight   `begin(request)` until `answer` or `end`: muted, nothing else of it is started, so
-                answers leave in request order (Kafka mutes the channel likewise)
+    in flight   `begin(request)` until its last `answer` or `end`: muted, nothing else of it is
+                started, so answers leave in request order (Kafka mutes the channel likewise)
     sending     `outbox` holds bytes that the socket did not take yet: still nothing is started
     throttled   no request is started before `throttled_until_ms` (KIP-219)
     broken      `violation` says what the peer did wrong: what came before it is served, then closed

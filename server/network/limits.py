@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from replication.metadata.token_bucket import TokenBucket, TokenBuckets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 T = TypeVar("T")
 
@@ -288,3 +288,13 @@ class UnreadAnswers(Generic[T]):
 
 def _price(unread: Unread[Any]) -> int:
     return unread.bytes * unread.age_ms
+
+
+def half_sent_fill(memory: MemoryPool, channels: Iterable[Any]) -> bool:
+    """Whether nothing is left of the pool, and of what these hold of it more is for frames that are
+    not complete than for requests that are."""
+    if not memory.is_exhausted:
+        return False
+    held = [one for one in channels if one.charged_bytes and one.memory is memory]
+    half_sent = sum(one.charged_bytes for one in held if one.holds_half_sent)
+    return bool(half_sent * 2 > sum(one.charged_bytes for one in held))

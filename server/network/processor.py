@@ -34,9 +34,9 @@ import threading
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
-from server.network.channel import Channel, RequestReceiver, half_sent_fill, release_slices
+from server.network.channel import Channel, RequestReceiver, release_slices
 from server.network.last_requests import RECENT, Served
-from server.network.limits import Unread
+from server.network.limits import Unread, half_sent_fill
 from server.network.poller import GONE, MUTED, READ, WRITE, new_poller
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Processor:
         self._poller.register(self._wake_reader.fileno(), READ)
         self._sleeping = False
         self._woken = False
-        self._completed: deque[tuple[Channel, RequestContext[Any], list[Part] | None, bool]]
+        self._completed: deque[tuple[Callable[..., None], Channel, RequestContext[Any], Any]]
         self._completed = deque()
         self._commands: deque[Callable[[], None]] = deque()
         self._ready: deque[Channel] = deque()
@@ -119,20 +119,20 @@ class Processor:
         self._command(lambda: self._register(channel))
 
     def complete(
-        self,
-        channel: Channel,
-        request: RequestContext[Any],
-        parts: list[Part] | None,
-        is_last: bool = True,
+        self, channel: Channel, request: RequestContext[Any], parts: list[Part] | None
     ) -> None:
-        """The request, or if not `is_last` the first of several that are served as one, was
-        answered with `parts`; [] sends nothing, None closes the connection."""
-        request.is_partly_answered |= not is_last
+        """The request was answered with `parts`; [] sends nothing, None closes the connection."""
         if threading.get_ident() == self._thread_id and not request.is_partly_answered:
             self._finish(channel, request, parts)
-        else:  # all answers of one request come through the queue, in their order, or none
-            self._completed.append((channel, request, parts, is_last))
+        else:
+            self._completed.append((self._finish, channel, request, parts))
             self._wake()
+
+    def answer_first(self, channel: Channel, request: RequestContext[Any], parts: Any) -> None:
+        """Some of several that are served as one were answered; all come in line from now on."""
+        request.is_partly_answered = True
+        self._completed.append((self._send_first, channel, request, parts))
+        self._wake()
 
     def resume(self) -> None:
         """There is room for requests again."""
@@ -226,8 +226,7 @@ class Processor:
     def _run_queues(self) -> None:
         completed = self._completed
         while completed:
-            channel, request, parts, is_last = completed.popleft()
-            finish = self._finish if is_last else self._send_first
+            finish, channel, request, parts = completed.popleft()
             self._guarded(channel, finish, request, parts)
         while self._throttled and self._throttled[0][0] <= self.now_ms:
             self._ready.append(heapq.heappop(self._throttled)[2])

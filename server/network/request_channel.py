@@ -206,7 +206,7 @@ class RequestContext(Generic[B]):
         """Of requests that are served together, send the answers of the first; those of the others
         follow, the last ones with `send_parts`."""
         connection = self.connection
-        connection.processor.complete(connection, self, parts, False)
+        connection.processor.answer_first(connection, self, parts)
 
     def respond_error(self, request: Request, code: int, message: str | None = None) -> None:
         """Answer with an error in every place of the response that has one."""
@@ -333,8 +333,8 @@ class RequestChannel:
         """Serve the first of the requests that wait as one, if they are alike and their area knows
         how (`<api>_together`); returns how many these are, 0 with nothing done.
 
-        They are of one version and one client id, together no larger than one that runs on a
-        network thread, and answered together.
+        They are of one version and one client id, and together no larger than one that runs on a
+        network thread.
         """
         frames = channel.frames
         first = frames[0]
@@ -359,12 +359,12 @@ class RequestChannel:
         except Exception:
             self.failed += 1
             logger.exception("requests failed together %r", context)
-            # Answered or not: nobody knows how many were served.
-            taken = len(frames)
-            channel.in_flight = context
+            # Answered or not: nobody knows how many were served, so the connection ends.
+            channel.violation = channel.violation or "its requests could not be served"
+            taken = min(most, len(frames))
             frames.clear()
             context.close()
-            return min(taken, most)
+            return taken
         if not taken:
             channel.in_flight = None
         for _ in range(taken):

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,13 +31,7 @@ from typing import TYPE_CHECKING
 from storage import files
 from storage.config import LogConfig
 from storage.directories.copies import topic_id_of
-from storage.directories.log_dir import remove_tree
-from storage.directories.log_dirs import (
-    DELETE_SUFFIX,
-    FUTURE_SUFFIX,
-    partition_dir_name,
-    renamed_dir_name,
-)
+from storage.directories.log_dirs import FUTURE_SUFFIX, partition_dir_name, renamed_dir_name
 from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
 from wire.errors import ErrorCode, KafkaError
@@ -212,22 +207,14 @@ class FutureLogs:
 
     def _close_and_remove(self, log: PartitionLog) -> None:
         _close(log, is_kept=False)
-        _remove_at_once(log.topic_partition, log.directory)
+        self._remove_at_once(log.topic_partition, log.directory)
 
     def _remove(self, key: TopicPartition, path: Path) -> None:
-        self._manager.later(path.parent, 0, partial(_remove_at_once, key, path))
+        self._manager.later(path.parent, 0, partial(self._remove_at_once, key, path))
 
-
-def _remove_at_once(key: TopicPartition, path: Path) -> None:
-    """What a crash leaves of it must not look like a move to go on with."""
-    gone = path.with_name(renamed_dir_name(key, os.urandom(16), DELETE_SUFFIX))
-    try:
-        files.replace(path, gone)
-        files.sync_directory(path.parent)
-    except OSError as error:
-        logger.warning("removing future log failed path=%s error=%s", path, error)
-    else:
-        remove_tree(gone)
+    def _remove_at_once(self, key: TopicPartition, path: Path) -> None:
+        with suppress(KafkaError):  # an offline directory is left as it is
+            self._manager.online_dir(path.parent).remove_log(key, path)
 
 
 def _is_of(path: Path, topic_id: bytes) -> bool:

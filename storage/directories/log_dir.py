@@ -248,6 +248,19 @@ class LogDir:
             error.is_final = True  # type: ignore[attr-defined]
             raise self.environment.storage_error(error, f"renaming {path}") from error
 
+    def remove_log(self, key: TopicPartition, path: Path) -> None:
+        """Unlink a log that nobody uses, under a name of the deleted: what a crash leaves of it
+        must not look like a log to go on with. What fails is left to the next start. Never raises.
+        """
+        gone = path.with_name(renamed_dir_name(key, os.urandom(16), DELETE_SUFFIX))
+        try:
+            files.with_room(lambda: files.replace(path, gone), self.release_reserve)
+            files.sync_directory(self.path)
+        except OSError as error:
+            self.environment.storage_error(error, f"removing {path}")
+        else:
+            remove_tree(gone)
+
     def log_left(self, key: TopicPartition) -> None:
         """A log was renamed: nothing that is noted of it may reach another of its name (L1)."""
         self.checkpoints.forget(key)

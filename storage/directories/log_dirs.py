@@ -148,7 +148,8 @@ def _claim(
     random_uuid: Callable[[], bytes],
 ) -> None:
     try:
-        files.make_directories(path)
+        if properties is None:
+            files.make_directories(path)
         lock = DirectoryLock(path)
         if not lock.try_acquire():
             raise LogDirError(

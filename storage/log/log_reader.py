@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from storage.environment import LogEnvironment
@@ -130,15 +130,14 @@ class LogReader:
         """Run `look`, again after rebuilding an index that proved wrong; errors as KafkaError."""
         rebuilt: set[LogSegment] = set()
         failures = 0
-        guard: AbstractContextManager[object] = nullcontext()
+        is_locked = False
         while failures < _ATTEMPTS:
             try:
-                with guard:
-                    return look()
+                return look()
             except IndexMismatch as error:
-                if guard is not self.lock:
+                if not is_locked:
                     # An append shows its index entry before its batch: nobody appends meanwhile.
-                    guard = self.lock
+                    is_locked, look = True, partial(self._locked, look)
                     continue
                 # That the indexes of many segments are wrong is no failure, each is rebuilt once.
                 failures += error.segment in rebuilt
@@ -162,6 +161,10 @@ class LogReader:
             if offset is not None and offset < self.log_start_offset:
                 raise self._out_of_range(offset)
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "index does not fit its log")
+
+    def _locked(self, look: Callable[[], T]) -> T:
+        with self.lock:
+            return look()
 
     def _read(
         self, offset: int, max_bytes: int, min_one: bool, upper_offset: int, aborted: bool

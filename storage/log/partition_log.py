@@ -435,12 +435,12 @@ class PartitionLog(LogReader):
                 if is_kept and not self.environment.is_offline:
                     self.finish_files()
                     self.leader_epochs.sync()
-                    snapshot = self.producer_state.take_snapshot()
+                    self.producer_state.take_snapshot()
                     active = self.view.segment
                     active.become_inactive()
                     active.flush()
                     # A batch that is deleted tells nobody of its producer.
-                    if snapshot is not None and self.producer_state.active_producers():
+                    if self.producer_state.has_unsynced and self.producer_state.active_producers():
                         self.producer_state.flush()
                         files.sync_directory(self.directory)
             except OSError as error:

@@ -452,6 +452,11 @@ class ProducerStateManager:
         self.last_snapshot_offset = offset
         return path
 
+    @property
+    def has_unsynced(self) -> bool:
+        """Are there snapshots that were taken since the last `flush`."""
+        return bool(self._unsynced)
+
     def flush(self) -> None:
         """fsync the snapshots taken since the last time; the directory is the caller's. OSError."""
         unsynced, self._unsynced = self._unsynced, []

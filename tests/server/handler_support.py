@@ -279,12 +279,16 @@ class FakeProcessor:
         self.done: deque[Any] = deque()
         self.throttled_ms: list[int] = []
 
-    def complete(self, channel, request, parts, is_last=True):
+    def complete(self, channel, request, parts):
         self.throttled_ms.append(request.throttle_ms)
         if parts is None:
             self.done.append(CLOSED)
             channel.in_flight = None
-        elif channel.answer(request, parts, is_last=is_last):
+        elif channel.answer(request, parts):
+            self.done.append(b"".join(bytes(p) for p in parts))
+
+    def answer_first(self, channel, request, parts):
+        if channel.answer(request, parts, is_last=False):
             self.done.append(b"".join(bytes(p) for p in parts))
 
 

@@ -22,8 +22,9 @@ from storage.checkpoint import LEADER_EPOCH_CHECKPOINT
 from storage.config import LogConfig
 from storage.log.append_source import FROM_COORDINATOR
 from storage.log.partition_log import PartitionLog
+from storage.log.valid_batches import ValidBatches
 from storage.open_files import OpenFileCache
-from storage.recovery import ValidBatches, open_log
+from storage.recovery import open_log
 from storage.segments.segment import RELATIVE_OFFSET_MAX
 from testkit.clock import WALL_MS
 from tests.sim.world import Killed

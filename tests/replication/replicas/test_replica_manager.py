@@ -39,6 +39,7 @@ from storage.directories.copies import Copies
 from storage.directories.future_logs import FutureLogs
 from storage.directories.log_manager import LogManager
 from storage.environment import LogEnvironment
+from storage.log.append_source import FROM_COORDINATOR
 from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
 from testkit.clock import WALL_MS, ManualClock
@@ -559,6 +560,21 @@ def test_of_a_burst_that_waits_it_is_told_how_many_of_the_first_are_known(broker
     broker.pass_time(1020)
     lost = ErrorCode.REQUEST_TIMED_OUT
     assert codes(answer) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, lost, 0]
+
+
+def test_an_unforeseen_error_is_an_answer_to_clients_and_not_to_coordinators(
+    single: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator takes an answer without an offset for: nothing was written."""
+
+    def fault(*_: Any) -> Any:
+        raise RuntimeError("after it was written")
+
+    monkeypatch.setattr(single.manager.partition(ORDERS_0), "append_records_to_leader", fault)
+    assert codes(single.produce((ORDERS_0, batch(b"a")))) == [ErrorCode.REQUEST_TIMED_OUT]
+    request = AppendRequest(-1, 1000, [(ORDERS_0, batch(b"a"))], Answer(), FROM_COORDINATOR)
+    with pytest.raises(RuntimeError):
+        single.manager.append_records(request)
 
 
 @pytest.mark.parametrize("spoilt", [0, 1, 2])

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from server.config.kafka_config import KafkaConfig
+from server.handlers import produce as handlers
 from server.node.node import Node
 from server.peers.blocking_peer import BlockingPeer
 from storage.config import LogConfig
@@ -51,8 +52,8 @@ class Processor(FakeProcessor):
         super().__init__()
         self.answered = threading.Event()
 
-    def complete(self, channel, request, parts, is_last=True):
-        super().complete(channel, request, parts, is_last)
+    def complete(self, channel, request, parts):
+        super().complete(channel, request, parts)
         self.answered.set()
 
 
@@ -427,10 +428,13 @@ def test_what_can_be_answered_does_not_wait_for_what_is_behind_it(side: Side, fi
     flushes: list[Any] = []
     partition._group_commit._flush_async = lambda *args: flushes.append(args)
     channel = FakeChannel(side.processor)
+    channel.client_id, channel.client_id_raw = "test", b"test"
     channel.frames = deque([simple(1, first), simple(2, 1)])
     side.processor.done.clear()
+    is_together = side.requests._apis[0].together is not None
     while channel.frames and channel.in_flight is None:
         taken = side.requests.receive_together(channel, 16) if len(channel.frames) > 1 else 0
+        assert taken == (2 if is_together else 0)
         if not taken:
             assert side.requests.receive(channel, channel.frames.popleft())
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if first else 0
@@ -467,3 +471,19 @@ def test_acks_0_in_line_comes_alone(side: Side) -> None:
     frames = [simple(number, 0, acks=0) for number in range(3)]
     assert side.answers(FakeChannel(side.processor), frames) == [b""] * 3
     assert log_of(side, 0).log_end_offset == 4
+
+
+def test_an_answer_that_cannot_be_written_ends_the_connection(
+    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    side = sides[0]
+    channel = FakeChannel(side.processor)
+    side.answers(channel, [simple(9, 0)])
+
+    def fault(*_: Any) -> Any:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(handlers, "answer_plain_produce", fault)
+    told = side.answers(channel, [simple(1, 0), simple(2, 0)])
+    assert told == [CLOSED]
+    assert "answer failed" in caplog.text

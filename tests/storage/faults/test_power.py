@@ -5,6 +5,7 @@ Found by reading; each is of a kind that the fuzzer does not do, or hardly ever.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 from collections.abc import Iterator
@@ -17,10 +18,12 @@ from storage import files
 from storage.config import LogConfig
 from storage.directories.log_dirs import prepare_log_dirs
 from storage.log.partition_log import PartitionLog
+from storage.segments.segment import LogSegment
 from tests.sim.world import Killed, World
 from tests.storage.directories.test_log_manager import ORDERS, TOPIC_ID, Node, uuids
 from tests.storage.faults.disk import FaultyDisk
 from tests.storage.log_support import append, batch, make_log
+from wire.errors import KafkaError
 from wire.record_batch import patch_for_log
 
 SMALL = LogConfig(segment_bytes=100, file_delete_delay_ms=0)
@@ -50,6 +53,13 @@ def follow(log: PartitionLog, offset: int, *texts: str, epoch: int, **options: A
     log.append_as_follower(patch_for_log(plain, offset, epoch) + plain[16:], epoch)
 
 
+def fails(number: int) -> Any:
+    def fail(*_: Any) -> None:
+        raise OSError(number, "simulated")
+
+    return fail
+
+
 def started(node: Node) -> PartitionLog:
     log = node.start().get(ORDERS)
     assert log is not None
@@ -73,6 +83,30 @@ def test_a_producer_whose_records_are_deleted_is_known_after_a_clean_stop(
     append(log, "b")
     log.update_high_watermark(3)
     log.increment_log_start_offset(2)
+    node.stop()
+    lose_power(disk, root)
+    assert append(started(node), "a", **PRODUCER).duplicate
+    node.stop()
+
+
+def test_a_snapshot_of_a_roll_that_failed_is_synced_by_a_clean_stop(
+    root: Path, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(root)
+    node.start()
+    append(node.create(), "z")
+    node.stop()
+    disk.settle(root)
+    log = started(node)
+    append(log, "a", **PRODUCER)
+    append(log, "b")
+    log.update_high_watermark(3)
+    log.increment_log_start_offset(2)
+    log.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(LogSegment, "create", fails(errno.EMFILE))
+        with pytest.raises(KafkaError):
+            log.roll()
     node.stop()
     lose_power(disk, root)
     assert append(started(node), "a", **PRODUCER).duplicate
@@ -145,6 +179,10 @@ def test_the_names_of_new_log_directories_are_synced(
     monkeypatch.setattr(files, "sync_directory", sync)
     prepare_log_dirs([tmp_path / "a" / "b"], 1, None, uuids()).release()
     assert {tmp_path, tmp_path / "a"} <= set(synced)
+    (tmp_path / "c" / "d").mkdir(parents=True)  # by a start that was killed then
+    synced.clear()
+    prepare_log_dirs([tmp_path / "c" / "d"], 1, None, uuids()).release()
+    assert tmp_path / "c" in synced
 
 
 def test_a_doubtful_index_does_not_hide_that_a_log_began_anew(tmp_path: Path) -> None:
@@ -235,3 +273,35 @@ def test_what_is_left_of_a_move_that_was_given_up_is_not_gone_on_with(
     node.start()
     assert node.manager.future_logs.claim(ORDERS, TOPIC_ID) is None
     node.stop()
+
+
+@pytest.mark.parametrize("call", ["replace", "fsync_directory"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_future_log_that_cannot_be_removed_is_left_whole_or_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    """On a full disk the reserve makes room; a disk that fails is offline, as after any failure."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    node = Node(one, two)
+    moving(node, one, two)
+    node.manager.future_logs.delete(ORDERS)
+    left = 1
+    real = getattr(files, call)
+
+    def first_fails(*args: Any) -> Any:
+        nonlocal left
+        if left:
+            left -= 1
+            raise OSError(number, "simulated")
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, call, first_fails)
+        node.scheduler.run()
+    assert node.manager._dirs[two].is_online == (number == errno.ENOSPC)
+    names = [path.name for path in two.iterdir() if path.is_dir()]
+    whole = [name for name in names if list((two / name).glob("*.log"))]
+    assert names == whole
+    if (call, number) == ("replace", errno.ENOSPC):
+        assert names == []
+    node.crash()
