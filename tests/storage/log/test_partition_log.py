@@ -1057,6 +1057,32 @@ def test_only_of_a_log_that_is_kept_something_is_written_when_it_is_closed(
     assert bool(list(log.directory.glob("*.snapshot"))) == (how == "kept")
 
 
+@pytest.mark.parametrize(("producer_id", "is_new"), [(7, True), (7, False), (-1, True)])
+def test_a_snapshot_that_tells_of_a_producer_is_on_disk_once_its_log_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, producer_id: int, is_new: bool
+) -> None:
+    """No batch may be left that would."""
+    log = make_log(tmp_path)
+    append(log, "a", producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    log.flush()
+    if not is_new:
+        log.close()
+        log = make_log(tmp_path, had_clean_shutdown=True)
+        log.flush()
+    synced: list[str] = []
+    for name in ("sync_file", "sync_directory"):
+        real = getattr(files, name)
+
+        def sync(path: Path, real: Callable[[Path], None] = real) -> None:
+            synced.append(path.suffix or path.name)
+            real(path)
+
+        monkeypatch.setattr(files, name, sync)
+    log.close()
+    of_snapshot = [name for name in synced if name in (".snapshot", log.directory.name)]
+    assert of_snapshot == [".snapshot", log.directory.name] * (producer_id >= 0 and is_new)
+
+
 def test_a_closed_log_has_its_epochs_on_disk_and_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
