@@ -53,6 +53,10 @@ class FileHandle:
             logger.error("closing a log file failed fd=%s error=%s", self.fd, error)
 
 
+class FileBecameShorter(OSError):
+    """A slice's file ends before the slice does: it was cut off, or its disk lost its end."""
+
+
 class FileSlice:
     """`size` bytes of an open file from `position` on; holds the file open until closed or dropped.
 
@@ -85,7 +89,7 @@ class FileSlice:
             return os.write(sock_fd, self.read(offset, min(count, 1 << 18)))
         sent: int = sendfile(sock_fd, self._handle.fd, self.position + offset, count)
         if sent == 0 and count > 0:
-            raise OSError(errno.EIO, "log file is shorter than the slice to send")
+            raise FileBecameShorter(errno.EIO, "log file is shorter than the slice to send")
         return sent
 
     def read(self, offset: int = 0, size: int | None = None) -> bytes:
@@ -98,7 +102,7 @@ class FileSlice:
         count = self.size - offset if size is None else min(size, self.size - offset)
         data = files.read_fully(self._handle.fd, count, self.position + offset)
         if len(data) != count:
-            raise OSError(errno.EIO, "log file is shorter than the slice to read")
+            raise FileBecameShorter(errno.EIO, "log file is shorter than the slice to read")
         return data
 
     def head(self, size: int) -> FileSlice:

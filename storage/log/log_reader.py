@@ -1,26 +1,27 @@
 """The reading half of a partition log: offsets to slices of files, timestamps to offsets.
 
-No read takes the log's lock. It sees where the log begins and ends as one `LogView` that the writer
-replaces as a whole once the bytes are in the file, and the segments as a tuple that never changes
-in place. Retention may rename or unlink a file under a reader: who has it open reads on, who has
-not looks at the segments again (S-15).
+No read takes the log's lock at first. It sees where the log begins and ends as one `LogView` that
+the writer replaces as a whole once the bytes are in the file, and the segments as a tuple that
+never changes in place. Retention may rename or unlink a file under a reader: who has it open reads
+on, who has not looks at the segments again (S-15).
 
-Indexes are hints: when one proves wrong, at a second look with the lock too, it is rebuilt from the
-log file and the read starts over (S-10). That takes the lock, as a look at the newest record's time
-does, and nothing else.
+Where a writer came in between, the read starts over with the lock. Indexes are hints: when one
+proves wrong then, too, it is rebuilt from the log file and the read starts over (S-10). A look at
+the newest record's time takes the lock, and nothing else does.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 from storage.environment import LogEnvironment
 from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.results import LogView, ReadResult
+from storage.open_files import FileBecameShorter
 from storage.segments.index import CorruptIndexError
 from storage.segments.log_segments import LogSegments
 from storage.segments.segment import Batch, CorruptSegment, IndexMismatch, LogSegment
@@ -31,7 +32,7 @@ from wire.records import read_records
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPTS = 4
+_BETWEEN_TWO_STATES = IndexMismatch, CorruptSegment, FileBecameShorter, FileNotFoundError
 _NOTHING = ReadResult(None)
 T = TypeVar("T")
 
@@ -46,6 +47,9 @@ class TimestampAndOffset(NamedTuple):
 
 class LogReader:
     """What readers of a log use; `PartitionLog` adds everything that changes it."""
+
+    truncations: int
+    """Raised under the lock when one begins."""
 
     def __init__(
         self,
@@ -116,55 +120,72 @@ class LogReader:
     def read_bytes(self, offset: int, max_bytes: int, upper_offset: int) -> bytes:
         """As `read` with the first batch whole, but the bytes themselves: what the disk refuses is
         an error of the log like any other. Nothing to read gives none."""
-        records = self.read(offset, max_bytes, True, upper_offset).records
+        view = self.view
+        if offset < view.log_start_offset or offset > view.end_offset:
+            raise self._out_of_range(offset)
+        if offset >= upper_offset:
+            return b""
+        return self.with_valid_indexes(
+            lambda: self._read_bytes(offset, max_bytes, upper_offset), offset
+        )
+
+    def _read_bytes(self, offset: int, max_bytes: int, upper_offset: int) -> bytes:
+        records = self._read(offset, max_bytes, True, upper_offset, False).records
         if records is None:
             return b""
         try:
             return records.read()
-        except OSError as error:
-            raise self._storage_error(error, "read") from error
         finally:
             records.close()
 
     def with_valid_indexes(self, look: Callable[[], T], offset: int | None = None) -> T:
-        """Run `look`, again after rebuilding an index that proved wrong; errors as KafkaError."""
+        """Run `look`, again with the lock if a writer may have come in between, and then again
+        after rebuilding an index that proved wrong; errors as KafkaError.
+
+        What takes no lock may see an append's index entry before its batch, half of a truncation,
+        a file between two names, or, where the log was cut off and written again, other bytes.
+        """
+        truncations = self.truncations
+        try:
+            found = look()
+            if truncations == self.truncations:
+                return found
+        except _BETWEEN_TWO_STATES as error:
+            if isinstance(error, FileNotFoundError) and self.is_closed:
+                raise self._closed() from error
+        except KafkaError:
+            if truncations == self.truncations:
+                raise
+        except (CorruptIndexError, OSError) as error:
+            raise self._read_error(error) from error
+        with self.lock:
+            if offset is not None and offset < self.log_start_offset:
+                raise self._out_of_range(offset)
+            return self._look_with_lock(look)
+
+    def _look_with_lock(self, look: Callable[[], T]) -> T:
         rebuilt: set[LogSegment] = set()
-        failures = 0
-        is_locked = False
-        while failures < _ATTEMPTS:
+        while True:
             try:
                 return look()
             except IndexMismatch as error:
-                if not is_locked:
-                    # An append shows its index entry before its batch: nobody appends meanwhile.
-                    is_locked, look = True, partial(self._locked, look)
-                    continue
                 # That the indexes of many segments are wrong is no failure, each is rebuilt once.
-                failures += error.segment in rebuilt
+                if error.segment in rebuilt:
+                    message = "index does not fit its log"
+                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
                 rebuilt.add(error.segment)
                 self._rebuild_indexes(error.segment, error)
-            except CorruptIndexError as error:
-                logger.error("corrupt index partition=%s error=%s", self.topic_partition, error)
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "corrupt index") from error
             except CorruptSegment as error:
                 logger.error("corrupt segment partition=%s error=%s", self.topic_partition, error)
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "corrupt log segment") from error
-            except OSError as error:
-                failures += 1
-                is_missing = isinstance(error, FileNotFoundError) and not self.is_closed
-                if not is_missing or failures == _ATTEMPTS:
-                    raise self._storage_error(error, "read") from error
-                # Retention or compaction renames the file under us, and holds the lock until the
-                # segment knows its new name: wait for that, then look at the segments again.
-                with self.lock:
-                    pass
-            if offset is not None and offset < self.log_start_offset:
-                raise self._out_of_range(offset)
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "index does not fit its log")
+            except (CorruptIndexError, OSError) as error:
+                raise self._read_error(error) from error
 
-    def _locked(self, look: Callable[[], T]) -> T:
-        with self.lock:
-            return look()
+    def _read_error(self, error: CorruptIndexError | OSError) -> KafkaError:
+        if isinstance(error, OSError):
+            return self._storage_error(error, "read")
+        logger.error("corrupt index partition=%s error=%s", self.topic_partition, error)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "corrupt index")
 
     def _read(
         self, offset: int, max_bytes: int, min_one: bool, upper_offset: int, aborted: bool
@@ -193,25 +214,43 @@ class LogReader:
             size = min(size, max(max_bytes, first)) if min_one or first <= max_bytes else 0
         if size <= 0:
             return _NOTHING
-        found = None
-        if aborted:
-            # From the same look, and before the file is opened: who finds it unlinked starts over.
-            upto = min(self._end_of_read(segment, position + size), upper_offset)
-            found = _collect_aborted(segments, offset, upto)
-        return ReadResult(segment.slice(position, size), found)
+        if not aborted:
+            return ReadResult(segment.slice(position, size))
+        upto = min(self._end_of_read(segment, position + size), upper_offset)
+        found = _collect_aborted(segments, offset, upto)
+        records = segment.slice(position, size)
+        self._check_files_are_there(segments)
+        return ReadResult(records, found)
+
+    def _check_files_are_there(self, segments: Iterable[LogSegment]) -> None:
+        """A transaction index that is gone looks like that of a segment without any."""
+        if self.is_closed:
+            raise self._closed()
+        for segment in segments:
+            if segment.is_deleted:
+                raise FileNotFoundError(errno.ENOENT, "deleted meanwhile", str(segment.path))
 
     def _limit(self, view: LogView, segment: LogSegment, upper_offset: int) -> int:
         """Position in `segment` at which a read has to stop: its end, or the upper offset."""
         if segment is view.segment:
             if upper_offset >= view.end_offset:
                 return view.position
-            limit = segment.position_of(upper_offset)
-            return view.position if limit is None else min(limit, view.position)
+            return min(self._position_of(segment, upper_offset), view.position)
         higher = self.segments.higher(segment.base_offset)
-        if higher is not None and upper_offset >= higher.base_offset:
+        if higher is None:
+            return self._position_of(segment, upper_offset)
+        if upper_offset >= higher.base_offset:
             return segment.size
         limit = segment.position_of(upper_offset)
         return segment.size if limit is None else limit
+
+    @staticmethod
+    def _position_of(segment: LogSegment, offset: int) -> int:
+        """Of an offset that the log had when the read began."""
+        position = segment.position_of(offset)
+        if position is None:
+            raise IndexMismatch(segment, f"offset {offset} is cut off")
+        return position
 
     def readable_bytes(self, from_offset: int, upto_offset: int) -> int:
         """About how many bytes lie between two offsets; cheap for offsets near the log's end."""
@@ -279,7 +318,8 @@ class LogReader:
     def _offset_for_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
         start = self.log_start_offset
         for segment in self.segments.items:
-            if segment.max_timestamp < timestamp:
+            # One whose indexes are being made anew finds its newest time again.
+            if segment.max_timestamp < timestamp and not segment.is_being_indexed:
                 continue
             for batch in segment.batches_since(timestamp, start):
                 found = _first_record(segment, batch, timestamp, start)
@@ -297,7 +337,7 @@ class LogReader:
             return None
         batch = newest.search(offset)
         if batch is None:
-            return None
+            raise IndexMismatch(newest, f"timestamp {timestamp} at offset {offset}")
         # Kafka names it even where DeleteRecords has left it below the log start.
         return _first_record(newest, batch, timestamp, 0)
 

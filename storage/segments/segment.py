@@ -88,6 +88,7 @@ class LogSegment(LogFile):
         "created_ms",
         "directory",
         "index_interval_bytes",
+        "is_being_indexed",
         "is_index_full",
         "jitter_ms",
         "offset_index",
@@ -117,6 +118,8 @@ class LogSegment(LogFile):
         self.jitter_ms = 0
         self.bytes_since_index = 0
         self.is_index_full = False
+        self.is_being_indexed = False
+        """Its newest time is not known to readers for now."""
         self._max_timestamp: int | None = None  # None: not read from disk yet
         self._max_timestamp_offset = base_offset
         self._first_timestamp: int | None = None
@@ -239,7 +242,7 @@ class LogSegment(LogFile):
             files.write_fully(handle.fd, buffers, size, position)
             for at, header in batches:
                 self.note_batch(position + at, header)
-                self._remember(header.base_offset, position + at)
+                self._remember(self._recent, header.base_offset, position + at)
         except OSError as error:
             self._max_timestamp, self._max_timestamp_offset = known, known_offset
             self._cut_back(handle, position, batches[0][1].base_offset, error)
@@ -278,10 +281,10 @@ class LogSegment(LogFile):
             with suppress(OSError):
                 index.truncate_to(base_offset)
 
-    def _remember(self, base_offset: int, position: int) -> None:
-        self._recent[base_offset] = position
-        if len(self._recent) >= _REMEMBERED_BATCHES:
-            self._older, self._recent = self._recent, {}
+    def _remember(self, recent: dict[int, int], base_offset: int, position: int) -> None:
+        recent[base_offset] = position
+        if len(recent) >= _REMEMBERED_BATCHES and self._recent is recent:
+            self._older, self._recent = recent, {}
 
     def should_roll(
         self,
@@ -312,16 +315,23 @@ class LogSegment(LogFile):
     @property
     def max_timestamp(self) -> int:
         """Largest timestamp in the segment, -1 if it has none; read from disk once."""
-        if self._max_timestamp is None:
-            self._max_timestamp, self._max_timestamp_offset = self._read_max_timestamp()
-        return self._max_timestamp
+        known = self._max_timestamp
+        return self._find_max_timestamp()[0] if known is None else known
 
     @property
     def max_timestamp_offset(self) -> int:
         """Last offset of the first batch that has `max_timestamp`."""
         if self._max_timestamp is None:
-            self._max_timestamp, self._max_timestamp_offset = self._read_max_timestamp()
+            return self._find_max_timestamp()[1]
         return self._max_timestamp_offset
+
+    def _find_max_timestamp(self) -> tuple[int, int]:
+        """Read it, and keep it unless the segment was cut off meanwhile."""
+        size = self.size
+        found = self._read_max_timestamp()
+        if size == self.size:
+            self._max_timestamp_offset, self._max_timestamp = found[1], found[0]
+        return found
 
     @property
     def first_timestamp(self) -> int:
@@ -418,12 +428,13 @@ class LogSegment(LogFile):
         if position is None:
             position = self._older.get(offset)
             if position is None:
+                recent = self._recent  # a cut begins another: what was found before it is not kept
                 found = self.search(offset)
                 if found is None:
                     return None
                 position = found[0]
                 if found[1].base_offset == offset:
-                    self._remember(offset, position)
+                    self._remember(recent, offset, position)
         return position
 
     def batch_size_at(self, position: int) -> int:
@@ -525,11 +536,15 @@ class LogSegment(LogFile):
 
         The transaction index needs producer state and is rebuilt by recovery only.
         """
-        self.reset_indexes()
-        for position, header in self.batches(0):
-            self.note_batch(position, header)
-        if not is_active:
-            self.become_inactive()
+        self.is_being_indexed = True
+        try:
+            self.reset_indexes()
+            for position, header in self.batches(0):
+                self.note_batch(position, header)
+            if not is_active:
+                self.become_inactive()
+        finally:
+            self.is_being_indexed = False
 
     def reset_indexes(self) -> None:
         """Empty offset and time index, for `note_batch` to fill them again."""

@@ -140,8 +140,8 @@ class TransactionIndex:
         self._aborted, self._unsynced = None, None
 
     def delete(self) -> None:
-        """Remove the file, if there is one."""
-        self._aborted, self._unsynced = [], None
+        """Remove the file, if there is one; who reads beside it may know what was in it."""
+        self._unsynced = None
         with suppress(FileNotFoundError):
             files.unlink(self.path)
 

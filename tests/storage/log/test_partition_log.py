@@ -308,7 +308,8 @@ def test_a_read_names_the_aborted_transactions_of_what_it_returns(
 def test_a_read_that_meets_a_deletion_hides_no_aborted_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_unlinked: bool
 ) -> None:
-    """Without its aborted transactions the records of a read pass for committed ones."""
+    """Without its aborted transactions the records of a read pass for committed ones. It begins
+    again below the log start."""
     scheduler = ManualScheduler()
     log = make_log(tmp_path, env=environment(tmp_path, scheduler=scheduler))
     log.append_as_leader(transactional("x", 1, 0), 0, WALL_MS)
@@ -327,14 +328,9 @@ def test_a_read_that_meets_a_deletion_hides_no_aborted_transaction(
         return real(segment, *end)
 
     monkeypatch.setattr(LogSegment, "upper_bound_offset", upper_bound_offset)
-    if is_unlinked:
-        with pytest.raises(KafkaError) as refused:
-            log.read(1, 1, True, 2, include_aborted=True)
-        assert code_of(refused) is ErrorCode.OFFSET_OUT_OF_RANGE
-    else:
-        result = log.read(1, 1, True, 2, include_aborted=True)
-        assert result.records is not None
-        assert [txn.producer_id for txn in result.aborted or ()] == [1]
+    with pytest.raises(KafkaError) as refused:
+        log.read(1, 1, True, 2, include_aborted=True)
+    assert code_of(refused) is ErrorCode.OFFSET_OUT_OF_RANGE
     assert len(log.segments) == 1
 
 
@@ -646,11 +642,11 @@ def test_many_segments_with_a_wrong_index_change_no_answer(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("failure", "attempts", "code"),
     [
-        (lambda log: IndexMismatch(log.active_segment, "x"), 6, ErrorCode.KAFKA_STORAGE_ERROR),
-        (lambda log: FileNotFoundError(errno.ENOENT, "x"), 4, ErrorCode.KAFKA_STORAGE_ERROR),
+        (lambda log: IndexMismatch(log.active_segment, "x"), 3, ErrorCode.KAFKA_STORAGE_ERROR),
+        (lambda log: FileNotFoundError(errno.ENOENT, "x"), 2, ErrorCode.KAFKA_STORAGE_ERROR),
         (lambda log: OSError(errno.EIO, "x"), 1, ErrorCode.KAFKA_STORAGE_ERROR),
         (lambda log: CorruptIndexError("x"), 1, ErrorCode.KAFKA_STORAGE_ERROR),
-        (lambda log: CorruptSegment(log.directory, 0, "x"), 1, ErrorCode.CORRUPT_MESSAGE),
+        (lambda log: CorruptSegment(log.directory, 0, "x"), 2, ErrorCode.CORRUPT_MESSAGE),
     ],
 )
 def test_a_read_is_tried_again_where_that_helps_and_not_for_ever(

@@ -513,6 +513,7 @@ def test_a_failed_append_leaves_the_index_as_it_was(
     assert aborted.aborted == TXNS[:1]
     aborted.delete()
     aborted.rename(aborted.path.with_suffix(".x"))
+    aborted.close()
     assert aborted.aborted == []
 
 
