@@ -155,6 +155,8 @@ class Cleaning:
         if end_offset <= self._first_dirty:
             return self._first_dirty
         segments = [s for s in log.segments.items if s.base_offset < end_offset]
+        if not segments:
+            raise CleaningAborted("segments were deleted")
         filter_ = self._make_filter()
         self._transactions.add_aborted(
             log.aborted_transactions(segments[0].base_offset, self._first_uncleanable)
@@ -345,8 +347,10 @@ class _SegmentWriter:
         segment = self._segment
         position = segment.size
         data = b"".join(self._parts)
-        files.write_fully(segment.handle().fd, [data], len(data), position)
+        handle = segment.handle()
+        files.write_fully(handle.fd, [data], len(data), position)
         segment.size = position + len(data)
+        segment.keep_unsynced(handle)
         for header in self._pending:
             segment.note_batch(position, header)
             position += header.size

@@ -134,7 +134,8 @@ class LeaderEpochCache:
         epoch not above it, which ends where the next one begins.
         """
         entries = self._entries
-        if epoch == self.latest_epoch and epoch != UNDEFINED_EPOCH:
+        # Not `latest_epoch`: another epoch may begin between two looks.
+        if entries and epoch == entries[-1].epoch:
             return epoch, log_end_offset
         slot = bisect_right(entries, epoch, key=_epoch)
         if epoch == UNDEFINED_EPOCH or slot == len(entries):

@@ -58,43 +58,54 @@ class LogSync:
         """Sync up to the log's end as of now, then raise `flushed_offset`.
 
         Raises OSError, with `is_final` set if the directory must go offline, and KafkaError if it
-        is offline already. A log that is closed, even while we are at it, is left alone.
+        is offline already. A log that is closed, even while we are at it, is left alone; one whose
+        directory gets another name meanwhile (the end of a move) is synced under that.
         """
         with self._flush_lock:
-            with log.lock:
-                log.environment.check_online()
-                if log.is_closed:
-                    return
-                log.finish_files()  # or a start would find there what was cut off
-                end_offset = log.log_end_offset
-                truncations = log.truncations
-                started_ms = log.environment.clock.now_ms()
-                sealed, self._sealed = self._sealed, []
-                is_dirty, self._is_directory_dirty = self._is_directory_dirty, False
-                is_renamed, self._is_renamed = self._is_renamed, False
-                unflushed: Iterable[LogSegment] = ()
-                if end_offset > log.flushed_offset:
-                    unflushed = log.segments.from_floor(log.flushed_offset)
-            try:
-                # Below the recovery point no batch is read again to find its epoch (E-3).
-                log.leader_epochs.sync()
-                _sync(log, sealed, unflushed, is_dirty)
-                if is_renamed:
-                    files.sync_directory(log.directory.parent)
-            except OSError as error:
-                if isinstance(error, FileNotFoundError) and _is_gone(log):
-                    return  # renamed or deleted as a whole meanwhile
-                with log.lock:
-                    self._sealed += sealed
-                    self._is_directory_dirty |= is_dirty
-                    self._is_renamed |= is_renamed
-                error.is_final = not files.is_out_of_descriptors(error)  # type: ignore[attr-defined]
-                raise
-            with log.lock:
-                self.last_flush_ms = started_ms
-                # What was cut off and written again meanwhile is not what was synced.
-                if truncations == log.truncations and end_offset > log.flushed_offset:
-                    log.flushed_offset = end_offset
+            while not self._flush(log):
+                pass
+
+    def _flush(self, log: PartitionLog) -> bool:
+        """As `flush`; False if the directory was renamed meanwhile, and it must be done again."""
+        with log.lock:
+            log.environment.check_online()
+            if log.is_closed:
+                return True
+            log.finish_files()  # or a start would find there what was cut off
+            directory = log.directory
+            end_offset = log.log_end_offset
+            truncations = log.truncations
+            started_ms = log.environment.clock.now_ms()
+            sealed, self._sealed = self._sealed, []
+            is_dirty, self._is_directory_dirty = self._is_directory_dirty, False
+            is_renamed, self._is_renamed = self._is_renamed, False
+            unflushed: Iterable[LogSegment] = ()
+            if end_offset > log.flushed_offset:
+                unflushed = log.segments.from_floor(log.flushed_offset)
+        try:
+            # Below the recovery point no batch is read again to find its epoch (E-3).
+            log.leader_epochs.sync()
+            _sync(log, sealed, unflushed, is_dirty)
+            if is_renamed:
+                files.sync_directory(log.directory.parent)
+        except OSError as error:
+            is_missing = isinstance(error, FileNotFoundError)
+            if is_missing and _is_gone(log):
+                return True  # renamed or deleted as a whole meanwhile
+            with log.lock:  # who renames the directory holds it until the log knows the new name
+                self._sealed += sealed
+                self._is_directory_dirty |= is_dirty
+                self._is_renamed |= is_renamed
+                if is_missing and log.directory != directory:
+                    return False
+            error.is_final = not files.is_out_of_descriptors(error)  # type: ignore[attr-defined]
+            raise
+        with log.lock:
+            self.last_flush_ms = started_ms
+            # What was cut off and written again meanwhile is not what was synced.
+            if truncations == log.truncations and end_offset > log.flushed_offset:
+                log.flushed_offset = end_offset
+        return True
 
 
 def flush_unasked(log: PartitionLog) -> None:

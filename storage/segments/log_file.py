@@ -10,6 +10,7 @@ Duties of the caller as in `storage.segments.segment`.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -42,7 +43,11 @@ class LogFile:
         self._sync_failure: OSError | None = None
 
     def handle(self) -> FileHandle:
-        """The open file; opened again if it was closed to save descriptors. Raises OSError."""
+        """The open file; opened again if it was closed to save descriptors. Raises OSError.
+
+        Hold it while you use its `fd`: others may make us let go at any time, and the number is
+        another file's then. FileNotFoundError if the file is renamed meanwhile.
+        """
         self.recently_used = True
         handle = self._handle
         if handle is None:
@@ -52,9 +57,18 @@ class LogFile:
         return handle
 
     def _open(self, flags: int) -> FileHandle:
-        handle = FileHandle.open(self.path, flags)
+        path = self.path
+        handle = FileHandle.open(path, flags)
+        if self.path != path:  # what has the name now may be another segment
+            del handle  # or the traceback would keep it
+            raise FileNotFoundError(errno.ENOENT, "renamed while it was opened", str(path))
         self._open_files.opened(self)
         return handle
+
+    def keep_unsynced(self, handle: FileHandle) -> None:
+        """`handle` was written to, and `size` says so: it stays open until it is synced."""
+        if self._handle is not handle:
+            self._keep(handle)
 
     def _keep(self, handle: FileHandle) -> None:
         """Another thread made us let go while we wrote: what was written is not synced."""
@@ -76,7 +90,8 @@ class LogFile:
     def flush_log(self) -> None:
         """Sync the file; OSError is final for the directory (S-4). Takes no lock."""
         size = self.size
-        files.fsync(self.handle().fd)
+        handle = self.handle()
+        files.fsync(handle.fd)
         self._synced_size = size
 
     def release_files(self) -> None:
@@ -93,7 +108,8 @@ class LogFile:
                 self.flush_log()
             except OSError as error:
                 error.is_final = True  # type: ignore[attr-defined]
-                self._sync_failure = error
+                # Its traceback would keep the descriptor.
+                self._sync_failure = error.with_traceback(None)
         self._handle = None
 
     def close(self) -> None:

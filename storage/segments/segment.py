@@ -522,12 +522,14 @@ class LogSegment(LogFile):
         self.time_index.truncate_to(end_offset)
         self.txn_index.truncate_to(end_offset)
         self._note_whether_full()
-        files.ftruncate(self.handle().fd, self.size)
+        handle = self.handle()
+        files.ftruncate(handle.fd, self.size)
         self._max_timestamp, self._max_timestamp_offset = self._read_max_timestamp()
 
     def cut_to_size(self, size: int) -> None:
         """Shorten the log file; the indexes are the caller's business (recovery rebuilds them)."""
-        files.ftruncate(self.handle().fd, size)
+        handle = self.handle()
+        files.ftruncate(handle.fd, size)
         self.size, self._synced_size = size, -1
         self._recent, self._older = {}, {}
 
