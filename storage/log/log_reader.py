@@ -66,6 +66,7 @@ class LogReader:
         self.view = view
         self.leader_epochs = leader_epochs
         self.is_closed = False
+        self._being_indexed: LogSegment | None = None
 
     @property
     def log_start_offset(self) -> int:
@@ -288,12 +289,15 @@ class LogReader:
             reason,
         )
         with self.lock:
+            self._being_indexed = segment
             try:
                 segment.rebuild_indexes(is_active=segment is self.view.segment)
             except CorruptSegment as error:
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "corrupt log segment") from error
             except OSError as error:
                 raise self._storage_error(error, "index rebuild") from error
+            finally:
+                self._being_indexed = None
 
     def _storage_error(self, error: OSError, doing: str) -> KafkaError:
         """What an OSError means to clients; a file that went with its log tells nothing of the
@@ -319,7 +323,7 @@ class LogReader:
         start = self.log_start_offset
         for segment in self.segments.items:
             # One whose indexes are being made anew finds its newest time again.
-            if segment.max_timestamp < timestamp and not segment.is_being_indexed:
+            if segment.max_timestamp < timestamp and segment is not self._being_indexed:
                 continue
             for batch in segment.batches_since(timestamp, start):
                 found = _first_record(segment, batch, timestamp, start)

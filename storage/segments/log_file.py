@@ -65,6 +65,11 @@ class LogFile:
         self._open_files.opened(self)
         return handle
 
+    def shorten(self, size: int) -> None:
+        """Cut the file itself. Raises OSError."""
+        handle = self.handle()
+        files.ftruncate(handle.fd, size)
+
     def keep_unsynced(self, handle: FileHandle) -> None:
         """`handle` was written to, and `size` says so: it stays open until it is synced."""
         if self._handle is not handle:

@@ -88,7 +88,6 @@ class LogSegment(LogFile):
         "created_ms",
         "directory",
         "index_interval_bytes",
-        "is_being_indexed",
         "is_index_full",
         "jitter_ms",
         "offset_index",
@@ -118,8 +117,6 @@ class LogSegment(LogFile):
         self.jitter_ms = 0
         self.bytes_since_index = 0
         self.is_index_full = False
-        self.is_being_indexed = False
-        """Its newest time is not known to readers for now."""
         self._max_timestamp: int | None = None  # None: not read from disk yet
         self._max_timestamp_offset = base_offset
         self._first_timestamp: int | None = None
@@ -232,28 +229,24 @@ class LogSegment(LogFile):
     def append_run(
         self, buffers: Sequence[files.Buffer], size: int, batches: Sequence[Batch]
     ) -> None:
-        """Append batches that lie back to back in `buffers`, at these positions, with one write:
-        all or none; errors as in `append`."""
+        """`append` of batches that lie back to back, at these positions, in one write or not."""
         position = self.size
         handle = self._handle or self.handle()
-        known, known_offset = self.max_timestamp, self._max_timestamp_offset
-        since_index = self.bytes_since_index
+        before = self.max_timestamp, self._max_timestamp_offset, self.bytes_since_index
         try:
             files.write_fully(handle.fd, buffers, size, position)
             for at, header in batches:
                 self.note_batch(position + at, header)
                 self._remember(self._recent, header.base_offset, position + at)
         except OSError as error:
-            self._max_timestamp, self._max_timestamp_offset = known, known_offset
+            self._max_timestamp, self._max_timestamp_offset, self.bytes_since_index = before
             self._cut_back(handle, position, batches[0][1].base_offset, error)
-            self.bytes_since_index = since_index
             self._note_whether_full()
             raise
         if position == 0:
             self._first_timestamp = batches[0][1].max_timestamp
         self.size = position + size
-        if self._handle is not handle:
-            self._keep(handle)
+        self.keep_unsynced(handle)
 
     def _append_index_entry(self, last_offset: int, position: int) -> None:
         if self.is_index_full:
@@ -337,11 +330,10 @@ class LogSegment(LogFile):
     def first_timestamp(self) -> int:
         """Max timestamp of the first batch, -1 if there is none: the segment's age starts here."""
         if self._first_timestamp is None:
-            for _, header in self.batches(0):
-                self._first_timestamp = header.max_timestamp
-                break
-            else:
+            first = next(self.batches(0), None)
+            if first is None:
                 return NO_TIMESTAMP
+            self._first_timestamp = first[1].max_timestamp
         return self._first_timestamp
 
     def largest_timestamp(self) -> int:
@@ -522,14 +514,12 @@ class LogSegment(LogFile):
         self.time_index.truncate_to(end_offset)
         self.txn_index.truncate_to(end_offset)
         self._note_whether_full()
-        handle = self.handle()
-        files.ftruncate(handle.fd, self.size)
+        self.shorten(self.size)
         self._max_timestamp, self._max_timestamp_offset = self._read_max_timestamp()
 
     def cut_to_size(self, size: int) -> None:
         """Shorten the log file; the indexes are the caller's business (recovery rebuilds them)."""
-        handle = self.handle()
-        files.ftruncate(handle.fd, size)
+        self.shorten(size)
         self.size, self._synced_size = size, -1
         self._recent, self._older = {}, {}
 
@@ -538,15 +528,11 @@ class LogSegment(LogFile):
 
         The transaction index needs producer state and is rebuilt by recovery only.
         """
-        self.is_being_indexed = True
-        try:
-            self.reset_indexes()
-            for position, header in self.batches(0):
-                self.note_batch(position, header)
-            if not is_active:
-                self.become_inactive()
-        finally:
-            self.is_being_indexed = False
+        self.reset_indexes()
+        for position, header in self.batches(0):
+            self.note_batch(position, header)
+        if not is_active:
+            self.become_inactive()
 
     def reset_indexes(self) -> None:
         """Empty offset and time index, for `note_batch` to fill them again."""
