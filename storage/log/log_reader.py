@@ -121,17 +121,10 @@ class LogReader:
     def read_bytes(self, offset: int, max_bytes: int, upper_offset: int) -> bytes:
         """As `read` with the first batch whole, but the bytes themselves: what the disk refuses is
         an error of the log like any other. Nothing to read gives none."""
-        view = self.view
-        if offset < view.log_start_offset or offset > view.end_offset:
-            raise self._out_of_range(offset)
-        if offset >= upper_offset:
-            return b""
-        return self.with_valid_indexes(
-            lambda: self._read_bytes(offset, max_bytes, upper_offset), offset
-        )
+        return self.with_valid_indexes(lambda: self._read_bytes(offset, max_bytes, upper_offset))
 
     def _read_bytes(self, offset: int, max_bytes: int, upper_offset: int) -> bytes:
-        records = self._read(offset, max_bytes, True, upper_offset, False).records
+        records = self.read(offset, max_bytes, True, upper_offset).records
         if records is None:
             return b""
         try:

@@ -685,7 +685,9 @@ def test_a_snapshot_is_synced_once_and_only_when_the_log_is(
     log.append(1)
     second = log.state.take_snapshot()
     assert synced == []
+    assert log.state.has_unsynced
     log.state.flush()
+    assert not log.state.has_unsynced
     assert synced == [first, second]
     log.state.flush()
     assert synced == [first, second]

@@ -172,6 +172,20 @@ def test_no_record_above_the_high_watermark_is_served(tmp_path: Path, once: Once
     assert [header.last_offset for _, header in iterate_headers(found.read())] == [3, 4]
 
 
+def test_a_segment_that_became_the_last_is_read_to_the_upper_offset(
+    tmp_path: Path, once: Once
+) -> None:
+    log = ten(tmp_path)
+    log.roll()
+    append(log, "later")
+    once.after(
+        LogSegment, "position_of", lambda: log.truncate_to(8), when=lambda _, offset: offset == 3
+    )
+    found = log.read(3, MIB, True, 5).records
+    assert found is not None
+    assert [header.last_offset for _, header in iterate_headers(found.read())] == [3, 4]
+
+
 def test_what_is_being_cut_off_is_not_served(tmp_path: Path, once: Once) -> None:
     log = ten(tmp_path)
     seen: list[int] = []
