@@ -94,8 +94,10 @@ class LogFile:
 
     def flush_log(self) -> None:
         """Sync the file; OSError is final for the directory (S-4). Takes no lock."""
+        self._sync(self.handle())
+
+    def _sync(self, handle: FileHandle) -> None:
         size = self.size
-        handle = self.handle()
         files.fsync(handle.fd)
         self._synced_size = size
 
@@ -108,9 +110,10 @@ class LogFile:
 
         Never raises, for this may run in another log's append.
         """
-        if self._handle is not None and not self.is_synced:
+        handle = self._handle
+        if handle is not None and not self.is_synced:
             try:
-                self.flush_log()
+                self._sync(handle)
             except OSError as error:
                 error.is_final = True  # type: ignore[attr-defined]
                 # Its traceback would keep the descriptor.

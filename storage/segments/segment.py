@@ -160,7 +160,7 @@ class LogSegment(LogFile):
             self.txn_index.let_go()
         except OSError as error:
             error.is_final = True  # type: ignore[attr-defined]
-            self._sync_failure = error
+            self._sync_failure = error.with_traceback(None)
 
     def release_files(self) -> None:
         """Let go of the descriptors and the indexes' memory (the cache's wish)."""
