@@ -68,7 +68,7 @@ faults: $(VENV)/.test  ## logs on a disk whose every call may fail: FAULT_SEEDS=
 faults-mutants: $(VENV)/.test  ## faults put into storage that this fuzzer must notice
 	$(BIN)/python -m tests.storage.faults.mutants $(ARGS)
 
-mutants: $(VENV)/.spark  ## small faults that the unit tests must notice (SAMPLE=9999: all)
+mutants: $(VENV)/.spark  ## small faults that the unit tests must notice (SAMPLE=9999: all; ARGS="--since HEAD~3": of what changed)
 	$(BIN)/python -m tests.mutation.run --sample $(or $(SAMPLE),25) --seed $$(git rev-parse HEAD) $(ARGS)
 
 fetch: $(VENV)/.test  ## what tests fetch when they first need it: Apache Kafka, the image's base

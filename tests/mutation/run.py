@@ -2,6 +2,7 @@
 
     python -m tests.mutation.run storage/log/append.py     all faults of a module
     python -m tests.mutation.run --sample 30 --seed 7      some of all modules that are listed
+    python -m tests.mutation.run --since HEAD~3            those in lines that changed since
 
 `survivors.toml` beside this file lists the modules, where each one's tests are, and of each fault
 that no test notices why none needs to. A survivor that is not there, or one that is there and is
@@ -21,7 +22,9 @@ import importlib.util
 import json
 import os
 import random
+import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -190,9 +193,22 @@ def chosen(targets: list[Target], arguments: argparse.Namespace) -> list[Fault]:
     if arguments.modules:
         targets = [one for one in targets if one.module in arguments.modules]
     faults = [fault for target in targets for fault in faults_of(target)]
+    if arguments.since:
+        changed = {one.module: changed_lines(one.module, arguments.since) for one in targets}
+        faults = [one for one in faults if one.mutant.line in changed[one.target.module]]
     if arguments.sample and arguments.sample < len(faults):
         faults = random.Random(arguments.seed).sample(faults, arguments.sample)
     return sorted(faults, key=lambda fault: (fault.target.module, fault.mutant.line))
+
+
+def changed_lines(module: str, since: str) -> set[int]:
+    """Of a module as it is now, against a commit."""
+    command = ["git", "diff", "-U0", since, "--", module]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    lines: set[int] = set()
+    for begin, count in re.findall(r"^@@ .*\+(\d+)(?:,(\d+))? @@", told, re.MULTILINE):
+        lines.update(range(int(begin), int(begin) + int(count or 1)))
+    return lines
 
 
 def main() -> int:
@@ -200,6 +216,7 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", help="files of survivors.toml (default: all)")
     parser.add_argument("--sample", type=int, help="so many of them, not all")
     parser.add_argument("--seed", default="0", help="which ones (default: 0)")
+    parser.add_argument("--since", help="only in lines that changed since this commit")
     parser.add_argument("--tests", nargs="+", help="for one module that is not listed yet")
     arguments = parser.parse_args()
     targets, explained = read_ledger()
@@ -207,6 +224,9 @@ def main() -> int:
         targets = [Target(module, tuple(arguments.tests)) for module in arguments.modules]
     started, wrong, noticed = time.monotonic(), 0, 0
     faults = chosen(targets, arguments)
+    if not faults:
+        print("no faults: nothing of what was asked for is listed, or changed")
+        return 0
     lines = tests_of_lines(list(dict.fromkeys(fault.target for fault in faults)))
     print(f"tests run as they are: {time.monotonic() - started:.0f} s", flush=True)
     for fault in faults:
