@@ -146,7 +146,7 @@ class LogReader:
                 return found
         except _BETWEEN_TWO_STATES as error:
             if isinstance(error, FileNotFoundError) and self.is_closed:
-                raise self._closed() from error
+                raise self._read_error(error) from error
         except KafkaError:
             if truncations == self.truncations:
                 raise
