@@ -161,12 +161,13 @@ def make_directories(path: Path) -> None:
     """Create a directory, and those above it that are missing, with their names on disk; the name
     of one that is there, too, since who made it may have died before that.
 
-    A parent that we may not read cannot be synced, and is not. Raises OSError.
+    A parent that we may not read cannot be synced, and is not; nor is one that does not know what
+    that is (a read-only image), if the directory is there. Raises OSError.
     """
-    made = [one for one in path.parents if not one.exists()]
+    made = [one for one in (path, *path.parents) if not one.exists()]
     path.mkdir(parents=True, exist_ok=True)
-    for one in (path, *made):
-        with suppress(PermissionError):
+    for one in made or [path]:
+        with suppress(PermissionError if made else OSError):
             sync_directory(one.parent)
 
 
