@@ -174,3 +174,36 @@ class FaultyDisk:
     def repair(self) -> None:
         """Everything works again."""
         self._monkeypatch.undo()
+
+
+def interrupt(
+    monkeypatch: pytest.MonkeyPatch,
+    owner: Any,
+    name: str,
+    other: Callable[[], object],
+    *,
+    after: bool = False,
+    at: int = 1,
+    only: Callable[..., bool] = lambda *_: True,
+) -> list[str]:
+    """Run `other` once, right before (or after) call number `at` of a function; what is returned is
+    not empty once it ran."""
+    real = getattr(owner, name)
+    calls = 0
+    ran: list[str] = []
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += not ran and only(*args)
+        is_due = not ran and calls == at
+        if is_due:
+            ran.append(name)
+            if not after:
+                other()
+        result = real(*args, **kwargs)
+        if is_due and after:
+            other()
+        return result
+
+    monkeypatch.setattr(owner, name, interrupted)
+    return ran

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,7 +18,7 @@ from replication.raft.own_events import LogPosition, Start
 from replication.raft.voter_set import ReplicaKey, VoterSet
 from storage import files
 from testkit.clock import ManualClock
-from tests.sim.world import Killed, World
+from tests.sim.world import Killed
 from tests.storage.faults.disk import FaultyDisk
 from wire.record_body import Record
 from wire.records import build_batch
@@ -46,75 +47,62 @@ class Voter:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / "root"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
-def disk(root: Path) -> Iterator[FaultyDisk]:
-    with FaultyDisk(World(1), root) as found:
+def disk(tmp_path: Path) -> Iterator[FaultyDisk]:
+    with FaultyDisk.below(tmp_path) as found:
         yield found
 
 
-def lose_power(disk: FaultyDisk, root: Path) -> None:
-    gc.collect()  # a dead process has no descriptors
-    disk.strike_hard(root)
+def killed_before_names_are_synced(
+    monkeypatch: pytest.MonkeyPatch, what: Callable[[], Any]
+) -> None:
+    def die(_path: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync_directory", die)
+        with pytest.raises(Killed):
+            what()
 
 
-def die(*_: Any) -> None:
-    raise Killed
+def votes_once(disk: FaultyDisk) -> bool:
+    """In an epoch, with a power loss after the vote."""
+    is_granted = Voter(disk.root).grants(2, epoch=5)
+    disk.strike_hard()
+    return is_granted and not Voter(disk.root).grants(3, epoch=5)
 
 
 def test_a_vote_that_a_start_found_is_given_to_nobody_else(
-    root: Path, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was killed between the vote's new name and the sync of that."""
-    voter = Voter(root)
+    voter = Voter(disk.root)
     voter.step(BeginQuorumEpoch(leader_id=2, epoch=4, voter=ReplicaKey(1)))
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "sync_directory", die)
-        with pytest.raises(Killed):
-            voter.grants(2, epoch=5)
+    killed_before_names_are_synced(monkeypatch, partial(voter.grants, 2, epoch=5))
     del voter
-    voter = Voter(root)
-    assert voter.grants(2, epoch=5)
-    del voter
-    lose_power(disk, root)
-    assert not Voter(root).grants(3, epoch=5)
+    assert votes_once(disk)
 
 
 def test_the_directory_of_the_quorum_is_on_disk_before_a_vote(
-    root: Path, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was killed between the directory's making and the sync of its name."""
     monkeypatch.setattr(Path, "mkdir", lambda self, *_, **__: self.is_dir() or files.mkdir(self))
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "sync_directory", die)
-        with pytest.raises(Killed):
-            Voter(root)
-    voter = Voter(root)
-    assert voter.grants(2, epoch=5)
-    del voter
-    lose_power(disk, root)
-    assert not Voter(root).grants(3, epoch=5)
+    killed_before_names_are_synced(monkeypatch, partial(Voter, disk.root))
+    assert votes_once(disk)
 
 
-def test_what_a_voter_has_when_it_begins_to_fetch_is_on_its_disk(
-    root: Path, disk: FaultyDisk
-) -> None:
+def test_what_a_voter_has_when_it_begins_to_fetch_is_on_its_disk(disk: FaultyDisk) -> None:
     """The leader counts it among those who have the records up to there."""
-    voter = Voter(root)
+    voter = Voter(disk.root)
     voter.step(BeginQuorumEpoch(leader_id=2, epoch=1, voter=ReplicaKey(1)))
     voter.log.flush()
     records = [Record(-1, 1_000, None, b"v", ())]
     voter.log.append_as_follower(build_batch(records, base_offset=0, leader_epoch=1), 1)
     del voter  # killed before it synced
     gc.collect()
-    voter = Voter(root)
+    voter = Voter(disk.root)
     (fetch,) = (s.request for s in voter.started.send if isinstance(s.request, Fetch))
     assert fetch.offset == 1
     del voter
-    lose_power(disk, root)
-    assert Voter(root).log.end_offset == 1
+    disk.strike_hard()
+    assert Voter(disk.root).log.end_offset == 1

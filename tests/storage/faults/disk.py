@@ -13,6 +13,7 @@ was to write (S-4). Here is what a fuzzer of one storage needs beside it:
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -105,12 +106,20 @@ class FaultyDisk(Disks):
         self.fault: Fault | None = None
         self.is_dead = False
         self.calls = 0
+        self.root = root
         self._root = f"{root}/"
         self._shadows = root.with_name(root.name + "-shadows")
         self._shadows.mkdir()
         self._count = 0
         self._journal: list[_Change] = []
         self._directories: dict[str, _Directory] = {}
+
+    @classmethod
+    def below(cls, directory: Path) -> FaultyDisk:
+        """One whose root is new."""
+        root = directory / "root"
+        root.mkdir()
+        return cls(World(1), root)
 
     def __enter__(self) -> FaultyDisk:
         super().__enter__()
@@ -278,10 +287,11 @@ class FaultyDisk(Disks):
                 Path(path).write_bytes(after)
         self.settle(root)
 
-    def strike_hard(self, root: Path) -> None:
-        """Nothing that was not synced is there afterwards."""
+    def strike_hard(self) -> None:
+        """Nothing that was not synced is there afterwards. Who used it must be forgotten."""
+        gc.collect()  # a dead process has no descriptors
         before, self._world.random = self._world.random, _Worst()
-        self.strike(root)
+        self.strike(self.root)
         self._world.random = before
 
     def settle(self, root: Path) -> None:

@@ -6,7 +6,6 @@ Found by reading; each is of a kind that the fuzzer does not do, or hardly ever.
 from __future__ import annotations
 
 import errno
-import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from storage.config import LogConfig
 from storage.directories.log_dirs import prepare_log_dirs
 from storage.log.partition_log import PartitionLog
 from storage.segments.segment import LogSegment
-from tests.sim.world import Killed, World
+from tests.sim.world import Killed
 from tests.storage.directories.test_log_manager import ORDERS, TOPIC_ID, Node, uuids
 from tests.storage.faults.disk import FaultyDisk
 from tests.storage.log_support import append, batch, make_log
@@ -31,21 +30,9 @@ PRODUCER = {"producer_id": 7, "producer_epoch": 3, "base_sequence": 0}
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / "root"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
-def disk(root: Path) -> Iterator[FaultyDisk]:
-    with FaultyDisk(World(1), root) as found:
+def disk(tmp_path: Path) -> Iterator[FaultyDisk]:
+    with FaultyDisk.below(tmp_path) as found:
         yield found
-
-
-def lose_power(disk: FaultyDisk, root: Path) -> None:
-    gc.collect()  # a dead process has no descriptors
-    disk.strike_hard(root)
 
 
 def follow(log: PartitionLog, offset: int, *texts: str, epoch: int, **options: Any) -> None:
@@ -69,66 +56,63 @@ def started(node: Node) -> PartitionLog:
 # --- a clean stop ---------------------------------------------------------------------------------
 
 
-def test_a_producer_whose_records_are_deleted_is_known_after_a_clean_stop(
-    root: Path, disk: FaultyDisk
-) -> None:
-    """Only the snapshot tells of it: its batch, sent again, would be taken a second time."""
-    node = Node(root)
+def with_deleted_batch(node: Node, disk: FaultyDisk) -> PartitionLog:
+    """Of a producer that nothing else in the log tells of."""
     node.start()
     append(node.create(), "z")
     node.stop()
-    disk.settle(root)
+    disk.settle(disk.root)
     log = started(node)
     append(log, "a", **PRODUCER)
     append(log, "b")
     log.update_high_watermark(3)
     log.increment_log_start_offset(2)
+    return log
+
+
+def is_known_after_a_stop(node: Node, disk: FaultyDisk) -> bool:
+    """And a power loss: its batch, sent again, is not taken a second time."""
     node.stop()
-    lose_power(disk, root)
-    assert append(started(node), "a", **PRODUCER).duplicate
+    disk.strike_hard()
+    is_known = append(started(node), "a", **PRODUCER).duplicate
     node.stop()
+    return is_known
+
+
+def test_a_producer_whose_records_are_deleted_is_known_after_a_clean_stop(disk: FaultyDisk) -> None:
+    """Only the snapshot tells of it."""
+    node = Node(disk.root)
+    with_deleted_batch(node, disk)
+    assert is_known_after_a_stop(node, disk)
 
 
 def test_a_snapshot_of_a_roll_that_failed_is_synced_by_a_clean_stop(
-    root: Path, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = Node(root)
-    node.start()
-    append(node.create(), "z")
-    node.stop()
-    disk.settle(root)
-    log = started(node)
-    append(log, "a", **PRODUCER)
-    append(log, "b")
-    log.update_high_watermark(3)
-    log.increment_log_start_offset(2)
+    node = Node(disk.root)
+    log = with_deleted_batch(node, disk)
     log.flush()
     with monkeypatch.context() as patch:
         patch.setattr(LogSegment, "create", fails(errno.EMFILE))
         with pytest.raises(KafkaError):
             log.roll()
-    node.stop()
-    lose_power(disk, root)
-    assert append(started(node), "a", **PRODUCER).duplicate
-    node.stop()
+    assert is_known_after_a_stop(node, disk)
 
 
-def test_a_snapshot_of_a_history_that_was_cut_off_does_not_come_back(
-    root: Path, disk: FaultyDisk
-) -> None:
-    node = Node(root)
+def test_a_snapshot_of_a_history_that_was_cut_off_does_not_come_back(disk: FaultyDisk) -> None:
+    node = Node(disk.root)
     node.start()
     log = node.create()
     follow(log, 0, "a", epoch=0)
     follow(log, 1, "b", epoch=0, is_transactional=True, **PRODUCER)
     node.stop()  # its snapshot tells of an open transaction
-    disk.settle(root)
+    disk.settle(disk.root)
     log = started(node)
     log.flush()
     log.truncate_to(1)
     follow(log, 1, "c", "d", "e", epoch=1)
     node.stop()
-    lose_power(disk, root)
+    disk.strike_hard()
     log = started(node)
     log.update_high_watermark(4)
     assert log.producer_state.producer(7) is None
@@ -139,11 +123,9 @@ def test_a_snapshot_of_a_history_that_was_cut_off_does_not_come_back(
 # --- deleted records ------------------------------------------------------------------------------
 
 
-def test_deleted_records_stay_deleted_once_their_segments_went(
-    root: Path, disk: FaultyDisk
-) -> None:
+def test_deleted_records_stay_deleted_once_their_segments_went(disk: FaultyDisk) -> None:
     """Their names come back, and what was noted before they went must be noted still."""
-    node = Node(root, config=SMALL)
+    node = Node(disk.root, config=SMALL)
     node.start()
     log = node.create()
     for number in range(6):
@@ -158,7 +140,7 @@ def test_deleted_records_stay_deleted_once_their_segments_went(
     assert log.delete_old_segments(node.clock.wall_ms())
     node.manager.checkpoint_log_start_offsets()
     node.crash()
-    lose_power(disk, root)
+    disk.strike_hard()
     assert started(node).log_start_offset == start
     node.stop()
 

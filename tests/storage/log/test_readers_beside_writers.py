@@ -22,7 +22,7 @@ from storage.open_files import FileHandle, FileSlice
 from storage.segments.segment import LogSegment
 from storage.segments.transaction_index import TransactionIndex
 from testkit.clock import WALL_MS
-from tests.storage.log_support import append, batch, make_log, read_bytes
+from tests.storage.log_support import append, batch, interrupt, make_log, read_bytes
 from wire.errors import KafkaError
 from wire.records import (
     ControlRecordType,
@@ -33,83 +33,20 @@ from wire.records import (
 )
 
 MIB = 1 << 20
-Other = Callable[[], object]
 
 
-class Once:
-    """Something runs once, right before (or after) call number `at` of a function."""
+class Beside:
+    """Another thread, which may have to wait until the first one is done."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._patch = monkeypatch
-        self._threads: list[threading.Thread] = []
+    def __init__(self, job: Callable[[], object]) -> None:
+        self._thread = threading.Thread(target=job)
 
-    def before(
-        self,
-        owner: Any,
-        name: str,
-        other: Other,
-        *,
-        at: int = 1,
-        when: Callable[..., bool] = lambda *_: True,
-    ) -> None:
-        self._hook(owner, name, other, at, when, is_after=False)
-
-    def after(
-        self,
-        owner: Any,
-        name: str,
-        other: Other,
-        when: Callable[..., bool] = lambda *_: True,
-    ) -> None:
-        self._hook(owner, name, other, 1, when, is_after=True)
-
-    def beside(self, owner: Any, name: str, other: Other) -> None:
-        """On another thread, which may have to wait until the first one is done."""
-
-        def begin() -> None:
-            thread = threading.Thread(target=other)
-            self._threads.append(thread)
-            thread.start()
-            thread.join(0.3)
-
-        self.before(owner, name, begin)
+    def __call__(self) -> None:
+        self._thread.start()
+        self._thread.join(0.3)
 
     def join(self) -> None:
-        assert self._threads
-        for thread in self._threads:
-            thread.join()
-
-    def _hook(
-        self,
-        owner: Any,
-        name: str,
-        other: Other,
-        left: int,
-        when: Callable[..., bool],
-        *,
-        is_after: bool,
-    ) -> None:
-        real = getattr(owner, name)
-
-        def hooked(*args: Any, **kwargs: Any) -> Any:
-            nonlocal left
-            left -= left > 0 and when(*args)
-            is_due = left == 0
-            if is_due:
-                left = -1
-                if not is_after:
-                    other()
-            found = real(*args, **kwargs)
-            if is_due and is_after:
-                other()
-            return found
-
-        self._patch.setattr(owner, name, hooked)
-
-
-@pytest.fixture
-def once(monkeypatch: pytest.MonkeyPatch) -> Once:
-    return Once(monkeypatch)
+        self._thread.join()
 
 
 def ten(tmp_path: Path, config: LogConfig | None = None, high_watermark: int = 5) -> PartitionLog:
@@ -144,7 +81,10 @@ def newer(log: PartitionLog, first: int, *values: str, **options: Any) -> None:
     ids=["bytes", "time", "newest"],
 )
 def test_what_is_cut_off_under_a_reader_is_no_failure_of_the_disk(
-    tmp_path: Path, once: Once, read: Callable[[PartitionLog], Any], is_written_again: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    read: Callable[[PartitionLog], Any],
+    is_written_again: bool,
 ) -> None:
     log = ten(tmp_path)
 
@@ -153,17 +93,23 @@ def test_what_is_cut_off_under_a_reader_is_no_failure_of_the_disk(
         if is_written_again:
             newer(log, 5, *["n" * 7] * 30, timestamp=WALL_MS - 50)
 
-    once.before(FileSlice, "read", other)
+    interrupt(monkeypatch, FileSlice, "read", other)
     found = read(log)
     assert found == read(log)
     assert not log.environment.is_offline
 
 
-def test_no_record_above_the_high_watermark_is_served(tmp_path: Path, once: Once) -> None:
+def test_no_record_above_the_high_watermark_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = ten(tmp_path)
     forget_positions(log)
-    once.before(
-        LogSegment, "position_of", lambda: log.truncate_to(5), when=lambda _, offset: offset == 5
+    interrupt(
+        monkeypatch,
+        LogSegment,
+        "position_of",
+        lambda: log.truncate_to(5),
+        only=lambda _, offset: offset == 5,
     )
     found = log.read(3, MIB, True, 5).records
     assert found is not None
@@ -173,20 +119,27 @@ def test_no_record_above_the_high_watermark_is_served(tmp_path: Path, once: Once
 
 
 def test_a_segment_that_became_the_last_is_read_to_the_upper_offset(
-    tmp_path: Path, once: Once
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = ten(tmp_path)
     log.roll()
     append(log, "later")
-    once.after(
-        LogSegment, "position_of", lambda: log.truncate_to(8), when=lambda _, offset: offset == 3
+    interrupt(
+        monkeypatch,
+        LogSegment,
+        "position_of",
+        lambda: log.truncate_to(8),
+        after=True,
+        only=lambda _, offset: offset == 3,
     )
     found = log.read(3, MIB, True, 5).records
     assert found is not None
     assert [header.last_offset for _, header in iterate_headers(found.read())] == [3, 4]
 
 
-def test_what_is_being_cut_off_is_not_served(tmp_path: Path, once: Once) -> None:
+def test_what_is_being_cut_off_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = ten(tmp_path)
     seen: list[int] = []
 
@@ -194,13 +147,16 @@ def test_what_is_being_cut_off_is_not_served(tmp_path: Path, once: Once) -> None
         data = log.read_bytes(3, MIB, log.high_watermark)
         seen.extend(header.last_offset for _, header in iterate_headers(data))
 
-    once.beside(LeaderEpochCache, "truncate_from_end", read)
+    reader = Beside(read)
+    interrupt(monkeypatch, LeaderEpochCache, "truncate_from_end", reader)
     log.truncate_to(5)
-    once.join()
+    reader.join()
     assert seen == [3, 4]
 
 
-def test_a_position_is_not_remembered_beyond_a_cut(tmp_path: Path, once: Once) -> None:
+def test_a_position_is_not_remembered_beyond_a_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = ten(tmp_path, high_watermark=2)
     forget_positions(log)
 
@@ -208,7 +164,9 @@ def test_a_position_is_not_remembered_beyond_a_cut(tmp_path: Path, once: Once) -
         log.truncate_to(2)
         newer(log, 2, *["n" * 40] * 30)
 
-    once.after(LogSegment, "search", other, when=lambda _, offset: offset == 7)
+    interrupt(
+        monkeypatch, LogSegment, "search", other, after=True, only=lambda _, offset: offset == 7
+    )
     with suppress(KafkaError):
         log.read(7, MIB, True, 10)
     data = read_bytes(log, 7)
@@ -216,19 +174,25 @@ def test_a_position_is_not_remembered_beyond_a_cut(tmp_path: Path, once: Once) -
     assert first.base_offset <= 7 <= first.last_offset
 
 
-def test_a_truncation_above_the_high_watermark_is_no_corruption(tmp_path: Path, once: Once) -> None:
+def test_a_truncation_above_the_high_watermark_is_no_corruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = ten(tmp_path)
     forget_positions(log)
-    once.before(files, "read_fully", lambda: log.truncate_to(5), at=2)
+    interrupt(monkeypatch, files, "read_fully", lambda: log.truncate_to(5), at=2)
     assert log.read(3, MIB, True, 5).records is not None
 
 
-def test_the_newest_time_is_not_kept_beyond_a_cut(tmp_path: Path, once: Once) -> None:
+def test_the_newest_time_is_not_kept_beyond_a_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = ten(tmp_path, high_watermark=3)
     log.roll()
     append(log, "second segment", timestamp=WALL_MS + 20)
     log.segments.items[0]._max_timestamp = None  # as after a start: nobody asked yet
-    once.after(LogSegment, "_read_max_timestamp", lambda: log.truncate_to(3))
+    interrupt(
+        monkeypatch, LogSegment, "_read_max_timestamp", lambda: log.truncate_to(3), after=True
+    )
     log.offset_for_timestamp(WALL_MS + 1)
     found = log.max_timestamp_offset()
     assert found is not None
@@ -249,30 +213,32 @@ def broken_index(tmp_path: Path) -> PartitionLog:
     return log
 
 
-def test_a_search_by_time_beside_it_finds_what_is_there(tmp_path: Path, once: Once) -> None:
+def test_a_search_by_time_beside_it_finds_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = broken_index(tmp_path)
     seen: list[Any] = []
-    once.beside(
-        LogSegment, "note_batch", lambda: seen.append(log.offset_for_timestamp(WALL_MS + 3))
-    )
+    reader = Beside(lambda: seen.append(log.offset_for_timestamp(WALL_MS + 3)))
+    interrupt(monkeypatch, LogSegment, "note_batch", reader)
     for offset in range(10):
         log.read(offset, MIB, True, 10)
-    once.join()
+    reader.join()
     assert [found.offset for found in seen] == [3]
 
 
-def test_retention_does_not_take_its_file(tmp_path: Path, once: Once) -> None:
+def test_retention_does_not_take_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = broken_index(tmp_path)
 
     def retention() -> None:
         log.increment_log_start_offset(10)
         log.delete_old_segments(WALL_MS)
 
-    once.beside(LogReader, "_rebuild_indexes", retention)
+    beside = Beside(retention)
+    interrupt(monkeypatch, LogReader, "_rebuild_indexes", beside)
     for offset in range(10):
         with suppress(KafkaError):
             log.read(offset, MIB, True, 11)
-    once.join()
+    beside.join()
     assert not log.environment.is_offline
 
 
@@ -300,7 +266,9 @@ def none_is_hidden(log: PartitionLog) -> bool:
     return found.records is None or bool(found.aborted)
 
 
-def test_none_is_hidden_by_a_log_that_gets_another_name(tmp_path: Path, once: Once) -> None:
+def test_none_is_hidden_by_a_log_that_gets_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As a topic's deletion gives it, or the end of a move."""
     log = aborted_one(tmp_path)
     log.active_segment.txn_index.close()
@@ -310,17 +278,21 @@ def test_none_is_hidden_by_a_log_that_gets_another_name(tmp_path: Path, once: On
         log.close(is_kept=False)
         os.rename(log.directory, away)
 
-    once.before(TransactionIndex, "_read", close_and_rename)
-    once.after(TransactionIndex, "_read", lambda: log.change_directory(away))
+    interrupt(monkeypatch, TransactionIndex, "_read", close_and_rename)
+    interrupt(
+        monkeypatch, TransactionIndex, "_read", lambda: log.change_directory(away), after=True
+    )
     assert none_is_hidden(log)
 
 
-def test_none_is_hidden_by_a_log_that_is_unlinked(tmp_path: Path, once: Once) -> None:
+def test_none_is_hidden_by_a_log_that_is_unlinked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """File by file, in any order."""
     log = aborted_one(tmp_path)
     log.close(is_kept=False)
     (index,) = log.directory.glob("*.txnindex")
-    once.before(TransactionIndex, "_read", index.unlink)
+    interrupt(monkeypatch, TransactionIndex, "_read", index.unlink)
     assert none_is_hidden(log)
 
 
@@ -333,16 +305,18 @@ def test_none_is_hidden_by_a_segment_that_is_unlinked(
     append(log, "later")
     log.update_high_watermark(3)
     log.segments.items[0].release_files()
-    real, done = FileHandle.open, []
 
-    def opened(path: Any, *flags: int) -> FileHandle:
-        handle = real(path, *flags)
-        if str(path).endswith("0.log") and not done:
-            done.append(path)
-            log.increment_log_start_offset(2)
-            log.delete_old_segments(WALL_MS)
-        return handle
+    def retention() -> None:
+        log.increment_log_start_offset(2)
+        log.delete_old_segments(WALL_MS)
 
-    monkeypatch.setattr(FileHandle, "open", opened)
+    ran = interrupt(
+        monkeypatch,
+        FileHandle,
+        "open",
+        retention,
+        after=True,
+        only=lambda path, *_: str(path).endswith("0.log"),
+    )
     assert none_is_hidden(log)
-    assert done
+    assert ran

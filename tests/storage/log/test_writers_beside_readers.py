@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,39 +13,10 @@ from storage.log.leader_epochs import EpochEntry, LeaderEpochCache
 from storage.log.partition_log import PartitionLog
 from testkit.clock import WALL_MS
 from tests.storage.cleaning.cleaner_support import Cleaned
-from tests.storage.log_support import append, make_log, read_from
+from tests.storage.log_support import append, interrupt, make_log, read_from
 from wire.records import check_crc, iterate_headers
 
 VICTIM = b"another log's bytes" * 5000
-
-
-def interrupt(
-    monkeypatch: pytest.MonkeyPatch,
-    owner: Any,
-    name: str,
-    other: Callable[[], object],
-    *,
-    after: bool = False,
-    only: Callable[..., bool] = lambda *_: True,
-) -> list[str]:
-    """Run `other` once, right before (or after) the first call of a function; what is returned is
-    not empty once it ran."""
-    real = getattr(owner, name)
-    ran: list[str] = []
-
-    def interrupted(*args: Any, **kwargs: Any) -> Any:
-        is_due = not ran and only(*args)
-        if is_due:
-            ran.append(name)
-            if not after:
-                other()
-        result = real(*args, **kwargs)
-        if is_due and after:
-            other()
-        return result
-
-    monkeypatch.setattr(owner, name, interrupted)
-    return ran
 
 
 def is_open_log(fd: int, *_: object) -> bool:
