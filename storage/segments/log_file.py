@@ -115,10 +115,13 @@ class LogFile:
             try:
                 self._sync(handle)
             except OSError as error:
-                error.is_final = True  # type: ignore[attr-defined]
-                # Its traceback would keep the descriptor.
-                self._sync_failure = error.with_traceback(None)
+                self._note_sync_failure(error)
         self._handle = None
+
+    def _note_sync_failure(self, error: OSError) -> None:
+        """For who uses the file next; without its traceback, which would keep the descriptor."""
+        error.is_final = True  # type: ignore[attr-defined]
+        self._sync_failure = error.with_traceback(None)
 
     def close(self) -> None:
         """Let go, synced or not; a later use opens it again."""

@@ -159,8 +159,7 @@ class LogSegment(LogFile):
         try:
             self.txn_index.let_go()
         except OSError as error:
-            error.is_final = True  # type: ignore[attr-defined]
-            self._sync_failure = error.with_traceback(None)
+            self._note_sync_failure(error)
 
     def release_files(self) -> None:
         """Let go of the descriptors and the indexes' memory (the cache's wish)."""
