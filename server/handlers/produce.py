@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from functools import cache, lru_cache, partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -209,7 +210,8 @@ def produce_together(
             break
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
         answers.expected.append((correlation_id, plain.topics, len(plain.records)))
-    if answers is None or len(answers.expected) < 2:
+    taken = 0 if answers is None else len(answers.expected)
+    if answers is None or taken < 2:
         return 0
     del entries[sum(count for _, _, count in answers.expected) :]
     append = AppendRequest(
@@ -222,7 +224,7 @@ def produce_together(
         on_settled=answers.send,
     )
     ctx.park(ctx.broker.replica_manager.append_records(append))
-    return len(answers.expected)
+    return taken
 
 
 def _may_be_first(start: bytes) -> bool:
@@ -297,14 +299,15 @@ def _answer_ordinary(
 class _Answers:
     """Of requests that are served together, back to back, as their results become known."""
 
-    __slots__ = ("_begin", "_ctx", "_lock", "_sent", "expected")
+    __slots__ = ("_begin", "_ctx", "_lock", "expected")
 
     def __init__(self, ctx: DataContext) -> None:
-        self.expected: list[tuple[int, _Topics, int]] = []
-        """Correlation id, topics and how many batches they have, of each request."""
+        self.expected: deque[tuple[int, _Topics, int]] = deque()
+        """Correlation id, topics and how many batches they have, of each request that is not
+        answered."""
         self._ctx = ctx
         self._lock = threading.Lock()  # so that they leave in their order
-        self._sent = self._begin = 0
+        self._begin = 0
 
     def send_all(self, results: list[AppendResult]) -> None:
         """All results are known."""
@@ -322,17 +325,12 @@ class _Answers:
     def _send(self, results: list[AppendResult], known: int) -> None:
         expected = self.expected
         out = bytearray()
-        while self._sent < len(expected):
-            correlation_id, topics, count = expected[self._sent]
-            end = self._begin + count
-            if end > known:
-                break
+        while expected and (end := self._begin + expected[0][2]) <= known:
+            correlation_id, topics, _ = expected.popleft()
             out += self._encoded(correlation_id, topics, results[self._begin : end])
             self._begin = end
-            self._sent += 1
         if out:
-            is_last = self._sent == len(expected)
-            (self._ctx.send_parts if is_last else self._ctx.send_early)([out])
+            (self._ctx.send_early if expected else self._ctx.send_parts)([out])
 
     def _encoded(
         self, correlation_id: int, topics: _Topics, results: list[AppendResult]

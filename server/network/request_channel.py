@@ -350,7 +350,7 @@ class RequestChannel:
             pos += 1
             if first[pos - 1 : pos] != b"\0":  # it has tags, or ends here
                 return 0
-        if len(frames) < 2 or frames[1][4:8] != first[4:8]:
+        if len(frames) < 2 or frames[1][4:8] != first[4:8]:  # no context is made for one alone
             return 0
         context = RequestContext(api, version, correlation_id, client_id, channel, self._broker)
         channel.in_flight = context
