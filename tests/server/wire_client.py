@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from typing import Any
 
-from wire.frame import FrameReader, decode_response_header, encode_request
+from wire.frame import SIZE_BYTES, FrameReader, decode_response_header, encode_request
 from wire.schema import RESPONSES, Request
 
 
@@ -13,6 +14,15 @@ def request_bytes(
     request: Request, version: int, correlation_id: int, client_id: str | None = "test"
 ) -> bytes:
     return b"".join(bytes(p) for p in encode_request(version, correlation_id, client_id, request))
+
+
+def responses_in(data: bytes, api_key: int, version: int) -> Iterator[tuple[int, Any]]:
+    """Correlation id and response of each answer in whole frames."""
+    reader = FrameReader(1 << 30)
+    reader.feed(data)
+    for frame in reader.frames:
+        correlation_id, pos = decode_response_header(api_key, version, frame, SIZE_BYTES)
+        yield correlation_id, RESPONSES[api_key].decode(frame, version, pos)
 
 
 class WireClient:

@@ -29,10 +29,10 @@ from server.network.error_responses import error_response
 from server.network.request_channel import RequestContext
 from server.peers.call import PeerError
 from storage.open_files import FileSlice
-from tests.server.wire_client import request_bytes
+from tests.server.wire_client import request_bytes, responses_in
 from tests.sim.world import World
 from wire.errors import ErrorCode, KafkaError
-from wire.frame import REQUEST_BYTES_MIN, SIZE_BYTES, FrameReader, decode_response_header
+from wire.frame import REQUEST_BYTES_MIN, SIZE_BYTES
 from wire.messages.data import (
     FetchRequest,
     FetchResponse,
@@ -459,11 +459,7 @@ def serve_produce(
 
 
 def _produce_responses(data: bytes, version: int) -> Iterator[ProduceResponse]:
-    reader = FrameReader(len(data))
-    reader.feed(data)
-    for frame in reader.frames:
-        _, pos = decode_response_header(ProduceRequest.api_key, version, frame, SIZE_BYTES)
-        yield ProduceResponse.decode(frame, version, pos)
+    return (response for _, response in responses_in(data, ProduceRequest.api_key, version))
 
 
 def encoded(message: Any, version: int) -> bytes:

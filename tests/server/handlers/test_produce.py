@@ -20,10 +20,9 @@ from tests.server.handler_support import (
     image_of,
     topic_image,
 )
-from tests.server.wire_client import request_bytes
+from tests.server.wire_client import request_bytes, responses_in
 from wire.errors import ErrorCode
-from wire.frame import decode_response_header
-from wire.messages.data import ProduceRequest, ProduceResponse
+from wire.messages.data import ProduceRequest
 from wire.messages.groups import HeartbeatRequest
 from wire.records import Record, build_batch
 
@@ -265,13 +264,8 @@ def answered(asked, version=9):
     """(correlation id, what it says) of each answer that was sent, in order."""
     sent = b"".join(asked.processor.done)
     asked.processor.done.clear()
-    found = []
-    while sent:
-        size = 4 + int.from_bytes(sent[:4], "big")
-        frame, sent = sent[4:size], sent[size:]
-        correlation_id, pos = decode_response_header(0, version, frame)
-        found.append((correlation_id, produced(ProduceResponse.decode(frame, version, pos))))
-    return found
+    answers = responses_in(sent, ProduceRequest.api_key, version)
+    return [(correlation_id, produced(response)) for correlation_id, response in answers]
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])

@@ -26,9 +26,9 @@ from server.node.node import Node
 from server.peers.blocking_peer import BlockingPeer
 from storage.config import LogConfig
 from tests.server.handler_support import CLOSED, FakeChannel, FakeProcessor
-from tests.server.wire_client import request_bytes
+from tests.server.wire_client import request_bytes, responses_in
 from wire.errors import ErrorCode
-from wire.frame import SIZE_BYTES, FrameReader, decode_response_header
+from wire.frame import decode_response_header
 from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
 from wire.messages.data import ProduceRequest, ProduceResponse
 from wire.plain_produce import read_plain_produce
@@ -396,12 +396,9 @@ def simple(number: int, index: int, *, topic: str = "plain", acks: int = -1) -> 
 
 def codes_in(data: bytes) -> list[tuple[int, int]]:
     """Correlation id and error code of each answer of one partition."""
-    reader = FrameReader(1 << 20)
-    reader.feed(data)
     found = []
-    for frame in reader.frames:
-        number, pos = decode_response_header(0, VERSION, frame, SIZE_BYTES)
-        (topic,) = ProduceResponse.decode(frame, VERSION, pos).responses
+    for number, response in responses_in(data, ProduceRequest.api_key, VERSION):
+        (topic,) = response.responses
         (partition,) = topic.partition_responses
         found.append((number, partition.error_code))
     return found
