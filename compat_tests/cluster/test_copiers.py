@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,12 @@ from testkit.brokers.clusters import ClusterOfNodes
 from testkit.clients.rdkafka import read, send_all
 from testkit.faults.rounds import LONG_FORM, TIMEOUT_S
 from testkit.wait import eventually
-from testkit.workloads.copier import Copier, JavaCopier, LibrdkafkaCopier
+from testkit.workloads.copier import (
+    TRANSACTION_TIMEOUT_MS,
+    Copier,
+    JavaCopier,
+    LibrdkafkaCopier,
+)
 from testkit.workloads.workload import create_topic, end_offsets, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S)]
@@ -60,7 +66,8 @@ def test_what_copiers_write_is_what_they_read(
     rounds: Callable[[int], int],
     tmp_path: Path,
 ) -> None:
-    cluster = make_cluster()
+    # Bounces hold a transaction up for seconds each: one that times out costs its copier's life.
+    cluster = make_cluster({"transaction.max.timeout.ms": TRANSACTION_TIMEOUT_MS})
     bootstrap, count = cluster.bootstrap_servers, rounds(1)
     for topic in ("read", "written"):
         create_topic(bootstrap, topic, PARTITIONS)
@@ -78,7 +85,8 @@ def test_what_copiers_write_is_what_they_read(
         copiers[-1].start()
     chance = random.Random(", ".join(bounces))
     for number in range(count):
-        await_progress(bootstrap, RECORDS * PARTITIONS * number, copiers)
+        before = RECORDS * PARTITIONS * number
+        await_committed(bootstrap, partial(is_beyond, before), copiers, timeout_s=120)
         victims, how = bounces[number % len(bounces)].split()
         if victims == "brokers":
             leaders = (cluster.leader(topic) for topic in ("__transaction_state", "written"))
@@ -86,12 +94,7 @@ def test_what_copiers_write_is_what_they_read(
                 bounce_broker(cluster, node, how)
         else:
             bounce_copiers(copiers, how, chance)
-    eventually(
-        lambda: committed(bootstrap) == ends,
-        timeout_s=240,
-        every_s=0.5,
-        what=f"all is copied, of {ends}: " + "".join(c.log_text()[-800:] for c in copiers),
-    )
+    await_committed(bootstrap, lambda found: found == ends, copiers, timeout_s=240)
     for copier in copiers:
         copier.stop()
     assert written(bootstrap, [len(values) for values in sent]) == sent
@@ -127,14 +130,29 @@ def committed(bootstrap: str) -> dict[int, int]:
         admin.close()
 
 
-def await_progress(bootstrap: str, at_least: int, copiers: list[Copier]) -> None:
-    """Until that many records are copied for good, so that what comes next hits them at work."""
-    eventually(
-        lambda: sum(max(0, offset) for offset in committed(bootstrap).values()) > at_least,
-        timeout_s=120,
-        every_s=0.2,
-        what="the copiers go on: " + "".join(copier.log_text()[-800:] for copier in copiers),
-    )
+def is_beyond(count: int, found: dict[int, int]) -> bool:
+    """More than that many records are copied for good: what comes next hits copiers at work."""
+    return sum(max(0, offset) for offset in found.values()) > count
+
+
+def await_committed(
+    bootstrap: str,
+    is_enough: Callable[[dict[int, int]], bool],
+    copiers: list[Copier],
+    *,
+    timeout_s: float,
+) -> None:
+    """Until what the group has read for good is enough; no longer than the copiers do well."""
+
+    def is_over() -> bool:
+        return any(copier.has_failed for copier in copiers) or is_enough(committed(bootstrap))
+
+    try:
+        eventually(is_over, timeout_s=timeout_s, every_s=0.2, what="the copiers go on")
+        assert not [copier.name for copier in copiers if copier.has_failed]
+    finally:
+        for copier in copiers:
+            print(f"--- {copier.name}\n{copier.log_text()[-2000:]}")
 
 
 def written(bootstrap: str, counts: list[int]) -> list[list[bytes]]:

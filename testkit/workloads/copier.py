@@ -17,6 +17,7 @@ from testkit import jars
 from testkit.brokers.clusters import SMALL_JVM
 from testkit.brokers.nodes import die_with_parent
 
+TRANSACTION_TIMEOUT_MS = 60_000
 _STOP_S = 60
 
 
@@ -47,6 +48,11 @@ class Copier:
     def runs(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def has_failed(self) -> bool:
+        """It ended by itself, and not because nothing was left."""
+        return self._process is not None and self._process.poll() not in (None, 0)
+
     def kill(self) -> None:
         """SIGKILL: its transaction stays open."""
         if self._process is not None:
@@ -76,7 +82,7 @@ class JavaCopier(Copier):
             "--broker-list", bootstrap,
             "--input-topic", source, "--input-partition", "-1", "--output-topic", target,
             "--transactional-id", self.name, "--consumer-group", group,
-            "--transaction-size", "200", "--transaction-timeout", "5000",
+            "--transaction-size", "200", "--transaction-timeout", str(TRANSACTION_TIMEOUT_MS),
             "--enable-random-aborts", "--group-mode", "--use-group-metadata",
         ]  # fmt: skip
 
