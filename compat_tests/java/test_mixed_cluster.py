@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -234,9 +235,9 @@ def test_either_kind_coordinates_transactions_of_the_java_client(
              "--command-property", "transaction.timeout.ms=9000")  # fmt: skip
         if loads == 1:  # their topic is there by now; a slow start may have left one node without
             cluster.elect_preferred_leaders("__transaction_state")
-        listed = java_tools.run("TransactionsCommand", *where, "list").ok()
-        found = re.search(rf"{re.escape(id_)}\s+(\d)\s+\d+\s+(\w+)", listed)
-        assert found, listed
+        # A coordinator that an election just made does not list what it has not loaded yet.
+        found = eventually(partial(listed_row, java_tools, where, id_), what=f"{id_} is listed")
+        assert found is not None
         coordinators.add(int(found.group(1)))
     for partition in range(3):
         copied = java_tools.run(
@@ -252,6 +253,14 @@ def test_either_kind_coordinates_transactions_of_the_java_client(
         "--isolation-level", "read_committed", "--timeout-ms", "5000",
     )  # fmt: skip
     assert sorted(read.out.splitlines()) == sorted([str(i) for i in range(300)] * (loads + 1))
+
+
+def listed_row(
+    java_tools: JavaTools, where: tuple[str, str], transactional_id: str
+) -> re.Match[str] | None:
+    """Its line of kafka-transactions: coordinator, producer id, state."""
+    listed = java_tools.run("TransactionsCommand", *where, "list").ok()
+    return re.search(rf"{re.escape(transactional_id)}\s+(\d)\s+\d+\s+(\w+)", listed)
 
 
 def newest_snapshot(directory: Path) -> int:
