@@ -88,10 +88,11 @@ def spare_worker() -> None:
     the directory of pyspark.zip once more for each of the packages in it; a zip that is as it was
     need not be read again. After each task PySpark collects garbage; what was imported is none.
     """
-    if gc.get_freeze_count():
+    plain = zipimport.zipimporter.invalidate_caches
+    # Each task has a copy of this module; of gc.freeze Python 3.12 does one itself at its start.
+    if plain.__qualname__.startswith(spare_worker.__name__):
         return  # done in an earlier task
     gc.freeze()
-    plain = zipimport.zipimporter.invalidate_caches
     states: dict[tuple[str, str], tuple[int, int]] = {}
 
     def invalidate_caches(self: zipimport.zipimporter) -> None:
