@@ -84,7 +84,7 @@ class _LeaderChanged(NamedTuple):
     """The epoch this node leads; -1 when it leads no longer."""
     committed_offset: int
     lost_leader: tuple[int, int] | None
-    """The other node that led before, and when (monotonic ms) it was given up."""
+    """The other node that led last before this one, and when (monotonic ms) it was given up."""
 
 
 class Controller:
@@ -223,7 +223,9 @@ class Controller:
     def handle_leader_change(self, leader_id: int, epoch: int) -> None:
         own_id = self.config.node_id
         if leader_id != self._leader_id:
-            if self._leader_id not in (-1, own_id):
+            if self._leader_id == own_id:
+                self._lost_leader = None  # whom this node took over from may be back long since
+            elif self._leader_id != -1:
                 self._lost_leader = (self._leader_id, self._clock.now_ms())
             self._leader_id = leader_id
         led = epoch if leader_id == own_id else -1

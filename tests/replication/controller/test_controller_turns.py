@@ -344,6 +344,22 @@ def many(made: Made, monkeypatch: pytest.MonkeyPatch) -> Made:
     return made
 
 
+def when_fenced(made: Made, *silent: int) -> dict[int, int]:
+    """How long the new controller waits for each of these brokers."""
+    began_ms = made.clock.ms
+    fenced_ms: dict[int, int] = {}
+    while len(fenced_ms) < len(silent):
+        due_ms = made.controller.next_due_ms()
+        assert due_ms is not None
+        made.clock.ms = due_ms
+        made.turns()
+        made.quorum.commit()
+        for broker_id in silent:
+            if made.quorum.image.brokers[broker_id].fenced:
+                fenced_ms.setdefault(broker_id, made.clock.ms - began_ms)
+    return fenced_ms
+
+
 def test_the_broker_of_a_leader_the_quorum_gave_up_has_been_silent_since_then(made: Made) -> None:
     """Node 2 led the quorum and died: its broker need not be waited for a whole session more."""
     made.start_broker(1)
@@ -354,18 +370,24 @@ def test_the_broker_of_a_leader_the_quorum_gave_up_has_been_silent_since_then(ma
         made.turns()
     made.clock.ms += 1_000  # elections
     made.activate(6)
-    activated_ms = made.clock.ms
-    fenced_ms: dict[int, int] = {}
-    while len(fenced_ms) < 2:
-        due_ms = made.controller.next_due_ms()
-        assert due_ms is not None
-        made.clock.ms = due_ms
-        made.turns()
-        made.quorum.commit()
-        for broker_id in (2, 3):
-            if made.quorum.image.brokers[broker_id].fenced:
-                fenced_ms.setdefault(broker_id, made.clock.ms - activated_ms)
+    fenced_ms = when_fenced(made, 2, 3)
     assert fenced_ms == {2: 9_000 - 2_000 - 1_000, 3: 9_000}
+
+
+def test_a_leader_given_up_long_ago_tells_nothing_of_its_broker(made: Made) -> None:
+    """Node 2 led, and came back; node 1, which took over, lost the quorum and leads again."""
+    made.start_broker(1)
+    made.start_broker(2)
+    for leader_id in (2, -1):
+        made.quorum.elect(leader_id, 5)
+        made.turns()
+    made.activate(6)
+    assert not made.heartbeat(2).is_fenced
+    made.quorum.elect(-1, 7)
+    made.turns()
+    made.clock.ms += 60_000
+    made.activate(8)
+    assert when_fenced(made, 2) == {2: 9_000}
 
 
 def test_a_leader_that_is_none_any_more_when_its_controller_hears_of_it_does_nothing(
