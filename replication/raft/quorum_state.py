@@ -442,8 +442,10 @@ class QuorumState:
     ) -> None:
         """Another epoch, vote or leader; `leader_endpoints`: as that leader told them."""
         assert state.epoch >= self.state.epoch, "an epoch never falls"
-        self.state = state
+        # In this order: another thread that finds a leader here, and then asks where it is, must
+        # not be told where the last one was. That one may be frozen, and nobody would look again.
         self.leader_endpoints = leader_endpoints
+        self.state = state
         ready.persist = state
 
     def leader_is_at(self, endpoints: tuple[Endpoint, ...]) -> None:

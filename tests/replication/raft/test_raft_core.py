@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replication.raft import quorum_state
 from replication.raft.core import RaftCore
 from replication.raft.events import (
     Answered,
@@ -38,7 +41,8 @@ from replication.raft.events import (
 )
 from replication.raft.leader_state import OBSERVER_SESSION_MS, committed_offset
 from replication.raft.roles import Fetching, Role
-from replication.raft.voter_set import ReplicaKey, VoterHistory, VoterSet
+from replication.raft.voter_set import Endpoint, ReplicaKey, VoterHistory, VoterSet
+from tests.replication.interleaving import interleavings
 from wire.errors import ErrorCode
 
 EMPTY_LOG = LogPosition(0, 0)
@@ -781,3 +785,22 @@ def test_who_is_told_that_it_leads_a_higher_epoch_does_not_believe_it() -> None:
     ((to, request),) = ready.send
     observer.step(Answered(to, request, FetchReply(ErrorCode.FENCED_LEADER_EPOCH, 9, 2)), 0)
     assert (observer.epoch, observer.leader_id, observer.role) == (9, -1, Role.UNATTACHED)
+
+
+def test_who_asks_for_the_leader_beside_a_change_is_not_sent_to_the_last_one() -> None:
+    """Other threads ask, and wait for an answer as long as that one leads."""
+    seen: list[tuple[int, Peer | None]] = []
+
+    def race() -> tuple[Callable[[], object], Callable[[], object]]:
+        core, _ = started(1, (1, 2, 3))
+        for leader_id in (2, 3):
+            new = BeginQuorumEpoch(leader_id, leader_id, (Endpoint("CONTROLLER", "h", leader_id),))
+            change = partial(core.step, new, 0)
+            if leader_id == 2:
+                change()
+        return change, lambda: seen.append((core.leader_id, core.leader_peer()))
+
+    for _ in interleavings(quorum_state, race):
+        leader_id, at = seen[-1]
+        assert at is not None
+        assert leader_id == 2 or at.port == 3, "node 3, at the address of node 2"
