@@ -59,6 +59,7 @@ class SnapshotConfig:
 
     max_record_bytes_between_snapshots: int = 20 * 1024 * 1024
     max_snapshot_interval_ms: int = 3_600_000
+    """0: none because time passes."""
 
 
 class MetadataLoader:
@@ -284,10 +285,10 @@ class MetadataLoader:
     # --- snapshots ------------------------------------------------------------------------------
 
     def _maybe_write_snapshot(self) -> None:
-        config = self._snapshot_config
+        config, passed_ms = self._snapshot_config, self._clock.now_ms() - self._snapshot_ms
         due = (
             self._bytes_since_snapshot >= config.max_record_bytes_between_snapshots
-            or self._clock.now_ms() - self._snapshot_ms >= config.max_snapshot_interval_ms
+            or 0 < config.max_snapshot_interval_ms <= passed_ms
         )
         running = self._snapshot_thread is not None and self._snapshot_thread.is_alive()
         if not due or running or self.in_transaction:

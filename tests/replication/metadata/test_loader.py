@@ -16,7 +16,7 @@ from replication.metadata.image import (
     delta_between,
     image_records,
 )
-from replication.metadata.loader import MetadataLoader
+from replication.metadata.loader import MetadataLoader, SnapshotConfig
 from replication.metadata.record_serde import MetadataRecordSerde
 from replication.raft.driver import CommittedBatch
 from replication.raft.snapshots import SnapshotId
@@ -192,6 +192,25 @@ def test_nobody_waits_for_a_loader_that_has_ended() -> None:
     loader.start([])
     loader.shutdown()
     assert not loader.install([lambda _delta, _image: None])
+
+
+@pytest.mark.parametrize(("interval_ms", "written"), [(0, []), (1_000, [2]), (5_000, [])])
+def test_time_calls_for_a_snapshot_unless_its_interval_is_zero(
+    interval_ms: int, written: list[int]
+) -> None:
+    driver, clock = NoDriver(), ManualClock(1_000)
+    made = MetadataLoader(
+        driver,  # type: ignore[arg-type]
+        clock,
+        snapshot_config=SnapshotConfig(max_snapshot_interval_ms=interval_ms),
+        run_in_background=lambda job: job(),
+    )
+    made.begin([])
+    clock.ms += 1_000
+    for offset in (0, 2):
+        made.handle_commit([batch(offset, m.NoOpRecord(), m.NoOpRecord())])
+        made.turn()
+    assert [snapshot.offset for snapshot in driver.snapshots] == written
 
 
 @pytest.mark.parametrize(("level", "versions"), [(7, (1, 0)), (17, (3, 1)), (23, (3, 2))])
