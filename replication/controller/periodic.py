@@ -10,6 +10,8 @@
                                delegation.token.expiry.check.interval.ms, while there are any
     NoOpRecord                 when nothing was written for metadata.max.idle.interval.ms: whoever
                                follows the metadata learns that it still has all there is (KIP-835)
+    a look at the clock        eight times in a session, while one can end: who comes late to what
+                               is due finds out how long it stood still (`sessions`)
 
 A node that is alone in its cluster does none of it but for tokens; it sleeps until a request comes.
 """
@@ -22,6 +24,8 @@ from replication.controller import cluster, delegation_tokens, elections
 from replication.controller.requests import ActiveState
 from replication.metadata.image import MetadataImage
 from wire.messages.metadata_records import ConfigRecord, NoOpRecord
+
+_LOOKS_PER_SESSION = 8
 
 
 class DueWork(NamedTuple):
@@ -40,6 +44,7 @@ class PeriodicTasks:
         self._unclean_ms = 0
         self._tokens_ms = 0
         self._last_append_ms = 0
+        self._look_ms = 0
         self._alone = True
         self._judged: tuple[Any, Any] = (None, None)
         self._unclean_now = False
@@ -78,13 +83,14 @@ class PeriodicTasks:
             times.append(self._last_append_ms + config.metadata_max_idle_interval_ms)
         expiry_ms = self._state.sessions.next_expiry_ms(self._state.image)
         if expiry_ms is not None:
-            times.append(expiry_ms)
+            times += (expiry_ms, self._look_ms)
         return min(times)
 
     def run(self, now_ms: int) -> DueWork | None:
         """The records of one task that is due; None when none is. Call again after appending."""
         state = self._state
         config = state.config
+        self._look_ms = now_ms + config.broker_session_timeout_ms // _LOOKS_PER_SESSION
         alone = self._is_alone(state.image)
         if not alone:
             fenced = cluster.fence_stale_broker(state.image, state.sessions, config, now_ms)

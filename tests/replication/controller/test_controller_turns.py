@@ -262,6 +262,27 @@ def test_a_controller_that_stood_still_fences_nobody(made: Made) -> None:
     assert not made.quorum.image.brokers[2].fenced
 
 
+@pytest.mark.parametrize("idle_ms", [0, 500, 60_000])
+@pytest.mark.parametrize("still_ms", [6_000, 8_000, 9_500, 60_000])
+def test_how_long_it_stood_still_is_known_whatever_it_waited_for(
+    idle_ms: int, still_ms: int
+) -> None:
+    """No NoOpRecord is due before the session ends; the heartbeats are in sockets not yet read."""
+    made = Made(metadata_max_idle_interval_ms=idle_ms).activate()
+    made.start_broker(1)
+    made.start_broker(2)
+    began_ms = made.clock.ms
+    while (due_ms := made.controller.next_due_ms()) is not None and due_ms < began_ms + 2_000:
+        made.clock.ms = due_ms
+        made.turns()
+    made.clock.ms = began_ms + 2_000 + still_ms
+    for _ in range(10):  # until it has read them
+        made.turns()
+        made.clock.ms += 100
+    made.quorum.commit()
+    assert not made.quorum.image.brokers[2].fenced
+
+
 def test_heartbeats_in_the_queue_of_a_busy_controller_count(made: Made) -> None:
     made.start_broker(1)
     made.start_broker(2)
