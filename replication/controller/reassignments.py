@@ -47,13 +47,15 @@ def alter_partition_reassignments(
     from wire.messages.admin import AlterPartitionReassignmentsResponse as Answer
 
     records: list[Any] = []
+    # What this request moved already: a partition named twice moves on from there.
+    moved: dict[tuple[str, int], NamedPartition] = {}
     topics = []
     for topic in request.topics:
         partitions = []
         for wanted in topic.partitions:
-            error = KafkaError(ErrorCode.NONE, "")
+            error, key = KafkaError(ErrorCode.NONE, ""), (topic.name, wanted.partition_index)
             try:
-                partition = _named(image, topic.name, wanted.partition_index)
+                partition = moved.get(key) or _named(image, *key)
                 if wanted.replicas is None:
                     record = _cancel(image, config, partition)
                 else:
@@ -65,6 +67,8 @@ def alter_partition_reassignments(
                             ErrorCode.POLICY_VIOLATION, "Excessively large number of records."
                         )
                     records.append(record)
+                    registration = partition.registration.merge(record)
+                    moved[key] = partition._replace(registration=registration)
             except KafkaError as refused:
                 error = refused
             partitions.append(

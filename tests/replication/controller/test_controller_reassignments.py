@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from replication.controller import reassignments
 from tests.replication.controller_support import Cluster, new_topic
 from wire.errors import ErrorCode
+from wire.messages.admin import AlterPartitionReassignmentsRequest
 
 ORDERS = ("orders", 0)
 
@@ -172,3 +174,25 @@ def test_a_move_cancelled_while_the_old_replicas_are_down_leaves_the_partition_t
     assert set(after.isr) <= {1}
     three.heartbeat(1)
     assert three.partition("orders").leader == 1
+
+
+def test_a_partition_named_twice_is_moved_from_where_the_first_move_puts_it() -> None:
+    made = on_brokers(4, 3)
+    replicas = made.partition("orders").replicas
+    stay, newcomer = list(replicas[1:]), ({1, 2, 3, 4} - set(replicas)).pop()
+    topic = AlterPartitionReassignmentsRequest.Topic
+    request = AlterPartitionReassignmentsRequest(
+        topics=[
+            topic(
+                name="orders",
+                partitions=[
+                    topic.Partition(partition_index=0, replicas=wanted)
+                    for wanted in ([*stay, newcomer], stay)
+                ],
+            )
+        ],
+    )
+    made.run(reassignments.alter_partition_reassignments(made.image, made.config, request))
+    moved = made.partition("orders")
+    assert (moved.adding_replicas, moved.removing_replicas) == ((), ())
+    assert moved.replicas == moved.isr == tuple(stay)
