@@ -144,10 +144,10 @@ class ShareManager:
     def close_session(self, member: Member) -> None:
         """A member has gone, or closes its session: its records are for others."""
         self._release(member, self.sessions.close(member))
+        self._forget_unused()
 
     def connection_closed(self, connection: object) -> None:
-        """The sessions of a connection end with it; nothing of a group without any is kept in
-        memory (Kafka: ShareGroupListener.onGroupEmpty)."""
+        """The sessions of a connection end with it."""
         for member, partitions in self.sessions.connection_closed(connection):
             self._release(member, partitions)
         self._forget_unused()
@@ -165,7 +165,10 @@ class ShareManager:
                 leader.release(member.member_id, _told_nobody)
 
     def _forget_unused(self) -> None:
-        """What is being written stays until it is: whoever comes before must find it."""
+        """Keep nothing in memory of a group without any session: its offsets may be reset, its
+        state deleted and begun anew, and nobody here is told (Kafka:
+        ShareGroupListener.onGroupEmpty; there only the end of a connection does it). What is being
+        written stays until it is: whoever comes before must find it."""
         used = self.sessions.groups()
 
         def is_over(leader: ShareLeader) -> bool:

@@ -100,10 +100,13 @@ class ShareNode:
         for request, on_complete in held:
             self.shares.write(request, on_complete)
 
-    def initialize(self) -> None:
+    def initialize(self, state_epoch: int = 1, start_offset: int = -1) -> None:
+        """As the group's coordinator has it: when the group begins, or its offsets are reset."""
         request = InitializeShareGroupStateRequest
         partitions = [
-            request.Topic.Partition(partition=index, state_epoch=1, start_offset=-1)
+            request.Topic.Partition(
+                partition=index, state_epoch=state_epoch, start_offset=start_offset
+            )
             for index in range(3)
         ]
         topic = request.Topic(topic_id=TOPIC_ID, partitions=partitions)

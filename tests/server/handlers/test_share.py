@@ -424,6 +424,22 @@ def test_a_group_whose_last_word_outlives_its_connection_is_forgotten_after_it(
     assert node.reads == 1
 
 
+@pytest.mark.parametrize("how", ["fetch", "acknowledge"])
+def test_a_group_whose_last_session_is_closed_begins_again_where_it_was_reset_to(
+    node: ShareNode, how: str
+) -> None:
+    """Also while the connection lives on, with which its client may do other things."""
+    node.append(4)
+    client = node.client()
+    client.fetch(0)
+    if how == "fetch":
+        client.fetch(acks={0: [(0, 3, ACCEPT)]}, epoch=-1)
+    else:
+        client.acknowledge(0, (0, 3, ACCEPT), epoch=-1)
+    node.initialize(state_epoch=2, start_offset=0)
+    assert acquired(node.client().fetch(0)) == [(0, 3, 1)]
+
+
 def test_a_fetch_between_metadata_and_leadership_keeps_nobody_out(node: ShareNode) -> None:
     """It was decided on the metadata of before, when the new leadership had been told already."""
     node.append(1)
