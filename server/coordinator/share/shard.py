@@ -25,7 +25,7 @@ Kafka: ShareCoordinatorShard, ShareCoordinatorOffsetsManager (4.3.1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -263,19 +263,24 @@ class ShareShard(Machine[ShareRecord]):
         """Write what has no fresh snapshot once more, so that older records of the log, which hold
         others back, can be deleted. Where everything was written so and nothing since: nothing."""
         interval_ms = self._config.share_coordinator_cold_partition_snapshot_interval_ms
+        records, is_whole = one_step(self._cold(interval_ms), _characters)
+        delay_ms = interval_ms if is_whole else SWEEP_STEP_MS
+        return Decision(records, change=lambda: self._look_again(delay_ms))
+
+    def _cold(self, interval_ms: int) -> Iterator[ShareRecord]:
+        """What is of a deleted topic is forgotten instead: whoever led here when it was deleted
+        heard of it once (`topics_deleted`), and may have been loading, or not able to write."""
         now_ms = self.moment.wall_ms
         states = [(key, known.state) for key, known in self._known.items()]
         is_needed = any(state.create_ms == state.write_ms for _, state in states)
-        cold = (
-            ShareRecord(
-                key, state._replace(snapshot_epoch=state.snapshot_epoch + 1, write_ms=now_ms)
-            )
-            for key, state in states
-            if is_needed and now_ms - state.write_ms >= interval_ms
-        )
-        records, is_whole = one_step(cold, _characters)
-        delay_ms = interval_ms if is_whole else SWEEP_STEP_MS
-        return Decision(records, change=lambda: self._look_again(delay_ms))
+        for key, state in states:
+            if now_ms - state.write_ms < interval_ms:
+                continue
+            if not self._partition_exists(key.topic_id, key.partition):
+                yield ShareRecord(key, None)
+            elif is_needed:
+                epoch = state.snapshot_epoch + 1
+                yield ShareRecord(key, state._replace(snapshot_epoch=epoch, write_ms=now_ms))
 
     # -- what nobody needs -------------------------------------------------------------------
 

@@ -156,6 +156,25 @@ def test_state_of_a_deleted_topic_is_forgotten() -> None:
     assert world.read() is E.INVALID_REQUEST
 
 
+def test_state_of_a_topic_whose_end_was_not_heard_of_is_forgotten_when_it_is_cold() -> None:
+    """Topics are deleted also while a shard is loaded, or finds too few replicas to write to."""
+    world = World(share_coordinator_cold_partition_snapshot_interval_ms=10_000)
+    kept = KEY._replace(topic_id=b"u".ljust(16))
+    world.topics[kept.topic_id] = 1
+    for key in (KEY, kept):
+        world.initialize(key=key)
+    del world.topics[TOPIC_ID]
+    assert world.pass_time(9_999) == []
+    written = world.pass_time(1)
+    assert [(record.key, record.value is None) for record in written] == [
+        (KEY, True), (kept, False),
+    ]  # fmt: skip
+    del world.topics[kept.topic_id]
+    assert world.pass_time(10_000) == [(kept, None)], "nothing else is needed"
+    world.restart()
+    assert (world.read(), world.read(key=kept)) == (E.INVALID_REQUEST, E.INVALID_REQUEST)
+
+
 def test_a_long_list_is_forgotten_in_batches_that_the_log_takes() -> None:
     world = World()
     keys = [ShareKey("g" * 1_000, TOPIC_ID, index) for index in range(250)]
