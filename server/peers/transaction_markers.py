@@ -20,7 +20,7 @@ does not answer may have written the marker: written again it changes nothing (T
 Kept in memory only: who loads the coordinator's log next finds the Prepare records and sends again.
 
 Threads: none of its own; any thread may call. `_lock` guards everything and is never held while
-something is called.
+something is called, but the metadata for who leads now.
 """
 
 from __future__ import annotations
@@ -179,11 +179,12 @@ class TransactionMarkerChannel:
 
     def _place(self, transaction: _Transaction, partitions: Collection[TopicPartition]) -> None:
         """Queue markers for the leaders as they are now; send what can be sent."""
-        by_broker, gone = self._by_leader(partitions)
-        leaderless = by_broker.pop(_NO_BROKER, set())
         with self._lock:
             if not self._is_current(transaction):
                 return
+            # With the lock: what is queued by the metadata of before, `leaders_changed` finds.
+            by_broker, gone = self._by_leader(partitions)
+            leaderless = by_broker.pop(_NO_BROKER, set())
             for broker_id, part in by_broker.items():
                 self._queue(broker_id, transaction, part)
         if gone:

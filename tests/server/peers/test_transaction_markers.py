@@ -317,6 +317,31 @@ def test_a_frozen_brokers_partitions_go_on_at_their_new_leaders() -> None:
     assert len(cluster.done) == 2
 
 
+def test_markers_that_are_being_placed_while_leaders_change_go_to_the_new_ones() -> None:
+    """The broker of before is frozen: what were queued for it then would wait for its answer, and
+    for that of the next request to it."""
+    cluster = Cluster({0: 2, 1: 2})
+    cluster.send(7, 0)
+    frozen = cluster.network.take(2)
+    changed = threading.Thread(target=cluster.channel.leaders_changed)
+
+    def look() -> Any:
+        image = cluster.image
+        if cluster.leaders[1] == 2:
+            cluster.leaders[1] = 3
+            changed.start()
+            changed.join(0.2)  # on its thread it comes first, if it can
+        return image
+
+    cluster.channel._metadata = look
+    cluster.send(8, 1)
+    changed.join()
+    cluster.network.take(3).answer()
+    assert cluster.done == ["tx-8-5"]
+    frozen.answer()
+    assert cluster.network.sent == []
+
+
 def test_what_a_leader_of_before_says_late_counts_no_more() -> None:
     cluster = Cluster({0: 2})
     cluster.send(7, 0)
