@@ -12,6 +12,7 @@ Kafka: DelayedShareFetch, ShareFetchUtils.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,13 +21,15 @@ from replication.partition.requests import CONSUMER_REPLICA_ID, FetchPartition, 
 from replication.replicas.purgatory import DelayedOperation
 from server.share.acquisition import Acquired, AcquireMode, Fetched, Span
 from server.share.leading import ShareLeader
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, MalformedFrame
 from wire.record_batch import BatchHeader
 from wire.records import iterate_headers
 
 if TYPE_CHECKING:
     from replication.replicas.replica_manager import ReplicaManager
     from storage.open_files import FileSlice
+
+logger = logging.getLogger(__name__)
 
 EARLIEST = -2
 _PIECE = 1 << 18
@@ -198,7 +201,13 @@ class DelayedShareFetch(DelayedOperation):
             return Delivery(leader, result.error_code)
         if max_records <= 0:
             return Delivery(leader, 0)
-        data, headers = _read_to(leader.last_wanted(max_records), result.records)
+        try:
+            data, headers = _read_to(leader.last_wanted(max_records), result.records)
+        except (OSError, MalformedFrame) as error:  # up the stack nobody answers who waited
+            logger.warning("share fetch failed key=%s error=%s", leader.key, error)
+            is_disk = isinstance(error, OSError)
+            code = ErrorCode.KAFKA_STORAGE_ERROR if is_disk else ErrorCode.CORRUPT_MESSAGE
+            return Delivery(leader, int(code))
         fetched = Fetched(
             read.offset,
             [Span(header.base_offset, header.last_offset) for _, header in headers],
@@ -213,7 +222,7 @@ class DelayedShareFetch(DelayedOperation):
 
 def _read_to(last_offset: int, records: FileSlice) -> tuple[bytes, list[tuple[int, BatchHeader]]]:
     """Batches up to the one with this offset. The log may have fifty megabytes more, of which the
-    member gets nothing."""
+    member gets nothing. Raises OSError, and MalformedFrame for bytes that are no batch."""
     size = _PIECE
     while True:
         data = records.read(0, size)

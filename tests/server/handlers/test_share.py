@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -464,6 +465,31 @@ def test_a_read_that_fails_keeps_nobody_out(
         broken.setattr(node.node.replica_manager, "fetch", fail)
         client.fetch(0)
     assert acquired(client.fetch(0, epoch=0)) == [(0, 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("read", "code"),
+    [
+        (OSError(errno.EIO, "the disk is ill"), E.KAFKA_STORAGE_ERROR),
+        (bytes(100), E.CORRUPT_MESSAGE),
+    ],
+)
+def test_who_waited_for_records_that_cannot_be_read_is_told(
+    node: ShareNode, monkeypatch: pytest.MonkeyPatch, read: bytes | OSError, code: E
+) -> None:
+    client = node.client()
+    assert client.fetch(0, max_wait_ms=60_000) is None
+
+    def read_badly(*_: object) -> bytes:
+        if isinstance(read, OSError):
+            raise read
+        return read
+
+    with monkeypatch.context() as broken:
+        broken.setattr(FileSlice, "read", read_badly)
+        node.append(1)
+    assert codes(client.answer) == [code]
+    assert acquired(client.fetch(0)) == [(0, 0, 1)]
 
 
 def test_records_deleted_from_the_log_are_skipped(node: ShareNode) -> None:
