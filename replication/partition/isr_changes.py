@@ -40,7 +40,7 @@ class Shell(Protocol):
 
     def advance_high_watermark(self, role: Leading, log: PartitionLog) -> bool: ...
 
-    def isr_settled(self) -> None: ...
+    def made_progress(self) -> None: ...
 
 
 _PATIENCE_S = 0.1
@@ -77,7 +77,9 @@ class IsrChanges:
         )
 
     def maybe_shrink(self, shell: Shell, now_ms: int) -> None:
-        """H-5: propose to remove who lags.
+        """H-5: propose to remove who lags; and H-1: wait no longer for who might have joined, had
+        it not fallen silent. Who is gone tells nobody, and where all wait nothing else is done that
+        would have the high watermark looked at.
 
         A partition whose disk hangs holds its lock: it must not keep this from all others, so it is
         looked at in the next round.
@@ -88,17 +90,19 @@ class IsrChanges:
             role, log = shell.role, shell.log
             if type(role) is not Leading or log is None or not self.may_ask:
                 return
+            is_advanced = not role.all_in_sync and shell.advance_high_watermark(role, log)
             state = role.shrink_isr(role.leader_epoch, log.log_end_offset, now_ms)
-            if state is None:
-                return
-            change = self.change_to(shell, role, state)
+            change = None if state is None else self.change_to(shell, role, state)
         finally:
             shell.lock.release()
-        logger.info(
-            "shrinking the ISR partition=%s-%s isr=%s out_of_sync=%s",
-            *shell.topic_partition, sorted(state.isr), sorted(state.isr - state.proposed),
-        )  # fmt: skip
-        self.ask(change)
+        if state is not None and change is not None:
+            logger.info(
+                "shrinking the ISR partition=%s-%s isr=%s out_of_sync=%s",
+                *shell.topic_partition, sorted(state.isr), sorted(state.isr - state.proposed),
+            )  # fmt: skip
+            self.ask(change)
+        if is_advanced:
+            shell.made_progress()
 
     def _answered(
         self, shell: Shell, leader_epoch: int, proposed: IsrState, answer: AlteredIsr | ErrorCode
@@ -122,5 +126,4 @@ class IsrChanges:
         )  # fmt: skip
         if retry is not None:
             self.ask(retry)
-        else:
-            shell.isr_settled()
+        shell.made_progress()

@@ -439,11 +439,11 @@ class Partition:
         return role.quiet_answer(replica_id, replica_epoch, request, now_ms, log.view)
 
     def maybe_shrink_isr(self) -> None:
-        """H-5: propose to remove who was not caught up for `lag_ms_max`; every half of that."""
+        """H-5: have who was not caught up for `lag_ms_max` leave, and not join; each half of it."""
         self.isr_changes.maybe_shrink(self, self._clock.now_ms())
 
-    def isr_settled(self) -> None:
-        """The controller decided on a change of the ISR; no lock is held."""
+    def made_progress(self) -> None:
+        """The ISR is another one, or the high watermark moved with time; no lock is held."""
         self._on_progress(self)
 
     # ------------------------------------------------------------------ following

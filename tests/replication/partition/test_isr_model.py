@@ -51,6 +51,7 @@ class World:
             },
         )
         self.asked: list[IsrChange] = []
+        self.progress: list[Partition] = []
         self.late: list[tuple[IsrChange, AlteredIsr]] = []
         self.committed = PartitionRegistration(
             (1, *FOLLOWERS), (bytes(16),) * 4, (1, 2, 3, 4), 1, leader_epoch=3, partition_epoch=3
@@ -66,7 +67,7 @@ class World:
         )  # fmt: skip
         self.partition = Partition(
             TP, TOPIC_ID, 1, self.clock, metadata=lambda: self.image,
-            flush_async=lambda log, callback: None, on_progress=lambda partition: None,
+            flush_async=lambda log, callback: None, on_progress=self.progress.append,
             alter_isr=self.asked.append, lag_ms_max=LAG_MS,
         )  # fmt: skip
         self.partition.make_leader(self.committed, self.log)
@@ -284,6 +285,35 @@ def test_any_other_error_asks_again_for_the_same(expanding: World, code: ErrorCo
     assert again[:5] == first[:5]
     again.on_answer(AlteredIsr(3, 5, (1, 2, 3, 4)))
     assert expanding.partition.isr == {1, 2, 3, 4}
+
+
+def test_a_high_watermark_that_moves_with_an_answer_is_told_though_the_change_is_asked_for_again(
+    tmp_path: Path,
+) -> None:
+    """Follower 4 might have joined and fell silent; what waited for it would hear of it never."""
+    world = World(tmp_path, 1)
+    world.committed = replace(world.committed, isr=(1, 2, 3), partition_epoch=4)
+    world.deliver_metadata()
+    for follower in (2, 3):
+        fetched(world, follower, 0)
+    world.clock.ms += 600
+    broker = world.image.brokers[4]
+    world._set(replace(broker, fenced=True))
+    fetched(world, 4, 0)
+    world._set(broker)
+    for _ in range(2):
+        world.partition.append_records_to_leader(BATCH, 1, WALL_MS, FROM_CLIENT)
+    fetched(world, 2, 1)
+    fetched(world, 3, 2)
+    world.clock.ms += 600
+    world.shrink()
+    (change,) = world.asked
+    assert [member for member, _ in change.isr] == [1, 3]
+    world.clock.ms += 600
+    assert (world.log.high_watermark, world.progress) == (0, [])
+    change.on_answer(ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert (world.log.high_watermark, world.progress) == (1, [world.partition])
+    world.log.close()
 
 
 def test_a_late_answer_does_not_undo_what_is_pending_since(expanding: World) -> None:

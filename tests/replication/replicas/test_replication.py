@@ -158,6 +158,31 @@ def test_a_fenced_follower_does_not_join_the_isr(orders: SimCluster) -> None:
     orders.run_until(lambda: set(orders.registration().isr) == {1, 2, 3}, 5_000)
 
 
+@pytest.mark.parametrize("fate", ["falls silent", "is fenced"])
+def test_who_might_join_the_isr_and_is_gone_holds_up_nobody_for_longer_than_the_lag_time(
+    orders: SimCluster, fate: str
+) -> None:
+    """H-1 waits for a replica that has caught up, so that it may join. No fetch tells that it is
+    gone, and who waits for its acknowledgement writes nothing that would."""
+    orders.cut(1, 3)
+    orders.produce(1, b"lags behind", acks=1)
+    orders.run_until(lambda: orders.registration().isr == (1, 2))
+    orders.fence(3)
+    orders.heal()
+    orders.run(10_000)
+    orders.cut(1, 3)
+    orders.unfence(3)
+    orders.run(10)
+    told = orders.produce(1, b"a", timeout_ms=100_000)
+    orders.run(1_000)
+    assert told == []
+    if fate == "is fenced":
+        orders.fence(3)
+    orders.run_until(lambda: bool(told), 45_100 if fate == "falls silent" else 15_100)
+    assert told[0].error_code == 0
+    assert orders.registration().isr == (1, 2)
+
+
 def test_what_was_acknowledged_survives_the_leader_and_becomes_visible_again(
     orders: SimCluster,
 ) -> None:
