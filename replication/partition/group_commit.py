@@ -27,16 +27,10 @@ class GroupCommit:
     """The fsyncs one leader waits for.
 
     Invariant: while `log.flushed_offset < target`, a request is in flight or about to be made by
-    whoever raised the target, unless an fsync failed (which is final: the directory goes offline).
+    whoever raised the target, unless an fsync failed: one more must not make it look good (S-4).
     """
 
-    __slots__ = (
-        "_flush_async",
-        "_flushed_at_request",
-        "_is_requested",
-        "_lock",
-        "target",
-    )
+    __slots__ = ("_flush_async", "_is_requested", "_lock", "target")
 
     def __init__(self, flush_async: FlushAsync) -> None:
         self.target = 0
@@ -44,7 +38,6 @@ class GroupCommit:
         self._flush_async = flush_async
         self._lock = threading.Lock()
         self._is_requested = False
-        self._flushed_at_request = -1
 
     def counted_end_offset(self, log: PartitionLog) -> int:
         """How much of its own log a leader may count as replicated on itself."""
@@ -61,24 +54,20 @@ class GroupCommit:
         unflushed = log.log_end_offset - log.flushed_offset
         self.target = log.log_end_offset if unflushed >= log.config.flush_messages else 0
 
-    def request(self, log: PartitionLog, on_flushed: Callable[[], object]) -> None:
+    def request(self, log: PartitionLog, on_tried: Callable[[bool], object]) -> None:
         """Have the flusher fsync the log if somebody waits for it; returns at once.
 
-        `on_flushed` is called once it was tried, by whoever asked first. It is held only while the
-        request is in flight: a partition and its group commit are no cycle.
+        `on_tried` is called once it was tried, with whether that succeeded, by whoever asked first;
+        what waits by then, be it in another log, is to be requested again. It is held only while
+        the request is in flight: a partition and its group commit are no cycle.
         """
         with self._lock:
-            if self._is_requested or log.flushed_offset >= self.target:
+            if self._is_requested or log.is_closed or log.flushed_offset >= self.target:
                 return
             self._is_requested = True
-            self._flushed_at_request = log.flushed_offset
-        self._flush_async(log, lambda *_: self._flushed(log, on_flushed))
+        self._flush_async(log, lambda error: self._tried(error, on_tried))
 
-    def _flushed(self, log: PartitionLog, on_flushed: Callable[[], object]) -> None:
+    def _tried(self, error: BaseException | None, on_tried: Callable[[bool], object]) -> None:
         with self._lock:
             self._is_requested = False
-            has_progress = log.flushed_offset > self._flushed_at_request
-        # Without progress the fsync failed, and asking again must not make it look good (S-4).
-        if has_progress:
-            self.request(log, on_flushed)
-        on_flushed()
+        on_tried(error is None)

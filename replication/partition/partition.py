@@ -355,15 +355,16 @@ class Partition:
 
     def request_flush(self) -> None:
         """Have the log fsynced if acknowledgements wait for it; call it without any lock."""
-        log = self.leader_log
-        if log is not None:
-            self._group_commit.request(log, self._log_flushed)
+        if (log := self.leader_log) is not None:
+            self._group_commit.request(log, self._flush_tried)
 
-    def _log_flushed(self) -> None:
+    def _flush_tried(self, is_flushed: bool) -> None:
         with self.lock:
             role, log = self.role, self.log
             if type(role) is Leading and log is not None:
                 self.advance_high_watermark(role, log)
+        if is_flushed:
+            self.request_flush()
         self._on_progress(self)
 
     # ------------------------------------------------------------------ followers of the leader
@@ -570,8 +571,7 @@ class Partition:
 
     def open_log(self) -> PartitionLog:
         """The log in whatever role; raises KafkaError if the partition was stopped."""
-        log = self.log
-        if log is None:
+        if (log := self.log) is None:
             raise self._not_serving_error()
         return log
 

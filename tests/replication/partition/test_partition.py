@@ -16,6 +16,7 @@ from replication.metadata.image import (
 )
 from replication.partition.partition import Partition
 from replication.partition.requests import FetchPartition, FetchResult, IsolationLevel
+from storage import files
 from storage.config import LogConfig
 from storage.environment import LogEnvironment
 from storage.log.append_source import FROM_CLIENT, FROM_COORDINATOR, AppendSource
@@ -654,6 +655,61 @@ def test_a_failed_fsync_is_not_asked_for_again(durable: Node) -> None:
     assert durable.flusher.waiting == []
     assert durable.partition.high_watermark == 0
     assert durable.must_wait(1, -1)
+
+
+def test_an_fsync_that_a_truncation_overtook_is_asked_for_again(
+    durable: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another leader comes and goes during one slow fsync: what it synced is not there any more,
+    and what is appended since waits for an fsync of its own."""
+    for value in (b"a", b"b"):
+        durable.append(value)
+    durable.partition.request_flush()
+    durable.flusher.run()
+    durable.append(b"c")
+    durable.partition.request_flush()
+    fsync = files.fsync
+
+    def overtaken(fd: int) -> None:
+        monkeypatch.setattr(files, "fsync", fsync)
+        durable.follow(1)
+        durable.partition.truncate_follower_to(1, 1)
+        durable.lead(2, replicas=(1, 2))
+        durable.append(b"d")
+        durable.partition.request_flush()
+        fsync(fd)
+
+    monkeypatch.setattr(files, "fsync", overtaken)
+    durable.flusher.run()
+    assert durable.values(0) == [b"a"]
+    assert durable.flusher.run() == 1
+    assert durable.values(0) == [b"a", b"d"]
+    assert durable.flusher.waiting == []
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_after_an_fsync_of_the_log_before_a_move_the_one_since_is_flushed(
+    durable: Node, tmp_path: Path, is_closed: bool
+) -> None:
+    """The log moved to another directory while its fsync was under way."""
+    copy = open_log(tmp_path / "orders-0.copy", TP, durable.log.config, durable.log.environment)
+    durable.append(b"a")
+    durable.partition.request_flush()
+    [(old, callback)] = durable.flusher.waiting
+    durable.flusher.waiting = []
+    old.flush()
+    with durable.partition.lock:
+        copy.append_as_follower(old.read_bytes(0, 1 << 20, 1), 0)
+        durable.partition.replace_log(copy)
+    durable.append(b"b")
+    durable.partition.request_flush()
+    if is_closed:
+        copy.close()
+    callback(None)
+    assert durable.flusher.run() == (0 if is_closed else 1)
+    assert durable.flusher.waiting == []
+    assert copy.flushed_offset == (0 if is_closed else 2)
+    copy.close()
 
 
 def test_what_a_crash_left_unflushed_is_flushed_before_it_is_served(tmp_path: Path) -> None:

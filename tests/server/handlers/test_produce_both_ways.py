@@ -438,7 +438,7 @@ def test_what_can_be_answered_does_not_wait_for_what_is_behind_it(side: Side, fi
     assert [codes_in(data) for data in side.processor.done] == [[(1, code)]]
     for log, on_flushed in flushes:
         log.flush()
-        on_flushed(log, None)
+        on_flushed(None)
     assert [codes_in(data) for data in side.processor.done] == [[(1, code)], [(2, 0)]]
     assert channel.in_flight is None
 
