@@ -68,10 +68,13 @@ class ParkedRequests:
     def remove_high_watermark_listener(self, key: Key, listener: Callable[[], object]) -> None:
         """Call it no more; an unknown one is ignored."""
         with self._lock:
-            listeners = self._high_watermark_listeners.pop(key, [])
+            listeners = self._high_watermark_listeners.get(key, [])
             rest = [one for one in listeners if one != listener]
+            # In one step: who tells looks without the lock, and the others must not miss it.
             if rest:
                 self._high_watermark_listeners[key] = rest
+            else:
+                self._high_watermark_listeners.pop(key, None)
 
     def _tell_listeners(self, key: Key) -> None:
         for listener in self._high_watermark_listeners.get(key, ()):
