@@ -9,7 +9,8 @@ old one still has in flight is refused by the partition, because the leader epoc
 
 How: whoever changed a partition says so (`update`), and what is to be done is read from the
 partition when its turn comes: its leader, epoch and log of that moment. So it does not matter in
-which order threads tell of their changes; the last look sees the last state.
+which order threads tell of their changes; the last look sees the last state. Where the system gives
+no thread for a fetcher, it is tried again with the next update: each change of metadata makes one.
 
 Threads: any may call `update`. What is told goes through an inbox, and one thread at a time, the
 owner, works it off: it alone decides, starts and ends fetchers. `_owner` is held meanwhile, and
@@ -205,6 +206,7 @@ class ReplicaFetcherManager:
         self._running: dict[Slot, _Running] = {}
         self._fetched_by: dict[TopicPartition, tuple[Slot, Partition]] = {}
         self._told: dict[Slot, None] = {}
+        self._missing: dict[Slot, None] = {}
         self._is_stopped = False
 
     def update(self, partitions: Iterable[Partition]) -> None:
@@ -235,6 +237,7 @@ class ReplicaFetcherManager:
             partitions = self._inbox.popleft()
             if self._is_stopped:
                 continue
+            self._start_missing()
             for partition in partitions:
                 self._look_at(partition)
             self._end_idle()
@@ -255,12 +258,22 @@ class ReplicaFetcherManager:
         wanted = partition.leader_id, self._number(key)
         if followed is not None and (slot != wanted or followed is not partition):
             self._take_away(key)
-        running = self._running.get(wanted)
-        if running is None or running.address != address:
-            running = self._start(wanted, address)
         self._fetched_by[key] = wanted, partition
-        running.fetcher.add_partitions([FollowedPartition(partition, partition.leader_epoch)])
-        self._told[wanted] = None
+        running = self._running.get(wanted)
+        if running is not None and running.address == address:
+            running.fetcher.add_partitions([FollowedPartition(partition, partition.leader_epoch)])
+            self._told[wanted] = None
+        elif wanted not in self._missing:
+            self._start(wanted, address)
+
+    def _start_missing(self) -> None:
+        """Start the fetchers for which there was no thread."""
+        missing, self._missing = self._missing, {}
+        for slot in missing:
+            address = self._address_of(slot[0])
+            is_wanted = any(slot == used for used, _ in self._fetched_by.values())
+            if address is not None and is_wanted:
+                self._start(slot, address)
 
     def _leader_address(self, partition: Partition) -> Endpoint | None:
         """Where the partition is to be fetched from; None if it is not to be fetched."""
@@ -277,10 +290,13 @@ class ReplicaFetcherManager:
 
     def _take_away(self, key: TopicPartition) -> None:
         slot, partition = self._fetched_by.pop(key)
-        self._running[slot].fetcher.remove_partitions([(partition.topic_id, key[1])])
+        running = self._running.get(slot)
+        if running is not None:
+            running.fetcher.remove_partitions([(partition.topic_id, key[1])])
 
-    def _start(self, slot: Slot, address: Endpoint) -> _Running:
-        """Fetch from a leader, in place of the fetcher of another address if there is one."""
+    def _start(self, slot: Slot, address: Endpoint) -> None:
+        """Fetch what there is from a leader, in place of the fetcher of another address if there is
+        one."""
         old = self._running.pop(slot, None)
         if old is not None:
             logger.info("leader moved leader=%s from=%s:%s", slot[0], *old.address[:2])
@@ -300,10 +316,16 @@ class ReplicaFetcherManager:
             for where, partition in self._fetched_by.values()
             if where == slot
         )
-        running = self._running[slot] = _Running(fetcher, self._run(fetcher, address), address)
+        try:
+            runner = self._run(fetcher, address)
+        except RuntimeError as error:
+            logger.error("no thread to fetch with, tried again later leader=%s error=%s",
+                         slot[0], error)  # fmt: skip
+            self._missing[slot] = None
+            return
+        self._running[slot] = _Running(fetcher, runner, address)
         self._publish()
         logger.info("fetching from leader=%s address=%s:%s", slot[0], address.host, address.port)
-        return running
 
     def _end_idle(self) -> None:
         used = {slot for slot, _ in self._fetched_by.values()}

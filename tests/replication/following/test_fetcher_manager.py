@@ -72,6 +72,7 @@ class Fetchers:
 
     def __init__(self, count: int = 1) -> None:
         self.runners: list[Runner] = []
+        self.threads_left = 1000
         self.addresses: dict[int, Endpoint] = {LEADER: HERE, OTHER: THERE}
         clock = ManualClock(100)
         self.manager = ReplicaFetcherManager(
@@ -81,6 +82,9 @@ class Fetchers:
         )  # fmt: skip
 
     def _run(self, fetcher: ReplicaFetcher, address: Endpoint) -> FetcherRunner:
+        if not self.threads_left:
+            raise RuntimeError("can't start new thread")
+        self.threads_left -= 1
         self.runners.append(Runner(fetcher, address))
         return self.runners[-1]
 
@@ -122,6 +126,39 @@ def test_one_fetcher_serves_all_partitions_of_a_leader(fetchers: Fetchers) -> No
         partition.stop()
     fetchers.update(*partitions)
     assert fetchers.running == []
+
+
+def test_where_no_thread_can_be_had_what_is_to_be_fetched_is_fetched_later(
+    fetchers: Fetchers,
+) -> None:
+    """A process out of threads for a moment; others of the same change do not suffer from it."""
+    here, there = [Followed(0), Followed(2)], Followed(1)
+    there.follow(OTHER)
+    fetchers.threads_left = 1
+    fetchers.update(there, *here)
+    assert fetchers.running == [THERE]
+    here[1].stop()
+    fetchers.update(here[1])
+    assert fetchers.running == [THERE]
+    fetchers.threads_left = 1
+    fetchers.update()
+    assert fetchers.fetched() == [(HERE, 0, 5), (THERE, 1, 6)]
+
+
+def test_a_leader_that_moved_while_no_thread_can_be_had_is_fetched_from_later(
+    fetchers: Fetchers,
+) -> None:
+    partitions = [Followed(0), Followed(1)]
+    fetchers.update(*partitions)
+    fetchers.addresses[LEADER] = ELSEWHERE
+    fetchers.threads_left = 0
+    fetchers.update(*partitions)
+    assert fetchers.running == []
+    partitions[1].follow(OTHER)
+    fetchers.update(partitions[1])
+    fetchers.threads_left = 2
+    fetchers.update()
+    assert fetchers.fetched() == [(THERE, 1, 6), (ELSEWHERE, 0, 5)]
 
 
 def test_a_partition_moves_to_the_fetcher_of_its_new_leader(fetchers: Fetchers) -> None:
