@@ -32,6 +32,7 @@ from server.commands.outcomes import (
     EXIT_FAILURE,
     EXIT_OK,
     EXIT_USAGE,
+    CommandParser,
     UserError,
     add_json,
     print_json,
@@ -104,7 +105,7 @@ def _drop_output() -> None:
 
 
 def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="barnabas",
         description="A Kafka broker in Python that off-the-shelf Kafka clients use unchanged.",
         epilog="First time here? Run `barnabas demo`, then `barnabas start`.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, NoReturn
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -16,6 +16,20 @@ class UserError(Exception):
     def __init__(self, message: str, exit_code: int = EXIT_FAILURE) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and where to read on. Commands below it are of its class, so
+    that each speaks of its own flags."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"barnabas: {message}; see {self.prog} --help\n")
 
 
 def add_json(command: argparse.ArgumentParser) -> None:

@@ -40,6 +40,22 @@ def barnabas(
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("start --nope", "unrecognized arguments: --nope; see barnabas start --help"),
+        ("topic list --x --y", "unrecognized arguments: --x --y; see barnabas topic list --help"),
+        ("--nope start", "unrecognized arguments: --nope; see barnabas --help"),
+        ("cluster start --nodes x", "argument --nodes: 'x': expected a number from 1 to 99;"
+         " see barnabas cluster start --help"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_that_says_where_to_read_on(line: str, complaint: str) -> None:
+    with barnabas(*line.split()) as process:
+        assert process.communicate(timeout=60) == ("", f"barnabas: {complaint}\n")
+    assert process.returncode == 2
+
+
 def test_a_reader_that_has_gone_is_no_error() -> None:
     """Also of an answer so short that it is written when all is done."""
     reader, writer = os.pipe()
