@@ -70,7 +70,11 @@ logger = logging.getLogger(__name__)
 
 RETRY_MS = 500
 """After how long a deadline that could not be written comes again (Kafka: CoordinatorTimerImpl),
-and a load whose disk could not be read just then is begun again."""
+and a load that could not be done just then is begun again."""
+
+_LOADED_AGAIN = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.OFFSET_OUT_OF_RANGE})
+"""The disk would not be read, for want of descriptors perhaps; or the log's start moved beyond
+where the load was: records were deleted (retention, kafka-delete-records, a shard of before)."""
 
 
 class AppendOutcome(NamedTuple):
@@ -516,7 +520,7 @@ class Shard(Generic[M, R]):
                 count += len(batch.records)
         except Exception as error:
             machine = None
-            if isinstance(error, KafkaError) and error.code == ErrorCode.KAFKA_STORAGE_ERROR:
+            if isinstance(error, KafkaError) and error.code in _LOADED_AGAIN:
                 logger.warning("coordinator is loaded later shard=%s error=%s", self.name, error)
                 again = partial(self._load_again, load_number)
                 self._services.add_timer(RETRY_MS, partial(self._post, again))
@@ -531,8 +535,7 @@ class Shard(Generic[M, R]):
         self._post(partial(self._loaded, load_number, machine, moment))
 
     def _load_again(self, load_number: int) -> None:
-        """The disk would not be read, for want of descriptors perhaps; if its directory is gone, so
-        is our leadership soon."""
+        """See `_LOADED_AGAIN`; if the log's directory is gone, so is our leadership soon."""
         if load_number == self._load_number:
             self._load()
 

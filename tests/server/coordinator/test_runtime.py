@@ -723,11 +723,12 @@ def test_a_machine_that_does_not_begin_is_not_loaded_over_and_over(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_log_that_cannot_be_read_just_now_is_loaded_as_soon_as_it_can() -> None:
+@pytest.mark.parametrize("code", [E.KAFKA_STORAGE_ERROR, E.OFFSET_OUT_OF_RANGE])
+def test_a_log_that_cannot_be_read_just_now_is_loaded_as_soon_as_it_can(code: ErrorCode) -> None:
     """Found by simulation: out of descriptors for a moment, and a group had no coordinator until
-    somebody else was elected."""
+    somebody else was elected. Likewise where records were deleted at the start beside the load."""
     world = World()
-    world.log.records, world.log.committed, world.log.broken = [4], 1, E.KAFKA_STORAGE_ERROR
+    world.log.records, world.log.committed, world.log.broken = [4], 1, code
     world.shard.elected(1)
     world.run_jobs()
     assert world.read().error == E.COORDINATOR_LOAD_IN_PROGRESS
