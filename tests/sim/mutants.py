@@ -31,6 +31,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -50,7 +51,7 @@ from replication.replicas import replica_reads
 from server.coordinator.held import HeldAnswers
 from server.coordinator.shard import Shard
 from storage import dir_checkpoints
-from storage.checkpoint import HIGH_WATERMARK_CHECKPOINT
+from storage.checkpoint import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
 from storage.cleaning.offset_map import OffsetMap
 from storage.dir_checkpoints import DirCheckpoints
 from storage.log import follower_append, log_sync, partition_log
@@ -338,19 +339,15 @@ def _end_a_fetcher_in_use() -> AbstractContextManager[Any]:
     return patch.object(ReplicaFetcherManager, "_look_at", look_at)
 
 
-def _checkpoints_outlive_logs() -> AbstractContextManager[Any]:
-    return patch.object(DirCheckpoints, "forget", lambda self, key: None)
-
-
-def _watermarks_outlive_logs() -> AbstractContextManager[Any]:
+def _outlives_its_log(kind: str) -> AbstractContextManager[Any]:
+    """One of the lines that a directory has of a log is not forgotten with it."""
     real = DirCheckpoints.forget
 
     def forget(self: DirCheckpoints, key: Any) -> None:
-        noted = self.get(HIGH_WATERMARK_CHECKPOINT, key)
+        noted = self.get(kind, key)
         real(self, key)
         if noted is not None:
-            offsets = {**self._offsets[HIGH_WATERMARK_CHECKPOINT], key: noted}
-            self._offsets[HIGH_WATERMARK_CHECKPOINT] = offsets
+            self._offsets[kind] = {**self._offsets[kind], key: noted}
 
     return patch.object(DirCheckpoints, "forget", forget)
 
@@ -464,8 +461,10 @@ MUTANTS = (
            5, {}),
     Mutant("a follower serves consumers to its log's end", _followers_serve_to_their_end, "network",
            60, {}),
-    Mutant("a log's checkpoints outlive it", _checkpoints_outlive_logs, "deletions", 20, {}),
-    Mutant("a high watermark outlives its log", _watermarks_outlive_logs, "deletions", 20, {}),
+    Mutant("a log's start outlives it", partial(_outlives_its_log, LOG_START_OFFSET_CHECKPOINT),
+           "deletions", 20, {}),
+    Mutant("a high watermark outlives its log",
+           partial(_outlives_its_log, HIGH_WATERMARK_CHECKPOINT), "deletions", 20, {}),
     Mutant("what was before a truncation is noted after it", _note_what_was_before_a_cut, "synced",
            40, {"stalled_note": 0.8, "cut_every_ms": 1_500, **_NOTING}),
     Mutant("recovery wants segments synced that it deleted", _flush_what_recovery_dropped, "torn",

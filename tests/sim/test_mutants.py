@@ -20,7 +20,7 @@ QUICK = {
     "a fetch counts in another epoch than it was read in": "SameBelowHW|StrongIsr",
     "a deleted topic answers a fetch of quiet ones": "NothingHurries",
     "a coordinator's shard resets on any fault": "NobodyElsePays",
-    "a log's checkpoints outlive it": "StartsWhereAskedFor|NotedIsTrue",
+    "a log's start outlives it": "StartsWhereAskedFor|NotedIsTrue",
     "a high watermark outlives its log": "NotedIsTrue",
     "a deleted log is flushed first": "WorkersSyncRecords",
     "the cleaner takes the newest of a key": "NewestStays",
