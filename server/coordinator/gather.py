@@ -27,6 +27,7 @@ class Gather(Generic[T]):
         if isinstance(part, KafkaError):
             part.__traceback__ = None  # its frames hold this object: a cycle for each answer
         with self._lock:
+            assert self._parts[i] is None, "answered twice"
             self._parts[i] = part
             self._missing -= 1
             is_last = not self._missing

@@ -91,6 +91,7 @@ class HeldAnswers:
         for held in self.waiting:
             if held.required_offset <= self.committed_offset:
                 self.deliveries += held.answers
+                held.answers = []  # told once, though the log may give the append up just now
                 self._run(held.effects)
                 continue
             if held.deadline_ms <= now_ms:

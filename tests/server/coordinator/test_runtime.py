@@ -360,6 +360,18 @@ def test_an_append_that_is_not_confirmed_in_time_stays_since_it_is_in_the_log(
     assert read.response == 5
 
 
+@pytest.mark.parametrize("code", [E.REQUEST_TIMED_OUT, E.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
+def test_an_append_that_is_given_up_when_it_is_committed_is_answered_once(code: ErrorCode) -> None:
+    """Found by fuzzing: the high watermark came, and told, at the moment the append gave it up."""
+    world = World().active()
+    world.log.replicates = True
+    answer = world.add(5)
+    world.log.commit_to(1)
+    world.log.time_out(code)
+    assert answer.response == 5
+    assert world.read().response == 5
+
+
 def test_a_held_read_gives_up_when_the_high_watermark_never_comes() -> None:
     world = World().active()
     world.log.replicates = True
