@@ -252,12 +252,16 @@ class Workload:
             timeout_s=timeout_s, what="the producers' processes have started",
         )  # fmt: skip
         before = self._acked_by_client()
-        eventually(
-            lambda: all(
-                count >= before[who] + more for who, count in self._acked_by_client().items()
-            ),
-            timeout_s=timeout_s, what=f"each of {sorted(before)} has {more} more acknowledged",
-        )  # fmt: skip
+
+        def behind() -> list[str]:
+            acked = self._acked_by_client()
+            return [who for who, count in before.items() if acked[who] < count + more]
+
+        try:
+            eventually(lambda: not behind(), timeout_s=timeout_s)
+        except AssertionError as late:
+            logs = "".join(child.log.read_text()[-3000:] for child in self._producing)
+            raise AssertionError(f"stuck: {behind()}; their processes say: {logs}") from late
 
     def _acked_by_client(self) -> dict[str, int]:
         return {

@@ -214,8 +214,13 @@ class KafkaPythonProducer(_Producing):
     def breathe(self, seconds: float) -> None:
         time.sleep(seconds)
         if self._refreshing.has_ended():
-            self._producer.close(timeout=0)
+            self._end()
             self.open(self._config)
+
+    def _end(self) -> None:
+        """Not by `close`: it flushes first, and where that fails it raises and ends nothing."""
+        self._producer._unregister_cleanup()
+        self._producer._sender.force_close()
 
     def finish(self) -> None:
         try:
