@@ -186,7 +186,7 @@ class ReplicaWrites:
     ) -> AppendResult:
         result = _refused(key, error.code, error.detail or error.code.name)
         result.record_errors = getattr(error, "record_errors", ())
-        if partition is not None and partition.log is not None:
+        if error.code not in _NO_LOG_START and partition is not None and partition.log is not None:
             result.log_start_offset = partition.log.log_start_offset
         return result
 
@@ -231,6 +231,18 @@ class ReplicaWrites:
 _Written = tuple["Partition", "LogAppendInfo", "bool | None"]
 """Where a batch is, and whether the high watermark moved; None: a later one of its run says it."""
 _NOTHING_WRITTEN: Mapping[int, _Written | AppendResult] = {}
+_NO_LOG_START = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+"""Errors told without the log's start offset (ReplicaManager.appendToLocalLog)."""
 _INVALID_ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1")
 
 

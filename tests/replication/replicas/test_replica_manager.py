@@ -341,7 +341,7 @@ def test_partitions_of_a_produce_fail_alone_and_keep_their_order(single: Broker)
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
     assert [result.base_offset for result in answer.value] == [-1, -1, 0, -1]
-    assert answer.value[1].log_start_offset == 0
+    assert answer.value[1].log_start_offset == -1
 
 
 def test_other_acks_are_refused_and_nothing_is_written(single: Broker) -> None:
@@ -598,6 +598,7 @@ def test_a_burst_of_sequences_is_checked_as_one_by_one(single: Broker) -> None:
     answer = single.produce_burst(of(2), of(3), of(4), of(6))
     assert offsets(answer) == [2, 3, 4, -1], "two are there already"
     assert codes(answer) == [0, 0, 0, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+    assert [result.log_start_offset for result in answer.value] == [0, 0, 0, 0]
 
 
 def test_no_burst_is_written_where_one_batch_would_not_be(broker: Broker) -> None:
