@@ -37,6 +37,8 @@ from server.coordinator.records import CoordinatorRecord, Records
 from wire.errors import ErrorCode, KafkaError
 
 _WITH_GENERATION = (GroupState.STABLE, GroupState.COMPLETING_REBALANCE)
+_NOBODY_CAME_MS = 1_000
+"""After how long, at least, absent static members are looked for again."""
 
 
 class Rebalances:
@@ -172,8 +174,9 @@ class Rebalances:
             ],
         )
         if not group.elect_joined_leader():
-            # Only static members are left and none came: wait until their sessions end.
-            self._schedule_join(group)
+            # Only static members are left and none came: wait until their sessions end. Their
+            # rebalance timeout may be 0, and what is due at once is worked off at once: for ever.
+            self._schedule_join(group, _NOBODY_CAME_MS)
             return
         group.start_next_generation(self._moment.wall_ms)
         for member in group.members.values():
@@ -208,10 +211,10 @@ class Rebalances:
         left_ms = max(remaining_ms - delay_ms, 0)
         return Decision(change=partial(self._prolong, group, next_delay_ms, left_ms))
 
-    def _schedule_join(self, group: ClassicGroup) -> None:
+    def _schedule_join(self, group: ClassicGroup, at_least_ms: int = 0) -> None:
         self._deadlines.set(
             ("join", group.group_id),
-            self._moment.now_ms + group.rebalance_timeout_ms(),
+            self._moment.now_ms + max(group.rebalance_timeout_ms(), at_least_ms),
             partial(self._join_elapsed, group.group_id),
         )
 

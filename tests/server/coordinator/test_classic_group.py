@@ -703,6 +703,21 @@ def test_absent_static_members_do_not_hold_up_the_one_that_came_for_ever() -> No
     assert {m.member_id for m in came.response.members} == set(names[:2])
 
 
+@pytest.mark.timeout(20)
+def test_absent_static_members_without_patience_are_not_looked_for_again_at_once() -> None:
+    """A rebalance timeout of 0: whoever works off what is due would never come to an end."""
+    world = World()
+    first = world.join(instance_id="i1").response.member_id
+    world.sync(first, 1, {first: b"x"}, instance_id="i1")
+    restarted = world.join(instance_id="i1", rebalance_ms=0).response.member_id
+    promised = world.join().response.member_id
+    assert world.leave((promised, None)) == [0]
+    world.advance(5_000)
+    assert world.state() == "PreparingRebalance"
+    back = world.join(restarted, instance_id="i1")
+    assert back.response.generation_id == 2
+
+
 def test_a_restarted_static_member_that_never_syncs_is_removed_like_any_other() -> None:
     world = World()
     patience = {"rebalance_ms": 8_000, "session_ms": 100_000}
