@@ -470,9 +470,7 @@ class ClassicGroup:
 
     def elect_joined_leader(self) -> bool:
         """Make sure that the leader is a member that has joined; False when nobody has."""
-        if self.leader_id is None:
-            return False
-        if self.members[self.leader_id].awaiting_join is not None:
+        if self.leader_id is not None and self.members[self.leader_id].awaiting_join is not None:
             return True
         for member in self.members.values():
             if member.awaiting_join is not None:

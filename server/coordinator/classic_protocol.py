@@ -326,17 +326,17 @@ class ClassicGroups:
         """The group is about to be of another kind: who waits is to ask that one."""
         self._rebalances.answer_all(group, ErrorCode.REBALANCE_IN_PROGRESS)
 
-    def expect_converted(self, group_id: str, *, rebalances: bool) -> None:
+    def expect_converted(self, group_id: str) -> None:
         """A record that is about to be replayed makes a group of another kind a classic one: once
-        it has, its members have their sessions, and are asked to join again."""
-        begin = partial(self._begin, group_id, rebalances=rebalances)
+        it has, it begins as one that was loaded."""
+        begin = partial(self._begin, group_id)
         self._deadlines.set(("converted", group_id), self._moment.now_ms, begin)
 
-    def _begin(self, group_id: str, *, rebalances: bool) -> GroupDecision | None:
+    def _begin(self, group_id: str) -> GroupDecision | None:
         group = self.groups.get(group_id)
         if group is None:
             return None
-        return Decision(change=partial(self._rebalances.begin, group, rebalances=rebalances))
+        return Decision(change=partial(self._rebalances.begin, group))
 
     # -- the log -----------------------------------------------------------------------------
 
@@ -370,10 +370,8 @@ class ClassicGroups:
         """Every loaded member gets a fresh session, so a failover evicts nobody (G-5)."""
         self._is_loading = False
         for group in self.groups.values():
-            for member in group.members.values():
-                self._rebalances.renew(group, member)
-            if len(group.members) > self.config.group_max_size:
-                self._rebalances.prepare_rebalance(group)
+            is_too_large = len(group.members) > self.config.group_max_size
+            self._rebalances.begin(group, rebalances=is_too_large)
 
     def on_unloaded(self, error: KafkaError) -> None:
         """Answer everything parked; the groups are gone."""

@@ -303,13 +303,15 @@ class Rebalances:
         elif group.members and group.has_all_members_joined():
             self.complete_join(group)
 
-    # -- from and to other kinds of groups -----------------------------------------------------
+    # -- from the log, from and to other kinds of groups -----------------------------------------
 
-    def begin(self, group: ClassicGroup, *, rebalances: bool) -> None:
-        """The group was of another kind until now."""
+    def begin(self, group: ClassicGroup, *, rebalances: bool = False) -> None:
+        """The group was another coordinator's, or of another kind, until now. One that nobody leads
+        has members that must join again: it was never through a rebalance (`Migration`)."""
         for member in group.members.values():
             self.renew(group, member)
-        if rebalances and group.can_rebalance():
+        must = rebalances or (bool(group.members) and group.leader_id is None)
+        if must and group.can_rebalance():
             self.prepare_rebalance(group)
 
     def answer_all(self, group: ClassicGroup, code: ErrorCode) -> None:

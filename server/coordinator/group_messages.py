@@ -196,7 +196,8 @@ def empty_group_record(group: ClassicGroup) -> CoordinatorRecord:
 
 
 def group_from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-    """The group a record tells of: Stable with its members, or Empty."""
+    """The group a record tells of: Stable with its members, or Empty. Nobody leads it unless the
+    record says who."""
     timestamp = value.current_state_timestamp
     group = ClassicGroup(
         group_id,
@@ -222,5 +223,6 @@ def group_from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
                 bytes(told.assignment),
             )
         )
+    group.leader_id = value.leader
     group.read_subscriptions()
     return group

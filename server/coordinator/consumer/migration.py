@@ -93,10 +93,10 @@ class Migration:
         ):
             return None
         try:
-            record = self.classic_record(group, left)
+            record = self.classic_record(group, left, rebalances=True)
         except MalformedFrame:
             return None
-        told = partial(self._classic.expect_converted, group.group_id, rebalances=True)
+        told = partial(self._classic.expect_converted, group.group_id)
         return Conversion([*written.group_tombstones(group), record], group, told)
 
     def may_replace_last(self, group: ConsumerGroup, replaced: ConsumerMember) -> bool:
@@ -123,18 +123,22 @@ class Migration:
             if member is not old:
                 after.put_member(member)
         after.put_member(new)
-        told = partial(self._classic.expect_converted, group.group_id, rebalances=rebalances)
+        told = partial(self._classic.expect_converted, group.group_id)
         try:
-            record = self.classic_record(after, after.members.values())
+            record = self.classic_record(after, after.members.values(), rebalances=rebalances)
         except MalformedFrame as error:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from None
         return Conversion([*written.group_tombstones(after), record], after, told)
 
     def classic_record(
-        self, group: ConsumerGroup, members: Iterable[ConsumerMember]
+        self, group: ConsumerGroup, members: Iterable[ConsumerMember], *, rebalances: bool
     ) -> CoordinatorRecord:
-        """The group as a classic one: each member has its target. Raises MalformedFrame: of a
-        member's protocols only the first was read when it joined, and another one is chosen."""
+        """The group as a classic one: each member has its target. If that leaves anything to
+        nobody, nobody leads it: so whoever loads it has it rebalance, too. Kafka names a leader and
+        forgets the rebalance with its memory.
+
+        Raises MalformedFrame: of a member's protocols only the first was read when it joined, and
+        another one is chosen."""
         image = self._outside.image()
         classic = ClassicGroup(group.group_id, None, generation_id=group.epoch)
         classic.protocol_type = CONSUMER_PROTOCOL_TYPE
@@ -149,7 +153,8 @@ class Migration:
             target = group.target.get(one.member_id, NOTHING)
             assignments[one.member_id] = embedded.write_assignment(target, version, image)
         classic.state_timestamp_ms = self._classic.wall_ms
-        return group_record(classic, told, told[0].member_id, assignments)
+        leader_id = None if rebalances else told[0].member_id
+        return group_record(classic, told, leader_id, assignments)
 
 
 def _no_upgrade(group_id: str, why: str) -> KafkaError:

@@ -328,3 +328,23 @@ def test_who_takes_the_last_ones_place_speaks_so_that_the_others_can_be_assigned
     assert joined.error == E.INCONSISTENT_GROUP_PROTOCOL
     assert world.join(instance_id="i", protocols=[READABLE]).error == 0
     assert GROUP in world.shard.classic.groups
+
+
+def test_what_the_last_consumer_had_is_given_to_others_also_by_another_coordinator() -> None:
+    """The group is a classic one that must rebalance: whoever loads it knows that, too."""
+    lives = Lives(0)
+    world = lives.world
+    classic, consumer = ClassicClient(world, "c"), ConsumerClient(world, "m")
+    for _ in range(9):
+        classic.turn()
+        consumer.turn()
+        world.advance(1_100)
+    assert len(classic.owned) == len(consumer.owned) == PARTITIONS // 2
+    consumer.leave()
+    world.fail_over()
+    classic.lost()
+    for _ in range(9):
+        classic.turn()
+        world.advance(1_100)
+    assert world.state() == "Stable"
+    assert classic.owned == set(range(PARTITIONS))
