@@ -10,9 +10,10 @@ thread. Nothing here waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from replication.replicas.transaction_verification import (
@@ -72,6 +73,17 @@ _FEATURES = {"consumer": "group.version", SHARE: "share.version", STREAMS: "stre
 G = TypeVar("G")
 
 
+class _Look(NamedTuple):
+    """A look at a group's regular expressions, under way."""
+
+    group_id: str
+    wanted: int
+    """How many there are."""
+    looks: Iterator[tuple[str, ResolvedRegex]]
+    """At one after the other."""
+    found: dict[str, ResolvedRegex]
+
+
 class GroupCoordinator:
     """One per broker. `new_uuid` makes member ids unique (a random UUID's text)."""
 
@@ -97,6 +109,8 @@ class GroupCoordinator:
         """Of all consumer groups that have no values of their own; may be replaced."""
         self._around = around
         self._new_topics_offset = -1
+        self._looks_lock = threading.Lock()
+        self._looked_at: set[str] = set()  # guarded by _looks_lock
         self._outside = Outside(
             around.metadata,
             self._consumer_config,
@@ -166,16 +180,38 @@ class GroupCoordinator:
         return self._new_topics_offset
 
     def _resolve(self, group_id: str, regexes: Collection[str], sees: SeesTopic | None) -> None:
-        """On the loader's thread: it takes time in proportion to topics and expressions."""
-        look = partial(self._look, group_id, regexes, sees)
-        self._around.run_on_loader(f"regex-{group_id}", look)
+        """On the loader's thread, for it takes time in proportion to topics and expressions; one
+        expression at a time, for others wait there to be loaded. Of a group that is looked at
+        already nothing is done (CG-30): it asks again."""
+        with self._looks_lock:
+            if group_id in self._looked_at:
+                return
+            self._looked_at.add(group_id)
+        self._go_on(_Look(group_id, len(regexes), self._looks(regexes, sees), {}))
 
-    def _look(self, group_id: str, regexes: Collection[str], sees: SeesTopic | None) -> None:
+    def _looks(
+        self, regexes: Collection[str], sees: SeesTopic | None
+    ) -> Iterator[tuple[str, ResolvedRegex]]:
         image, wall_ms = self._around.metadata(), self._around.clock.wall_ms()
-        found = {
-            regex: ResolvedRegex(topics, image.offset, wall_ms)
-            for regex, topics in resolved(regexes, image.topics_by_name, sees).items()
-        }
+        for regex, topics in resolved(regexes, image.topics_by_name, sees):
+            yield regex, ResolvedRegex(topics, image.offset, wall_ms)
+
+    def _go_on(self, look: _Look) -> None:
+        self._around.run_on_loader(f"regex-{look.group_id}", partial(self._look_at_next, look))
+
+    def _look_at_next(self, look: _Look) -> None:
+        group_id, wanted, looks, found = look
+        is_over = True
+        try:
+            found.update([next(looks)])
+            is_over = len(found) == wanted
+        finally:
+            if is_over:
+                with self._looks_lock:
+                    self._looked_at.discard(group_id)
+        if not is_over:
+            self._go_on(look)
+            return
         self.runtime.write(
             group_id, lambda shard: shard.consumer.regexes_resolved(group_id, found), ignore
         )

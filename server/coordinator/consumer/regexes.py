@@ -7,15 +7,13 @@ describe whose request had them looked at, as in Kafka: for the group that is th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from server import linear_regex
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from server.coordinator.group_messages import SeesTopic
 
 REFRESH_MIN_MS = 10_000
@@ -34,20 +32,25 @@ def compiled(regex: str) -> Any:
 
 
 def resolved(
-    regexes: Iterable[str], names: Iterable[str], sees: SeesTopic | None = None
-) -> Mapping[str, frozenset[str]]:
-    """The topics that each expression names, of those that whoever asks may be told of; none for
-    one that is not valid."""
-    found: dict[str, set[str]] = {regex: set() for regex in regexes}
-    matchers = []
-    for regex, topics in found.items():
+    regexes: Iterable[str], names: Collection[str], sees: SeesTopic | None = None
+) -> Iterator[tuple[str, frozenset[str]]]:
+    """Each expression and the topics that it names, of those that whoever asks may be told of; none
+    for one that is not valid.
+
+    One after the other: on texts that are made for it, RE2 keeps megabytes for an expression and
+    takes half a second for a thousand names.
+    """
+    seen: dict[str, bool] = {}
+    for regex in regexes:
         try:
-            matchers.append((compiled(regex).fullmatch, topics.add))
-        except KafkaError:
-            continue  # it was valid for who took it; another library's version did
-    for name in names:
-        takers = [add for matches, add in matchers if matches(name)]
-        if takers and (sees is None or sees(name)):
-            for add in takers:
-                add(name)
-    return {regex: frozenset(topics) for regex, topics in found.items()}
+            matches = compiled(regex).fullmatch
+        except KafkaError:  # it was valid for who took it; another library's version did
+            yield regex, frozenset()
+            continue
+        found = [name for name in names if matches(name)]
+        del matches
+        linear_regex.forget()
+        if sees is not None:
+            seen.update({name: sees(name) for name in found if name not in seen})
+            found = [name for name in found if seen[name]]
+        yield regex, frozenset(found)

@@ -1,0 +1,124 @@
+"""How regular expressions of groups are looked at, beside others who need the same thread."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.coordinator.consumer import regexes
+from server.coordinator.group_messages import Client
+from tests.server.coordinator.group_node import Node
+from tests.server.coordinator.group_support import Answer
+from wire.messages.groups import ConsumerGroupHeartbeatRequest
+
+WAIT_MS = regexes.REFRESH_MIN_MS + 1
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    try:
+        node.create("__consumer_offsets", 3)
+        node.create("orders", 1)
+        node.loads_slowly = True
+        yield node
+    finally:
+        node.close()
+
+
+def beat(node: Node, member: str, epoch: int, regex: str | None = None) -> None:
+    request = ConsumerGroupHeartbeatRequest(group_id="g", member_id=member, member_epoch=epoch)
+    if epoch == 0:
+        request.rebalance_timeout_ms, request.topic_partitions = 60_000, []
+        request.subscribed_topic_regex = regex
+    answer = Answer()
+    node.groups.consumer_group_heartbeat(request, Client("c", "/h", 1), answer)
+    assert answer.error == 0
+
+
+def looked_at(node: Node) -> dict[str, Any]:
+    machine = node.groups.runtime.shards()[node.groups.partition_for("g")].inspect()
+    assert machine is not None
+    return dict(machine.consumer.groups["g"].regexes)
+
+
+def work_off(jobs: list[Callable[[], None]]) -> None:
+    while jobs:
+        jobs.pop(0)()
+
+
+def test_who_is_to_be_loaded_waits_for_one_expression_and_not_for_all(node: Node) -> None:
+    jobs = node.loads
+    for number in range(3):
+        beat(node, f"m{number}", 0, f"orders|{number}")
+    work_off(jobs)
+    node.pass_time(WAIT_MS)
+    beat(node, "m0", 1)
+    seen: list[int] = []
+    jobs.append(lambda: seen.append(len(looked_at(node))))
+    jobs.pop(0)()
+    assert len(jobs) == 2, "the rest comes after who waits"
+    work_off(jobs)
+    assert seen == [1], "what is found is told together: m0's is from before"
+    assert len(looked_at(node)) == 3
+
+
+def test_a_group_that_is_looked_at_is_not_looked_at_besides(node: Node) -> None:
+    jobs = node.loads
+    beat(node, "m0", 0, "orders")
+    assert len(jobs) == 1
+    node.pass_time(WAIT_MS)
+    beat(node, "m0", 1)
+    assert len(jobs) == 1, "it takes long"
+    work_off(jobs)
+    assert looked_at(node)["orders"].topics == {"orders"}
+    node.create("other", 1)
+    node.pass_time(WAIT_MS)
+    beat(node, "m0", 1)
+    assert len(jobs) == 1
+
+
+def test_what_an_expression_needs_while_it_matches_is_needed_for_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Expression:
+        def fullmatch(self, name: str) -> bool:
+            return name == "a"
+
+    alive: weakref.WeakSet[Expression] = weakref.WeakSet()
+
+    def compiled(_: str) -> Expression:
+        gc.collect()
+        assert len(alive) <= 1
+        expression = Expression()
+        alive.add(expression)
+        return expression
+
+    monkeypatch.setattr(regexes, "compiled", compiled)
+    found = dict(regexes.resolved([f"r{i}" for i in range(5)], ["a", "b"]))
+    assert found == dict.fromkeys(found, frozenset("a"))
+    assert len(found) == 5
+
+
+def test_who_may_be_told_of_a_topic_is_asked_once() -> None:
+    asked: list[str] = []
+
+    def sees(name: str) -> bool:
+        asked.append(name)
+        return name != "b"
+
+    found = dict(regexes.resolved(["a|b", "b|c", "("], ["a", "b", "c"], sees))
+    assert found == {"a|b": {"a"}, "b|c": {"c"}, "(": set()}
+    assert asked == ["a", "b", "c"]
+
+
+def test_nothing_is_kept_of_expressions_that_were_looked_at() -> None:
+    import re2
+
+    assert dict(regexes.resolved(["a.", "b."], ["ab"])) == {"a.": {"ab"}, "b.": frozenset()}
+    assert re2._Regexp._make.cache_info().currsize == 0
