@@ -87,7 +87,6 @@ class Migration:
         if (
             not left
             or any(member.classic is None for member in left)
-            or all(member.classic is not None for member in leaving)
             or not config.may_downgrade
             or len(left) > self._classic.config.group_max_size
         ):

@@ -348,3 +348,17 @@ def test_what_the_last_consumer_had_is_given_to_others_also_by_another_coordinat
         world.advance(1_100)
     assert world.state() == "Stable"
     assert classic.owned == set(range(PARTITIONS))
+
+
+def test_a_group_too_large_to_be_a_classic_one_is_one_when_it_is_not_any_more() -> None:
+    world = World(config(group_max_size=2))
+    world.image = Lives(0).world.image
+    last = ConsumerClient(world, "m")
+    last.turn()
+    members = [world.join_new()[0] for _ in range(3)]
+    last.leave()
+    assert world.shard.consumer.groups[GROUP].classic_count == 3
+    assert world.leave((members[0], None)) == [0]
+    assert GROUP not in world.shard.consumer.groups
+    assert set(world.groups[GROUP].members) == set(members[1:])
+    assert world.state() == "PreparingRebalance"
