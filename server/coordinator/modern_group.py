@@ -84,6 +84,10 @@ class ModernGroup(Generic[M, T]):
             )
         return member
 
+    def has_young_target(self, wall_ms: int, interval_ms: int) -> bool:
+        """Whether the last target is too young for another one (CG-15)."""
+        return self.target_ms != 0 and is_within(interval_ms, self.target_ms, wall_ms)
+
     # -- the log -----------------------------------------------------------------------------
 
     def put_member(self, member: M) -> None:
@@ -195,6 +199,13 @@ class ReconciledGroup(ModernGroup[R, T]):
     def _since(self, member: R, topic: str, topic_id: bytes, partition: int) -> int | None:
         """The member epoch in which it got what reads the partition; None: it has not got it."""
         raise NotImplementedError
+
+
+def is_within(ms: int, since_ms: int, wall_ms: int) -> bool:
+    """Whether less time than this has passed since then. What has not come yet by our clock was
+    written by one that was ahead, another broker's or ours before it was set back, and is long ago:
+    Kafka waits until it has come, and no group rebalances meanwhile."""
+    return 0 <= wall_ms - since_ms < ms
 
 
 def epochs_of(

@@ -19,6 +19,7 @@ from server.coordinator.consumer.reconcile import reconciled
 from server.coordinator.consumer.regexes import REFRESH_MIN_MS, compiled
 from server.coordinator.consumer.topics import TopicHashes, counts_of, ids_of, ids_of_each
 from server.coordinator.group_config import ConsumerConfig
+from server.coordinator.modern_group import is_within
 from server.coordinator.records import CoordinatorRecord
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class Step:
         if not asked.regexes or scene.is_refreshing:
             return
         last_ms = max((regex.resolved_ms for regex in known.values()), default=None)
-        if last_ms is not None and scene.wall_ms <= last_ms + REFRESH_MIN_MS:
+        if last_ms is not None and is_within(REFRESH_MIN_MS + 1, last_ms, scene.wall_ms):
             return
         seen = min((regex.metadata_version for regex in known.values()), default=-1)
         interval_ms = scene.config.group_consumer_regex_refresh_interval_ms
@@ -143,7 +144,7 @@ class Step:
             is_new
             or len(asked.regexes) != len(known)
             or seen < scene.new_topics_offset
-            or (last_ms is not None and scene.wall_ms > last_ms + interval_ms)
+            or (last_ms is not None and not is_within(interval_ms + 1, last_ms, scene.wall_ms))
         ):
             self.to_resolve = frozenset(asked.regexes)
 
@@ -162,7 +163,7 @@ class Step:
         if group.target_epoch >= self.epoch:
             return
         interval_ms = scene.config.group_consumer_assignment_interval_ms
-        if group.target_ms and interval_ms and scene.wall_ms < group.target_ms + interval_ms:
+        if group.has_young_target(scene.wall_ms, interval_ms):
             return
         members = {id_: known for id_, known in group.members.items() if known != self.replaced}
         members[member.member_id] = member

@@ -317,7 +317,7 @@ class _Step:
         if group.target_epoch >= self.epoch:
             return
         interval_ms = self._config.group_share_assignment_interval_ms
-        if group.target_ms and interval_ms and self._wall_ms < group.target_ms + interval_ms:
+        if group.has_young_target(self._wall_ms, interval_ms):
             return
         members = {**group.members, member.member_id: member}
         specs = {

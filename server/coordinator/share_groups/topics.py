@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from server.coordinator.consumer.member import Partitions
+from server.coordinator.modern_group import is_within
 
 if TYPE_CHECKING:
     from replication.metadata.image import MetadataImage
@@ -54,7 +55,7 @@ class StateTopics(NamedTuple):
                 continue
             known = self.partitions_of(self.initialized, topic.topic_id)
             pending = self.initializing.get(topic.topic_id)
-            if pending is not None and now_ms - pending.since_ms < retry_ms:
+            if pending is not None and is_within(retry_ms, pending.since_ms, now_ms):
                 known |= pending.partitions
             lacking = frozenset(topic.partitions) - known
             if lacking:

@@ -128,7 +128,7 @@ class Step:
         if group.target_epoch >= self._epoch:
             return
         interval_ms = scene.config.group_streams_assignment_interval_ms
-        if group.target_ms and interval_ms and scene.wall_ms < group.target_ms + interval_ms:
+        if group.has_young_target(scene.wall_ms, interval_ms):
             self._delayed("assignment interval")
             return
         members = {**group.members, member.member_id: member}

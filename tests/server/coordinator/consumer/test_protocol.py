@@ -135,6 +135,17 @@ def test_a_rebalance_goes_as_apache_kafka_does_it() -> None:
     assert group.members["A"].assigned == {TOPIC_ID: {0: 2, 1: 2, 2: 4, 3: 4}}
 
 
+def test_a_clock_that_was_ahead_holds_up_no_assignment() -> None:
+    """It was set back; or another coordinator's was ahead of ours."""
+    shard = Shard()
+    shard.join("A")
+    shard.moment.wall_ms -= 3_600_000
+    assert shard.join("B") == (3, [])
+    assert shard.wrote == ["5B", "3", "7A", "7B", "6", "8B"]
+    assert shard.join("C") == (3, [])
+    assert shard.wrote == ["5C", "3", "8C"], "within a second of the last one by this clock"
+
+
 def test_what_a_member_has_may_be_older_than_what_it_asked_for() -> None:
     """The cleaner leaves of each key the newest record."""
     shard, another = Shard(), Shard()

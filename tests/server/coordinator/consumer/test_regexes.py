@@ -12,6 +12,7 @@ import pytest
 
 from server.coordinator.consumer import regexes
 from server.coordinator.group_messages import Client
+from testkit.clock import WALL_MS
 from tests.server.coordinator.group_node import Node
 from tests.server.coordinator.group_support import Answer
 from wire.messages.groups import ConsumerGroupHeartbeatRequest
@@ -81,6 +82,19 @@ def test_a_group_that_is_looked_at_is_not_looked_at_besides(node: Node) -> None:
     node.pass_time(WAIT_MS)
     beat(node, "m0", 1)
     assert len(jobs) == 1
+
+
+def test_a_clock_that_was_ahead_holds_up_no_look(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beat(node, "m0", 0, "orders.*")
+    work_off(node.loads)
+    monkeypatch.setattr("testkit.clock.WALL_MS", WALL_MS - 3_600_000)
+    node.create("orders-2", 1)
+    node.pass_time(WAIT_MS)
+    beat(node, "m0", 1)
+    work_off(node.loads)
+    assert looked_at(node)["orders.*"].topics == {"orders", "orders-2"}
 
 
 def test_what_an_expression_needs_while_it_matches_is_needed_for_one_at_a_time(

@@ -61,6 +61,15 @@ class TestMembers:
         assert (answer.member_epoch, assigned(answer)) == (3, [0, 1])
         assert world.wrote == [13, 12, 14]
 
+    def test_a_clock_that_was_ahead_holds_up_nothing(self, world):
+        world.beat("a", 0, "t")
+        world.moment.wall_ms -= 3_600_000
+        world.beat("a", 2)
+        assert len(world.asked) == 2, "of what was asked for it is not known for how long"
+        world.initialized()
+        answer = world.beat("a", 2)
+        assert (answer.member_epoch, assigned(answer)) == (3, [0, 1])
+
     def test_a_heartbeat_that_changes_nothing_writes_nothing(self, settled):
         answer = settled.beat("a", 3)
         assert (answer.member_epoch, assigned(answer), settled.wrote) == (3, None, [])

@@ -100,6 +100,11 @@ class TestRebalance:
         answer = settled.beat("b", 2)
         assert (answer.member_epoch, statuses(answer)) == (3, [])
 
+    def test_a_clock_that_was_ahead_holds_up_no_assignment(self, settled):
+        settled.moment.wall_ms -= 3_600_000
+        answer = settled.join("b")
+        assert (answer.member_epoch, statuses(answer)) == (3, [])
+
     def test_a_heartbeat_that_changes_nothing_writes_nothing(self, settled):
         answer = settled.beat("a", 2)
         assert (answer.member_epoch, tasks(answer), settled.wrote) == (2, None, [])
