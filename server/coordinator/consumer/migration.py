@@ -82,7 +82,8 @@ class Migration:
         """The consumer group becomes a classic one if only such members are left without these,
         and asks them to join again. It stays one if they speak a protocol that nobody can read,
         for who is gone must not stay for that."""
-        left = [member for member in group.members.values() if member not in leaving]
+        gone = {member.member_id for member in leaving}
+        left = [member for id_, member in group.members.items() if id_ not in gone]
         config = self._outside.config(group.group_id)
         if (
             not left

@@ -17,6 +17,7 @@ import pytest
 from replication.metadata.image import EMPTY_IMAGE, TopicImage
 from replication.metadata.registrations import PartitionRegistration
 from server.coordinator.consumer import embedded
+from server.coordinator.consumer.member import ConsumerMember
 from server.coordinator.group_messages import Client
 from tests.server.coordinator.group_support import GROUP, Answer, World, config, subscription
 from wire.errors import ErrorCode as E
@@ -362,3 +363,20 @@ def test_a_group_too_large_to_be_a_classic_one_is_one_when_it_is_not_any_more() 
     assert GROUP not in world.shard.consumer.groups
     assert set(world.groups[GROUP].members) == set(members[1:])
     assert world.state() == "PreparingRebalance"
+
+
+def test_members_that_leave_together_are_not_compared_each_with_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.image = Lives(0).world.image
+    world.looks_twice = False
+    count = 60
+    for number in range(count):
+        ConsumerClient(world, f"m{number}").turn()
+    compared = []
+    monkeypatch.setattr(
+        ConsumerMember, "__eq__", lambda one, other: compared.append(other) or one is other
+    )
+    assert world.leave(*((f"m{number}", None) for number in range(count))) == [0] * count
+    assert len(compared) < count
