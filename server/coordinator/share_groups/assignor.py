@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from server.coordinator.consumer.member import Partitions
@@ -19,6 +20,8 @@ from server.coordinator.consumer.member import Partitions
 NAME = "simple"
 
 _Partition = tuple[bytes, int]
+_Held = dict[_Partition, None]
+"""In order; there may be tens of thousands, each of which is looked for."""
 
 
 class ShareMemberSpec(NamedTuple):
@@ -64,19 +67,22 @@ def _share_out(
     wanted = [(id_, index) for id_ in topics for index in sorted(assignable.get(id_, ()))]
     sharing = -(-len(takers) // len(wanted)) if wanted else 0
     quota = _quotas(takers, sharing * len(wanted))
-    held = {
-        member_id: [(id_, index) for id_ in topics for index in sorted(target.get(id_, ()))]
+    held: dict[str, _Held] = {
+        member_id: dict.fromkeys(
+            (id_, index) for id_ in topics for index in sorted(target.get(id_, ()))
+        )
         for member_id, target in targets.items()
     }
     sharers: dict[_Partition, list[str]] = {partition: [] for partition in wanted}
     for member_id, mine in held.items():
-        del mine[: max(0, len(mine) - quota.get(member_id, 0))]
+        for partition in list(islice(mine, max(0, len(mine) - quota.get(member_id, 0)))):
+            del mine[partition]
         for partition in mine:
             sharers.setdefault(partition, []).append(member_id)
     for partition, sharing_it in sharers.items():
         surplus = max(0, len(sharing_it) - sharing)
         for member_id in sharing_it[:surplus]:
-            held[member_id].remove(partition)
+            del held[member_id][partition]
         del sharing_it[:surplus]
     _fill([id_ for id_ in takers if len(held[id_]) < quota[id_]], quota, sharing, sharers, held)
     for member_id, target in targets.items():
@@ -97,7 +103,7 @@ def _fill(
     quota: Mapping[str, int],
     sharing: int,
     sharers: Mapping[_Partition, list[str]],
-    held: Mapping[str, list[_Partition]],
+    held: Mapping[str, _Held],
 ) -> None:
     """Give each partition that is shared too little to the next who lacks some, in turn. Who got
     it when all had their turn has it once, and it is shared less. If all of them had it before, it
@@ -115,8 +121,7 @@ def _fill(
                 place += 1
                 continue
             mine = held[member_id]
-            if partition not in mine:
-                mine.append(partition)
+            mine[partition] = None
             missing, has_given = missing - 1, True
             if len(mine) >= quota[member_id]:
                 del lacking[place]

@@ -76,3 +76,20 @@ def test_shares_are_even_whatever_was_before(data):
     assert all(len(held) <= quota for held in found.values())
     if sharing == 1:  # with more, who lacks some may have all that is left already
         assert set(counts) == set(range(partitions))
+
+
+def test_a_partition_is_not_looked_for_among_all_that_a_member_has():
+    compared = []
+
+    class Index(int):
+        __hash__ = int.__hash__
+
+        def __eq__(self, other):
+            compared.append(other)
+            return int(self) == int(other)
+
+    count = 200
+    specs = {"a": ShareMemberSpec(frozenset({T}), {})}
+    found = assign(specs, {T: frozenset(map(Index, range(count)))}, is_homogeneous=True)
+    assert len(found["a"][T]) == count
+    assert len(compared) < 10 * count
