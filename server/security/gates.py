@@ -54,6 +54,7 @@ logger = logging.getLogger(__name__)
 SETUP_MS = 10_000
 """TLS and SASL together may take so long (N-11)."""
 REAUTHENTICATION_PAUSE_MS = 1_000
+"""From one renewal of a session to the next; the first may follow the login at once (SA-6)."""
 _API_VERSIONS_MAX = 4
 _NAME_SHOWN = 64
 
@@ -130,6 +131,8 @@ class SaslGate:
         self._principal = ""
         """Who authenticated first; sessions are renewed by nobody else."""
         self._begun_ms = channel.processor.now_ms
+        self._renewed_ms: int | None = None
+        """When the session was last begun anew."""
         self._expires_ms = 0
         self._refusal: list[Any] = []
         self._be_strict(channel)
@@ -168,9 +171,10 @@ class SaslGate:
     def _session(self, channel: Channel, frame: bytes, key: int) -> bool:
         now_ms = channel.processor.now_ms
         if key == SaslHandshakeRequest.api_key:
-            if now_ms - self._begun_ms < REAUTHENTICATION_PAUSE_MS:
+            last_ms = self._renewed_ms
+            if last_ms is not None and now_ms - last_ms < REAUTHENTICATION_PAUSE_MS:
                 return self._requests.receive(channel, frame)  # answered ILLEGAL_SASL_STATE
-            self._begun_ms = now_ms
+            self._begun_ms = self._renewed_ms = now_ms
             self._state = _State.HANDSHAKE
             self._be_strict(channel)
             self._authentication(channel, frame, key)
@@ -301,8 +305,7 @@ class SaslGate:
         lifetimes = [one for one in limits if one is not None]
         lifetime_ms = min(lifetimes, default=0)
         if lifetimes:
-            self._begun_ms = channel.processor.now_ms
-            self._expires_ms = self._begun_ms + lifetime_ms
+            self._expires_ms = channel.processor.now_ms + lifetime_ms
         else:
             channel.gate = None
         return lifetime_ms

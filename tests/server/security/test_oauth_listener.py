@@ -18,7 +18,7 @@ from server.security.sasl.client import AuthenticationError
 from tests.server.security.security_support import secured
 from tests.server.security.test_gates import (
     Raw,
-    ask_handshake,
+    ask_as_known,
     authenticate,
     handshake,
     now,
@@ -74,7 +74,7 @@ def test_who_has_a_token_is_known_until_it_ends(server: SocketServer) -> None:
         assert answer.error_code == 0
         assert 500 < answer.session_lifetime_ms <= 1500
         assert principals(server) == {"User:alice"}
-        assert handshake(raw).error_code == 34  # served
+        assert authenticate(raw, b"").error_code == 34  # served
         now(server, 1050)
         assert handshake(raw, "OAUTHBEARER").error_code == 0
         assert authenticate(raw, first(token(1.2))).error_code == 0  # anew, in good time
@@ -148,7 +148,7 @@ def test_unsecured_tokens_where_the_operator_says_so(told: dict[str, str]) -> No
             one, security_protocol="SASL_PLAINTEXT", sasl_mechanism="OAUTHBEARER",
             sasl_jaas_config=login,
         )  # fmt: skip
-        assert ask_handshake(client).error_code == 34
+        assert ask_as_known(client).error_code == 34
         assert principals(one) == {"User:carol"}
         client.close()
 
@@ -159,7 +159,7 @@ def test_unsecured_tokens_are_nothing_to_who_wants_signed_ones(server: SocketSer
         sasl_jaas_config=f'{MODULE} required unsecuredLoginStringClaim_sub="carol";',
     )  # fmt: skip
     with pytest.raises(AuthenticationError, match="invalid_token"):
-        ask_handshake(client)
+        ask_as_known(client)
 
 
 def test_a_client_reads_its_token_from_a_file_each_time(
@@ -172,9 +172,9 @@ def test_a_client_reads_its_token_from_a_file_each_time(
         sasl_oauthbearer_token_endpoint_url=file.as_uri(),
     )  # fmt: skip
     with pytest.raises(AuthenticationError, match="No such file"):
-        ask_handshake(client)
+        ask_as_known(client)
     file.write_text(token() + "\n")
-    assert ask_handshake(client).error_code == 34
+    assert ask_as_known(client).error_code == 34
     assert principals(server) == {"User:alice"}
     client.close()
 
