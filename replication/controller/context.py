@@ -57,6 +57,10 @@ class ControllerContext(NamedTuple):
     api_version: int = -1
     client_id: str = ""
     client_host: str = ""
+    may_delete: Callable[[str], bool] | None = None
+    """Which topics it may delete, asked by name; None: all. The node that it came to has asked, but
+    knows topics only when they are committed and published, later than the controller. Inside an
+    Envelope that node is the controller's own, so it does not travel."""
 
 
 class EffectiveConfig(NamedTuple):

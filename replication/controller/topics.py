@@ -310,7 +310,12 @@ def delete_topics(
             if (name, topic_id) in twice:
                 what = "id" if name is None else "name"
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
-            found[name, topic_id] = _topic_to_delete(image, name, topic_id)
+            named = _topic_to_delete(image, name, topic_id)
+            if context.may_delete is not None and not context.may_delete(named.name):
+                raise KafkaError(
+                    ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed."
+                )
+            found[name, topic_id] = named
         except KafkaError as error:
             found[name, topic_id] = error
     topics = [topic for topic in found.values() if isinstance(topic, TopicImage)]

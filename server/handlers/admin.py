@@ -38,6 +38,8 @@ from wire.messages.admin import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from server.handlers.edges import ReplicasBroker
     from server.network.request_channel import RequestContext
 
@@ -57,14 +59,18 @@ def create_topics(ctx: RequestContext[ReplicasBroker], request: CreateTopicsRequ
     pass_on(ctx, request)
 
 
-def delete_topics(ctx: RequestContext[ReplicasBroker], request: DeleteTopicsRequest) -> None:
-    """Delete topics by name, or by id.
+def delete_topics(
+    ctx: RequestContext[ReplicasBroker],
+    request: DeleteTopicsRequest,
+    may_delete: Callable[[str], bool] | None = None,
+) -> None:
+    """Delete topics by name, or by id. `may_delete`: what an authorizer says.
 
     Behaviour: topics fail alone; the files go after file.delete.delay.ms.
     Versions:  6 takes ids.
     Gaps:      -
     """
-    pass_on(ctx, request)
+    pass_on(ctx, request, may_delete=may_delete)
 
 
 def create_partitions(

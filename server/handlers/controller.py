@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 
 
 def pass_on(
-    ctx: RequestContext[AnyNode], request: Request, came_home: Callable[[], None] | None = None
+    ctx: RequestContext[AnyNode],
+    request: Request,
+    came_home: Callable[[], None] | None = None,
+    may_delete: Callable[[str], bool] | None = None,
 ) -> None:
-    """Give the request to the controller; its answer is ours.
+    """Give the request to the controller; its answer is ours. `may_delete`: see ControllerContext.
 
     `came_home` serves what the raft driver answers, not the controller, when this node leads the
     quorum by the time the request finds its leader.
@@ -46,7 +49,8 @@ def pass_on(
         else:
             ctx.respond_error(request, response.code, response.detail)
 
-    ctx.broker.controller.submit(request, answer, context=controller_context(ctx))
+    context = controller_context(ctx)._replace(may_delete=may_delete)
+    ctx.broker.controller.submit(request, answer, context=context)
 
 
 def controller_context(ctx: RequestContext[AnyNode]) -> ControllerContext:

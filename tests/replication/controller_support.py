@@ -210,8 +210,8 @@ class Cluster:
         response = self.create_topics(new_topic(name, partitions, factor, values))
         assert response.topics[0].error_code == 0, response
 
-    def delete_topics(self, request: DeleteTopicsRequest, version: int = 6) -> Any:
-        context = ControllerContext(api_version=version)
+    def delete_topics(self, request: DeleteTopicsRequest, version: int = 6, **asks: Any) -> Any:
+        context = ControllerContext(api_version=version, **asks)
         return self.run(topics.delete_topics(self.image, request, self.config, context))
 
     def create_partitions(self, *wanted: Any, validate_only: bool = False) -> Any:

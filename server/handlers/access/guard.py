@@ -6,7 +6,8 @@ rule of its API (`server.handlers.access.rules`), which gives a verdict:
     None              everything is allowed: the handler runs as if nothing had been asked
     KafkaError        raised: nothing is, and everything is answered with that code
     a Response        nothing is, and this is the answer
-    With(...)         the handler is asked with one more argument, and takes part
+    With(...)         the handler is asked with one more argument, and takes part; besides, a
+                      function as below
     a function        the rule took what is denied out of the request: the handler answers the rest,
                       and the function completes that answer
 
@@ -57,6 +58,8 @@ class With(NamedTuple):
     """The handler takes part: it is given one more argument."""
 
     argument: Any
+    finish: Callable[[Any], Any] | None = None
+    """What completes its answer, where the rule took something out of the request."""
 
 
 Finish = Callable[[Any], Any]
@@ -197,7 +200,9 @@ class GuardedApi(Api):
         try:
             verdict = self._rule(access, request)
             if isinstance(verdict, With):
-                return handle(ctx, request, verdict.argument)
+                if verdict.finish is None:
+                    return handle(ctx, request, verdict.argument)
+                handle, verdict = partial(_taking_part, handle, verdict.argument), verdict.finish
         finally:
             access.count_unreported()
         if verdict is None:
@@ -212,3 +217,7 @@ class GuardedApi(Api):
     ) -> _T:
         """The short way asks itself, and leaves what is not all allowed to the long way."""
         return ordinary(ctx, frames, pos, Access(self._authorizer, ctx).sees)
+
+
+def _taking_part(handle: Callable[..., Any], argument: Any, ctx: Any, request: Request) -> Any:
+    return handle(ctx, request, argument)

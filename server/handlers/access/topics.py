@@ -259,11 +259,18 @@ def _shown_configs(access: Access, response: CreateTopicsResponse) -> CreateTopi
 
 
 def delete_topics(access: Access, request: Any) -> Verdict:
-    """Delete on the cluster or on the topic. Who may not even describe it is not told its name."""
+    """Delete on the cluster or on the topic. Who may not even describe it is not told its name.
+
+    About topics that this node does not know yet the controller asks, which may know them.
+    """
     if access.sees(Operation.DELETE, CLUSTER):
         return None
     image = access.ctx.broker.metadata
     refused = []
+    deletable = set()
+
+    def may_delete(name: str) -> bool:
+        return name in deletable or access.may(Operation.DELETE, TOPIC, name)
 
     def is_refused(name: str | None, topic_id: bytes) -> bool:
         if name is None:
@@ -277,6 +284,7 @@ def delete_topics(access: Access, request: Any) -> Verdict:
         if is_seen and not exists:
             return False
         if access.may(Operation.DELETE, TOPIC, name) and (is_seen or topic_id != ZERO_UUID):
+            deletable.add(name)
             return False
         is_named = is_seen or topic_id == ZERO_UUID
         refused.append(
@@ -292,9 +300,9 @@ def delete_topics(access: Access, request: Any) -> Verdict:
     by_name = [name for name in request.topic_names or () if not is_refused(name, ZERO_UUID)]
     topics = [t for t in request.topics or () if not is_refused(t.name, t.topic_id)]
     if not refused:
-        return None
+        return With(may_delete)
     order = [*(request.topic_names or ()), *(t.name or t.topic_id for t in request.topics or ())]
     request.topic_names, request.topics = by_name, topics
     if not by_name and not topics:
         return DeleteTopicsResponse(responses=refused)
-    return merged("responses", refused, order)
+    return With(may_delete, merged("responses", refused, order))

@@ -377,6 +377,27 @@ def test_deletions_that_cannot_be_are_named_one_by_one(one: Cluster) -> None:
     assert list(one.image.topics_by_name) == ["a", "b"]
 
 
+def test_a_topic_is_deleted_for_who_may_though_the_node_that_asked_did_not_know_it(
+    one: Cluster,
+) -> None:
+    for name in ("mine", "theirs", "others"):
+        one.create(name)
+    others = one.image.topics_by_name["others"].topic_id
+    wanted = [("mine", ZERO_UUID), ("theirs", ZERO_UUID), (None, others), ("no", ZERO_UUID)]
+    make = DeleteTopicsRequest.Topic
+    request = DeleteTopicsRequest(
+        topics=[make(name=name, topic_id=topic_id) for name, topic_id in wanted], timeout_ms=1000
+    )
+    answer = one.delete_topics(request, may_delete=lambda name: name == "mine")
+    assert errors_of(answer) == [
+        ("mine", 0),
+        ("theirs", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        (None, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        ("no", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+    assert list(one.image.topics_by_name) == ["theirs", "others"]
+
+
 def test_deletion_may_be_switched_off() -> None:
     made = Cluster(delete_topic_enable=False)
     for version, code in ((2, ErrorCode.INVALID_REQUEST), (6, ErrorCode.TOPIC_DELETION_DISABLED)):

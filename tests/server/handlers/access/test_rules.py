@@ -412,16 +412,30 @@ def test_who_is_told_of_a_topic_that_is_not_deleted():
         timeout_ms=1000,
     )  # fmt: skip
     asked.send(request, 6)
-    passed_on, answer, _ = asked.broker.controller.submitted.popleft()
+    passed_on, answer, context = asked.broker.controller.submitted.popleft()
     assert [topic.name or topic.topic_id for topic in passed_on.topics] == [
         b"?" * 16, b"c" * 16, "no",
     ]  # fmt: skip
+    # The controller may know "no", and what has the id: made a moment ago, or not committed yet.
+    assert [context.may_delete(name) for name in ("c", "no", "new")] == [True, False, False]
     answer(DeleteTopicsResponse(responses=[]))
     refused = asked.received(request, 6).responses
     assert {one.error_code for one in refused} == {29}
     assert sorted((one.name or "", one.topic_id) for one in refused) == sorted([
         ("", A), ("b", B), ("a", ZERO_UUID), ("hidden", ZERO_UUID), ("b", ZERO_UUID),
     ])  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["no", None])
+def test_what_this_node_does_not_know_yet_is_deleted_for_who_may_only(name):
+    asked = alice(broker_with("a"), (Op.DESCRIBE, T, "no"))
+    request = DeleteTopicsRequest(
+        topics=[DeleteTopicsRequest.Topic(name=name, topic_id=ZERO_UUID if name else B)],
+        timeout_ms=1000,
+    )
+    asked.send(request, 6)
+    [(_, _, context)] = asked.broker.controller.submitted
+    assert not context.may_delete("no")
 
 
 def test_configs_of_a_broker_are_refused_before_they_are_looked_at():
