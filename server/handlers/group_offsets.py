@@ -28,6 +28,8 @@ from wire.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitRe
 from wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from replication.metadata.image import MetadataImage, TopicImage
     from server.handlers.edges import GroupsBroker
     from server.network.request_channel import RequestContext
@@ -40,15 +42,19 @@ _UNKNOWN_TOPIC_ID = int(ErrorCode.UNKNOWN_TOPIC_ID)
 # ---- OffsetCommit
 
 
-def offset_commit(ctx: RequestContext[GroupsBroker], request: OffsetCommitRequest) -> None:
-    """Store a group's offsets; answered when they are committed.
+def offset_commit(
+    ctx: RequestContext[GroupsBroker],
+    request: OffsetCommitRequest,
+    may: Callable[[str], bool] | None = None,
+) -> None:
+    """Store a group's offsets; answered when they are committed. `may`: what an authorizer says.
 
     Behaviour: partitions that do not exist fail alone; all others share the group's fate.
     Versions:  2 to 4 may bring their own retention. 7 static members. 10 topics by id.
     Gaps:      -
     """
     by_id = ctx.api_version >= OFFSETS_TOPIC_ID_VERSION
-    unknown = _resolve_commit(ctx.broker.metadata, request, by_id)
+    unknown = _resolve_commit(ctx.broker.metadata, request, by_id, may)
 
     def answer(result: object) -> None:
         response = _commit_failed(request, result) if isinstance(result, KafkaError) else result
@@ -64,7 +70,10 @@ def offset_commit(ctx: RequestContext[GroupsBroker], request: OffsetCommitReques
 
 
 def _resolve_commit(
-    image: MetadataImage, request: OffsetCommitRequest, by_id: bool
+    image: MetadataImage,
+    request: OffsetCommitRequest,
+    by_id: bool,
+    may: Callable[[str], bool] | None,
 ) -> list[OffsetCommitResponse.Topic]:
     """Fill in names and ids; take what does not exist out of the request and return its answers."""
     unknown: list[OffsetCommitResponse.Topic] = []
@@ -74,6 +83,8 @@ def _resolve_commit(
             known = image.topics_by_id.get(topic.topic_id)
         else:
             known = image.topics_by_name.get(topic.name)
+        if known is not None and may is not None and not may(known.name):
+            known = None  # it came a moment after the request
         if known is None:
             code = _UNKNOWN_TOPIC_ID if by_id else _UNKNOWN_TOPIC
             refused, topic.partitions = topic.partitions, []

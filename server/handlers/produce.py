@@ -71,8 +71,12 @@ class _ProducedTopic(NamedTuple):
     """Position in `indexes` -> why that partition was not even tried."""
 
 
-def produce(ctx: DataContext, request: ProduceRequest) -> None:
+def produce(
+    ctx: DataContext, request: ProduceRequest, may: Callable[[str], bool] | None = None
+) -> None:
     """Append each partition's batch; answer when `acks` is met.
+
+    `may`: what an authorizer says of topics whose ids nobody had when it was asked.
 
     Behaviour: partitions fail alone. acks=0 is not answered, and on error the connection is closed.
                A partition that is named twice is appended to twice and answered twice. Internal
@@ -90,6 +94,8 @@ def produce(ctx: DataContext, request: ProduceRequest) -> None:
     topic_ids: dict[str, bytes] | None = {} if ctx.api_version >= TOPIC_ID_VERSION else None
     for topic in request.topic_data:
         name = topic.name if topic_ids is None else _topic_named(ctx, topic.topic_id, topic_ids)
+        if may is not None and name and not may(name):
+            name = ""  # it came a moment after the request
         refusal = None
         if not name or name in INTERNAL_TOPICS:
             refusal = _produce_refusal(ctx, name)

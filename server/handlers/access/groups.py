@@ -15,7 +15,7 @@ from server.handlers.access.shapes import (
     name_of,
     without,
 )
-from server.handlers.access.topics import topic_name
+from server.handlers.access.topics import refused_topics
 from server.network.api import Operation, Resource
 from server.network.error_responses import error_response
 from wire.errors import ErrorCode
@@ -188,20 +188,17 @@ def _shown_group(access: Access, group: Any) -> Any:
 
 
 def offset_commit(access: Access, request: Any) -> Verdict:
-    """Read on the group, then on each topic; ids that nobody has go on."""
+    """Read on the group, then on each topic; ids that nobody has go on, and the handler asks about
+    one that came to be known meanwhile."""
     access.must(Operation.READ, GROUP, request.group_id)
     by_id = access.ctx.api_version >= OFFSETS_TOPIC_ID_VERSION
-    denied = [
-        topic for topic in request.topics if not _may_use(access, topic, Operation.READ, by_id)
-    ]
-    if not denied:
-        return None
-    return without(access, request, "topics", "topics", denied, TOPIC)
-
-
-def _may_use(access: Access, topic: Any, operation: Operation, by_id: bool) -> bool:
-    name = topic_name(access, topic.topic_id) if by_id else topic.name
-    return name is None or access.may(operation, TOPIC, name)
+    denied, is_settled = refused_topics(access, Operation.READ, request.topics, by_id)
+    verdict: Any = None
+    if denied:
+        verdict = without(access, request, "topics", "topics", denied, TOPIC)
+    if is_settled:
+        return verdict
+    return With(lambda name: access.may(Operation.READ, TOPIC, name), verdict)
 
 
 def offset_fetch(access: Access, request: Any) -> Verdict:
@@ -244,14 +241,10 @@ def _refused_group(group_id: str) -> OffsetFetchResponse.Group:
 
 def _take_refused(access: Access, group: Any, by_id: bool) -> list[Any]:
     """Take topics that may not be described out of a group, and answer them."""
-    kept, refused = [], []
-    for topic in group.topics:
-        if _may_use(access, topic, Operation.DESCRIBE, by_id):
-            kept.append(topic)
-        else:
-            refused.append(_refused_topic(OffsetFetchResponse.Group.Topic, topic))
-    group.topics = kept
-    return refused
+    denied, _ = refused_topics(access, Operation.DESCRIBE, group.topics, by_id)
+    gone = set(map(id, denied))
+    group.topics = [topic for topic in group.topics if id(topic) not in gone]
+    return [_refused_topic(OffsetFetchResponse.Group.Topic, topic) for topic in denied]
 
 
 def _refused_topic(make: Any, topic: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from server.handlers.access.guard import DENIED, Access, Verdict, With
@@ -29,27 +30,42 @@ def topic_name(access: Access, topic_id: bytes) -> str | None:
     return None if topic is None else topic.name
 
 
+def refused_topics(
+    access: Access, operation: Operation, topics: Iterable[Any], by_id: bool
+) -> tuple[list[Any], bool]:
+    """Those of a request that may not be used, and whether all are settled: who is none now may be
+    somebody when the handler looks."""
+    refused, is_settled = [], True
+    for topic in topics:
+        name = topic_name(access, topic.topic_id) if by_id else topic.name
+        if name is None:
+            is_settled = False
+        elif not access.may(operation, TOPIC, name):
+            refused.append(topic)
+    return refused, is_settled
+
+
 # ---- records
 
 
 def produce(access: Access, request: Any) -> Verdict:
-    """Transactional batches: the id first, for all. Then each topic; ids nobody has go on."""
+    """Transactional batches: the id first, for all. Then each topic; ids nobody has go on, and
+    the handler asks about one that came to be known meanwhile."""
     if _is_transactional(request):
         transactional_id = request.transactional_id
         if transactional_id is None:
             raise KafkaError(*DENIED[Resource.TRANSACTIONAL_ID])
         access.must(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
     by_id = access.ctx.api_version >= TOPIC_ID_VERSION
-    denied = []
-    for topic in request.topic_data:
-        name = topic_name(access, topic.topic_id) if by_id else topic.name
-        if name is not None and not access.may(Operation.WRITE, TOPIC, name):
-            denied.append(topic)
-    if not denied:
-        return None
-    if request.acks == 0 and len(denied) == len(request.topic_data):
+    denied, is_settled = refused_topics(access, Operation.WRITE, request.topic_data, by_id)
+    if denied and request.acks == 0 and len(denied) == len(request.topic_data):
         raise KafkaError(*DENIED[TOPIC])  # closes
-    return without(access, request, "topic_data", "responses", denied, TOPIC)
+    verdict: Any = None
+    if denied:
+        verdict = without(access, request, "topic_data", "responses", denied, TOPIC)
+    if is_settled:
+        return verdict
+    return With(lambda name: access.may(Operation.WRITE, TOPIC, name), verdict)
 
 
 def _is_transactional(request: Any) -> bool:
@@ -96,12 +112,14 @@ def metadata(access: Access, request: Any) -> Verdict:
     if version < 12 and any(t.name is None or t.topic_id != ZERO_UUID for t in topics):
         return None  # refused by the handler, whoever asks
     uses_ids = any(topic.topic_id != ZERO_UUID for topic in topics)
-    kept, refused = [], []
+    kept, refused, is_settled = [], [], True
     for topic in topics:
         name = topic_name(access, topic.topic_id) if uses_ids else topic.name or ""
-        if name is None or (
-            access.may(Operation.DESCRIBE, TOPIC, name)
-            and (uses_ids or _may_be_created(access, request, name))
+        if name is None:
+            is_settled = False  # it may be known by the time the handler looks
+            kept.append(topic)
+        elif access.may(Operation.DESCRIBE, TOPIC, name) and (
+            uses_ids or _may_be_created(access, request, name)
         ):
             kept.append(topic)
         elif uses_ids:
@@ -111,7 +129,7 @@ def metadata(access: Access, request: Any) -> Verdict:
     asks_operations = (
         request.include_topic_authorized_operations or request.include_cluster_authorized_operations
     )
-    if not refused and not asks_operations:
+    if not refused and not asks_operations and is_settled:
         return None
     request.topics = kept
     if not kept and version == 0:

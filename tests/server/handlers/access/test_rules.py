@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from replication.partition.requests import FetchResult
+from server.handlers import group_offsets
 from server.handlers.access import groups, share
 from server.handlers.access import topics as access_topics
 from server.handlers.access.guard import Access, GuardedApi, With
@@ -40,7 +41,7 @@ from wire.messages.cluster import (
 )
 from wire.messages.data import FetchRequest, ProduceRequest
 from wire.messages.envelope import EnvelopeRequest
-from wire.messages.groups import OffsetFetchRequest
+from wire.messages.groups import OffsetCommitRequest, OffsetFetchRequest
 from wire.messages.share import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsResponse,
@@ -182,6 +183,59 @@ def test_records_of_a_topic_that_may_not_be_written_are_not_appended(version):
     assert codes == [29, 0]
     [(_, _, appended, _)] = asked.broker.replica_manager.appended
     assert [key for key, _ in appended] == [("a", 0)]
+
+
+class MadeMeanwhile(Policy):
+    """Topic b is published while a request is looked at."""
+
+    def authorize(self, *asked):
+        self.broker.metadata = broker_with("a", "b").metadata
+        return super().authorize(*asked)
+
+
+def made_meanwhile(*allowed):
+    asked = Asked(broker_with("a"), policy := MadeMeanwhile(allowed))
+    policy.broker = asked.broker
+    asked.channel.principal = "User:alice"
+    return asked
+
+
+@pytest.mark.parametrize(("right", "code"), [((Op.WRITE, T, "b"), 0), ((Op.READ, T, "b"), 100)])
+def test_a_topic_that_is_known_a_moment_later_is_asked_about(right, code):
+    asked = made_meanwhile((Op.WRITE, T, "a"), right)
+    answer = asked.ask(produce("b", "a"), 13)
+    assert [t.partition_responses[0].error_code for t in answer.responses] == [code, 0]
+    [(_, _, appended, _)] = asked.broker.replica_manager.appended
+    assert [key for key, _ in appended] == ([("b", 0)] if not code else []) + [("a", 0)]
+
+
+@pytest.mark.parametrize(("right", "committed"), [(Op.READ, "ba"), (Op.DESCRIBE, "a")])
+def test_offsets_of_a_topic_that_is_known_a_moment_later_are_asked_about(right, committed):
+    make, commits = OffsetCommitRequest.Topic, []
+    partition = make.Partition(partition_index=0, committed_offset=1, committed_metadata="")
+    request = OffsetCommitRequest(
+        group_id="g",
+        member_id="",
+        topics=[make(topic_id=t, partitions=[partition]) for t in (B, A)],
+    )
+    broker = broker_with("a")
+    broker.group_coordinator = SimpleNamespace(
+        commit_offsets=lambda request, *_: commits.append([t.name for t in request.topics])
+    )
+    ctx = SimpleNamespace(
+        principal="User:alice", peer_host="127.0.0.1", api_version=10, broker=broker,
+        api=SimpleNamespace(name="OffsetCommit"),
+    )  # fmt: skip
+    rights = Policy([(Op.READ, G, "g"), (Op.READ, T, "a"), (right, T, "b")])
+    verdict = groups.offset_commit(Access(rights, ctx), request)
+    broker.metadata = broker_with("a", "b").metadata
+    group_offsets.offset_commit(ctx, request, verdict.argument)
+    assert commits == [list(committed)]
+
+
+def test_a_topic_that_is_known_a_moment_later_is_not_described_to_who_may_not():
+    asked = made_meanwhile((Op.DESCRIBE, T, "a"))
+    assert shown(asked.ask(metadata(B, A), 12)) == [(0, "a", A, 2)]
 
 
 @pytest.mark.parametrize("names", [("b",), ("a", "b"), ("b", "a")])
