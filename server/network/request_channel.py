@@ -314,7 +314,7 @@ class RequestChannel:
             if raw != channel.client_id_raw and not self._set_client_id(channel, raw, length):
                 return True
         client_id = channel.client_id if length > 0 else ""
-        if self._metered is None:
+        if self._metered is None or not channel.is_known:  # who is no user yet has no quota
             context = RequestContext(api, version, correlation_id, client_id, channel, self._broker)
         else:
             context = self._metered(

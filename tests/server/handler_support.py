@@ -304,7 +304,7 @@ class FakeChannel(Connection):
         self.peer_host = "127.0.0.1"
         self.peer_port = 50_000
         self.connection_id = 1
-        self.principal = "User:ANONYMOUS"
+        self.principal, self.is_known = "User:ANONYMOUS", True
         self.security_protocol = "PLAINTEXT"
 
 

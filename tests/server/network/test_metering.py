@@ -10,10 +10,12 @@ import pytest
 
 from replication.partition.requests import FetchResult
 from server.network import metering
+from server.network.channel import ANONYMOUS
 from server.network.metering import ClientQuotas, Meter, connection_rates
 from storage.open_files import FileHandle, FileSlice
 from tests.server.handler_support import Asked, FakeBroker, image_of, topic_image
 from tests.server.handlers.access.test_rules import fetch, produce
+from wire.messages.cluster import ApiVersionsRequest
 from wire.messages.metadata_records import ClientQuotaRecord
 from wire.records import Record, build_batch
 
@@ -283,6 +285,17 @@ def test_a_request_counts_for_the_time_it_takes():
     answer = asked.ask(fetch("a"), 12)
     assert throttled == [1_000], "at most one window"
     assert answer.throttle_time_ms == 1_000
+
+
+def test_strangers_use_up_nobodys_quota():
+    """What they ask before they log in would count for one user, ANONYMOUS: a crowd of them would
+    have muted everybody else who comes for a second."""
+    asked, throttled = metered(quota(KEYS[2], 1e-6, user=None), quota(KEYS[2], 1e-6, user="alice"))
+    asked.channel.is_known, asked.channel.principal = False, ANONYMOUS
+    assert asked.ask(ApiVersionsRequest(), 3).throttle_time_ms == 0
+    asked.channel.is_known, asked.channel.principal = True, "User:alice"
+    assert asked.ask(ApiVersionsRequest(), 3).throttle_time_ms == 1_000
+    assert throttled == [0, 1_000]
 
 
 def test_others_are_not_muted():
