@@ -9,8 +9,9 @@ the answer leaves it counts
     Produce       producer_byte_rate     the size of the request, of failed ones too
     Fetch and     consumer_byte_rate     the size of the answer, unless a replica asked
     ShareFetch
-    all           request_percentage     what it took of its thread; 100 is one thread. Not: what
-                                         brokers do for the cluster (ClusterAction)
+    all           request_percentage     what it took of its thread, until it was answered or left
+                                         to wait; 100 is one thread. Not: what brokers do for the
+                                         cluster (ClusterAction)
 
 and says in it how long the connection is muted after it (KIP-219): the longer of the times. The
 answer leaves at once and whole; without acks there is none, and the connection is muted all the
@@ -34,7 +35,6 @@ from collections.abc import Iterable
 from heapq import nlargest
 from math import ceil
 from struct import Struct
-from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -151,8 +151,7 @@ class ClientQuotas:
         context.meters = meters
         context.frame_bytes = frame_bytes
         if meters[2] is not None:
-            context.thread = get_ident()
-            context.began_ns = perf_counter_ns()
+            context.begin()
         return context
 
     def _find(self, who: tuple[str, str, int], api: Api) -> _Meters | None:
@@ -212,18 +211,20 @@ def connection_rates(records: Iterable[Any]) -> dict[str | None, float]:
 class MeteredContext(RequestContext[Any]):
     """One request of which something is counted."""
 
-    __slots__ = ("began_ns", "frame_bytes", "meters", "thread")
+    __slots__ = ("began_ns", "ended_ns", "frame_bytes", "meters")
 
     meters: _Meters
     frame_bytes: int
-    thread: int
-    """Who works on it, and since when."""
     began_ns: int
+    """Since when a thread works on it."""
+    ended_ns: int
+    """Until when, if it is not answered yet; 0: it does still."""
 
     def begin(self) -> None:
-        """A thread works on it from now on."""
-        self.thread = get_ident()
-        self.began_ns = perf_counter_ns()
+        self.began_ns, self.ended_ns = perf_counter_ns(), 0
+
+    def wait(self) -> None:
+        self.ended_ns = perf_counter_ns()
 
     def exempt(self) -> None:
         self.meters = _NOTHING
@@ -275,9 +276,8 @@ class MeteredContext(RequestContext[Any]):
             now_ms = self.connection.processor.now_ms
             throttle_ms = max(throttle_ms, of_request.record(self.frame_bytes, now_ms))
         if of_time is not None:
-            used = 0.0
-            if get_ident() == self.thread:
-                used = (perf_counter_ns() - self.began_ns) / _NS_PER_PERCENT_OF_S
+            ended_ns = self.ended_ns or perf_counter_ns()
+            used = (ended_ns - self.began_ns) / _NS_PER_PERCENT_OF_S
             for_time_ms = of_time.record(used, self.connection.processor.now_ms)
             if for_time_ms > throttle_ms:
                 throttle_ms = max(throttle_ms, min(for_time_ms, _MS))

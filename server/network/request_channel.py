@@ -141,6 +141,9 @@ class RequestContext(Generic[B]):
     def begin(self) -> None:
         """Another thread works on it from now on."""
 
+    def wait(self) -> None:
+        """Its thread is done with it; if it is not answered, it will be when it may."""
+
     def exempt(self) -> None:
         """It is done for the cluster: nobody's quota is used up."""
 
@@ -433,6 +436,7 @@ class RequestChannel:
                 and api.ordinary is not None
                 and self._is_ordinary(context, frame, pos)
             ):
+                context.wait()
                 return True
             request = api.request_class.decode(frame, context.api_version, pos, elements)
             is_costly = api.is_costly
@@ -441,6 +445,8 @@ class RequestChannel:
             response = handle(context, request)
             if response is not None:
                 context.send(response)
+            else:
+                context.wait()
         except (MalformedFrame, IndexError) as error:
             if request is not None:  # not the frame's fault: a handler met this
                 self._failed(context, request, error)

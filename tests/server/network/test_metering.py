@@ -287,6 +287,27 @@ def test_a_request_counts_for_the_time_it_takes():
     assert answer.throttle_time_ms == 1_000
 
 
+@pytest.mark.parametrize(("worked_ms", "throttle_ms"), [(3, 0), (9, 500), (5_000, 1_000)])
+def test_a_request_that_waits_counts_for_the_time_before(monkeypatch, worked_ms, throttle_ms):
+    """Whoever answers it: a consumer that waited for a record used to pay for all of the wait if
+    its own thread took the record in, and for nothing if another did."""
+    now_ns = 0
+    monkeypatch.setattr(metering, "perf_counter_ns", lambda: now_ns)
+    asked, throttled = metered(quota(KEYS[2], 1.0, user="alice"))
+    waiting = []
+
+    def wait(*given, **_named):
+        nonlocal now_ns
+        now_ns += worked_ms * 1_000_000
+        waiting.append(given[6])
+
+    asked.broker.replica_manager.fetch = wait
+    assert asked.ask(fetch("a"), 12) is None
+    now_ns += 60_000_000_000
+    waiting[0]([FetchResult(0)])
+    assert throttled == [throttle_ms]
+
+
 def test_strangers_use_up_nobodys_quota():
     """What they ask before they log in would count for one user, ANONYMOUS: a crowd of them would
     have muted everybody else who comes for a second."""
