@@ -30,6 +30,7 @@ from server.config.kafka_config import (
 from server.coordinator.group_config import ConsumerConfig, GroupConfig, ShareConfig, StreamsConfig
 from server.coordinator.share.config import ShareCoordinatorConfig
 from server.coordinator.transactions.config import TransactionConfig
+from server.network.addresses import canonical_address
 from server.network.limits import NO_LIMIT, ListenerLimits
 from server.network.listeners import is_loopback
 from server.network.socket_server import SocketServerConfig
@@ -158,14 +159,22 @@ def _listener_limits(config: KafkaConfig) -> dict[str, ListenerLimits]:
 
 
 def _ip_overrides(config: KafkaConfig) -> dict[str, int]:
-    """`max.connections.per.ip.overrides`: HOST:COUNT pairs."""
+    """`max.connections.per.ip.overrides`: HOST:COUNT pairs, by the address as a peer's is written.
+
+    A name is refused: who obeys new limits at run time must not wait for somebody to look it up.
+    """
     key = "max.connections.per.ip.overrides"
     overrides = {}
     for pair in filter(None, (p.strip() for p in config.get_str(key).split(","))):
         host, _colon, count = pair.rpartition(":")
         if not host or not is_number(count, 1 << 31):
             raise ConfigError(key, pair, "expected HOST:COUNT, separated by commas")
-        overrides[host] = int(count)
+        try:
+            address = canonical_address(host.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            expected = "expected HOST:COUNT with an address: names are not looked up here"
+            raise ConfigError(key, pair, expected) from None
+        overrides[address] = int(count)
     return overrides
 
 

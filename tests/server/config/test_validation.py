@@ -240,6 +240,7 @@ def running(**static: str) -> KafkaConfig:
         ("log.retention.ms", "0"),
         ("max.connections.per.ip", "0"),
         ("max.connections.per.ip.overrides", "127.0.0.1:x"),
+        ("max.connections.per.ip.overrides", "localhost:5"),
         ("metric.reporters", "com.example.Nothing"),
         ("log.local.retention.ms", "-1"),
         ("group.consumer.assignment.interval.ms", "100000"),

@@ -10,7 +10,7 @@ import pytest
 from server.commands.main import main
 from server.config.kafka_config import ConfigError, KafkaConfig, catalogue
 from server.node.config_check import check
-from server.node.settings import notes
+from server.node.settings import notes, socket_server
 
 COMBINED = {
     "process.roles": "broker,controller",
@@ -62,6 +62,7 @@ def test_what_people_start_with_is_taken_and_nothing_is_noted(given: dict[str, s
         (ALONE, {"max.connections.per.ip": "0"}, "max.connections.per.ip", "nobody"),
         (ALONE, {"max.connections.per.ip.overrides": "here"}, "overrides", "HOST:COUNT"),
         (ALONE, {"max.connections.per.ip.overrides": "a:²"}, "overrides", "HOST:COUNT"),
+        (ALONE, {"max.connections.per.ip.overrides": "localhost:5"}, "overrides", "an address"),
         (ALONE, {"listeners": "A://b:" + "9" * 5000}, "listeners", "NAME://HOST:PORT"),
         (ALONE, {"queued.max.request.bytes": "1000"}, "queued.max", "socket.request.max.bytes"),
         (ALONE, {"log.cleaner.dedupe.buffer.size": "1048576"}, "log.cleaner", "more than 1048576"),
@@ -145,3 +146,10 @@ def test_keys_that_change_nothing_are_named() -> None:
     assert notes(KafkaConfig(keys)) == [
         "config num.replica.alter.log.dirs.threads has no effect yet (docs/GAPS.md)"
     ]
+
+
+def test_an_address_has_its_own_limit_however_it_is_written() -> None:
+    text = "0:0:0:0:0:0:0:1:5, [FE80::1]:6, ::ffff:10.0.0.7:7"
+    config = KafkaConfig({**ALONE, "max.connections.per.ip.overrides": text})
+    limits = socket_server(config).max_connections_per_ip_overrides
+    assert limits == {"::1": 5, "fe80::1": 6, "10.0.0.7": 7}
