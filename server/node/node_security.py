@@ -10,9 +10,10 @@ minute. Keys that tokens are signed with are kept fresh by the same worker (`ser
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from server.config.kafka_config import ConfigError, KafkaConfig
 from server.network.listeners import PLAINTEXT, Listener, read_listeners
@@ -40,8 +41,10 @@ class NodeSecurity:
         quorum: QuorumConfig,
         credentials: Callable[[str, str], ScramCredential | None],
         tokens: Callable[[str, str], TokenCredential | None] = lambda _mechanism, _id: None,
+        users: Callable[[], Mapping[Any, Any]] = dict,
     ) -> None:
-        """Reads every store: what cannot be used shows now. Raises ConfigError."""
+        """Reads every store: what cannot be used shows now. `users`: those of SCRAM in the metadata
+        log. Raises ConfigError."""
         self._listeners: Mapping[str, SecuredListener] = {}
         self.towards_brokers: PeerSecurity | None = None
         """As a client of other brokers; None on PLAINTEXT, and on a node alone."""
@@ -55,14 +58,18 @@ class NodeSecurity:
             return
         from server.security.listener_security import secured_listeners
         from server.security.peer_security import controller_security, inter_broker_security
+        from server.security.sasl.scram import StrangersSecret
 
         opened = (*listeners.broker, *listeners.controller)
+        secret = StrangersSecret(users, os.urandom(32))
         if quorum.is_alone:
-            self._listeners = secured_listeners(config, opened, credentials, tokens)
+            self._listeners = secured_listeners(config, opened, credentials, tokens, secret=secret)
             return
         dialled = quorum.controller_listener_names[0]
         self._among_nodes = (listeners.inter_broker_name, dialled)
-        self._listeners = secured_listeners(config, opened, credentials, tokens, self._among_nodes)
+        self._listeners = secured_listeners(
+            config, opened, credentials, tokens, self._among_nodes, secret
+        )
         if listeners.inter_broker_name:
             self.towards_brokers = inter_broker_security(config, listeners)
         self.towards_controllers = controller_security(config, listeners, dialled)

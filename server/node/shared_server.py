@@ -89,7 +89,13 @@ class SharedServer:
         """The way to the active controller; None on a node alone, which has it."""
         self.nobody_stays = False
         """All nodes of the cluster stop together; see Node.shutdown."""
-        self.security = NodeSecurity(config, quorum, self.scram_credential, self.token_credential)
+        self.security = NodeSecurity(
+            config,
+            quorum,
+            self.scram_credential,
+            self.token_credential,
+            lambda: self.loader.image.scram_credentials,
+        )
         self._tokens = self._delegation_tokens()
         self._wanted_cluster_id = cluster_id
         self.authorizer = settings.authorizer(config, self._is_caught_up)

@@ -65,12 +65,18 @@ def secured_listeners(
     credentials: Credentials,
     tokens: TokenCredentials,
     among_nodes: Collection[str] = (),
+    secret: Callable[[], bytes] | None = None,
 ) -> dict[str, SecuredListener]:
     """Those that are not PLAINTEXT, by name, ready to serve. `among_nodes`: names of those where
-    nodes speak to each other. Raises ConfigError."""
+    nodes speak to each other. `secret`: see SecuredListener. Raises ConfigError."""
     return {
         one.name: SecuredListener(
-            config, one, credentials, tokens, is_among_nodes=one.name in among_nodes
+            config,
+            one,
+            credentials,
+            tokens,
+            is_among_nodes=one.name in among_nodes,
+            secret=secret,
         )
         for one in listeners
         if one.protocol != "PLAINTEXT"
@@ -97,8 +103,10 @@ class SecuredListener:
         tokens: TokenCredentials = lambda _mechanism, _id: None,
         *,
         is_among_nodes: bool = False,
+        secret: Callable[[], bytes] | None = None,
     ) -> None:
-        """Raises ConfigError."""
+        """`secret`: what SCRAM's salts of users that are not there are made of; None: the listener
+        has one of its own. Raises ConfigError."""
         self.is_refused = False
         """Whether the stores that lie there now were."""
         self._is_among_nodes = is_among_nodes
@@ -107,7 +115,8 @@ class SecuredListener:
         self._config = config
         self._credentials = credentials
         self._tokens = tokens
-        self._secret = secrets.token_bytes(32)
+        own_secret = secrets.token_bytes(32)
+        self._secret = secret or (lambda: own_secret)
         values = self._values()
         check_classes(values)
         self.token_keys: Jwks | None = None
@@ -267,7 +276,7 @@ class SecuredListener:
         def scram() -> ScramServer:
             lookup = partial(self._credentials, mechanism)
             token = partial(self._tokens, mechanism)
-            return ScramServer(mechanism, lookup, self._secret, secrets.token_hex(20), token)
+            return ScramServer(mechanism, lookup, self._secret(), secrets.token_hex(20), token)
 
         return scram
 

@@ -18,8 +18,8 @@ import base64
 import hashlib
 import hmac
 import re
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from replication.controller.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
 from server.security.sasl.mechanisms import SASLNAME, AuthenticationFailed, unescaped
@@ -80,6 +80,30 @@ def salt_of(secret: bytes) -> bytes:
         bits, digit = divmod(bits, len(_SALT_DIGITS))
         salt.append(_SALT_DIGITS[digit])
     return bytes(salt)
+
+
+class StrangersSecret:
+    """What the salts of users that are not there are made of. Any thread.
+
+    A user has one salt on every listener and every node, after a restart, too; so must who is none
+    have, or two questions in two places tell them apart. What all nodes know, no client, and seldom
+    changes is the server's key of the first user.
+    """
+
+    def __init__(self, users: Callable[[], Mapping[Any, Any]], without_users: bytes) -> None:
+        """`users`: the UserScramCredentialRecords there are now; another mapping when one changed.
+        `without_users`: random, and secret."""
+        self._users = users
+        self._without_users = without_users
+        self._known: tuple[Mapping[Any, Any] | None, bytes] = None, b""
+
+    def __call__(self) -> bytes:
+        users = self._users()
+        made_of, secret = self._known
+        if users is not made_of:
+            secret = bytes(users[min(users)].server_key) if users else self._without_users
+            self._known = users, secret
+        return secret
 
 
 class TokenCredential(NamedTuple):

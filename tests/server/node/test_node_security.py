@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -132,6 +134,39 @@ def test_scram_cannot_elect_a_first_controller() -> None:
     }
     with pytest.raises(ConfigError, match="expected PLAIN"):
         security({**keys})
+
+
+def test_who_is_no_user_has_one_salt_wherever_he_asks() -> None:
+    """Two listeners, two nodes, a restart: a user's salt stays the same, so must a stranger's."""
+    names = ("ONE", "TWO")
+    keys = {
+        "listeners": ",".join(f"{name}://localhost:0" for name in names),
+        "listener.security.protocol.map": ",".join(f"{name}:SASL_PLAINTEXT" for name in names),
+        "inter.broker.listener.name": "ONE",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        **{
+            f"listener.name.{name.lower()}.scram-sha-256.sasl.jaas.config": f"{SCRAM} required;"
+            for name in names
+        },
+    }
+    config = KafkaConfig(keys)
+
+    def salts(users: dict[Any, Any]) -> set[bytes]:
+        made = NodeSecurity(config, quorum_config.check(config), nobody, users=lambda: users)
+        servers = [
+            one._new_server(one._values(), "SCRAM-SHA-256")() for one in made._listeners.values()
+        ]
+        assert len(servers) == 2
+        return {one.evaluate(b"n,,n=stranger,r=theirs").split(b",")[1] for one in servers}
+
+    def user(server_key: bytes) -> SimpleNamespace:
+        return SimpleNamespace(server_key=server_key)
+
+    assert len(salts({})) == 1
+    known = {("bob", 1): user(b"b" * 32), ("carol", 1): user(b"c" * 32)}
+    assert salts(known) == salts(dict(known))
+    assert salts(known) == salts({**known, ("dan", 2): user(b"d" * 32)})
+    assert salts(known) != salts({**known, ("alice", 2): user(b"a" * 32)})
 
 
 def test_users_may_stand_in_a_jaas_file_that_kafka_opts_names(
