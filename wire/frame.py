@@ -291,8 +291,14 @@ class FrameReader:
         self._frame_bytes = 0
 
     def set_shortest(self, shortest: int) -> None:
-        """Frames shorter than this make no sense from now on."""
+        """Frames shorter than this make no sense from now on, those that wait already neither."""
         self._shortest = shortest
+        for at, frame in enumerate(self.frames):
+            if len(frame) < SIZE_BYTES + shortest:
+                self._refuse(len(frame) - SIZE_BYTES)
+                while len(self.frames) > at:
+                    self.frames.pop()
+                break
 
     def feed(self, data: bytes) -> None:
         """Take the bytes of one read; complete frames go to `frames`.
@@ -322,7 +328,7 @@ class FrameReader:
         while self.violation is None and end - pos >= SIZE_BYTES:
             size = _INT32.unpack_from(data, pos)[0]
             if not self._shortest <= size <= self.limit:
-                self.violation = f"frame size {size} is not within {self._shortest}..{self.limit}"
+                self._refuse(size)
                 return
             wanted = SIZE_BYTES + size
             if end - pos < wanted:
@@ -335,6 +341,9 @@ class FrameReader:
             self._chunks.append(rest if len(rest) >= _SMALL_CHUNK_BYTES else bytearray(rest))
             self._chunks_bytes = len(rest)
             self._frame_bytes = wanted
+
+    def _refuse(self, size: int) -> None:
+        self.violation = f"frame size {size} is not within {self._shortest}..{self.limit}"
 
     def _add_chunk(self, data: bytes) -> None:
         """Keep a piece; small ones share a buffer, so that tiny segments cost only bytes."""

@@ -299,6 +299,19 @@ def test_tokens_are_bare_after_a_handshake_of_version_0(plaintext: SocketServer)
         assert raw.frame() == b""
 
 
+def test_what_is_too_short_for_a_request_ends_the_connection_behind_a_bare_token_too(
+    plaintext: SocketServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bare tokens may be short; what was read together with the last of them may not."""
+    with Raw(plaintext.port) as raw:
+        handshake(raw, version=0)
+        token = b"\0bob\0bob-secret"
+        raw.sock.sendall(struct.pack(">i", len(token)) + token + struct.pack(">i", 2) + b"xx")
+        assert raw._exactly(4) == bytes(4)
+        assert raw.frame() == b""
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def test_frames_are_small_until_the_peer_is_known() -> None:
     keys = {**SASL, "sasl.server.max.receive.size": "1000"}
     with serving(secured("SASL_PLAINTEXT", keys)) as server:
