@@ -101,7 +101,7 @@ def share_fetch(
         refused = _refused({*partitions, *(one for one, _ in acknowledged)}, ctx, may_read)
     _Answer(ctx, request, member, refused).begin(
         [] if request.is_renew_ack else [one for one in partitions if one not in refused],
-        [one for one in acknowledged if one[0] not in refused],
+        acknowledged,
     )
 
 
@@ -160,14 +160,16 @@ class _Answer:
         partitions: Sequence[SharedPartition],
         acknowledged: Sequence[tuple[SharedPartition, Sequence[Any]]],
     ) -> None:
-        """Take the acknowledgements, then fetch."""
-        request = self._request
+        """Take the acknowledgements that may be made, then fetch."""
+        request, refused = self._request, self._refused
         _acknowledge(
             self._ctx,
             self._member,
-            acknowledged,
+            [one for one in acknowledged if one[0] not in refused],
             request.is_renew_ack,
-            partial(self._gather.put, 0),
+            lambda codes: self._gather.put(
+                0, [*codes, *((one, refused[one]) for one, _ in acknowledged if one in refused)]
+            ),
         )
         max_bytes = min(request.max_bytes, self._ctx.fetch_bytes_max)
         params = ShareFetchParams(

@@ -320,6 +320,21 @@ def test_a_session_goes_on_beside_topics_that_may_not_be_read(node: ShareNode) -
     assert acquired(node.client().fetch(0, member="m2")) == [(0, 3, 2)], "of who may not read it"
 
 
+def test_what_is_acknowledged_with_a_fetch_of_what_may_not_be_read_is_refused(
+    node: ShareNode,
+) -> None:
+    """A client that is told nothing of it takes it for done."""
+    node.append(4)
+    policy = Policy({(Operation.READ, Resource.GROUP, "g"), (Operation.READ, Resource.TOPIC, "t")})
+    client = node.client(policy)
+    assert acquired(client.fetch(0)) == [(0, 3, 1)]
+    policy.allowed.discard((Operation.READ, Resource.TOPIC, "t"))
+    [topic] = client.fetch(acks={0: [(0, 1, ACCEPT)]}).responses
+    [told] = topic.partitions
+    assert told.error_code == told.acknowledge_error_code == E.TOPIC_AUTHORIZATION_FAILED
+    assert acquired(node.client().fetch(0, member="m2")) == []
+
+
 class _Index(int):
     """Counts how often it is compared."""
 
