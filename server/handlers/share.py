@@ -108,11 +108,18 @@ def share_fetch(
 def _refused(
     partitions: set[SharedPartition], ctx: ShareContext, may_read: Callable[[str], bool]
 ) -> _Refused:
+    """What nobody has the id of now stays unknown, though it may be known a moment later: it was
+    not asked about."""
     topics = ctx.broker.metadata.topics_by_id
-    known = {one.topic_id for one in partitions if one.topic_id in topics}
-    denied = {topic_id for topic_id in known if not may_read(topics[topic_id].name)}
-    refused = sorted(one for one in partitions if one.topic_id in denied)
-    return dict.fromkeys(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    codes: dict[bytes, ErrorCode] = {}
+    for topic_id in {one.topic_id for one in partitions}:
+        topic = topics.get(topic_id)
+        if topic is None:
+            codes[topic_id] = ErrorCode.UNKNOWN_TOPIC_ID
+        elif not may_read(topic.name):
+            codes[topic_id] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    refused = sorted(one for one in partitions if one.topic_id in codes)
+    return {one: codes[one.topic_id] for one in refused}
 
 
 def _must_be_served(ctx: ShareContext) -> None:

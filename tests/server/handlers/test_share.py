@@ -335,6 +335,31 @@ def test_what_is_acknowledged_with_a_fetch_of_what_may_not_be_read_is_refused(
     assert acquired(node.client().fetch(0, member="m2")) == []
 
 
+def test_a_topic_that_is_known_a_moment_later_is_not_read_unasked() -> None:
+    """The image is published while the request is looked at."""
+    known, new = SharedPartition(b"t" * 16, 0), SharedPartition(b"n" * 16, 0)
+    topics = {known.topic_id: SimpleNamespace(name="t")}
+    read: list[SharedPartition] = []
+
+    def may_read(name: str) -> bool:
+        topics[new.topic_id] = SimpleNamespace(name="n")
+        return name == "t"
+
+    sessions = SimpleNamespace(fetch=lambda *_a, **_k: [new, known])
+    broker = SimpleNamespace(
+        group_coordinator=SimpleNamespace(serves=lambda _kind: True),
+        share_manager=SimpleNamespace(
+            sessions=sessions, fetch=lambda _group, partitions, *_rest: read.extend(partitions)
+        ),
+        metadata=SimpleNamespace(topics_by_id=topics),
+    )
+    ctx: Any = SimpleNamespace(
+        broker=broker, connection=None, park=lambda _wait: None, fetch_bytes_max=1
+    )
+    share_fetch(ctx, fetch_request([0], {}, 1), may_read)
+    assert read == [known]
+
+
 class _Index(int):
     """Counts how often it is compared."""
 
