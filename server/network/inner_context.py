@@ -70,8 +70,8 @@ class InnerContext(RequestContext[Any]):
     def mute_for(self, ms: int) -> None:
         self._outer.mute_for(ms)
 
-    def exempt(self) -> None:
-        self._outer.exempt()
+    def exempt(self, *, is_allowed: bool = True) -> None:
+        self._outer.exempt(is_allowed=is_allowed)
 
     def no_response(self) -> None:
         self._outer.no_response()

@@ -11,7 +11,7 @@ the answer leaves it counts
     ShareFetch
     all           request_percentage     what it took of its thread, until it was answered or left
                                          to wait; 100 is one thread. Not: what brokers do for the
-                                         cluster (ClusterAction)
+                                         cluster (ClusterAction), where it is not refused
 
 and says in it how long the connection is muted after it (KIP-219): the longer of the times. The
 answer leaves at once and whole; without acks there is none, and the connection is muted all the
@@ -148,7 +148,9 @@ class ClientQuotas:
             return RequestContext(api, api_version, correlation_id, client_id, connection, broker)
         # Not in an __init__ of its own, which would call another: 0.2 us a request.
         context = MeteredContext(api, api_version, correlation_id, client_id, connection, broker)
-        context.meters = meters
+        context.meters = context.own_meters = meters
+        if api.operation is _CLUSTER_ACTION:
+            context.meters = _NOTHING
         context.frame_bytes = frame_bytes
         if meters[2] is not None:
             context.begin()
@@ -167,7 +169,7 @@ class ClientQuotas:
             meters = (
                 self._meter(_PRODUCER, user, client) if api_key == _PRODUCE else None,
                 self._meter(_CONSUMER, user, client) if api_key in (_FETCH, _SHARE_FETCH) else None,
-                None if api.operation is _CLUSTER_ACTION else self._meter(_REQUEST, user, client),
+                self._meter(_REQUEST, user, client),
             )
             known = None if meters == _NOTHING else meters
             if len(client) <= NAME_KEPT_MAX:
@@ -211,9 +213,11 @@ def connection_rates(records: Iterable[Any]) -> dict[str | None, float]:
 class MeteredContext(RequestContext[Any]):
     """One request of which something is counted."""
 
-    __slots__ = ("began_ns", "ended_ns", "frame_bytes", "meters")
+    __slots__ = ("began_ns", "ended_ns", "frame_bytes", "meters", "own_meters")
 
     meters: _Meters
+    own_meters: _Meters
+    """What would count if it were not done for the cluster."""
     frame_bytes: int
     began_ns: int
     """Since when a thread works on it."""
@@ -226,8 +230,8 @@ class MeteredContext(RequestContext[Any]):
     def wait(self) -> None:
         self.ended_ns = perf_counter_ns()
 
-    def exempt(self) -> None:
-        self.meters = _NOTHING
+    def exempt(self, *, is_allowed: bool = True) -> None:
+        self.meters = _NOTHING if is_allowed else self.own_meters
 
     @property
     def fetch_bytes_max(self) -> int:  # type: ignore[override]  # a class attribute, as a default

@@ -144,8 +144,8 @@ class RequestContext(Generic[B]):
     def wait(self) -> None:
         """Its thread is done with it; if it is not answered, it will be when it may."""
 
-    def exempt(self) -> None:
-        """It is done for the cluster: nobody's quota is used up."""
+    def exempt(self, *, is_allowed: bool = True) -> None:
+        """It is done for the cluster: nobody's quota is used up, unless its sender may not."""
 
     # -- who asks
 

@@ -203,6 +203,9 @@ class GuardedApi(Api):
                 if verdict.finish is None:
                     return handle(ctx, request, verdict.argument)
                 handle, verdict = partial(_taking_part, handle, verdict.argument), verdict.finish
+        except KafkaError:
+            ctx.exempt(is_allowed=False)
+            raise
         finally:
             access.count_unreported()
         if verdict is None:

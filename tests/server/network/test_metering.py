@@ -10,13 +10,16 @@ import pytest
 
 from replication.partition.requests import FetchResult
 from server.network import metering
+from server.network.api import Operation, Resource
 from server.network.channel import ANONYMOUS
 from server.network.metering import ClientQuotas, Meter, connection_rates
 from storage.open_files import FileHandle, FileSlice
 from tests.server.handler_support import Asked, FakeBroker, image_of, topic_image
 from tests.server.handlers.access.test_rules import fetch, produce
+from tests.server.handlers.access.test_table import Policy
 from wire.messages.cluster import ApiVersionsRequest
 from wire.messages.metadata_records import ClientQuotaRecord
+from wire.messages.share import ReadShareGroupStateRequest, ReadShareGroupStateResponse
 from wire.records import Record, build_batch
 
 PRODUCER, CONSUMER, REQUEST = range(3)
@@ -187,8 +190,8 @@ def test_long_names_are_not_kept():
 # ---- on a connection
 
 
-def metered(*records):
-    asked = Asked(FakeBroker(image_of(topic_image("a", 2))))
+def metered(*records, authorizer=None):
+    asked = Asked(FakeBroker(image_of(topic_image("a", 2))), authorizer)
     asked.channel.principal = "User:alice"
     asked.requests.measure(quotas_of(*records).context)
     completed = []
@@ -305,6 +308,18 @@ def test_a_request_that_waits_counts_for_the_time_before(monkeypatch, worked_ms,
     assert asked.ask(fetch("a"), 12) is None
     now_ns += 60_000_000_000
     waiting[0]([FetchResult(0)])
+    assert throttled == [throttle_ms]
+
+
+@pytest.mark.parametrize(("allowed", "throttle_ms"), [(True, 0), (False, 1_000)])
+def test_what_is_done_for_the_cluster_is_exempt_for_who_may_do_it_only(allowed, throttle_ms):
+    """Anybody may ask, and be refused as often as he likes."""
+    policy = Policy([(Operation.CLUSTER_ACTION, Resource.CLUSTER, "kafka-cluster")] * allowed)
+    asked, throttled = metered(quota(KEYS[2], 1e-6, user="alice"), authorizer=policy)
+    asked.broker.share_coordinator = SimpleNamespace(
+        read=lambda _request, told: told(ReadShareGroupStateResponse(results=[]))
+    )
+    assert asked.ask(ReadShareGroupStateRequest(group_id="g", topics=[]), 0).results == []
     assert throttled == [throttle_ms]
 
 
