@@ -5,7 +5,9 @@ names the one that belongs to it (`log`), so data and state are committed in one
 
 A topic is known by its id (KIP-516): a topic of the same name with another id is another topic.
 Its records are a new `generation` (0, 1, ...) in the archive, beside those of the one that was
-deleted; (topic, generation, partition, offset) is in an archive once. Partitions that were added
+deleted; (topic, generation, partition, offset) is in an archive once. A topic whose broker lost the
+end of a log has a new generation, too, for its offsets are given out again; but it is the same
+topic, and what its groups have read counts for both. Partitions that were added
 to a topic begin at offset 0. What a topic held before it was archived for the first time and
 deleted is no loss; what was deleted between two runs is one, and is told with its offsets.
 
@@ -38,6 +40,8 @@ class ArchivedTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
     """What was set on the topic, without what comes from the broker or is default."""
     groups: Groups = field(default_factory=dict)
+    earlier: int = 0
+    """How many generations before this one are of the same topic, and so of these groups."""
 
 
 State = Mapping[str, ArchivedTopic]
@@ -102,9 +106,11 @@ def _same_topic(
         shorter = shorter or bounds.end < to
         offsets.append(min(max(to, bounds.earliest), bounds.end))
     # Offsets that are given out a second time must not meet those of the archive.
-    generation = known.generation + 1 if shorter else known.generation
+    generation, earlier = known.generation + shorter, known.earlier + shorter
+    if shorter and (known.id is None or now.id is None):
+        earlier = 0  # it may as well be another topic, whose groups have read nothing of this one
     kept = tuple(offsets) + known.offsets[len(offsets) :]
-    return ArchivedTopic(now.id or known.id, generation, kept, now.configs, now.groups)
+    return ArchivedTopic(now.id or known.id, generation, kept, now.configs, now.groups, earlier)
 
 
 def _problem(partition: str, archived_to: int, bounds: Bounds) -> str | None:
@@ -154,6 +160,7 @@ def to_json(state: State) -> str:
         name: {
             "id": topic.id,
             "generation": topic.generation,
+            "earlier": topic.earlier,
             "offsets": list(topic.offsets),
             "configs": dict(sorted(topic.configs.items())),
             "groups": {
@@ -182,6 +189,7 @@ def from_json(text: str, where: str) -> dict[str, ArchivedTopic]:
                     group: {int(index): Committed(*one) for index, one in offsets.items()}
                     for group, offsets in topic.get("groups", {}).items()
                 },
+                int(topic.get("earlier", 0)),
             )
             for name, topic in content["topics"].items()
         }

@@ -33,13 +33,17 @@ _IDLE = ("Empty", "Dead", "")
 
 
 class Stop(NamedTuple):
-    """How far a group had read a source partition: all before this place of the archive."""
+    """How far a group had read a source partition: all of earlier generations, and of this one and
+    later ones all below this offset."""
 
     topic: str
     """The target."""
     group: str
     partition: int
     generation: int
+    """The first one of the topic that the group had committed this offset in. There are later ones
+    when the broker lost the end of some log: the others went on, and what the group had not read
+    may lie in any of them."""
     offset: int
 
 
@@ -68,7 +72,7 @@ def stops(
             assert topic is not None
             for partition in range(max(len(topic.offsets), max(offsets, default=0) + 1)):
                 if partition in offsets:
-                    place = (topic.generation, offsets[partition].offset)
+                    place = (topic.generation - topic.earlier, offsets[partition].offset)
                 elif keeps_partitions:
                     continue
                 else:
@@ -101,8 +105,8 @@ def translate(
         "select /*+ broadcast(s) */ s.topic, s.name, p, min(at) as at from barnabas_sent r"
         " join barnabas_found on t = r.topic and h = r.hash and m = r.n"
         " and p = coalesce(r.partition, p)"
-        " join barnabas_stops s on s.topic = r.topic and s.source = r.source and (r.generation >"
-        " s.generation or r.generation = s.generation and r.offset >= s.offset) group by 1, 2, 3"
+        " join barnabas_stops s on s.topic = r.topic and s.source = r.source"
+        " and r.generation >= s.generation and r.offset >= s.offset group by 1, 2, 3"
     ).collect()
     return {(row["topic"], row["name"], row["p"]): row["at"] for row in found}
 

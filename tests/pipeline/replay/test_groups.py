@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipeline.archive.state import ArchivedTopic
-from pipeline.broker_facts import Committed
+from pipeline.archive.state import ArchivedTopic, from_json, position, to_json
+from pipeline.broker_facts import Bounds, BrokerTopic, Committed
 from pipeline.replay.groups import ACTIVE, KEPT, SET, Stop, judge, stops, wanted
 
 TOPIC = ArchivedTopic("A", 1, (9, 9, 9), {}, {"g": {0: Committed(4, "n"), 2: Committed(9, "")}})
@@ -14,6 +14,27 @@ def test_where_a_group_stopped_is_a_place_of_the_last_generation() -> None:
         Stop("new.t", "g", 0, 1, 4),
         Stop("new.t", "g", 2, 1, 9),
     ]
+
+
+def test_a_group_that_lagged_when_the_broker_lost_the_end_of_a_log_still_lags() -> None:
+    """Partition 1 went on, but its rows have another generation from then on, too."""
+    known = ArchivedTopic("A", 0, (10, 20), {}, {"g": {1: Committed(5, "")}})
+    now = BrokerTopic("A", (Bounds(0, 8), Bounds(0, 25)), {}, known.groups)
+    topics, _ = position({"t": known}, {"t": now}, skip_lost=True)
+    assert topics["t"].generation == 1
+    assert stops(topics, {"t": "t"}, keeps_partitions=True) == [Stop("t", "g", 1, 0, 5)]
+    kept = from_json(to_json(topics), "a file")
+    later, _ = position(kept, {"t": now}, skip_lost=False)
+    assert stops(later, {"t": "t"}, keeps_partitions=True) == [Stop("t", "g", 1, 0, 5)]
+
+
+def test_what_was_created_again_has_no_group_of_the_one_before() -> None:
+    """A topic without ids that is shorter may be another one."""
+    for before, after in (("A", "B"), (None, "B"), (None, None)):
+        known = ArchivedTopic(before, 0, (10,), {}, {}, 0)
+        now = BrokerTopic(after, (Bounds(0, 8),), {}, {"g": {0: Committed(5, "")}})
+        topics, _ = position({"t": known}, {"t": now}, skip_lost=True)
+        assert stops(topics, {"t": "t"}, keeps_partitions=True) == [Stop("t", "g", 0, 1, 5)]
 
 
 def test_a_partition_without_a_committed_offset_is_not_read_when_partitions_are_mixed() -> None:
