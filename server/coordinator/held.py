@@ -70,6 +70,12 @@ class HeldAnswers:
             return None
         return self.hold(answers, effects, now_ms) if answers or effects else None
 
+    def take_deliveries(self) -> list[Answer]:
+        """What may be told now, for who asks to tell it. A list of its own even when it is empty:
+        what the next owner of the shard adds is not theirs."""
+        deliveries, self.deliveries = self.deliveries, []
+        return deliveries
+
     def hold(self, answers: list[Answer], effects: list[Effect], now_ms: int) -> Held:
         """Keep it until `commit_to` reaches what it rests on."""
         held = Held(self.required_offset, now_ms + self._timeout_ms, answers, effects)

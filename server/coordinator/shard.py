@@ -253,13 +253,10 @@ class Shard(Generic[M, R]):
         # Looked at again after each release: an event posted while we held the lock has nobody
         # else to work it off.
         while mailbox and self._lock.acquire(False):
-            held = self._held
             try:
                 self._work_off(mailbox)
             finally:
-                deliveries = held.deliveries
-                if deliveries:
-                    held.deliveries = []
+                deliveries = self._held.take_deliveries()
                 self._lock.release()
             for reply, response in deliveries:
                 try:

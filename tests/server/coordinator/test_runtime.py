@@ -872,6 +872,31 @@ def test_an_event_that_comes_while_the_owner_leaves_is_not_forgotten() -> None:
     assert late.response == 5
 
 
+def test_what_the_next_owner_has_to_tell_is_told_once() -> None:
+    world = World().active()
+    told: list[object] = []
+
+    class TakenLock:
+        """Another thread is the owner, and done, before the one that leaves looks at anything."""
+
+        def __init__(self) -> None:
+            self.inner = threading.Lock()
+            self.is_taken = False
+
+        def acquire(self, blocking: bool) -> bool:
+            return self.inner.acquire(blocking)
+
+        def release(self) -> None:
+            self.inner.release()
+            if not self.is_taken:
+                self.is_taken = True
+                world.shard.read(lambda machine: machine.value, told.append)
+
+    world.shard._lock = TakenLock()  # type: ignore[assignment]
+    world.shard._post(lambda: None)  # it has nothing to tell
+    assert told == [0]
+
+
 def test_an_answer_may_be_followed_by_the_next_request_on_the_spot() -> None:
     world = World().active()
     second = Answer()
