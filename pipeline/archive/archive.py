@@ -264,18 +264,27 @@ class _Run:
             return
         self._typing = Typing(self._options.typed, _prepare(self._log, self._options))
         self._table.settle()
-        goal = broker
-        while not self._stopping.is_set():
+        while True:
             began = time.monotonic()
-            batch = self._plan(broker if self._options.every_ms else _capped(broker, goal))
-            if batch.is_needed:
-                self._do(batch, broker)
-            elif self._options.every_ms is None:
+            self._take(broker)
+            if self._options.every_ms is None:
                 return
-            else:
-                left = self._options.every_ms / 1000 - (time.monotonic() - began)
-                with self.totals.waiting():
-                    self._stopping.wait(max(0.0, left))
+            left = self._options.every_ms / 1000 - (time.monotonic() - began)
+            with self.totals.waiting():
+                self._stopping.wait(max(0.0, left))
+            if self._stopping.is_set():
+                return
+            broker = self._survey(self._table.state(self._table.look()))
+
+    def _take(self, goal: Mapping[str, BrokerTopic]) -> None:
+        """All that the broker had at a look, and what else was to be kept of it then: groups that
+        go on committing would have no last batch, and records that go on coming no interval."""
+        broker, is_kept = goal, False
+        while not self._stopping.is_set():
+            batch = self._plan(_capped(broker, goal))
+            if not batch.is_needed or (is_kept and not batch.ranges):
+                return
+            is_kept = self._do(batch, broker) or is_kept
             broker = self._survey(batch.state)
 
     def _survey(self, state: Mapping[str, ArchivedTopic]) -> dict[str, BrokerTopic]:
@@ -304,7 +313,8 @@ class _Run:
         self.totals.left = _lengths(next_ranges(topics, broker, _ALL))
         return _Batch(moment.latest_batch + 1, ranges, after, generations, after != state)
 
-    def _do(self, batch: _Batch, broker: Mapping[str, BrokerTopic]) -> None:
+    def _do(self, batch: _Batch, broker: Mapping[str, BrokerTopic]) -> bool:
+        """Whether it is done; if not, the next plan knows better."""
         self.totals.begin()
         staged = _Staged(None, {}, {})
         if batch.ranges:
@@ -314,14 +324,15 @@ class _Run:
                 # Topics were deleted, or records, while it was read: then the next plan knows.
                 if self._stopping.is_set() or _facts(self._survey(batch.state)) == _facts(broker):
                     raise
-                return
+                return False
         if not self._table.publish(batch.number, staged.what, batch.state):
-            return
+            return False
         _add(self.totals.rows, staged.rows)
         _add(self.totals.undecoded, staged.undecoded)
         self.totals.batches += bool(batch.ranges)
         for name, length in _lengths(batch.ranges).items():
             self.totals.left[name] -= length
+        return True
 
     def _stage(self, batch: _Batch) -> _Staged:
         """Write the batch's rows."""
