@@ -196,8 +196,8 @@ def empty_group_record(group: ClassicGroup) -> CoordinatorRecord:
 
 
 def group_from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-    """The group a record tells of: Stable with its members, or Empty. Nobody leads it unless the
-    record says who."""
+    """The group a record tells of: Stable with its members, or Empty. Who leads it is one of them;
+    if the record says so, nobody."""
     timestamp = value.current_state_timestamp
     group = ClassicGroup(
         group_id,
@@ -206,7 +206,6 @@ def group_from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
         value.generation,
         value.protocol_type or None,
         value.protocol,
-        value.leader,
     )
     for told in value.members:
         timeout_ms = told.rebalance_timeout
@@ -223,6 +222,7 @@ def group_from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
                 bytes(told.assignment),
             )
         )
-    group.leader_id = value.leader
+    if value.leader is None or value.leader in group.members:
+        group.leader_id = value.leader
     group.read_subscriptions()
     return group

@@ -15,9 +15,11 @@ from server.coordinator.classic_group import (
     select_protocol,
     subscribed_topics,
 )
+from server.coordinator.group_messages import group_from_record
 from tests.server.coordinator.group_support import GROUP, Answer, World, config, subscription
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.groups import SyncGroupRequest
+from wire.messages.groups_records import GroupMetadataValue
 
 E = ErrorCode
 
@@ -1151,3 +1153,23 @@ def test_random_churn_keeps_the_promises_of_the_protocol(seed: int) -> None:
         churn.step()
         churn.check()
     churn.settle()
+
+
+@pytest.mark.parametrize(("written", "loaded"), [("b", "b"), (None, None), ("gone", "a")])
+def test_who_leads_a_loaded_group_is_a_member_of_it(written: str, loaded: str | None) -> None:
+    members = [
+        GroupMetadataValue.Member(
+            member_id=id_,
+            client_id="c",
+            client_host="/h",
+            session_timeout=1,
+            rebalance_timeout=1,
+            subscription=subscription("t"),
+            assignment=b"",
+        )
+        for id_ in "ab"
+    ]
+    value = GroupMetadataValue(
+        protocol_type="consumer", generation=3, protocol="range", leader=written, members=members
+    )
+    assert group_from_record(GROUP, value).leader_id == loaded
