@@ -284,8 +284,8 @@ class _Run:
             batch = self._plan(_capped(broker, goal))
             if not batch.is_needed or (is_kept and not batch.ranges):
                 return
-            is_kept = self._do(batch, broker) or is_kept
-            broker = self._survey(batch.state)
+            is_done, broker = self._do(batch, broker)
+            is_kept = is_kept or is_done
 
     def _survey(self, state: Mapping[str, ArchivedTopic]) -> dict[str, BrokerTopic]:
         """What the broker has of the topics that were asked for. Raises PipelineError when a name
@@ -313,26 +313,40 @@ class _Run:
         self.totals.left = _lengths(next_ranges(topics, broker, _ALL))
         return _Batch(moment.latest_batch + 1, ranges, after, generations, after != state)
 
-    def _do(self, batch: _Batch, broker: Mapping[str, BrokerTopic]) -> bool:
-        """Whether it is done; if not, the next plan knows better."""
+    def _do(
+        self, batch: _Batch, broker: Mapping[str, BrokerTopic]
+    ) -> tuple[bool, Mapping[str, BrokerTopic]]:
+        """Whether it is done, and what the broker has by then; if not, the next plan knows better.
+
+        What is read of a topic that is made again meanwhile may be the new one's: nobody can tell.
+        """
         self.totals.begin()
         staged = _Staged(None, {}, {})
+        after = broker
         if batch.ranges:
             try:
                 staged = self._stage(batch)
             except Exception:
                 # Topics were deleted, or records, while it was read: then the next plan knows.
-                if self._stopping.is_set() or _facts(self._survey(batch.state)) == _facts(broker):
+                after = self._survey(batch.state)
+                if self._stopping.is_set() or _facts(after) == _facts(broker):
                     raise
-                return False
+                return False, after
+            after = self._survey(batch.state)
+            if again := sorted(_made_again(batch, broker, after)):
+                for name in again:
+                    self.totals.note(
+                        f"topic {name} was made again while it was read; that is not kept"
+                    )
+                return False, after
         if not self._table.publish(batch.number, staged.what, batch.state):
-            return False
+            return False, after
         _add(self.totals.rows, staged.rows)
         _add(self.totals.undecoded, staged.undecoded)
         self.totals.batches += bool(batch.ranges)
         for name, length in _lengths(batch.ranges).items():
             self.totals.left[name] -= length
-        return True
+        return True, after
 
     def _stage(self, batch: _Batch) -> _Staged:
         """Write the batch's rows."""
@@ -437,6 +451,14 @@ def _capped(
         )
         capped[name] = replace(now, partitions=bounds)
     return capped
+
+
+def _made_again(
+    batch: _Batch, before: Mapping[str, BrokerTopic], after: Mapping[str, BrokerTopic]
+) -> set[str]:
+    """Topics of a batch that are others by now; what is gone was read whole, or not at all."""
+    names = {one.topic for one in batch.ranges}
+    return {name for name in names & after.keys() if after[name].id != before[name].id}
 
 
 def _facts(broker: Mapping[str, BrokerTopic]) -> dict[str, tuple[str | None, list[int]]]:

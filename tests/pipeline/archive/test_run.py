@@ -132,3 +132,19 @@ def test_records_that_go_on_coming_are_one_batch_each_interval(table: Table) -> 
 def test_a_backlog_is_taken_without_waiting(table: Table) -> None:
     run(Broker(), Stopping(1), every_ms=30_000, max_per_trigger=4)
     assert table.batches == [[(0, 4)], [(4, 8)], [(8, 10)]]
+
+
+def test_what_may_be_of_a_topic_that_was_made_again_is_not_kept_as_the_old_ones(
+    table: Table,
+) -> None:
+    def happens(broker: Broker) -> None:
+        if broker.looks == 2:  # the first batch has just been read
+            broker.topic = BrokerTopic("B", (Bounds(0, 12),))
+
+    broker = Broker(happens)
+    made = run(broker)
+    assert table.batches == []
+    assert made.totals.notes == ["topic orders was made again while it was read; that is not kept"]
+    run(broker)
+    assert table.batches == [[(0, 12)]]
+    assert table.published[-1][1]["orders"].id == "B"
