@@ -56,9 +56,8 @@ class ShareGroup(ModernGroup[ShareMember, Partitions]):
         """There are no offsets."""
         self._refuse()
 
-    def check_fetch(self, _member_id: str | None, _epoch: int) -> NoReturn:
-        """There are no offsets."""
-        self._refuse()
+    def check_fetch(self, _member_id: str | None, _epoch: int) -> None:
+        """Whoever asks is told that there are no offsets (OffsetMetadataManager.fetchOffsets)."""
 
     def check_offset_delete(self) -> NoReturn:
         """There are no offsets."""
