@@ -13,9 +13,10 @@ from server.handlers.access.shapes import (
     itself,
     merged,
     name_of,
+    others,
     without,
 )
-from server.handlers.access.topics import refused_topics
+from server.handlers.access.topics import asking, refused_topics
 from server.network.api import Operation, Resource
 from server.network.error_responses import error_response
 from wire.errors import ErrorCode
@@ -193,12 +194,10 @@ def offset_commit(access: Access, request: Any) -> Verdict:
     access.must(Operation.READ, GROUP, request.group_id)
     by_id = access.ctx.api_version >= OFFSETS_TOPIC_ID_VERSION
     denied, is_settled = refused_topics(access, Operation.READ, request.topics, by_id)
-    verdict: Any = None
+    finish: Any = None
     if denied:
-        verdict = without(access, request, "topics", "topics", denied, TOPIC)
-    if is_settled:
-        return verdict
-    return With(lambda name: access.may(Operation.READ, TOPIC, name), verdict)
+        finish = without(access, request, "topics", "topics", denied, TOPIC)
+    return finish if is_settled else asking(access, Operation.READ, finish)
 
 
 def offset_fetch(access: Access, request: Any) -> Verdict:
@@ -242,8 +241,7 @@ def _refused_group(group_id: str) -> OffsetFetchResponse.Group:
 def _take_refused(access: Access, group: Any, by_id: bool) -> list[Any]:
     """Take topics that may not be described out of a group, and answer them."""
     denied, _ = refused_topics(access, Operation.DESCRIBE, group.topics, by_id)
-    gone = set(map(id, denied))
-    group.topics = [topic for topic in group.topics if id(topic) not in gone]
+    group.topics = others(group.topics, denied)
     return [_refused_topic(OffsetFetchResponse.Group.Topic, topic) for topic in denied]
 
 

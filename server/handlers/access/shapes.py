@@ -95,11 +95,17 @@ def without(
     """
     refused: Any = refusal(access, request, asked, denied, resource, text)
     given = getattr(request, asked)
-    gone = set(map(id, denied))
-    setattr(request, asked, [item for item in given if id(item) not in gone])
-    if len(gone) == len(given) or not getattr(request, asked):
+    kept = others(given, denied)
+    setattr(request, asked, kept)
+    if not kept:
         return refused
     return merged(answered, getattr(refused, answered), [label(item) for item in given])
+
+
+def others(given: Sequence[Any], denied: Sequence[Any]) -> list[Any]:
+    """What is given and not denied; what is denied is of the given things, whatever it equals."""
+    gone = set(map(id, denied))
+    return [item for item in given if id(item) not in gone]
 
 
 def refusal(

@@ -846,53 +846,50 @@ def test_a_callback_from_within_an_append_may_use_the_shard() -> None:
     assert inner.response == 5
 
 
+class LeavingLock:
+    """A shard's lock; another thread does something as the first owner leaves: between its last
+    look and its release, or right after that."""
+
+    def __init__(
+        self, before: Callable[[], object] | None = None, after: Callable[[], object] | None = None
+    ) -> None:
+        self._inner = threading.Lock()
+        self._before, self._after = before, after
+
+    def acquire(self, blocking: bool) -> bool:
+        return self._inner.acquire(blocking)
+
+    def release(self) -> None:
+        before, after, self._before, self._after = self._before, self._after, None, None
+        if before is not None:
+            before()
+        self._inner.release()
+        if after is not None:
+            after()
+
+
 def test_an_event_that_comes_while_the_owner_leaves_is_not_forgotten() -> None:
     world = World().active()
     late = Answer()
 
-    class LeavingLock:
-        """Another thread posts an event between the owner's last look and its release."""
+    def post() -> None:
+        world.shard.read(lambda machine: machine.value, late)
+        assert late.waits
 
-        def __init__(self) -> None:
-            self.inner = threading.Lock()
-            self.posted = False
-
-        def acquire(self, blocking: bool) -> bool:
-            return self.inner.acquire(blocking)
-
-        def release(self) -> None:
-            if not self.posted:
-                self.posted = True
-                world.shard.read(lambda machine: machine.value, late)
-                assert late.waits
-            self.inner.release()
-
-    world.shard._lock = LeavingLock()  # type: ignore[assignment]
+    world.shard._lock = LeavingLock(before=post)  # type: ignore[assignment]
     world.add(5)
     assert late.response == 5
 
 
 def test_what_the_next_owner_has_to_tell_is_told_once() -> None:
+    """The next one is done before the one that leaves looks at anything."""
     world = World().active()
     told: list[object] = []
 
-    class TakenLock:
-        """Another thread is the owner, and done, before the one that leaves looks at anything."""
+    def look() -> None:
+        world.shard.read(lambda machine: machine.value, told.append)
 
-        def __init__(self) -> None:
-            self.inner = threading.Lock()
-            self.is_taken = False
-
-        def acquire(self, blocking: bool) -> bool:
-            return self.inner.acquire(blocking)
-
-        def release(self) -> None:
-            self.inner.release()
-            if not self.is_taken:
-                self.is_taken = True
-                world.shard.read(lambda machine: machine.value, told.append)
-
-    world.shard._lock = TakenLock()  # type: ignore[assignment]
+    world.shard._lock = LeavingLock(after=look)  # type: ignore[assignment]
     world.shard._post(lambda: None)  # it has nothing to tell
     assert told == [0]
 
