@@ -51,6 +51,8 @@ _PYTEST = (
     "no:cacheprovider",
     "--timeout=30",
 )
+# Threads that read a log as fast as they can are several times as long about it when lines are told of.
+_TIMEOUT_MEASURED = "--timeout=120"
 _NOTICED_BY_TIME_S = 120.0
 
 
@@ -131,7 +133,7 @@ def tests_of_lines(targets: list[Target]) -> dict[Target, dict[int, list[str]]]:
 
         def measure() -> int:
             plugin = _TestsOfLines(targets)
-            code = pytest.main([*_PYTEST, *paths], plugins=[plugin])
+            code = pytest.main([*_PYTEST, _TIMEOUT_MEASURED, *paths], plugins=[plugin])
             Path(told.name).write_text(json.dumps(plugin.found()))
             return int(code)
 
