@@ -51,7 +51,7 @@ _PYTEST = (
     "no:cacheprovider",
     "--timeout=30",
 )
-# Threads that read a log as fast as they can are several times as long about it when lines are told of.
+# Threads that read as fast as they can take far longer when each line is told of.
 _TIMEOUT_MEASURED = "--timeout=120"
 _NOTICED_BY_TIME_S = 120.0
 
