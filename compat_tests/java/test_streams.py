@@ -16,6 +16,12 @@ from testkit.workloads.streams import CountingWords
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
+# Each life waits until the one before it is missed.
+CONFIG = {
+    "group.streams.session.timeout.ms": 6_000,
+    "group.streams.min.session.timeout.ms": 6_000,
+}
+
 
 @pytest.mark.parametrize("protocol", ["classic", "streams"])
 def test_words_are_counted_once_through_deaths_of_application_and_broker(
@@ -25,7 +31,7 @@ def test_words_are_counted_once_through_deaths_of_application_and_broker(
         jars.streams_class_path()
     except jars.JarsUnavailable as missing:
         require(False, f"Kafka Streams: {missing}")
-    broker = fresh_broker()
+    broker = fresh_broker(CONFIG)
     with CountingWords(broker.bootstrap_servers, tmp_path, replicas=1, protocol=protocol) as words:
         words.say(600)
         words.start()

@@ -26,6 +26,8 @@ CONFIG = {
     "group.streams.min.heartbeat.interval.ms": 300,
     "group.streams.assignment.interval.ms": 0,
     "group.streams.initial.rebalance.delay.ms": 100,
+    "group.streams.session.timeout.ms": 6_000,
+    "group.streams.min.session.timeout.ms": 6_000,
 }
 WORDS = 60
 

@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from server.config.kafka_config import KafkaConfig
@@ -25,6 +26,9 @@ from wire.records import Record, build_batch, iterate_headers, read_records
 _TOPIC = "hello"
 _CLIENT_ID = "barnabas-demo"
 
+# A line is seen when it happens, also through a pipe.
+_say = partial(print, flush=True)
+
 
 def run_demo(count: int) -> int:
     """Show `count` records on their way; returns the exit code."""
@@ -35,7 +39,7 @@ def run_demo(count: int) -> int:
         began = time.monotonic()
         broker.start()
         took_ms = (time.monotonic() - began) * 1000
-        print(f"broker    listens on {broker.host}:{broker.port}, ready in {took_ms:.0f} ms")
+        _say(f"broker    listens on {broker.host}:{broker.port}, ready in {took_ms:.0f} ms")
         connection = BlockingPeer(broker.host, broker.port, _CLIENT_ID)
         try:
             topic_id = _create_topic(connection)
@@ -65,7 +69,7 @@ def _create_topic(connection: BlockingPeer) -> bytes:
     request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000, validate_only=False)
     (created,) = connection.exchange(request, 7, CreateTopicsResponse).topics
     _check(created.error_code)
-    print(f"topic     {_TOPIC!r} created, id {uuid_to_text(created.topic_id)}")
+    _say(f"topic     {_TOPIC!r} created, id {uuid_to_text(created.topic_id)}")
     return created.topic_id
 
 
@@ -84,7 +88,7 @@ def _produce(connection: BlockingPeer, topic_id: bytes, number: int) -> None:
     answer = connection.exchange(request, 13, ProduceResponse).responses[0].partition_responses[0]
     took_us = (time.perf_counter() - began) * 1e6
     _check(answer.error_code)
-    print(f"produced  {record.value!r} at offset {answer.base_offset} ({took_us:.0f} µs)")
+    _say(f"produced  {record.value!r} at offset {answer.base_offset} ({took_us:.0f} µs)")
 
 
 def _consume(connection: BlockingPeer, topic_id: bytes, offset: int) -> None:
@@ -101,7 +105,7 @@ def _consume(connection: BlockingPeer, topic_id: bytes, offset: int) -> None:
     data = bytes(fetched.records)
     for position, header in iterate_headers(data):
         for record in read_records(data, position, header):
-            print(f"consumed  {record.value!r} from offset {record.offset}")
+            _say(f"consumed  {record.value!r} from offset {record.offset}")
 
 
 def _show_log(path: Path) -> None:
