@@ -18,6 +18,7 @@ from barnabas.broker import BrokerError
 from barnabas.process import NodeProcess, properties_text, property_texts, write_private
 from server.config.kafka_config import load_properties
 from storage.checkpoint import DirectoryLock
+from testkit.ports import free_block
 
 
 def test_a_broker_that_was_not_started_has_no_address_and_no_directory() -> None:
@@ -107,8 +108,8 @@ def test_a_log_that_was_removed_is_not_shown_as_an_empty_one(tmp_path: Path) -> 
 
 
 def test_a_base_port_whose_ports_are_taken_is_not_written_down(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        base = other.getsockname()[1] - 2
+    base = free_block(3)
+    with socket.create_server(("127.0.0.1", base + 2)):
         cluster = barnabas.Cluster(data_dir=tmp_path, base_port=base)
         with pytest.raises(BrokerError, match=rf"port {base + 2} is in use .* another base port"):
             cluster.start()
