@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +19,7 @@ from pipeline.preflight import no_topics
 
 _CALL_TIMEOUT_MS = 15_000
 _CONNECT_TIMEOUT_S = 5.0
+_AGAIN_S = 0.2
 _NO_ID = "A" * 22
 """What brokers before topic ids answer (Kafka: Uuid.ZERO_UUID)."""
 _OFFSETS_RETENTION_MS = 7 * 24 * 3_600_000
@@ -69,11 +70,7 @@ class KafkaAdmin:
 
     def partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
         """Partitions of each topic; the ones that do not exist are left out."""
-        existing = set(self.topics()) & set(topics)
-        if not existing:
-            return {}
-        described = self._get(self._admin.describeTopics(self._list(existing)).allTopicNames())
-        return {str(name): described[name].partitions().size() for name in described}
+        return {name: int(one.partitions().size()) for name, one in self._existing(topics).items()}
 
     def require(self, topics: Sequence[str]) -> dict[str, int]:
         """Partition counts; raises PipelineError that names what is missing and what there is."""
@@ -86,11 +83,10 @@ class KafkaAdmin:
     def survey(self, topics: Sequence[str], *, without_groups: str) -> dict[str, BrokerTopic]:
         """What the broker has of these topics; the ones that do not exist are left out, and so are
         groups whose names begin with `without_groups`."""
-        existing = set(self.topics()) & set(topics)
-        if not existing:
+        found = self._existing(topics)
+        counts = {name: int(one.partitions().size()) for name, one in found.items()}
+        if not counts:
             return {}
-        found = self._get(self._admin.describeTopics(self._list(existing)).allTopicNames())
-        counts = {str(name): int(found[name].partitions().size()) for name in found}
         earliest, committed = self.earliest(counts), self.committed(counts)
         configs = self.configs(sorted(counts))
         groups = self._groups_by_topic(counts, without_groups)
@@ -109,17 +105,26 @@ class KafkaAdmin:
     def ids(self, topics: Sequence[str]) -> dict[str, str | None]:
         """Ids of topics that there are, None where the broker tells none; waits for the ones that
         were created a moment ago, which not every broker knows yet."""
+        found = self._described(lambda: topics)
+        return {name: _id_of(one) for name, one in found.items()}
+
+    def _existing(self, topics: Sequence[str]) -> dict[str, Any]:
+        """Descriptions of those that there are. Who lists topics hears of one that may be gone when
+        it is described, so what there is, is asked again then."""
+        return self._described(lambda: set(self.topics()) & set(topics))
+
+    def _described(self, wanted: Callable[[], Collection[str]]) -> dict[str, Any]:
+        """Kafka's TopicDescription by name; what is not known is asked for, and waited for."""
         deadline = time.monotonic() + _CALL_TIMEOUT_MS / 1000
-        while True:
+        while topics := wanted():
             try:
-                described = self._admin.describeTopics(self._list(topics))
-                found = self._get(described.allTopicNames())
-                break
+                found = self._get(self._admin.describeTopics(self._list(topics)).allTopicNames())
+                return {str(name): found[name] for name in found}
             except Exception as error:
                 if "UnknownTopicOrPartition" not in str(error) or time.monotonic() > deadline:
                     raise
-                time.sleep(0.2)
-        return {str(name): _id_of(found[name]) for name in found}
+                time.sleep(_AGAIN_S)
+        return {}
 
     def group_states(self) -> dict[str, str]:
         """State of each group that may have committed offsets: `Stable`, `Empty`, ..."""
