@@ -66,10 +66,13 @@ class ReplicatedShardLog(Generic[R]):
         self, records: Sequence[R], wall_ms: int, transaction: Transaction | TxnMarker | None
     ) -> bytes:
         """One batch. KafkaError UNKNOWN_SERVER_ERROR: a client's name is longer than a record can
-        hold, as in Kafka.
+        hold, or its transaction is nobody's, which no marker could end; as in Kafka
+        (MemoryRecordsBuilder).
         """
         if isinstance(transaction, TxnMarker):
             return transaction.batch(wall_ms)
+        if transaction is not None and min(transaction.producer_id, transaction.producer_epoch) < 0:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "no producer id or epoch")
         encode, codec = self._serde.encode, self._config.codec
         try:
             encoded = [Record(-1, wall_ms, *encode(record), ()) for record in records]

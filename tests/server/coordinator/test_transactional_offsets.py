@@ -121,6 +121,18 @@ def test_a_fenced_producer_commits_nothing(node: Node) -> None:
     assert node.fetch("g") == 5
 
 
+@pytest.mark.parametrize("producer", [(-1, -1), (-1, 0), (2, -1)])
+def test_a_transaction_of_nobody_commits_nothing(node: Node, producer: tuple[int, int]) -> None:
+    """Its coordinator would say so, but `transaction.partition.verification.enable=false` asks
+    nobody: the offset would be unstable for ever, since no marker has such a producer."""
+    producer_id, epoch = producer
+    node.commit("g", 1)
+    assert node.commit_in(producer_id, 5, epoch=epoch).error == E.UNKNOWN_SERVER_ERROR
+    assert node.fetch("g", stable=True) == 1
+    node.restart()
+    assert node.fetch("g", stable=True) == 1
+
+
 # ---- verification (TX-37)
 
 
