@@ -7,7 +7,9 @@ that waited for it. The node itself is asked without a socket, and without a que
 
 A transactional id waits once in a queue (TX-54). Asked again meanwhile, by a newer producer: the
 older one is fenced; by the same: the older question gets NETWORK_EXCEPTION, for its client has
-given it up and asks again; by an older one: it is fenced itself.
+given it up and asks again; by an older one: it is fenced itself. Epochs say who is newer of one
+producer id only: with another one the older question is to be asked again, and its coordinator
+tells (Kafka fences by the epoch alone, and so the owner of a fresh id, which begins at 0).
 
 Threads: none of its own; any thread may call. `_lock` guards the queues and is never held while
 something is called.
@@ -226,10 +228,10 @@ class AddPartitionsToTxnManager:
 def _refused_of(known: _Question, new: _Question) -> tuple[_Question, ErrorCode]:
     """Which of two questions about one transactional id is not asked, and what it is told."""
     known_epoch, new_epoch = known.producer.producer_epoch, new.producer.producer_epoch
+    if known.producer.producer_id != new.producer.producer_id or new_epoch == known_epoch:
+        return known, ErrorCode.NETWORK_EXCEPTION
     if new_epoch < known_epoch:
         return new, ErrorCode.INVALID_PRODUCER_EPOCH
-    if new_epoch == known_epoch:
-        return known, ErrorCode.NETWORK_EXCEPTION
     return known, ErrorCode.INVALID_PRODUCER_EPOCH
 
 

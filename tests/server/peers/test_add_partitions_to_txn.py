@@ -150,12 +150,13 @@ class Node:
         self,
         transactional_id: str,
         *partitions: tuple[str, int],
+        pid: int = 9,
         epoch: int = 0,
         operation: TransactionOperation = ADD,
     ) -> list[dict[tuple[str, int], int]]:
         """What the question is told, once it is."""
         told: list[dict[tuple[str, int], int]] = []
-        producer = TransactionalProducer(transactional_id, 9, epoch)
+        producer = TransactionalProducer(transactional_id, pid, epoch)
         self.manager.verify(producer, partitions or (T0,), operation, told.append)
         return told
 
@@ -236,6 +237,22 @@ def test_an_id_waits_once_in_a_queue(
     respond(answer_of(asked))
     assert one == [{T0: told_first} if told_first else {}]
     assert two == [{T1: told_second} if told_second else {}]
+
+
+@pytest.mark.parametrize(("first", "second"), [((9, 32_766), (10, 0)), ((10, 0), (9, 32_766))])
+def test_of_two_producer_ids_only_the_coordinator_knows_the_newer(
+    node: Node, first: tuple[int, int], second: tuple[int, int]
+) -> None:
+    """A producer whose epochs are used up goes on with a fresh id at epoch 0."""
+    node.ask("busy1")
+    _, busy, respond = node.brokers.take()
+    one, two = (node.ask("a1", pid=pid, epoch=epoch) for pid, epoch in (first, second))
+    assert one == [{T0: ErrorCode.NETWORK_EXCEPTION}], "its client asks again"
+    respond(answer_of(busy))
+    _, asked, respond = node.brokers.take()
+    assert [(q.producer_id, q.producer_epoch) for q in asked] == [second]
+    respond(answer_of(asked))
+    assert two == [{}]
 
 
 @pytest.mark.parametrize(
