@@ -2,8 +2,9 @@
 
 Why: the leader of a partition must know, before the first batch of a transaction, that the
 transaction's coordinator counts the partition in, or ask for that (KIP-890). Many producers ask at
-once, and few brokers coordinate them: each of these has one AddPartitionsToTxn under way, with all
-that waited for it. The node itself is asked without a socket, and without a queue.
+once, and few brokers coordinate them: each of these has one AddPartitionsToTxn under way, with what
+waited for it, up to `PARTITIONS_MAX`. The node itself is asked without a socket, and without a
+queue.
 
 A transactional id waits once in a queue (TX-54). Asked again meanwhile, by a newer producer: the
 older one is fenced; by the same: the older question gets NETWORK_EXCEPTION, for its client has
@@ -29,6 +30,7 @@ from replication.replicas.transaction_verification import (
     TransactionalProducer,
     TransactionOperation,
 )
+from server.peers.broker_requests import PARTITIONS_MAX
 from server.peers.call import PeerError
 from wire.errors import ErrorCode
 from wire.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
@@ -202,7 +204,7 @@ class AddPartitionsToTxnManager:
             node = self._nodes[broker_id]
             if node.is_busy or not node.waiting:
                 return
-            batch, node.waiting = node.waiting, {}
+            batch = _take(node.waiting)
             node.is_busy = True
         self._brokers.send(
             broker_id,
@@ -223,6 +225,19 @@ class AddPartitionsToTxnManager:
             except Exception:
                 logger.exception("going on after a verification failed producer=%s", question[0])
         self._pump(broker_id)
+
+
+def _take(waiting: _Batch) -> _Batch:
+    """The questions that have waited longest, as many as go into one request; one that is too large
+    for any goes alone."""
+    batch: _Batch = {}
+    count = 0
+    for transactional_id, question in list(waiting.items()):
+        count += len(question.partitions)
+        if batch and count > PARTITIONS_MAX:
+            break
+        batch[transactional_id] = waiting.pop(transactional_id)
+    return batch
 
 
 def _refused_of(known: _Question, new: _Question) -> tuple[_Question, ErrorCode]:

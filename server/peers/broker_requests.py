@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+PARTITIONS_MAX = 10_000
+"""Partitions that a request of many transactions should have. A broker takes no request of any
+number of elements (`server.network.request_channel.elements_max`), and what it refuses once it
+would refuse each time."""
+
 OnAnswer = Callable[[Any], None]
 """Takes the response or a PeerError, once; must not raise."""
 

@@ -2,8 +2,9 @@
 
 Why: a transaction touches partitions of many brokers, and many transactions end at once. So
 markers are gathered by the broker that leads their partition, and each broker has one
-WriteTxnMarkers under way, with all that waited for it: one request for a thousand transactions as
-for one. Brokers have nothing to do with each other: one that is slow, or dead, holds up its own.
+WriteTxnMarkers under way, with what waited for it, up to `PARTITIONS_MAX`: one request for a
+thousand transactions as for one. Brokers have nothing to do with each other: one that is slow, or
+dead, holds up its own.
 
 A partition that has no marker yet is in one of three places:
 
@@ -30,8 +31,10 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from server.peers.broker_requests import PARTITIONS_MAX
 from server.peers.call import PeerError
 from wire.errors import ErrorCode
 from wire.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -250,21 +253,33 @@ class TransactionMarkerChannel:
             self._send(broker_id, batch)
 
     def _next_batch(self, destination: _Destination) -> _Batch | None:
-        """All that waits, now under way; None (and nobody is busy) if nothing does, or a request
-        is under way."""
+        """What has waited longest, now under way; None (and nobody is busy) if nothing waits, or a
+        request is under way."""
         with self._lock:
             if destination.under_way is None:
-                waiting, destination.waiting = destination.waiting, {}
-                batch = {
-                    producer_id: part
-                    for producer_id, part in waiting.items()
-                    if part.partitions and self._is_current(part.transaction)
-                }
+                batch = self._take(destination.waiting)
                 if batch:
                     destination.under_way = batch
                     return batch
             destination.is_busy = False
             return None
+
+    def _take(self, waiting: _Batch) -> _Batch:
+        """As much as goes into one request; a transaction may go in several. The lock is held."""
+        batch: _Batch = {}
+        room = PARTITIONS_MAX
+        for producer_id, part in list(waiting.items()):
+            if not room:
+                break
+            del waiting[producer_id]
+            if not part.partitions or not self._is_current(part.transaction):
+                continue
+            taken = set(islice(part.partitions, room))
+            room -= len(taken)
+            batch[producer_id] = _Part(part.transaction, taken)
+            if left := part.partitions - taken:
+                waiting[producer_id] = _Part(part.transaction, left)
+        return batch
 
     def _send(self, broker_id: int, batch: _Batch) -> None:
         self._brokers.send(

@@ -20,6 +20,8 @@ from replication.replicas.transaction_verification import (
     TransactionalProducer,
     TransactionOperation,
 )
+from server.network.request_channel import elements_max
+from server.peers import add_partitions_to_txn
 from server.peers.add_partitions_to_txn import AddPartitionsToTxnManager
 from server.peers.call import PeerError
 from wire.errors import ErrorCode
@@ -207,6 +209,36 @@ def test_questions_for_one_coordinator_travel_together_while_a_request_is_under_
     respond(answer_of(asked))
     assert later == [[{}], [{}], [{}]]
     assert node.brokers.sent == []
+
+
+def test_a_request_has_no_more_elements_than_a_broker_takes(node: Node) -> None:
+    """It would refuse the same request each time. What does not fit is asked next."""
+    node.ask("busy1")
+    _, busy, respond = node.brokers.take()
+    partitions = [("t", index) for index in range(1_000)]
+    told = [node.ask(f"{number}-1", *partitions) for number in range(150)]
+    respond(answer_of(busy))
+    while node.brokers.sent:
+        _, request, respond = node.brokers.sent.pop()
+        frame = b"".join(bytes(part) for part in request.encode(5))
+        type(request).decode(frame, 5, 0, elements_max(len(frame)))
+        respond(answer_of(request.transactions))
+    assert told == [[{}]] * 150
+
+
+def test_a_question_too_large_for_others_beside_it_is_asked_alone(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(add_partitions_to_txn, "PARTITIONS_MAX", 2)
+    node.ask("busy1")
+    for name in ("a1", "b1", "c1", "d1"):
+        node.ask(name, *((T0, T1, U0) if name == "b1" else (T0,)))
+    asked = []
+    while node.brokers.sent:
+        _, transactions, respond = node.brokers.take()
+        asked.append([one.transactional_id for one in transactions])
+        respond(answer_of(transactions))
+    assert asked == [["busy1"], ["a1"], ["b1"], ["c1", "d1"]]
 
 
 def test_verifying_only_asks_and_adding_adds(node: Node) -> None:

@@ -16,6 +16,8 @@ import pytest
 
 from replication.metadata.image import PartitionRegistration, TopicImage
 from server.coordinator.transaction_markers import TxnMarkers
+from server.network.request_channel import elements_max
+from server.peers import transaction_markers
 from server.peers.broker_requests import BrokerRequests
 from server.peers.call import PeerError
 from server.peers.transaction_markers import (
@@ -164,6 +166,40 @@ def test_what_waits_for_a_broker_travels_in_one_request() -> None:
     assert second.partitions == {producer_id: of(0, 1) for producer_id in range(1, 100)}
     second.answer()
     assert len(cluster.done) == 100
+    assert cluster.network.sent == []
+
+
+def test_a_request_has_no_more_elements_than_a_broker_takes() -> None:
+    """It would refuse the same request each time, and no transaction of it would ever end."""
+    partitions = range(8)
+    cluster = Cluster(dict.fromkeys(partitions, 2))
+    producers = range(15_000)
+    for producer_id in producers:
+        cluster.send(producer_id, *partitions)
+    while cluster.network.sent:
+        sent = cluster.network.take(2)
+        frame = b"".join(bytes(part) for part in sent.request.encode(2))
+        type(sent.request).decode(frame, 2, 0, elements_max(len(frame)))
+        sent.answer()
+    assert len(cluster.done) == len(producers)
+
+
+def test_a_transaction_of_many_partitions_goes_in_several_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transaction_markers, "PARTITIONS_MAX", 3)
+    cluster = Cluster(dict.fromkeys(range(5), 2))
+    cluster.send(7, *range(5))
+    cluster.send(8, 0)
+    first = cluster.network.take(2)
+    assert {pid: len(part) for pid, part in first.partitions.items()} == {7: 3}
+    first.answer()
+    second = cluster.network.take(2)
+    assert first.partitions[7] | second.partitions[7] == of(*range(5))
+    assert second.partitions[8] == of(0)
+    assert cluster.done == []
+    second.answer()
+    assert cluster.done == ["tx-7-5", "tx-8-5"]
     assert cluster.network.sent == []
 
 
