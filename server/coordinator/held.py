@@ -7,6 +7,8 @@ words: their records are in the log and may be committed yet.
 
 from __future__ import annotations
 
+from collections import deque
+
 from server.coordinator.machine import Answer, Effect
 from wire.errors import ErrorCode, KafkaError
 
@@ -49,12 +51,13 @@ class Held:
 class HeldAnswers:
     """All that waits in one shard, in the order of the log. Owner: the shard; takes no lock.
 
-    `deliveries` is where what may be told goes.
+    `deliveries` is where what may be told goes. What waits is looked at after every event: only the
+    first of it, since who came later rests on no less, and gives up no sooner.
     """
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
-        self.waiting: list[Held] = []
+        self.waiting: deque[Held] = deque()
         """In the order of the log; others only look whether there is something."""
         self.deliveries: list[Answer] = []
         self.required_offset = 0
@@ -91,30 +94,26 @@ class HeldAnswers:
         what waited too long.
         """
         self.committed_offset = max(self.committed_offset, offset)
-        if not self.waiting:
-            return
-        waiting = []
-        for held in self.waiting:
-            if held.required_offset <= self.committed_offset:
-                self.deliveries += held.answers
-                held.answers = []  # told once, though the log may give the append up just now
-                self._run(held.effects)
-                continue
-            if held.deadline_ms <= now_ms:
-                self.fail(held, ErrorCode.REQUEST_TIMED_OUT)
-            if held.answers or held.effects:
-                waiting.append(held)
-        self.waiting = waiting
+        waiting = self.waiting
+        while waiting and waiting[0].required_offset <= self.committed_offset:
+            held = waiting.popleft()
+            self.deliveries += held.answers
+            held.answers = []  # told once, though the log may give the append up just now
+            self._run(held.effects)
+        for held in waiting:
+            if held.deadline_ms > now_ms:
+                break
+            self.fail(held, ErrorCode.REQUEST_TIMED_OUT)
 
     def close(self, error: KafkaError) -> None:
         """Nothing of it is known to be committed ever: answers are told so, effects are dropped."""
         for held in self.waiting:
             self._refuse(held, error)
-        self.waiting = []
+        self.waiting.clear()
 
     def next_deadline_ms(self) -> int | None:
         """When the first answer has waited too long."""
-        return min((held.deadline_ms for held in self.waiting if held.answers), default=None)
+        return next((held.deadline_ms for held in self.waiting if held.answers), None)
 
     def _run(self, effects: list[Effect]) -> None:
         self.deliveries += [(_run, effect) for effect in effects]

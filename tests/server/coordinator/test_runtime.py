@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from replication.replicas.timer import BackgroundScheduler
+from server.coordinator import held
 from server.coordinator.deadlines import Deadlines, Moment
 from server.coordinator.gather import Gather
 from server.coordinator.group_coordinator import GROUP_METADATA_TOPIC
@@ -381,6 +382,30 @@ def test_a_held_read_gives_up_when_the_high_watermark_never_comes() -> None:
     assert read.waits
     world.time.pass_(1)
     assert read.error == E.COORDINATOR_NOT_AVAILABLE
+
+
+def test_an_event_costs_the_same_however_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a follower is slow thousands of producers may wait in one shard."""
+    looks = 0
+
+    class Looked(held.Held):
+        def __getattribute__(self, name: str) -> Any:
+            nonlocal looks
+            looks += 1
+            return super().__getattribute__(name)
+
+    monkeypatch.setattr(held, "Held", Looked)
+    world = World().active()
+    world.log.replicates = True
+    answers, costs = [], []
+    for _ in range(100):
+        before = looks
+        answers.append(world.add(1))
+        costs.append(looks - before)
+    assert costs[-1] == costs[5]
+    assert all(answer.waits for answer in answers)
+    world.log.commit()
+    assert [answer.response for answer in answers] == list(range(1, 101))
 
 
 @pytest.mark.parametrize("moment", ["inside the append", "just after it"])
