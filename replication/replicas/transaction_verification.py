@@ -56,6 +56,8 @@ _NOT_VERIFIED = frozenset(
         int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
         int(ErrorCode.COORDINATOR_NOT_AVAILABLE),
         int(ErrorCode.NOT_COORDINATOR),
+        # Another partition of the request is one that the coordinator does not know yet.
+        int(ErrorCode.OPERATION_NOT_ATTEMPTED),
     )
 )
 
@@ -344,7 +346,11 @@ class VerifiedAppend:
 
 
 def _refusal(key: _Key, errors: Mapping[_Key, int], is_add: bool) -> AppendResult | None:
-    """What a producer is told that understands Produce's error codes only (TX-55)."""
+    """What a producer is told that understands Produce's error codes only (TX-55).
+
+    OPERATION_NOT_ATTEMPTED is none of them, and no fault of this partition: Kafka passes it on, and
+    Java's producer gives the batch up, and so the transaction.
+    """
     code = errors.get(key)
     if code is None:
         return None

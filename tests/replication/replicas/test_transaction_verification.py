@@ -421,6 +421,19 @@ def test_what_a_producer_is_told_it_understands(
     assert answer.value[0].base_offset == -1
 
 
+def test_a_partition_that_its_coordinator_does_not_know_yet_fails_no_other(leader: Leader) -> None:
+    """A topic that was made a moment ago, and one that was there, in one request: both are tried
+    again."""
+    leader.coordinator.errors = {
+        ORDERS_0: int(ErrorCode.OPERATION_NOT_ATTEMPTED),
+        ORDERS_1: int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    }
+    batches = [(ORDERS_0, of_transaction(b"a")), (ORDERS_1, of_transaction(b"b"))]
+    assert codes(leader.produce(*batches)) == [19, 3]
+    leader.coordinator.errors = {}
+    assert codes(leader.produce(*batches)) == [0, 0]
+
+
 def test_a_transaction_that_is_being_ended_is_waited_for(leader: Leader) -> None:
     """TX-56: the leader asks again, sooner than the client would."""
     leader.coordinator.errors = {ORDERS_0: int(ErrorCode.CONCURRENT_TRANSACTIONS)}
