@@ -8,6 +8,7 @@ words: their records are in the log and may be committed yet.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 from server.coordinator.machine import Answer, Effect
 from wire.errors import ErrorCode, KafkaError
@@ -57,12 +58,18 @@ class HeldAnswers:
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
-        self.waiting: deque[Held] = deque()
-        """In the order of the log; others only look whether there is something."""
+        self._waiting: deque[Held] = deque()
+        self._late: deque[Held] = deque()
+        """Before all that waits: their answers were given up, their effects wait on."""
         self.deliveries: list[Answer] = []
         self.required_offset = 0
         """What is decided now rests on the records below it."""
         self.committed_offset = 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the high watermark is of interest."""
+        return bool(self._waiting or self._late)
 
     def deliver(self, answers: list[Answer], effects: list[Effect], now_ms: int) -> Held | None:
         """Tell it now if all it rests on is committed, else hold it."""
@@ -82,7 +89,7 @@ class HeldAnswers:
     def hold(self, answers: list[Answer], effects: list[Effect], now_ms: int) -> Held:
         """Keep it until `commit_to` reaches what it rests on."""
         held = Held(self.required_offset, now_ms + self._timeout_ms, answers, effects)
-        self.waiting.append(held)
+        self._waiting.append(held)
         return held
 
     def fail(self, held: Held, code: int) -> None:
@@ -94,26 +101,31 @@ class HeldAnswers:
         what waited too long.
         """
         self.committed_offset = max(self.committed_offset, offset)
-        waiting = self.waiting
-        while waiting and waiting[0].required_offset <= self.committed_offset:
-            held = waiting.popleft()
+        for held in (*self._taken(self._late), *self._taken(self._waiting)):
             self.deliveries += held.answers
             held.answers = []  # told once, though the log may give the append up just now
             self._run(held.effects)
-        for held in waiting:
-            if held.deadline_ms > now_ms:
-                break
+        while self._waiting and self._waiting[0].deadline_ms <= now_ms:
+            held = self._waiting.popleft()
             self.fail(held, ErrorCode.REQUEST_TIMED_OUT)
+            if held.effects:
+                self._late.append(held)
 
     def close(self, error: KafkaError) -> None:
         """Nothing of it is known to be committed ever: answers are told so, effects are dropped."""
-        for held in self.waiting:
+        for held in self._waiting:
             self._refuse(held, error)
-        self.waiting.clear()
+        self._waiting.clear()
+        self._late.clear()
 
     def next_deadline_ms(self) -> int | None:
-        """When the first answer has waited too long."""
-        return next((held.deadline_ms for held in self.waiting if held.answers), None)
+        """When the first has waited too long."""
+        return self._waiting[0].deadline_ms if self._waiting else None
+
+    def _taken(self, queue: deque[Held]) -> Iterator[Held]:
+        """The first ones of it, as far as they are committed; they are there no more."""
+        while queue and queue[0].required_offset <= self.committed_offset:
+            yield queue.popleft()
 
     def _run(self, effects: list[Effect]) -> None:
         self.deliveries += [(_run, effect) for effect in effects]

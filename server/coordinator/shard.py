@@ -233,7 +233,7 @@ class Shard(Generic[M, R]):
         Who is about to hold an answer looks at the high watermark once it is on the list, so
         nothing is missed when there is none yet.
         """
-        if self._held.waiting:
+        if self._held.is_waiting:
             self._mailbox.append(self._release)
             self.work()
 
@@ -431,7 +431,7 @@ class Shard(Generic[M, R]):
             if self._machine is not machine:
                 return
             wake_ms = machine.deadlines.next_wake_ms()
-        if self._held.waiting:
+        if self._held.is_waiting:
             self._release()
             held_ms = self._held.next_deadline_ms()
             if held_ms is not None:

@@ -408,6 +408,27 @@ def test_an_event_costs_the_same_however_many_wait(monkeypatch: pytest.MonkeyPat
     assert [answer.response for answer in answers] == list(range(1, 101))
 
 
+def test_effects_wait_on_in_their_order_when_answers_have_given_up() -> None:
+    waiting, ran = held.HeldAnswers(10), []
+    for number in range(3):
+        waiting.required_offset = number + 1
+        waiting.hold([(ran.append, "told")], [partial(ran.append, number)], now_ms=number)
+    waiting.commit_to(0, 11)
+    assert waiting.next_deadline_ms() == 12
+    run(waiting.take_deliveries())
+    assert [str(error) for error in ran] == [str(held.coordinator_error(E.REQUEST_TIMED_OUT))] * 2
+    ran.clear()
+    waiting.commit_to(3, 11)
+    run(waiting.take_deliveries())
+    assert ran == [0, 1, "told", 2]
+    assert not waiting.is_waiting
+
+
+def run(deliveries: list[tuple[Callable[[Any], None], Any]]) -> None:
+    for reply, what in deliveries:
+        reply(what)
+
+
 @pytest.mark.parametrize("moment", ["inside the append", "just after it"])
 def test_an_append_that_another_thread_completes_early_is_not_lost(moment: str) -> None:
     world = World().active()
