@@ -104,7 +104,9 @@ class Controller:
         bootstrap_records: Sequence[Any] = (),
         faults: FaultHandler | None = None,
     ) -> None:
-        """`new_id` gives random topic ids, `registration` is what this controller is known by."""
+        """`new_id` gives random topic ids, `registration` is what this controller is known by; the
+        broker of its process has the same incarnation.
+        """
         self.config = config
         self.on_wake: Callable[[], None] | None = None
         """Called when there is something to do (any thread): for who turns without a thread."""
@@ -127,7 +129,11 @@ class Controller:
         self._led_epoch = -1
         self._lost_leader: tuple[int, int] | None = None
         # The controller's thread only:
-        sessions = BrokerSessions(config.broker_session_timeout_ms, config.node_id)
+        sessions = BrokerSessions(
+            config.broker_session_timeout_ms,
+            config.node_id,
+            None if registration is None else registration.incarnation_id,
+        )
         self._state = ActiveState(config, schema, new_id, sessions)
         self._state.upgrade_kraft_version = self._upgrade_kraft_version
         self._periodic = PeriodicTasks(self._state)

@@ -12,7 +12,8 @@ counts for nobody (`excuse`).
 The controller's own broker (`local_broker_id`) runs in the same process and holds the lock of the
 same directories. So its session lasts as long as the process, and a new incarnation of it may
 register at once, from this process only: the old one is dead. (Apache Kafka keeps a killed combined
-node waiting for its 9 s session.)
+node waiting for its 9 s session.) Its session is over when this process becomes active, whose own
+broker may have logs to recover for minutes before it registers: others lead meanwhile.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from replication.metadata.image import MetadataImage
+from replication.metadata.image import BrokerRegistration, MetadataImage
 
 
 @dataclass(slots=True)
@@ -37,20 +38,32 @@ class BrokerSession:
 class BrokerSessions:
     """Owner: the controller's thread."""
 
-    def __init__(self, session_timeout_ms: int, local_broker_id: int) -> None:
+    def __init__(
+        self, session_timeout_ms: int, local_broker_id: int, incarnation_id: bytes | None = None
+    ) -> None:
+        """`incarnation_id`: this process's; None: its broker has always been the one it is now."""
         self._timeout_ms = session_timeout_ms
         self._local = local_broker_id
+        self._incarnation_id = incarnation_id
         self._sessions: dict[int, BrokerSession] = {}
 
     def restart(self, image: MetadataImage, now_ms: int) -> None:
-        """This controller becomes active: everybody who is not fenced has a fresh session. Who is
-        fenced had none to lose; its next incarnation need not wait.
+        """This controller becomes active: everybody who is not fenced has a fresh session, but for
+        what its own process was before. Who is fenced had none to lose; its next incarnation need
+        not wait.
         """
+        over_ms = now_ms - self._timeout_ms
         self._sessions = {
-            broker_id: BrokerSession(now_ms)
+            broker_id: BrokerSession(over_ms if self._is_former_self(broker) else now_ms)
             for broker_id, broker in image.brokers.items()
             if not broker.fenced
         }
+
+    def _is_former_self(self, broker: BrokerRegistration) -> bool:
+        """Was this the broker of a process that ran before this one, with its id."""
+        return broker.broker_id == self._local and (
+            self._incarnation_id not in (None, broker.incarnation_id)
+        )
 
     def silent_since(self, broker_id: int, since_ms: int, now_ms: int) -> None:
         """The quorum gave this node up as leader, so its broker is probably gone too: its session
@@ -109,13 +122,14 @@ class BrokerSessions:
 
     def _longest_silent(self, image: MetadataImage) -> tuple[int, int] | None:
         """(last contact, broker id) among the unfenced brokers of other processes."""
+        brokers = image.brokers
         return min(
             (
                 (session.last_contact_ms, broker_id)
                 for broker_id, session in self._sessions.items()
-                if broker_id != self._local
-                and broker_id in image.brokers
-                and not image.brokers[broker_id].fenced
+                if broker_id in brokers
+                and not brokers[broker_id].fenced
+                and (broker_id != self._local or self._is_former_self(brokers[broker_id]))
             ),
             default=None,
         )

@@ -9,6 +9,7 @@ from replication.controller.context import RECORDS_PER_BATCH_MAX, last_offset
 from replication.controller.elections import ELECTIONS_PER_PASS_MAX
 from replication.controller.periodic import PeriodicTasks
 from replication.controller.requests import ActiveState
+from replication.controller.sessions import BrokerSessions
 from replication.metadata.image import RECOVERING
 from tests.replication.controller_support import Cluster, new_topic
 from wire.messages.admin import IncrementalAlterConfigsRequest
@@ -109,6 +110,20 @@ def test_silent_brokers_are_fenced_one_by_one() -> None:
         assert made.partition("orders", index).isr == (1,)
         assert made.partition("orders", index).leader == 1
     assert made.advance(20_000, 1) == [], "the controller's own broker lives as long as it does"
+
+
+def test_what_the_controllers_own_broker_was_before_a_crash_does_not_go_on_leading() -> None:
+    made = Timed()
+    made.create("orders", 1, 3)
+    assert made.partition("orders").leader == 1
+    again = BrokerSessions(made.config.broker_session_timeout_ms, 1, bytes([2]) * 16)
+    made.sessions = made.state.sessions = again
+    again.restart(made.image, made.now_ms)
+    assert made.tasks.next_due_ms() == made.now_ms, "its logs may take minutes to recover"
+    assert made.settle() == ["fenced a silent broker"]
+    assert (made.partition("orders").leader, made.partition("orders").isr) == (2, (2, 3))
+    made.start_broker(1, incarnation=2)
+    assert made.advance(20_000, 2, 3) == [], "now it lives as long as the controller does"
 
 
 def test_heartbeats_that_wait_to_be_served_count_when_they_arrived() -> None:

@@ -12,6 +12,7 @@ from replication.controller.context import ControllerConfig
 from replication.controller.controller import Controller
 from replication.metadata.image import (
     EMPTY_IMAGE,
+    ControllerRegistration,
     MetadataDelta,
     MetadataImage,
     TransactionBuffer,
@@ -106,7 +107,12 @@ class Quorum:
 class Made:
     """A controller on that quorum."""
 
-    def __init__(self, quorum: Quorum | None = None, **config: Any) -> None:
+    def __init__(
+        self,
+        quorum: Quorum | None = None,
+        registration: ControllerRegistration | None = None,
+        **config: Any,
+    ) -> None:
         self.clock = ManualClock(1_000)
         self.quorum = quorum or Quorum()
         self.woken = 0
@@ -118,6 +124,7 @@ class Made:
             self.clock,
             Schema(),
             new_id=iter(bytes([number]) * 16 for number in range(1, 200)).__next__,
+            registration=registration,
         )
         self.controller.on_wake = self._wake
 
@@ -251,6 +258,21 @@ def test_a_silent_broker_is_fenced_when_its_session_ends_not_a_second_later(made
     made.turns()
     made.quorum.commit()
     assert made.quorum.image.brokers[2].fenced
+
+
+def test_a_process_that_died_as_controller_and_broker_leads_nothing_until_it_registers() -> None:
+    first = Made().activate()
+    first.start_broker(1)
+    first.start_broker(2)
+    quorum = first.quorum
+    quorum.listeners.remove(first.controller)
+    quorum.published.clear()
+    again = Made(quorum, ControllerRegistration(1, b"\x77" * 16, {}, {})).activate(epoch=2)
+    assert again.controller.is_active
+    again.turns()
+    quorum.commit()
+    brokers = quorum.image.brokers
+    assert (brokers[1].fenced, brokers[2].fenced) == (True, False)
 
 
 def test_a_controller_that_stood_still_fences_nobody(made: Made) -> None:
