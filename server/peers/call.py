@@ -19,10 +19,15 @@ class PeerError(Exception):
     """The request has no answer: it was not delivered, or nobody knows whether it was."""
 
 
-class Call:
-    """One request on its way."""
+def always() -> bool:
+    """Who asks waits for the answer until the deadline."""
+    return True
 
-    __slots__ = ("deadline_ms", "on_complete", "request", "response_class", "version")
+
+class Call:
+    """One request on its way. `is_wanted`: does anybody wait for its answer (still)."""
+
+    __slots__ = ("deadline_ms", "is_wanted", "on_complete", "request", "response_class", "version")
 
     def __init__(
         self,
@@ -31,12 +36,14 @@ class Call:
         response_class: type[Response],
         on_complete: OnComplete,
         deadline_ms: int,
+        is_wanted: Callable[[], bool] = always,
     ) -> None:
         self.request = request
         self.version = version
         self.response_class = response_class
         self.on_complete = on_complete
         self.deadline_ms = deadline_ms
+        self.is_wanted = is_wanted
 
     def complete(self, answer: Any) -> None:
         try:

@@ -10,7 +10,9 @@ How: an attempt that meets no leader, a broken connection or NOT_CONTROLLER is m
 50 ms, until the deadline; then the answer is KafkaError REQUEST_TIMED_OUT. When the leader changes
 while a request is under way, it is sent to the new one at once: the old one may be frozen or cut
 off, and its connection would hold the request until the timeout. So a request may be executed
-twice, as in Kafka after a broken connection: who creates a topic may be told that it exists.
+twice, as in Kafka after a broken connection: who creates a topic may be told that it exists. What
+still waits for its turn on a connection is not sent once it went elsewhere or is answered: the
+topic that it deletes may have been made again.
 
 Requests of one purpose go over one connection, one after the other, and connections are named for
 their purposes as in Kafka ("broker-1-to-controller-heartbeat"): a heartbeat never waits for a
@@ -31,6 +33,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 from replication.controller.context import ControllerContext
+from server.peers.call import always
 from wire.errors import ErrorCode, KafkaError
 from wire.messages import response_class
 
@@ -83,6 +86,7 @@ class Peers(Protocol):
         *,
         timeout_ms: int,
         channel: str,
+        is_wanted: Callable[[], bool] = always,
     ) -> None: ...
 
 
@@ -121,6 +125,10 @@ class _Pending:
         self.leader_id = -1
         self.failure = "it is silent"
         """Why the last attempt led to nothing, for people."""
+
+    def awaits(self, attempt: int) -> bool:
+        """Is it not answered, and this the attempt that counts."""
+        return self.on_complete is not None and self.attempt == attempt
 
     @property
     def is_clients(self) -> bool:
@@ -257,6 +265,7 @@ class ControllerChannel:
             answered,
             timeout_ms=left_ms,
             channel=pending.channel,
+            is_wanted=lambda: pending.awaits(attempt),
         )
         self._watch()
 
@@ -271,7 +280,7 @@ class ControllerChannel:
 
     def _retry(self, pending: _Pending, attempt: int) -> None:
         def again() -> None:
-            if attempt == pending.attempt and pending.on_complete is not None:
+            if pending.awaits(attempt):
                 self._attempt(pending)
 
         left_ms = pending.deadline_ms - self._clock_ms()
@@ -304,7 +313,8 @@ class ControllerChannel:
             self._is_watching = False
             pending = list(self._pending)
         for one in pending:
-            if one.leader_id not in (leader_id, -1, self._node_id):
+            moved = one.leader_id not in (leader_id, -1, self._node_id)
+            if moved and one.on_complete is not None:
                 self._attempt(one)
         if pending:
             self._watch()

@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from server.network.poller import READ, WRITE, new_poller
 from server.network.transport import PlaintextTransport, Transport
-from server.peers.call import Call, OnComplete, PeerError
+from server.peers.call import Call, OnComplete, PeerError, always
 from wire.errors import MalformedFrame
 from wire.frame import SIZE_BYTES, FrameReader, decode_response_header, encode_request
 from wire.messages import response_class
@@ -138,13 +138,16 @@ class PeerClient:
         *,
         timeout_ms: int,
         channel: str,
+        is_wanted: Callable[[], bool] = always,
     ) -> None:
         """Send `request` to `peer`; `on_complete` gets the decoded response or a PeerError.
 
         `timeout_ms` counts from now and covers waiting, connecting and the answer. Requests of one
-        (peer, channel) are sent in this order, each after the answer to the one before.
+        (peer, channel) are sent in this order, each after the answer to the one before. When its
+        turn comes and `is_wanted` says no, it is not sent.
         """
-        call = Call(request, version, response_class, on_complete, self.now_ms() + timeout_ms)
+        deadline_ms = self.now_ms() + timeout_ms
+        call = Call(request, version, response_class, on_complete, deadline_ms, is_wanted)
         key = (peer.host, peer.port, channel)
         if not self._post(lambda: self._enqueue(key, call)):
             call.complete(PeerError("the client is shut down"))
@@ -493,7 +496,11 @@ class _Connection:
             self._drop_socket()
             self._state, self._retry_ms, self._session_ends_ms = _State.IDLE, now_ms, 0
         while self.in_flight is None and self.calls and self._state is _State.CONNECTED:
-            self._send(self.calls.popleft(), now_ms)
+            call = self.calls.popleft()
+            if call.is_wanted():
+                self._send(call, now_ms)
+            else:
+                call.complete(PeerError(f"{self!r}: nobody waits for it any more"))
 
     def _send(self, call: Call, now_ms: int) -> None:
         self.in_flight = call

@@ -27,7 +27,7 @@ from server.handlers import BROKER_APIS, offsets, produce
 from server.handlers import fetch as handlers
 from server.network.error_responses import error_response
 from server.network.request_channel import RequestContext
-from server.peers.call import PeerError
+from server.peers.call import PeerError, always
 from storage.open_files import FileSlice
 from tests.server.wire_client import request_bytes, responses_in
 from tests.sim.world import World
@@ -204,7 +204,9 @@ class SimPeers:
         *,
         timeout_ms: int,
         channel: str,
+        is_wanted: Callable[[], bool] = always,
     ) -> None:
+        del channel, is_wanted  # nothing waits for its turn here
         data = b"".join(request.encode(version))
 
         def serve(target: SimNode, reply: Reply) -> None:
@@ -254,8 +256,9 @@ class SimBrokers:
         *,
         timeout_ms: int,
         channel: str,
+        is_wanted: Callable[[], bool] = always,
     ) -> None:
-        del channel
+        del channel, is_wanted
         kind = type(request)
         data = b"".join(request.encode(version))
         source, incarnation = self._node, self._node.incarnation

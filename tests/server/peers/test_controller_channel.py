@@ -55,9 +55,16 @@ class Network:
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
+        self.wanted: list[Any] = []
+        self.on_send: Any = lambda: None
 
-    def send(self, peer, request, version, response_class, on_complete, *, timeout_ms, channel):
+    def send(
+        self, peer, request, version, response_class, on_complete,
+        *, timeout_ms, channel, is_wanted,
+    ):  # fmt: skip
         self.sent.append((peer.host, request, version, channel, on_complete, timeout_ms))
+        self.wanted.append(is_wanted)
+        self.on_send()
 
     def last(self) -> Any:
         return self.sent[-1]
@@ -243,6 +250,38 @@ def test_a_late_answer_of_the_old_leader_counts_once():
     cluster.network.answer(heartbeat_answer(), 0)
     cluster.network.answer(heartbeat_answer(), 1)
     assert len(cluster.answers) == 1
+
+
+def test_what_waits_for_its_turn_at_the_old_leader_is_not_wanted_there_any_more():
+    """It may lead again when the turn comes, and the deleted topic be made again."""
+    cluster = Cluster(leader_id=2)
+    cluster.submit(create_topics(), context=CLIENT)
+    old, wanted = 0, cluster.network.wanted
+    assert wanted[old]()
+    cluster.raft.leader_id = 3
+    cluster.time.pass_(500)
+    assert [is_wanted() for is_wanted in wanted] == [False, True]
+    cluster.network.answer(sealed(created(), 5))
+    cluster.raft.leader_id = 2
+    cluster.time.pass_(500)
+    assert [is_wanted() for is_wanted in wanted] == [False, False]
+
+
+def test_what_is_answered_while_others_are_sent_to_the_next_leader_is_not_sent_there():
+    cluster = Cluster(leader_id=2)
+    for _ in range(2):
+        cluster.submit(create_topics(), context=CLIENT)
+
+    def answer_the_other() -> None:
+        cluster.network.on_send = lambda: None
+        (other,) = (which for which in (0, 1) if cluster.network.wanted[which]())
+        cluster.network.answer(sealed(created(), 5), other)
+
+    cluster.network.on_send = answer_the_other
+    cluster.raft.leader_id = 3
+    cluster.time.pass_(500)
+    assert len(cluster.answers) == 1
+    assert [sent[0] for sent in cluster.network.sent] == ["node-2", "node-2", "node-3"]
 
 
 def test_after_the_deadline_the_answer_is_request_timed_out():

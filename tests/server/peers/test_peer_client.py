@@ -54,7 +54,12 @@ class Node:
         self.client.start()
 
     def send(
-        self, address: Any, term: int = 1, timeout_ms: int = 1000, channel: str = "raft-client-1"
+        self,
+        address: Any,
+        term: int = 1,
+        timeout_ms: int = 1000,
+        channel: str = "raft-client-1",
+        **more: Any,
     ) -> None:
         self.client.send(
             address,
@@ -64,6 +69,7 @@ class Node:
             lambda answer: self.answers.put((term, answer)),
             timeout_ms=timeout_ms,
             channel=channel,
+            **more,
         )
 
     def answer(self) -> tuple[int, Any]:
@@ -122,6 +128,24 @@ def test_one_request_is_in_flight_and_the_others_follow_in_order(node, peer):
         assert not connection.has_more_to_read()
         connection.answer(header, voted())
         assert node.answer()[0] == term
+
+
+def test_what_nobody_wants_any_more_when_its_turn_comes_is_not_sent(node, peer):
+    is_wanted = [True]
+    node.send(peer.address, 1)
+    node.send(peer.address, 2, is_wanted=lambda: is_wanted[0])
+    node.send(peer.address, 3)
+    connection = peer.accept()
+    header, _ = connection.request()
+    is_wanted[0] = False
+    connection.answer(header, voted())
+    header, frame = connection.request()
+    assert term_of(frame, header) == 3
+    connection.answer(header, voted())
+    answers = dict(node.answer() for _ in range(3))
+    assert isinstance(answers[2], PeerError)
+    assert not isinstance(answers[1], PeerError)
+    assert not isinstance(answers[3], PeerError)
 
 
 def test_channels_to_one_peer_do_not_wait_for_each_other(node, peer):
