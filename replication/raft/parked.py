@@ -4,6 +4,8 @@ A fetch is answered when records are appended, when the high watermark passes th
 knows, when leadership ends, or when its time is up, whichever comes first. Records go out as soon
 as they are appended, before our own fsync: followers may write while we sync, and the leader counts
 itself only afterwards.
+Whoever asks, it is told no more at once than we would ask for (controller.quorum.fetch.max.bytes):
+what is read is held in memory, and everybody waits for it (Kafka's goes from the file).
 Owner: the raft driver's thread.
 """
 
@@ -79,7 +81,7 @@ class ParkedFetches:
 
     def _news(self, request: Fetch) -> FetchReply | None:
         try:
-            records = self._records(request.offset, request.max_bytes)
+            records = self._records(request.offset, _bytes_for(self._core, request))
         except KafkaError as error:
             return fetch_reply(self._core, error.code)
         if records or self._core.told_high_watermark > request.high_watermark:
@@ -96,10 +98,14 @@ class ParkedFetches:
         return records
 
 
+def _bytes_for(core: QuorumState, request: Fetch | FetchSnapshot) -> int:
+    return min(request.max_bytes, core.config.fetch_max_bytes)
+
+
 def snapshot_piece(core: QuorumState, log: RaftLog, request: FetchSnapshot) -> FetchSnapshotReply:
     """The piece asked for (K-9), or SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE."""
     snapshot_id, position = request.snapshot_id, request.position
-    found = log.read_snapshot_part(snapshot_id, position, request.max_bytes)
+    found = log.read_snapshot_part(snapshot_id, position, _bytes_for(core, request))
     if found is None:
         return snapshot_reply(core, snapshot_id, ErrorCode.SNAPSHOT_NOT_FOUND)
     size, data = found

@@ -286,6 +286,23 @@ def test_a_download_that_fills_the_disk_gives_the_room_back_and_is_made_again(
     assert not list(directory.glob("*.part"))
 
 
+def test_nobody_is_told_more_at_once_than_a_replica_would_ask_for(tmp_path: Path) -> None:
+    quorum = Quorum(tmp_path, config=RaftConfig(fetch_max_bytes=300))
+    texts = [f"record {n} " + "x" * 50 for n in range(20)]
+    for text in texts:
+        quorum.append(text)
+        quorum.run(10)
+    quorum.run_until(lambda: quorum.all_have(*texts))
+    leader, most = quorum.elect(), (1 << 31) - 1
+    key, epoch, end = ReplicaKey(9), leader.driver.leader_epoch, leader.driver.log.end_offset
+    (fetched,) = reply_to(quorum, leader, Fetch(key, epoch, 1, epoch, 500, most, -1))
+    assert 0 < len(fetched.records) <= 300
+    snapshot_id = _snapshot(leader)
+    assert snapshot_id.offset == end
+    (piece,) = reply_to(quorum, leader, FetchSnapshot(key, epoch, snapshot_id, 0, most))
+    assert (len(piece.data), piece.size > 300) == (300, True)
+
+
 def test_snapshot_requests_outside_of_what_there_is_are_refused(tmp_path: Path) -> None:
     quorum = Quorum(tmp_path)
     quorum.append("a")
