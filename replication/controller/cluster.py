@@ -156,11 +156,13 @@ def _invalid_registration(detail: str) -> KafkaError:
 
 
 def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) -> None:
+    """Of a feature that is off, or that nobody here knows, the broker must support 0."""
     ranges = {
         feature.name: (feature.min_supported_version, feature.max_supported_version)
         for feature in request.features
     }
-    for name, level in image.features.items():
+    for name in {**image.features, **ranges}:
+        level = image.feature(name)
         low, high = ranges.get(name, (0, 0))
         if not low <= level <= high:
             raise KafkaError(

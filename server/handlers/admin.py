@@ -137,7 +137,7 @@ def update_features(ctx: RequestContext[ReplicasBroker], request: UpdateFeatures
 
     Behaviour: all updates of a request are made, or none: INVALID_UPDATE_VERSION.
     Versions:  1 brings upgrade types and validate-only. 2 has no result per feature.
-    Gaps:      kraft.version cannot be changed.
+    Gaps:      -
     """
     pass_on(ctx, request)
 

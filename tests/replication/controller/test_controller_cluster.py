@@ -128,6 +128,22 @@ def test_a_broker_that_lacks_a_finalised_feature_is_told_which() -> None:
         made.register(features=[feature])
 
 
+@pytest.mark.parametrize("name", ["group.version", "a.later.version"])
+def test_a_broker_that_cannot_do_without_a_feature_that_is_off_is_told_which(name: str) -> None:
+    made = Cluster(features={"metadata.version": 30})
+    made.register(1)
+    levels = {"metadata.version": (7, 30), name: (1, 2)}
+    features = [
+        BrokerRegistrationRequest.Feature(
+            name=feature, min_supported_version=low, max_supported_version=high
+        )
+        for feature, (low, high) in levels.items()
+    ]
+    with pytest.raises(KafkaError, match=f"version 0 of {name}") as refused:
+        made.register(2, features=features)
+    assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+
 # --- heartbeats ---------------------------------------------------------------------------------
 
 
