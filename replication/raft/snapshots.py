@@ -73,15 +73,18 @@ def write_snapshot(
     wall_ms: int,
     controls: Sequence[ControlRecord],
     values: Iterable[bytes],
+    mode: int = 0o644,
 ) -> None:
     """Write a snapshot so that it is there completely, durably, or not at all: what a failure
-    leaves is removed at once, since the next attempt has another name. Raises OSError.
+    leaves is removed at once, since the next attempt has another name. `mode`: who may read it,
+    from the first byte on. Raises OSError.
     """
     final = directory / snapshot_id.file_name
     part = directory / (snapshot_id.file_name + ".part")
     batches = _batches(snapshot_id.epoch, timestamp, wall_ms, controls, values)
+    discard(part)  # what is there keeps its own mode
     try:
-        _write(part, batches)
+        _write(part, batches, mode)
         files.replace(part, final)
     except BaseException:
         discard(part)
@@ -89,9 +92,9 @@ def write_snapshot(
     files.sync_directory(directory)
 
 
-def _write(path: Path, batches: Iterable[bytes]) -> None:
+def _write(path: Path, batches: Iterable[bytes], mode: int) -> None:
     """Write a whole file and sync it."""
-    fd = files.open_or_relieve(path, files.CREATE | os.O_TRUNC)
+    fd = files.open_or_relieve(path, files.CREATE | os.O_TRUNC, mode)
     try:
         position = 0
         for batch in batches:

@@ -357,9 +357,8 @@ def _format_dir(
             if name != KRAFT_VERSION  # of the quorum, not of the metadata
         ]
         values += [serde.encode(record) for record in first_records]
-        write_snapshot(path, SnapshotId(0, 0), 0, wall_ms, [], values)
-        if first_records:
-            (path / SnapshotId(0, 0).file_name).chmod(0o600)
+        mode = 0o600 if first_records else 0o644
+        write_snapshot(path, SnapshotId(0, 0), 0, wall_ms, [], values, mode)
         files.replace(path / SnapshotId(0, 0).file_name, path / BOOTSTRAP_CHECKPOINT)
         if voters is not None:
             metadata = path / METADATA_DIRECTORY

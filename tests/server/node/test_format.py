@@ -7,6 +7,7 @@ import errno
 import hashlib
 import itertools
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from server.commands.main import main
 from server.config.kafka_config import KafkaConfig
 from server.node.controller_server import bootstrap_records
 from server.node.format import FormatError, FormatOptions, feature_levels, format_node
+from storage import files
 from storage.checkpoint import META_PROPERTIES, DirectoryLock, read_meta_properties
 from storage.config import SystemClock
 from storage.directories.log_dirs import LogDirError
@@ -87,6 +89,28 @@ def test_users_may_be_there_from_the_first_start_on(tmp_path: Path) -> None:
     assert len(alice.salt) <= 26
     assert alice.salt.isalnum()
     assert (bob.name, bob.mechanism, bob.salt, bob.iterations) == ("bob", 2, b"salt", 4096)
+
+
+@pytest.mark.parametrize("leftover", [False, True])
+def test_nobody_else_may_read_users_credentials_while_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leftover: bool
+) -> None:
+    """Nor what a try that was killed then leaves; one without users may have left a file before."""
+    if leftover:
+        (tmp_path / "a").mkdir()
+        (tmp_path / "a" / f"{SnapshotId(0, 0).file_name}.part").touch(0o644)
+    fsync, modes = files.fsync, []
+
+    def watched(fd: int) -> None:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISREG(mode):
+            modes.append(stat.S_IMODE(mode))
+        fsync(fd)
+
+    monkeypatch.setattr(files, "fsync", watched)
+    alone = config(tmp_path, listeners="PLAINTEXT://:9092", controller_quorum_bootstrap_servers="")
+    run(alone, add_scram=["SCRAM-SHA-256=[name=alice,password=secret]"])
+    assert modes[0] == 0o600
 
 
 def test_a_node_alone_is_formatted_without_saying_who_votes(tmp_path: Path) -> None:
