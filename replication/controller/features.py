@@ -66,15 +66,16 @@ def update_features(
     voters: VoterSet,
     upgrade_kraft_version: UpgradeKRaftVersion,
 ) -> ControllerResult:
-    """Serve UpdateFeatures. `voters`: the quorum's, with its own level."""
+    """Serve UpdateFeatures. `voters`: the quorum's, with its own level. Of a feature that is named
+    twice the last update counts.
+    """
+    updates = {update.feature: update for update in request.feature_updates}
     proposed = dict(image.features)
-    proposed.update(
-        (update.feature, update.max_version_level) for update in request.feature_updates
-    )
+    proposed.update((name, update.max_version_level) for name, update in updates.items())
     records: list[Any] = []
     upgrades = voters.kraft_version < proposed.get(KRAFT_VERSION, voters.kraft_version)
     try:
-        for update in request.feature_updates:
+        for update in updates.values():
             records += _update(image, config, update, context.api_version, proposed, voters)
         if upgrades:
             # Last: whatever else is asked for may be refused, this cannot be taken back.

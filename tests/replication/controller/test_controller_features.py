@@ -151,6 +151,15 @@ def test_a_level_may_depend_on_another_update_of_the_same_request() -> None:
     assert made.update_features((ELR, 1, UPGRADE), (MV, 23, UPGRADE)).error_code == 0
 
 
+def test_of_a_feature_that_is_named_twice_the_last_update_counts() -> None:
+    made = Cluster()
+    made.start_broker()
+    assert made.image.feature("group.version") == 1
+    answer = made.update_features(("group.version", 0, 2), ("group.version", 1, 1))
+    assert answer.error_code == 0
+    assert made.image.feature("group.version") == 1
+
+
 def test_validate_only_says_the_same_and_writes_nothing() -> None:
     made = cluster_at(25)
     count = len(made.log)
