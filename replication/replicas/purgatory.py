@@ -184,8 +184,14 @@ class Purgatory:
             self.unwatch(operation, keys)
         elif is_late:
             operation.cancel()
-        elif not operation.try_complete() and not operation.is_completed:
-            operation._set_deadline(self._timer.add(operation.delay_ms, operation.expire))
+        else:
+            try:
+                operation.try_complete()
+            except BaseException:
+                operation.cancel()  # whoever parks it hears of it, and answers in its place
+                raise
+            if not operation.is_completed:
+                operation._set_deadline(self._timer.add(operation.delay_ms, operation.expire))
         return operation.is_completed
 
     def check_and_complete(self, key: Hashable) -> int:

@@ -80,6 +80,17 @@ def test_an_event_on_another_key_does_not_look_at_the_operation(purgatory: Purga
     assert operation.completed == 0
 
 
+def test_an_operation_that_cannot_be_tried_is_its_callers_to_answer(
+    purgatory: Purgatory, timer: Timer
+) -> None:
+    operation = Waits(lambda: 1 // 0 == 1)
+    with pytest.raises(ZeroDivisionError):
+        purgatory.try_complete_else_watch(operation, ["a"])
+    operation.condition = lambda: True
+    assert purgatory.check_and_complete("a") == 0
+    assert purgatory.watched == purgatory.delayed == len(timer) == operation.completed == 0
+
+
 def test_the_deadline_completes_the_operation_and_then_reports_expiry(
     purgatory: Purgatory, timer: Timer, clock: ManualClock
 ) -> None:
