@@ -134,6 +134,7 @@ class ShareLeader:
         self._then: Callable[[], object] | None = None
         self._is_fetching = False
         self._is_fetch_refused = False
+        self._is_waking = False
         self._alarm: Alarm | None = None
         self._alarm_ms = 0
 
@@ -215,12 +216,22 @@ class ShareLeader:
             return self._partition.next_fetch_offset
 
     def end_fetch(self) -> None:
-        """Let others fetch, whom this one kept from it."""
+        """Let others fetch, whom this one kept from it. They keep each other from it, too: who is
+        refused while they are woken is woken after them, by who wakes them, not within."""
         with self._lock:
             self._is_fetching = False
-            is_refused, self._is_fetch_refused = self._is_fetch_refused, False
-        if is_refused:
+            if self._is_waking or not self._is_fetch_refused:
+                return
+            self._is_waking = True
+        while self._must_wake():
             self._around.wake(self.key)
+
+    def _must_wake(self) -> bool:
+        """Whether somebody was refused; who fetches just now wakes them when that ends."""
+        with self._lock:
+            self._is_waking = self._is_fetch_refused and not self._is_fetching
+            self._is_fetch_refused &= not self._is_waking
+            return self._is_waking
 
     def last_wanted(self, max_records: int) -> int:
         """No acquisition of so many records goes further."""

@@ -31,6 +31,7 @@ class Bench:
         self.reads: list[Callable[[PersistedState | KafkaError], None]] = []
         self.writes: list[tuple[StateChange, OnCode]] = []
         self.woken = 0
+        self.when_woken: Callable[[], object] = lambda: None
         self.forgotten: list[ShareLeader] = []
         self.offset = 0
         limits = Limits(lock_duration_ms=LOCK_MS)
@@ -74,6 +75,7 @@ class Bench:
     def _wake(self, key: ShareKey) -> None:
         assert key == KEY
         self.woken += 1
+        self.when_woken()
 
     def load(self, start_offset: int = 0) -> list[E]:
         failures: list[E] = []
@@ -150,6 +152,48 @@ def test_one_fetch_at_a_time_and_who_was_refused_is_woken() -> None:
     assert bench.leader.begin_fetch() == 0
     bench.leader.end_fetch()
     assert bench.woken == woken + 1
+
+
+def test_who_is_refused_while_others_are_woken_is_woken_after_them_not_within() -> None:
+    """Two threads that look at fifty fetches refuse each other all the time."""
+    bench = Bench()
+    bench.load()
+    bench.woken = within = 0
+
+    def fetch_and_refuse() -> None:
+        nonlocal within
+        within += 1
+        assert within == 1
+        if bench.woken <= 1_000:
+            assert bench.leader.begin_fetch() == 0
+            assert bench.leader.begin_fetch() is None
+            bench.leader.end_fetch()
+        within -= 1
+
+    bench.when_woken = fetch_and_refuse
+    assert bench.leader.begin_fetch() == 0
+    assert bench.leader.begin_fetch() is None
+    bench.leader.end_fetch()
+    assert bench.woken == 1_001
+
+
+def test_who_is_refused_by_one_that_goes_on_is_woken_when_that_ends() -> None:
+    bench = Bench()
+    bench.load()
+    bench.woken = 0
+
+    def fetch() -> None:
+        if bench.woken == 1:
+            assert bench.leader.begin_fetch() == 0  # another thread's, which takes its time
+            assert bench.leader.begin_fetch() is None
+
+    bench.when_woken = fetch
+    assert bench.leader.begin_fetch() == 0
+    assert bench.leader.begin_fetch() is None
+    bench.leader.end_fetch()
+    assert bench.woken == 1
+    bench.leader.end_fetch()
+    assert bench.woken == 2
 
 
 def test_locks_run_out_by_the_clock() -> None:
