@@ -235,8 +235,9 @@ class ShareLeader:
 
     def last_wanted(self, max_records: int) -> int:
         """No acquisition of so many records goes further."""
+        max_record_locks = self.settings.limits.max_record_locks
         with self._lock:
-            return self._partition.next_new_offset + max_records - 1
+            return self._partition.next_new_offset + min(max_records, max_record_locks) - 1
 
     def acquire(
         self,

@@ -76,8 +76,14 @@ def test_only_batches_with_something_acquired_are_sent(node: ShareNode) -> None:
     assert len(again.responses[0].partitions[0].records) * 3 == len(whole)
 
 
+@pytest.mark.parametrize(
+    ("max_records", "taken"), [(500, [(0, 999, 1)]), (2**31 - 1, [(0, 999, 1), (1_000, 1_999, 1)])]
+)
 def test_no_more_is_read_than_is_handed_out(
-    node: ShareNode, monkeypatch: pytest.MonkeyPatch
+    node: ShareNode,
+    monkeypatch: pytest.MonkeyPatch,
+    max_records: int,
+    taken: list[tuple[int, int, int]],
 ) -> None:
     """However much the log has, and the member would take."""
     for _ in range(300):
@@ -92,8 +98,11 @@ def test_no_more_is_read_than_is_handed_out(
 
     monkeypatch.setattr(FileSlice, "read", counted)
     client = node.client()
-    assert acquired(client.fetch(0, max_records=500)) == [(0, 999, 1)]
-    assert acquired(client.fetch(0, max_records=500)) == [(1_000, 1_999, 1)]
+    how = {"max_records": max_records, "max_bytes": 50 << 20}
+    assert acquired(client.fetch(0, **how)) == taken
+    client.acknowledge(0, (0, taken[-1][1], ACCEPT))
+    last = taken[-1][1] + 1
+    assert acquired(client.fetch(0, **how))[0] == (last, last + 999, 1)
     assert 0 < sum(read) < 1_000_000
 
 
