@@ -64,20 +64,19 @@ class _Read(NamedTuple):
     """A share partition that this fetch alone may read for, and what was read."""
 
     leader: ShareLeader
-    topic: str
     offset: int
     result: FetchResult
 
 
 class DelayedShareFetch(DelayedOperation):
-    """See the module. `leaders` come with the names of their topics."""
+    """See the module."""
 
     __slots__ = ("_leaders", "_lock", "_on_answer", "_params", "_reads", "_replica_manager")
 
     def __init__(
         self,
         params: ShareFetchParams,
-        leaders: Sequence[tuple[ShareLeader, str]],
+        leaders: Sequence[ShareLeader],
         replica_manager: ReplicaManager,
         on_answer: Callable[[list[Delivery]], None],
     ) -> None:
@@ -130,8 +129,8 @@ class DelayedShareFetch(DelayedOperation):
     def _read(self) -> list[_Read]:
         """Get hold of what can be had, and read it."""
         held = [
-            (leader, topic, offset)
-            for leader, topic in self._leaders
+            (leader, offset)
+            for leader in self._leaders
             if (offset := leader.begin_fetch()) is not None
         ]
         if not held:
@@ -139,12 +138,12 @@ class DelayedShareFetch(DelayedOperation):
         try:
             results = self._fetch(held)
         except BaseException:  # or nobody would ever read for these again
-            for leader, _, _ in held:
+            for leader, _ in held:
                 leader.end_fetch()
             raise
         return [_Read(*one, result) for one, result in zip(held, results, strict=True)]
 
-    def _fetch(self, held: Sequence[tuple[ShareLeader, str, int]]) -> list[FetchResult]:
+    def _fetch(self, held: Sequence[tuple[ShareLeader, int]]) -> list[FetchResult]:
         share_bytes = max(self._params.max_bytes // len(held), 1)
         results: list[FetchResult] = []
         self._replica_manager.fetch(
@@ -155,17 +154,17 @@ class DelayedShareFetch(DelayedOperation):
             held[0][0].settings.isolation_level,
             [
                 FetchPartition(
-                    topic, leader.key.topic_id, leader.key.partition, offset,
+                    leader.topic, leader.key.topic_id, leader.key.partition, offset,
                     max_bytes=share_bytes, current_leader_epoch=leader.leader_epoch,
                 )
-                for leader, topic, offset in held
+                for leader, offset in held
             ],
             results.extend,
         )  # fmt: skip
         return results
 
     def _is_enough(self, reads: list[_Read]) -> bool:
-        if any(leader.is_over for leader, _ in self._leaders):
+        if any(leader.is_over for leader in self._leaders):
             return True
         size = 0
         for read in reads:
@@ -190,8 +189,9 @@ class DelayedShareFetch(DelayedOperation):
     def _deliver_one(self, read: _Read, max_records: int) -> Delivery:
         leader, result = read.leader, read.result
         if result.error_code == _OUT_OF_RANGE:
-            key = (read.topic, leader.key.partition)
-            code, _, log_start_offset, _ = self._replica_manager.list_offset(key, EARLIEST, 0)
+            code, _, log_start_offset, _ = self._replica_manager.list_offset(
+                leader.topic_partition, EARLIEST, 0
+            )
             if not code:
                 leader.log_start_moved(log_start_offset)
             return Delivery(leader, code)

@@ -121,8 +121,10 @@ class _Waiting(NamedTuple):
 class ShareLeader:
     """See the module."""
 
-    def __init__(self, key: ShareKey, leader_epoch: int, around: Around) -> None:
+    def __init__(self, key: ShareKey, topic: str, leader_epoch: int, around: Around) -> None:
+        """`topic` is the name of the topic of that id."""
         self.key = key
+        self.topic = topic
         self.leader_epoch = leader_epoch
         self.state = LoadState.EMPTY
         self._around = around
@@ -137,6 +139,11 @@ class ShareLeader:
         self._is_waking = False
         self._alarm: Alarm | None = None
         self._alarm_ms = 0
+
+    @property
+    def topic_partition(self) -> tuple[str, int]:
+        """What it is about, as the log is called."""
+        return self.topic, self.key.partition
 
     @property
     def settings(self) -> Settings:

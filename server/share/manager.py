@@ -7,7 +7,7 @@ Lock: `_lock` guards the table; nothing is called under it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -60,6 +60,8 @@ class ShareManager:
             self._forget,
         )
         self._leaders: dict[ShareKey, ShareLeader] = {}
+        self._at: dict[tuple[str, int], set[ShareLeader]] = {}
+        """The same, by the partition that each is about."""
         self._lock = threading.Lock()
         broker.replica_manager.on_partition_leadership.append(self._on_leadership)
 
@@ -75,16 +77,12 @@ class ShareManager:
         """Read for a member; the operation that waits, if it must. `on_complete` gets what there
         is, and what is wrong with others, once, unless the operation is cancelled."""
         errors: dict[SharedPartition, ErrorCode] = {}
-        leaders: list[tuple[ShareLeader, str]] = []
         led: list[tuple[ShareLeader, SharedPartition]] = []
         for partition in partitions:
             try:
-                leader, topic = self._leader(ShareKey(group_id, *partition))
+                led.append((self._leader(ShareKey(group_id, *partition)), partition))
             except KafkaError as error:
                 errors[partition] = error.code
-                continue
-            leaders.append((leader, topic))
-            led.append((leader, partition))
 
         def load() -> None:
             for leader, partition in led:
@@ -96,13 +94,14 @@ class ShareManager:
                     errors.setdefault(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             on_complete(deliveries, errors)
 
-        if not leaders or not params.max_records or not params.max_bytes:
+        if not led or not params.max_records or not params.max_bytes:
             load()
             on_complete([], errors)
             return None
+        leaders = [leader for leader, _ in led]
         operation = DelayedShareFetch(params, leaders, self._broker.replica_manager, answer)
         if params.max_wait_ms > 0:
-            keys = [key for leader, topic in leaders for key in _watched(leader.key, topic)]
+            keys = [key for leader in leaders for key in (leader.key, leader.topic_partition)]
             self._purgatory.try_complete_else_watch(operation, keys)
             # Then: who is loaded first is answered alone, as by Kafka. librdkafka's tests want it.
             load()
@@ -156,7 +155,7 @@ class ShareManager:
         """Share groups are not served any more: nothing of them is kept in memory (Kafka:
         onShareVersionToggle)."""
         self.sessions.clear()
-        self._fence(lambda _: True)
+        self._fence(self._all())
 
     def _release(self, member: Member, partitions: Sequence[SharedPartition]) -> None:
         for partition in partitions:
@@ -171,16 +170,16 @@ class ShareManager:
         written stays until it is: whoever comes before must find it."""
         used = self.sessions.groups()
 
-        def is_over(leader: ShareLeader) -> bool:
-            is_unused = leader.key.group_id not in used
-            return is_unused and not leader.when_written(self._forget_unused)
-
-        self._fence(is_over)
+        self._fence(
+            leader
+            for leader in self._all()
+            if leader.key.group_id not in used and not leader.when_written(self._forget_unused)
+        )
 
     # -- share partitions --------------------------------------------------------------------
 
-    def _leader(self, key: ShareKey) -> tuple[ShareLeader, str]:
-        """The share partition and its topic's name. KafkaErrors: those of `check_leads`."""
+    def _leader(self, key: ShareKey) -> ShareLeader:
+        """The share partition. KafkaErrors: those of `check_leads`."""
         topic, leader_epoch = self.check_leads(SharedPartition(key.topic_id, key.partition))
         leader = self._leaders.get(key)
         if leader is not None and leader.leader_epoch < leader_epoch:
@@ -188,37 +187,40 @@ class ShareManager:
             leader = None
         if leader is None:
             with self._lock:
-                new = ShareLeader(key, leader_epoch, self._around)
+                new = ShareLeader(key, topic, leader_epoch, self._around)
                 leader = self._leaders.setdefault(key, new)
-        return leader, topic
+                self._at.setdefault(leader.topic_partition, set()).add(leader)
+        return leader
+
+    def _all(self) -> list[ShareLeader]:
+        with self._lock:
+            return list(self._leaders.values())
 
     def _forget(self, leader: ShareLeader) -> None:
-        self._fence(lambda one: one is leader)
+        self._fence([leader])
 
     def _on_leadership(self, topic_partition: tuple[str, int], leader_epoch: int | None) -> None:
         """The replica manager's hook: share partitions live as long as one leadership does."""
-        name, index = topic_partition
-        topics = self._broker.metadata().topics_by_name
-        topic_id = topics[name].topic_id if name in topics else None
-        known = self._broker.metadata().topics_by_id
-
-        def is_over(leader: ShareLeader) -> bool:
-            key = leader.key
-            if key.topic_id not in known:
-                return True
-            is_it = (key.topic_id, key.partition) == (topic_id, index)
-            return is_it and leader.leader_epoch != leader_epoch
-
-        self._fence(is_over)
-
-    def _fence(self, is_over: Callable[[ShareLeader], bool]) -> None:
+        topic = self._broker.metadata().topics_by_name.get(topic_partition[0])
+        topic_id = None if topic is None else topic.topic_id
         with self._lock:
-            leaders = list(self._leaders.values())
-        over = [leader for leader in leaders if is_over(leader)]
+            leaders = list(self._at.get(topic_partition, ()))
+        self._fence(
+            leader
+            for leader in leaders
+            if (leader.key.topic_id, leader.leader_epoch) != (topic_id, leader_epoch)
+        )
+
+    def _fence(self, leaders: Iterable[ShareLeader]) -> None:
+        over = list(leaders)  # `when_written` is asked with no lock held
         with self._lock:
             for leader in over:
                 if self._leaders.get(leader.key) is leader:
                     del self._leaders[leader.key]
+                    at = self._at[leader.topic_partition]
+                    at.discard(leader)
+                    if not at:
+                        del self._at[leader.topic_partition]
         for leader in over:
             leader.fence()
 
@@ -232,10 +234,6 @@ class ShareManager:
         if offset < 0:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "no record is newer")
         return offset
-
-
-def _watched(key: ShareKey, topic: str) -> tuple[ShareKey, tuple[str, int]]:
-    return key, (topic, key.partition)
 
 
 def _told_nobody(_code: ErrorCode) -> None:

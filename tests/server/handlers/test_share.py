@@ -15,6 +15,7 @@ from server.handlers.share import share_fetch
 from server.network.api import Operation, Resource
 from server.network.request_channel import RequestContext
 from server.peers.share_persister import ATTEMPTS
+from server.share.leading import ShareLeader
 from server.share.sessions import SharedPartition
 from storage.open_files import FileSlice
 from tests.server.handlers.access.test_table import Policy
@@ -424,6 +425,29 @@ def test_a_lost_leadership_ends_the_wait_and_names_the_leader(node: ShareNode) -
     assert partition.error_code == E.NOT_LEADER_OR_FOLLOWER
     leader = partition.current_leader
     assert (leader.leader_id, leader.leader_epoch) == (2, 1)
+
+
+class _Looked(ShareLeader):
+    """Counts how often somebody looks which share partition it is."""
+
+    count = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        _Looked.count += name == "key"
+        return super().__getattribute__(name)
+
+
+def test_who_leads_another_partition_is_not_asked_of_each_share_partition(
+    node: ShareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that goes away tells of thousands, and has as many for each group."""
+    monkeypatch.setattr("server.share.manager.ShareLeader", _Looked)
+    node.client().fetch(0, 1, 2)
+    assert _Looked.count
+    _Looked.count = 0
+    for hook in node.node.replica_manager.on_partition_leadership:
+        hook(("other", 0), None)
+    assert not _Looked.count
 
 
 def test_a_new_leader_goes_on_with_what_was_persisted(node: ShareNode) -> None:

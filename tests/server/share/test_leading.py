@@ -44,7 +44,7 @@ class Bench:
             self._wake,
             self.forgotten.append,
         )
-        self.leader = ShareLeader(KEY, 3, around)
+        self.leader = ShareLeader(KEY, "t", 3, around)
 
     def read(
         self,
