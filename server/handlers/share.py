@@ -105,6 +105,12 @@ def share_fetch(
     )
 
 
+def share_fetch_is_costly(ctx: ShareContext, request: ShareFetchRequest) -> bool:
+    """Whether much must be looked at: a session names what it has named before no more."""
+    asked_by = Member(request.group_id or "", request.member_id or "")
+    return ctx.broker.share_manager.sessions.is_large(asked_by)
+
+
 def _refused(
     partitions: set[SharedPartition], ctx: ShareContext, may_read: Callable[[str], bool]
 ) -> _Refused:
@@ -307,6 +313,13 @@ def share_acknowledge(
         request.is_renew_ack,
         lambda codes: answer([*codes, *refused.items()]),
     )
+
+
+def share_acknowledge_is_costly(ctx: ShareContext, request: ShareAcknowledgeRequest) -> bool:
+    """Whether it ends a session of many partitions, all of which are released."""
+    asked_by = Member(request.group_id or "", request.member_id or "")
+    is_last = request.share_session_epoch == FINAL_EPOCH
+    return is_last and ctx.broker.share_manager.sessions.is_large(asked_by)
 
 
 def _acknowledge(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from replication.replicas.delayed import LARGE
 from server.share.fetching import DelayedShareFetch, Delivery, ShareFetchParams
 from server.share.leading import (
     Alarm,
@@ -75,7 +76,8 @@ class ShareManager:
         on_complete: Callable[[list[Delivery], dict[SharedPartition, ErrorCode]], None],
     ) -> DelayedShareFetch | None:
         """Read for a member; the operation that waits, if it must. `on_complete` gets what there
-        is, and what is wrong with others, once, unless the operation is cancelled."""
+        is, and what is wrong with others, once, unless the operation is cancelled. Much that is
+        wrong is told at once: not on the thread of who lets others go on, or of the timer."""
         errors: dict[SharedPartition, ErrorCode] = {}
         led: list[tuple[ShareLeader, SharedPartition]] = []
         for partition in partitions:
@@ -100,7 +102,7 @@ class ShareManager:
             return None
         leaders = [leader for leader, _ in led]
         operation = DelayedShareFetch(params, leaders, self._broker.replica_manager, answer)
-        if params.max_wait_ms > 0:
+        if params.max_wait_ms > 0 and len(errors) <= LARGE:
             keys = [key for leader in leaders for key in (leader.key, leader.topic_partition)]
             self._purgatory.try_complete_else_watch(operation, keys)
             # Then: who is loaded first is answered alone, as by Kafka. librdkafka's tests want it.

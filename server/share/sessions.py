@@ -9,7 +9,9 @@
     without a session    SHARE_SESSION_NOT_FOUND                      the same
 
 The next after 2^31 - 1 is 1. A session ends with its connection: the member is gone, and its
-records are for others at once. Unlike a fetch session it is never evicted: there is room or not.
+records are for others at once. Unlike a fetch session it is never evicted: there is room or not,
+for one more and for its partitions. These need not exist, so all sessions together hold
+SHARED_PARTITIONS_MAX of them.
 
 Lock: `_lock` guards everything; nothing is called under it.
 
@@ -22,8 +24,12 @@ import threading
 from collections.abc import Collection
 from typing import NamedTuple
 
+from replication.replicas.delayed import LARGE
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import EPOCH_MAX, FINAL_EPOCH, INITIAL_EPOCH
+
+SHARED_PARTITIONS_MAX = 1_000_000
+"""As in fetch sessions (`server.handlers.fetch_session`)."""
 
 
 class SharedPartition(NamedTuple):
@@ -43,8 +49,8 @@ class Member(NamedTuple):
 class _Session:
     __slots__ = ("connection", "epoch", "partitions")
 
-    def __init__(self, partitions: Collection[SharedPartition], connection: object) -> None:
-        self.partitions = dict.fromkeys(partitions)
+    def __init__(self, connection: object) -> None:
+        self.partitions: dict[SharedPartition, None] = {}
         self.epoch = 1
         self.connection = connection
 
@@ -58,7 +64,14 @@ class ShareSessions:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._sessions: dict[Member, _Session] = {}
+        self._partition_count = 0
+        """Of all sessions."""
         self._lock = threading.Lock()
+
+    def is_large(self, member: Member) -> bool:
+        """Whether a request in its session looks at much, however little it says."""
+        session = self._sessions.get(member)
+        return session is not None and len(session.partitions) > LARGE
 
     def fetch(
         self,
@@ -72,7 +85,7 @@ class ShareSessions:
     ) -> list[SharedPartition]:
         """What a ShareFetch is to read, another partition first each time; nothing if it closes,
         for which `close` is to be called. KafkaErrors: see the module, and
-        SHARE_SESSION_LIMIT_REACHED."""
+        SHARE_SESSION_LIMIT_REACHED, with which a session that there is stays as it was."""
         with self._lock:
             if epoch == INITIAL_EPOCH:
                 if acknowledges:
@@ -82,10 +95,12 @@ class ShareSessions:
                 session = self._expect(member, epoch)
                 if epoch == FINAL_EPOCH:
                     return []
+                self._add(session, added)
                 session.next_epoch()
-                session.partitions.update(dict.fromkeys(added))
+                self._partition_count -= len(session.partitions)
                 for partition in forgotten:
                     session.partitions.pop(partition, None)
+                self._partition_count += len(session.partitions)
             partitions = list(session.partitions)
         shift = epoch % len(partitions) if partitions else 0
         return partitions[shift:] + partitions[:shift]
@@ -102,19 +117,19 @@ class ShareSessions:
     def close(self, member: Member) -> list[SharedPartition]:
         """End a session; whose records are to be released."""
         with self._lock:
-            session = self._sessions.pop(member, None)
-        return [] if session is None else list(session.partitions)
+            return self._end(member)
 
     def connection_closed(self, connection: object) -> list[tuple[Member, list[SharedPartition]]]:
         """End the sessions of a connection; whose records are to be released."""
         with self._lock:
             ended = [m for m, one in self._sessions.items() if one.connection is connection]
-            return [(member, list(self._sessions.pop(member).partitions)) for member in ended]
+            return [(member, self._end(member)) for member in ended]
 
     def clear(self) -> None:
         """End all of them."""
         with self._lock:
             self._sessions.clear()
+            self._partition_count = 0
 
     def groups(self) -> set[str]:
         """Those of which a member has a session."""
@@ -124,11 +139,27 @@ class ShareSessions:
     def _open(
         self, member: Member, partitions: Collection[SharedPartition], connection: object
     ) -> _Session:
-        self._sessions.pop(member, None)
+        self._end(member)
         if len(self._sessions) >= self._limit:
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
-        session = self._sessions[member] = _Session(partitions, connection)
+        session = _Session(connection)
+        self._add(session, partitions)
+        self._sessions[member] = session
         return session
+
+    def _add(self, session: _Session, partitions: Collection[SharedPartition]) -> None:
+        new = dict.fromkeys(one for one in partitions if one not in session.partitions)
+        if new and self._partition_count + len(new) > SHARED_PARTITIONS_MAX:
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, "there are too many partitions")
+        session.partitions.update(new)
+        self._partition_count += len(new)
+
+    def _end(self, member: Member) -> list[SharedPartition]:
+        session = self._sessions.pop(member, None)
+        if session is None:
+            return []
+        self._partition_count -= len(session.partitions)
+        return list(session.partitions)
 
     def _expect(self, member: Member, epoch: int) -> _Session:
         session = self._sessions.get(member)

@@ -11,17 +11,23 @@ from typing import Any
 import pytest
 
 from replication.metadata.topic_names import SHARE_GROUP_STATE_TOPIC
-from server.handlers.share import share_fetch
+from server.handlers.share import (
+    share_acknowledge_is_costly,
+    share_fetch,
+    share_fetch_is_costly,
+)
 from server.network.api import Operation, Resource
 from server.network.request_channel import RequestContext
 from server.peers.share_persister import ATTEMPTS
+from server.share.acquisition import AcquireMode
+from server.share.fetching import DelayedShareFetch, ShareFetchParams
 from server.share.leading import ShareLeader
-from server.share.sessions import SharedPartition
+from server.share.sessions import Member, SharedPartition
 from storage.open_files import FileSlice
 from tests.server.handlers.access.test_table import Policy
-from tests.server.handlers.share_support import ShareNode, acquired, codes, fetch_request
+from tests.server.handlers.share_support import T0, ShareNode, acquired, codes, fetch_request
 from wire.errors import ErrorCode
-from wire.messages.share import ReadShareGroupStateSummaryRequest
+from wire.messages.share import ReadShareGroupStateSummaryRequest, ShareAcknowledgeRequest
 
 E = ErrorCode
 ACCEPT, RELEASE, REJECT, RENEW = [1], [2], [3], [4]
@@ -315,6 +321,45 @@ def test_partitions_that_are_not_there_are_told_alone(node: ShareNode) -> None:
     assert told == {0: 0, 7: E.UNKNOWN_TOPIC_OR_PARTITION}
     answer = node.client().ask(fetch_request([0], {}, 0, topic_id=b"x" * 16), 2)
     assert codes(answer) == [E.UNKNOWN_TOPIC_ID]
+
+
+def test_what_looks_at_a_large_session_is_not_for_a_network_thread(node: ShareNode) -> None:
+    """However small the request is."""
+    ctx: Any = SimpleNamespace(broker=SimpleNamespace(share_manager=node.manager))
+    ends = ShareAcknowledgeRequest(group_id="g", member_id="m1", share_session_epoch=-1, topics=[])
+    goes_on = ShareAcknowledgeRequest(
+        group_id="g", member_id="m1", share_session_epoch=1, topics=[]
+    )
+    for count, is_costly in ((256, False), (257, True)):
+        named = [T0._replace(partition=index) for index in range(count)]
+        node.manager.sessions.fetch(Member("g", "m1"), 0, named, [], None, acknowledges=False)
+        assert share_fetch_is_costly(ctx, fetch_request([], {}, 1)) is is_costly
+        assert share_acknowledge_is_costly(ctx, ends) is is_costly
+        assert not share_acknowledge_is_costly(ctx, goes_on)
+    assert not share_fetch_is_costly(ctx, fetch_request([], {}, 1, member=None))
+
+
+def test_much_that_is_wrong_is_told_at_once_and_not_by_who_lets_others_go_on(
+    node: ShareNode,
+) -> None:
+    node.append(1)
+    told: list[int] = []
+
+    def fetch(count: int) -> DelayedShareFetch | None:
+        named = [T0._replace(partition=index) for index in range(count)]
+        params = ShareFetchParams(
+            "m1", 60_000, 1 << 19, 1 << 20, 500, 500, AcquireMode.BATCH_OPTIMIZED
+        )
+        return node.manager.fetch(
+            "g", named, params, lambda deliveries, errors: told.append(len(errors))
+        )
+
+    waits = fetch(3 + 256)
+    assert (waits is None, told) == (False, [])
+    assert fetch(3 + 257) is None
+    assert told == [257]
+    assert waits is not None
+    waits.cancel()
 
 
 def test_a_session_goes_on_beside_topics_that_may_not_be_read(node: ShareNode) -> None:

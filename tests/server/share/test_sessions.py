@@ -1,0 +1,68 @@
+"""Share sessions hold so many partitions together, and whoever wants more is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.share import sessions
+from server.share.sessions import Member, SharedPartition, ShareSessions
+from wire.errors import ErrorCode as E
+from wire.errors import KafkaError
+
+ONE, OTHER = Member("g", "m1"), Member("g", "m2")
+
+
+def partitions(first: int, last: int) -> list[SharedPartition]:
+    return [SharedPartition(b"t" * 16, index) for index in range(first, last + 1)]
+
+
+class Bench:
+    """Sessions of one connection."""
+
+    def __init__(self) -> None:
+        self.sessions = ShareSessions(10)
+
+    def fetch(self, member: Member, epoch: int, first: int, last: int, forget: int = 0) -> int:
+        """How many partitions are to be read; `forget` of the first are forgotten."""
+        read = self.sessions.fetch(
+            member, epoch, partitions(first, last), partitions(0, forget - 1), self,
+            acknowledges=False,
+        )  # fmt: skip
+        return len(read)
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(sessions, "SHARED_PARTITIONS_MAX", 10)
+    return Bench()
+
+
+def test_partitions_have_a_bound_for_all_sessions_together(bench: Bench) -> None:
+    assert bench.fetch(ONE, 0, 0, 5) == 6
+    with pytest.raises(KafkaError) as refused:
+        bench.fetch(OTHER, 0, 0, 5)
+    assert refused.value.code == E.SHARE_SESSION_LIMIT_REACHED
+    assert bench.fetch(OTHER, 0, 0, 3) == 4
+    with pytest.raises(KafkaError) as refused:
+        bench.fetch(ONE, 1, 0, 6)
+    assert refused.value.code == E.SHARE_SESSION_LIMIT_REACHED
+    assert bench.fetch(ONE, 1, 0, 5) == 6  # it is as it was
+
+
+@pytest.mark.parametrize("how", ["forget", "close", "leave", "open", "clear"])
+def test_what_is_held_no_more_has_room_for_others(bench: Bench, how: str) -> None:
+    bench.fetch(ONE, 0, 0, 9)
+    if how == "forget":
+        assert bench.fetch(ONE, 1, 0, 9, forget=6) == 4
+    elif how == "close":
+        assert len(bench.sessions.close(ONE)) == 10
+        bench.sessions.close(ONE)
+    elif how == "leave":
+        assert [len(of) for _, of in bench.sessions.connection_closed(bench)] == [10]
+    elif how == "open":
+        assert bench.fetch(ONE, 0, 0, 3) == 4
+    else:
+        bench.sessions.clear()
+    assert bench.fetch(OTHER, 0, 0, 5) == 6
+    with pytest.raises(KafkaError):
+        bench.fetch(OTHER, 1, 0, 10)
