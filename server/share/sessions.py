@@ -94,6 +94,7 @@ class ShareSessions:
             else:
                 session = self._expect(member, epoch)
                 if epoch == FINAL_EPOCH:
+                    session.epoch = FINAL_EPOCH
                     return []
                 self._add(session, added)
                 session.next_epoch()
@@ -111,13 +112,18 @@ class ShareSessions:
             if epoch == INITIAL_EPOCH:
                 raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
             session = self._expect(member, epoch)
-            if epoch != FINAL_EPOCH:
+            if epoch == FINAL_EPOCH:
+                session.epoch = FINAL_EPOCH
+            else:
                 session.next_epoch()
 
     def close(self, member: Member) -> list[SharedPartition]:
-        """End a session; whose records are to be released."""
+        """End a session that closes, as its last request said; whose records are to be released.
+        One that was opened in its place meanwhile goes on."""
         with self._lock:
-            return self._end(member)
+            session = self._sessions.get(member)
+            is_closing = session is not None and session.epoch == FINAL_EPOCH
+            return self._end(member) if is_closing else []
 
     def connection_closed(self, connection: object) -> list[tuple[Member, list[SharedPartition]]]:
         """End the sessions of a connection; whose records are to be released."""

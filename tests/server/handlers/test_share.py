@@ -283,6 +283,25 @@ def test_the_end_of_a_session_releases_its_records(node: ShareNode, how: str) ->
     assert acquired(other.answer) == [(1, 2, 2)]
 
 
+@pytest.mark.parametrize("how", ["fetch", "acknowledge"])
+def test_the_late_end_of_a_session_does_not_end_the_one_opened_in_its_place(
+    node: ShareNode, how: str
+) -> None:
+    """A member that came back by another connection, while its last word was being written."""
+    node.append(3)
+    client, again = node.client(), node.client()
+    client.fetch(0, max_records=1, share_acquire_mode=1)
+    node.held_writes = []
+    if how == "fetch":
+        assert client.fetch(acks={0: [(0, 0, ACCEPT)]}, epoch=-1) is None
+    else:
+        assert client.acknowledge(0, (0, 0, ACCEPT), epoch=-1) is None
+    assert acquired(again.fetch(0)) == [(1, 2, 1)]
+    node.let_write()
+    assert again.acknowledge(0, (1, 2, ACCEPT)).responses[0].partitions[0].error_code == 0
+    assert again.fetch(0).error_code == 0
+
+
 def test_a_session_without_room_is_told_so_after_its_wait(tmp_path: Path) -> None:
     node = ShareNode(tmp_path, max_sessions=1)
     node.client().fetch(0)

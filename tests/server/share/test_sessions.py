@@ -55,6 +55,7 @@ def test_what_is_held_no_more_has_room_for_others(bench: Bench, how: str) -> Non
     if how == "forget":
         assert bench.fetch(ONE, 1, 0, 9, forget=6) == 4
     elif how == "close":
+        assert bench.fetch(ONE, -1, 0, 0) == 0
         assert len(bench.sessions.close(ONE)) == 10
         bench.sessions.close(ONE)
     elif how == "leave":
