@@ -1,13 +1,14 @@
 """All share partitions that this broker leads: made when first fetched, forgotten when led
 elsewhere (Kafka: SharePartitionManager, SharePartitionCache).
 
-Lock: `_lock` guards the table; nothing is called under it.
+Lock: `_lock` guards the table. Under it share partitions and sessions are asked what they know;
+nobody else is called.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -157,7 +158,7 @@ class ShareManager:
         """Share groups are not served any more: nothing of them is kept in memory (Kafka:
         onShareVersionToggle)."""
         self.sessions.clear()
-        self._fence(self._all())
+        self._fence(lambda: list(self._leaders.values()))
 
     def _release(self, member: Member, partitions: Sequence[SharedPartition]) -> None:
         for partition in partitions:
@@ -170,20 +171,24 @@ class ShareManager:
         state deleted and begun anew, and nobody here is told (Kafka:
         ShareGroupListener.onGroupEmpty; there only the end of a connection does it). What is being
         written stays until it is: whoever comes before must find it."""
-        used = self.sessions.groups()
 
-        self._fence(
-            leader
-            for leader in self._all()
-            if leader.key.group_id not in used and not leader.when_written(self._forget_unused)
-        )
+        def over() -> list[ShareLeader]:
+            used = self.sessions.groups()
+            return [
+                leader
+                for leader in self._leaders.values()
+                if leader.key.group_id not in used and not leader.when_written(self._forget_unused)
+            ]
+
+        self._fence(over)
 
     # -- share partitions --------------------------------------------------------------------
 
     def _leader(self, key: ShareKey) -> ShareLeader:
         """The share partition. KafkaErrors: those of `check_leads`."""
         topic, leader_epoch = self.check_leads(SharedPartition(key.topic_id, key.partition))
-        leader = self._leaders.get(key)
+        with self._lock:  # whoever forgets it has looked who has a session, or has not yet
+            leader = self._leaders.get(key)
         if leader is not None and leader.leader_epoch < leader_epoch:
             self._forget(leader)  # it was made after the hook had told, of metadata of before
             leader = None
@@ -194,28 +199,25 @@ class ShareManager:
                 self._at.setdefault(leader.topic_partition, set()).add(leader)
         return leader
 
-    def _all(self) -> list[ShareLeader]:
-        with self._lock:
-            return list(self._leaders.values())
-
     def _forget(self, leader: ShareLeader) -> None:
-        self._fence([leader])
+        self._fence(lambda: [leader])
 
     def _on_leadership(self, topic_partition: tuple[str, int], leader_epoch: int | None) -> None:
         """The replica manager's hook: share partitions live as long as one leadership does."""
         topic = self._broker.metadata().topics_by_name.get(topic_partition[0])
-        topic_id = None if topic is None else topic.topic_id
-        with self._lock:
-            leaders = list(self._at.get(topic_partition, ()))
+        leads = None if topic is None else topic.topic_id, leader_epoch
         self._fence(
-            leader
-            for leader in leaders
-            if (leader.key.topic_id, leader.leader_epoch) != (topic_id, leader_epoch)
+            lambda: [
+                leader
+                for leader in self._at.get(topic_partition, ())
+                if (leader.key.topic_id, leader.leader_epoch) != leads
+            ]
         )
 
-    def _fence(self, leaders: Iterable[ShareLeader]) -> None:
-        over = list(leaders)  # `when_written` is asked with no lock held
+    def _fence(self, choose: Callable[[], list[ShareLeader]]) -> None:
+        """Forget those that are chosen, with the lock held."""
         with self._lock:
+            over = choose()
             for leader in over:
                 if self._leaders.get(leader.key) is leader:
                     del self._leaders[leader.key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -576,6 +577,31 @@ def test_a_group_whose_last_session_is_closed_begins_again_where_it_was_reset_to
         client.acknowledge(0, (0, 3, ACCEPT), epoch=-1)
     node.initialize(state_epoch=2, start_offset=0)
     assert acquired(node.client().fetch(0)) == [(0, 3, 1)]
+
+
+def test_a_group_that_is_used_again_just_then_is_not_forgotten_with_what_it_gave(
+    node: ShareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who comes next would be given the same records, as if they had never been handed out."""
+    node.append(2)
+    first, second = node.client(), node.client()
+    first.fetch(0)
+    answers: list[Any] = []
+    comes = threading.Thread(target=lambda: answers.append(second.fetch(0, member="m2")))
+    real = node.manager.sessions.groups
+
+    def groups() -> set[str]:
+        used = real()
+        if comes.ident is None:
+            comes.start()
+            comes.join(0.2)  # it is held up until who forgets is done
+        return used
+
+    monkeypatch.setattr(node.manager.sessions, "groups", groups)
+    first.disconnect()
+    comes.join()
+    assert acquired(answers[0]) == [(0, 1, 2)]
+    assert acquired(node.client().fetch(0, member="m3")) == []
 
 
 def test_a_fetch_between_metadata_and_leadership_keeps_nobody_out(node: ShareNode) -> None:
