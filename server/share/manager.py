@@ -96,6 +96,7 @@ class ShareManager:
                 if leader.is_over:
                     errors.setdefault(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             on_complete(deliveries, errors)
+            self._release_if_gone(Member(group_id, params.member_id), deliveries)
 
         if not led or not params.max_records or not params.max_bytes:
             load()
@@ -165,6 +166,13 @@ class ShareManager:
             leader = self._leaders.get(ShareKey(member.group_id, *partition))
             if leader is not None:
                 leader.release(member.member_id, _told_nobody)
+
+    def _release_if_gone(self, member: Member, deliveries: Sequence[Delivery]) -> None:
+        """Of a member that left while this was read, what it had was released before."""
+        if member not in self.sessions:
+            for delivery in deliveries:
+                if delivery.acquired:
+                    delivery.leader.release(member.member_id, _told_nobody)
 
     def _forget_unused(self) -> None:
         """Keep nothing in memory of a group without any session: its offsets may be reset, its

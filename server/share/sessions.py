@@ -68,6 +68,9 @@ class ShareSessions:
         """Of all sessions."""
         self._lock = threading.Lock()
 
+    def __contains__(self, member: Member) -> bool:
+        return member in self._sessions
+
     def is_large(self, member: Member) -> bool:
         """Whether a request in its session looks at much, however little it says."""
         session = self._sessions.get(member)

@@ -284,6 +284,24 @@ def test_the_end_of_a_session_releases_its_records(node: ShareNode, how: str) ->
     assert acquired(other.answer) == [(1, 2, 2)]
 
 
+def test_what_a_member_is_given_that_leaves_meanwhile_is_for_others_at_once(
+    node: ShareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, other = node.client(), node.client()
+    assert client.fetch(0, max_wait_ms=60_000) is None
+    other.fetch(member="m2")  # the group goes on
+    whole = FileSlice.read
+
+    def leave_and_read(records: FileSlice, *where: int) -> bytes:
+        client.disconnect()
+        return whole(records, *where)
+
+    with monkeypatch.context() as leaving:
+        leaving.setattr(FileSlice, "read", leave_and_read)
+        node.append(2)
+    assert acquired(other.fetch(0, member="m2")) == [(0, 1, 2)]
+
+
 @pytest.mark.parametrize("how", ["fetch", "acknowledge"])
 def test_the_late_end_of_a_session_does_not_end_the_one_opened_in_its_place(
     node: ShareNode, how: str
