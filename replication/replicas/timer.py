@@ -206,7 +206,7 @@ class Timer:
                 self._sleeps_until = deadline_ms
                 wait_s = (deadline_ms - self._clock.now_ms()) / 1000
                 if wait_s > 0:
-                    self._wakeup.wait(wait_s)
+                    self._wakeup.wait(min(wait_s, threading.TIMEOUT_MAX))
             else:
                 self._wakeup.wait()
             self._sleeps_until = None

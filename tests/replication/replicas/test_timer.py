@@ -121,6 +121,20 @@ def test_the_thread_runs_an_earlier_task_that_is_added_while_it_sleeps_for_a_lat
     assert len(timer) == 0
 
 
+def test_a_deadline_that_never_comes_does_not_end_the_thread() -> None:
+    """Kafka's word for never is the largest long: file.delete.delay.ms of a topic may say it."""
+    timer = Timer(SystemClock())
+    timer.start()
+    try:
+        timer.add(2**63 - 1, lambda: None)
+        for _ in range(2):
+            done = threading.Event()
+            timer.add(1, done.set)
+            assert done.wait(20)
+    finally:
+        timer.shutdown()
+
+
 def test_adding_a_later_deadline_does_not_wake_the_thread() -> None:
     """A wake-up per parked fetch would cost more than the fetch."""
     timer = Timer(SystemClock())
