@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import io
 import logging
 import os
 import shlex
@@ -67,6 +68,7 @@ _DAMAGED_METADATA = (
 
 def main(argv: Sequence[str] | None = None, extend: Callable[[Any], None] | None = None) -> int:
     """Run one command; returns the exit code. `extend` adds commands of packages above this one."""
+    _prepare_streams()
     parser = _parser(extend)
     arguments = parser.parse_args(argv)
     if arguments.command is None:
@@ -96,6 +98,18 @@ def main(argv: Sequence[str] | None = None, extend: Callable[[Any], None] | None
         print(f"barnabas: standard output cannot be written: {error.strerror}", file=sys.stderr)
         _drop_output()
         return EXIT_FAILURE
+
+
+def _prepare_streams() -> None:
+    """Whoever closed 0, 1 or 2 (`>&-`) gets the null device there: the next file that is opened,
+    perhaps a log of records, would get that number, and what is printed. What the output's encoding
+    lacks is escaped."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the lowest number that is free
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:

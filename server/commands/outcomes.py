@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any, NoReturn
 
 EXIT_OK = 0
@@ -41,4 +42,5 @@ def print_json(value: Any) -> None:
     """One JSON document; what is no JSON is its text."""
     import json  # no broker needs it to start
 
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    is_utf8 = (sys.stdout.encoding or "").lower().startswith("utf")
+    print(json.dumps(value, indent=2, ensure_ascii=not is_utf8, default=str))

@@ -74,6 +74,38 @@ def test_an_output_that_is_full_is_one_line() -> None:
     assert complaint == "barnabas: standard output cannot be written: No space left on device\n"
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_was_closed_gives_its_number_to_no_file_of_ours(
+    closed: str, tmp_path: Path
+) -> None:
+    """A log of records, or a socket, at 1 or 2 would be given what is printed."""
+    numbers = tmp_path / "numbers"
+    program = (
+        "import os; from pathlib import Path; from barnabas.__main__ import main; main();"
+        " same = os.path.samestat;"
+        " null = [same(os.fstat(n), os.stat(os.devnull)) for n in (0, 1, 2)];"
+        f" Path({str(numbers)!r}).write_text(repr((null, os.open('/', os.O_RDONLY) > 2)))"
+    )
+    line = f"exec '{sys.executable}' -c \"$0\" produce --file {tmp_path}/none t {closed}"
+    subprocess.run(["bash", "-c", line, program], check=True, timeout=60, capture_output=True,
+                   stdin=subprocess.PIPE)  # fmt: skip
+    null = [mark in closed for mark in ("<&-", ">&-", "2>&-")]
+    if closed == "2>&-":
+        null[1] = False
+    assert numbers.read_text() == repr((null, True))
+
+
+def test_what_the_outputs_encoding_lacks_is_escaped_and_json_stays_json() -> None:
+    program = (
+        "from server.commands import main, outcomes;"
+        "main._prepare_streams(); print('\\u00e9\\udcff'); outcomes.print_json('\\u00e9')"
+    )
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
+                         timeout=60, env=environment)  # fmt: skip
+    assert run.stdout == '\\xe9\\udcff\n"\\u00e9"\n', run.stderr
+
+
 def test_completion_knows_the_flags_of_start_that_are_added_to_it() -> None:
     run = subprocess.run([*BARNABAS, "completion", "bash"], capture_output=True, text=True,
                          timeout=60, check=True)  # fmt: skip
