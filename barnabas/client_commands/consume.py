@@ -20,6 +20,7 @@ from barnabas.client_commands.connection import (
     told,
 )
 from barnabas.client_commands.positions import Position
+from server.commands.main import exit_on_stop_signals
 from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError
 
 _POLL_MS = 200
@@ -83,6 +84,7 @@ def _consume(arguments: argparse.Namespace) -> int:
     from kafka import KafkaConsumer
 
     _check(arguments)
+    exit_on_stop_signals()  # a member leaves its group: others would wait for it
     with told(arguments):
         consumer = KafkaConsumer(
             group_id=arguments.group,

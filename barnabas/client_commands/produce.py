@@ -19,6 +19,7 @@ from barnabas.client_commands.connection import (
     settings,
     told,
 )
+from server.commands.main import exit_on_stop_signals
 from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, print_json
 
 # The client keeps what it has not sent in memory, without a bound of its own.
@@ -92,6 +93,7 @@ def _produce(arguments: argparse.Namespace) -> int:
             " neither --key nor --format json",
             EXIT_USAGE,
         )
+    exit_on_stop_signals()  # what was read is sent
     headers = [(k, os.fsencode(v)) for k, v in key_values(arguments.header, "--header").items()]
     written = _Written()
     with _lines(arguments.file) as lines, told(arguments):

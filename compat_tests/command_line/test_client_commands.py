@@ -216,6 +216,22 @@ def test_follow_prints_what_comes_and_ctrl_c_ends_it_quietly(
     assert (process.returncode, out, err) == (130, "", "")
 
 
+def test_a_member_that_is_ended_leaves_its_group(
+    ok: Ok, bootstrap: str, topic_name: str, group_name: str
+) -> None:
+    ok("produce", topic_name, stdin="one\n")
+    line = [*BARNABAS, "consume", topic_name, "--bootstrap", bootstrap]
+    with subprocess.Popen(
+        [*line, "--follow", "--group", group_name], stdout=subprocess.PIPE, text=True
+    ) as member:
+        assert member.stdout is not None
+        assert member.stdout.readline() == "one\n"
+        member.terminate()
+        assert member.wait(30) == 128 + signal.SIGTERM
+    described = json.loads(ok("group", "describe", group_name, "--json"))
+    assert (described["state"], described["members"]) == ("Empty", [])
+
+
 def test_a_closed_pipe_is_no_error(ok: Ok, bootstrap: str, topic_name: str) -> None:
     ok("topic", "create", topic_name)
     ok("produce", topic_name, stdin="a line that fills the pipe\n" * 20_000)

@@ -6,7 +6,6 @@ the same message classes the broker decodes with. Each line says what just happe
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 import time
@@ -32,8 +31,16 @@ _say = partial(print, flush=True)
 
 def run_demo(count: int) -> int:
     """Show `count` records on their way; returns the exit code."""
-    directory = tempfile.mkdtemp(prefix="barnabas-demo-")
-    config = KafkaConfig({"log.dirs": directory, "listeners": "PLAINTEXT://127.0.0.1:0"})
+    with tempfile.TemporaryDirectory(
+        prefix="barnabas-demo-", ignore_cleanup_errors=True
+    ) as directory:
+        _run_in(Path(directory), count)
+    print("\nNext: `barnabas start`, and point any Kafka client at 127.0.0.1:9092.")
+    return 0
+
+
+def _run_in(directory: Path, count: int) -> None:
+    config = KafkaConfig({"log.dirs": str(directory), "listeners": "PLAINTEXT://127.0.0.1:0"})
     broker = Node(config)
     try:
         began = time.monotonic()
@@ -49,12 +56,9 @@ def run_demo(count: int) -> int:
                 time.sleep(0.3)  # so that a person can watch
         finally:
             connection.close()
-        _show_log(Path(directory) / f"{_TOPIC}-0" / "00000000000000000000.log")
+        _show_log(directory / f"{_TOPIC}-0" / "00000000000000000000.log")
     finally:
         broker.shutdown()
-        shutil.rmtree(directory, ignore_errors=True)
-    print("\nNext: `barnabas start`, and point any Kafka client at 127.0.0.1:9092.")
-    return 0
 
 
 def _check(code: int) -> None:

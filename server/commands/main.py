@@ -325,6 +325,19 @@ def on_stop_signals(handler: Callable[[int, object], None]) -> None:
         signal.signal(number, handler)
 
 
+def exit_on_stop_signals() -> None:
+    """SIGTERM, and a terminal that is closed, leave as Ctrl-C does: what was begun is ended, or
+    removed. A second one ends the process without ceremony."""
+
+    def leave(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        sys.exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, leave)
+
+
 class _StopRequest:
     """Waits for the first reason to stop. A second Ctrl-C ends the process without ceremony.
 
@@ -520,7 +533,7 @@ def _health(arguments: argparse.Namespace) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from server.commands.demo import run_demo
 
-    on_stop_signals(lambda number, _frame: sys.exit(128 + number))  # it leaves no directory behind
+    exit_on_stop_signals()  # it leaves no directory behind
     return run_demo(arguments.records)
 
 

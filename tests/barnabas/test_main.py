@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.fresh import random_uuid
+from server.commands import demo
 from testkit.wait import eventually
 
 BARNABAS = [sys.executable, "-m", "barnabas"]
@@ -104,6 +105,19 @@ def test_what_the_outputs_encoding_lacks_is_escaped_and_json_stays_json() -> Non
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
                          timeout=60, env=environment)  # fmt: skip
     assert run.stdout == '\\xe9\\udcff\n"\\u00e9"\n', run.stderr
+
+
+def test_a_demo_that_is_ended_as_it_begins_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(_config: object) -> None:
+        raise SystemExit(143)
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(demo, "Node", ended)
+    with pytest.raises(SystemExit):
+        demo.run_demo(1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_completion_knows_the_flags_of_start_that_are_added_to_it() -> None:
