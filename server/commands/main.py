@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _VERSION = f"barnabas {__version__} (speaks Kafka 4.3)"
+_MIN_TIMEOUT_S = 0.001  # clients count in milliseconds, and take 0 for none, or for ever
 _MAX_TIMEOUT_S = 86_400
 _STDIN_ENDED = "standard input ended"
 _ALL_STOP = "all nodes stop"
@@ -205,9 +206,11 @@ def _add_start(commands: Any) -> None:
 def seconds(text: str) -> float:
     """The type of flags that say how long to wait."""
     with contextlib.suppress(ValueError):
-        if 0 < (value := float(text)) <= _MAX_TIMEOUT_S:
+        if _MIN_TIMEOUT_S <= (value := float(text)) <= _MAX_TIMEOUT_S:
             return value
-    raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, up to {_MAX_TIMEOUT_S}")
+    raise argparse.ArgumentTypeError(
+        f"{text!r}: expected seconds, {_MIN_TIMEOUT_S} to {_MAX_TIMEOUT_S}"
+    )
 
 
 def _add_sources(command: argparse.ArgumentParser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ import pytest
 
 from barnabas.fresh import random_uuid
 from server.commands import demo
+from server.commands.main import seconds
 from testkit.wait import eventually
 
 BARNABAS = [sys.executable, "-m", "barnabas"]
@@ -118,6 +120,14 @@ def test_a_demo_that_is_ended_as_it_begins_leaves_nothing_behind(
     with pytest.raises(SystemExit):
         demo.run_demo(1)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_timeout_that_clients_would_take_for_none_is_refused() -> None:
+    """They count in milliseconds; a socket's timeout of 0 is for ever."""
+    assert seconds("0.001") == 0.001
+    for wrong in ("1e-9", "0", "-1", "nan", "inf", "86401"):
+        with pytest.raises(argparse.ArgumentTypeError, match=r"expected seconds, 0\.001 to 86400"):
+            seconds(wrong)
 
 
 def test_completion_knows_the_flags_of_start_that_are_added_to_it() -> None:
