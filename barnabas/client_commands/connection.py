@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 BOOTSTRAP = "127.0.0.1:9092"
 TOPIC_LIST = "`barnabas topic list` shows what is there"
+_BYTES = ("filter", "header", "key", "key_separator")  # flags that tell what is in records
 _CLIENT_ID = "barnabas-cli"
 _NEXT_STEP = "is a broker running there? `barnabas start` starts one"
 _NEXT_STEP_SECURED = "does the file of --client-config fit that listener?"
@@ -93,6 +94,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """What all clients of kafka-python are told. Raises UserError when nobody listens."""
     # Its warnings are about what we say in one line, or mend by trying again.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    _check_names(arguments)
     security = client_config(arguments)
     return {
         "bootstrap_servers": listening(arguments.bootstrap, arguments.timeout, security),
@@ -101,6 +103,23 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "reconnect_backoff_max_ms": 1000,
         **_secured(security),
     }
+
+
+def _check_names(arguments: argparse.Namespace) -> None:
+    """Raise UserError for a name that is no UTF-8: kafka-python waits for ever for its answer."""
+    for flag, value in vars(arguments).items():
+        if flag not in _BYTES:
+            for text in value if isinstance(value, list) else [value]:
+                if isinstance(text, str):
+                    utf8(text)
+
+
+def utf8(text: str) -> bytes:
+    """A name of the command line as Kafka keeps it. Raises UserError."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{text!r}: expected a name in UTF-8", EXIT_USAGE) from None
 
 
 def _secured(security: PeerSecurity | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from barnabas.client_commands.connection import (
     plain,
     settings,
     told,
+    utf8,
 )
 from server.commands.main import exit_on_stop_signals
 from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, print_json
@@ -93,8 +94,9 @@ def _produce(arguments: argparse.Namespace) -> int:
             " neither --key nor --format json",
             EXIT_USAGE,
         )
+    pairs = key_values(arguments.header, "--header").items()
+    headers = [(utf8(name).decode(), os.fsencode(value)) for name, value in pairs]
     exit_on_stop_signals()  # what was read is sent
-    headers = [(k, os.fsencode(v)) for k, v in key_values(arguments.header, "--header").items()]
     written = _Written()
     with _lines(arguments.file) as lines, told(arguments):
         wait_ms = int(arguments.timeout * 1000)

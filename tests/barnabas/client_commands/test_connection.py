@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import argparse
 import socket
 
 import pytest
 
-from barnabas.client_commands.connection import key_values, listening
+from barnabas.client_commands.connection import key_values, listening, settings
 from server.commands.main import addresses
 from server.commands.outcomes import UserError
 
@@ -22,6 +23,18 @@ def test_the_first_address_that_listens_is_found_and_none_is_one_line() -> None:
         assert listening(f"127.0.0.1:1,127.0.0.1:{port}", 1.0) == [f"127.0.0.1:{port}"]
     with pytest.raises(UserError, match=r"127.0.0.1:1: Connection refused; .*`barnabas start`"):
         listening("127.0.0.1:1", 1.0)
+
+
+def test_a_name_that_is_no_utf_8_is_refused_before_anybody_is_asked() -> None:
+    """kafka-python would wait for ever for the answer to what it cannot write."""
+    bytes_of_records = {"key": "\udcff", "filter": "\udcff", "header": ["a=\udcff"]}
+    nobody = {"bootstrap": "127.0.0.1:1", "timeout": 1.0, "client_config": None}
+    for name in ({"topic": "\udcff"}, {"topics": ["t", "\udcff"]}, {"group": "\udcff"}):
+        with pytest.raises(UserError, match=r"'\\udcff': expected a name in UTF-8") as error:
+            settings(argparse.Namespace(**nobody, **bytes_of_records, **name))
+        assert error.value.exit_code == 2
+    with pytest.raises(UserError, match=r"no broker at 127\.0\.0\.1:1"):
+        settings(argparse.Namespace(**nobody, **bytes_of_records, topic="t"))
 
 
 def test_pairs() -> None:
