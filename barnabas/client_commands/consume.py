@@ -123,6 +123,7 @@ class _Reading:
         self._ends: dict[Any, int] = {}
         self._places: dict[Any, int] = {}
         self._moved_s = time.monotonic()
+        self._printed: dict[Any, Any] = {}  # where the group goes on, not committed yet
         self._left: int | None = arguments.count
         self._is_wanted = _filter(arguments.filter)
         self._form = "json" if arguments.json else arguments.format
@@ -145,7 +146,8 @@ class _Reading:
             batches = self._consumer.poll(_POLL_MS)
             for partition, batch in batches.items():
                 self._print(partition, batch)
-            sys.stdout.buffer.flush()
+            sys.stdout.buffer.flush()  # printed before it counts as read
+            self._commit()
         if self._left != 0 and not self._assigned:
             print(
                 f"barnabas: nothing to read: other members of group {self._arguments.group!r} have"
@@ -162,6 +164,7 @@ class _Reading:
         class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             def on_partitions_revoked(self, _revoked: Any) -> None:
                 reading._assigned = None
+                reading._printed = {}
 
             def on_partitions_assigned(self, assigned: Any) -> None:
                 reading._assigned = set(assigned)
@@ -239,14 +242,23 @@ class _Reading:
                 if self._left is not None:
                     self._left -= 1
         if last is not None and self._arguments.group is not None:
-            self._commit(partition, last)
+            from kafka import OffsetAndMetadata
 
-    def _commit(self, partition: Any, record: Any) -> None:
-        from kafka import OffsetAndMetadata
+            self._printed[partition] = OffsetAndMetadata(last.offset + 1, "", last.leader_epoch)
 
-        sys.stdout.buffer.flush()  # printed before it counts as read
-        place = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
-        self._consumer.commit({partition: place})
+    def _commit(self) -> None:
+        """Raise KafkaTimeoutError when there is no answer in time; who follows tries again."""
+        from kafka.errors import KafkaTimeoutError
+
+        if not self._printed:
+            return
+        try:
+            self._consumer.commit(self._printed, timeout_ms=int(self._arguments.timeout * 1000))
+        except KafkaTimeoutError:
+            if not self._arguments.follow:
+                raise
+        else:
+            self._printed = {}
 
 
 def _filter(text: str | None) -> Callable[[Any], bool]:

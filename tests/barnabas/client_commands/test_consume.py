@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import types
 from typing import Any
 
 import pytest
@@ -100,3 +101,43 @@ def test_a_member_ends_at_the_end_of_its_partitions_only_when_they_are_its_own(
 ) -> None:
     run(Member(None, [0]), monkeypatch, "--group", "g")
     assert capsysbinary.readouterr().err == b""
+
+
+class Printed(Member):
+    """Of a group, given two records of partition 0; the answer to its first commit is late."""
+
+    def __init__(self) -> None:
+        super().__init__([0])
+        self.asked: list[tuple[dict[int, int], int]] = []
+
+    def poll(self, timeout_ms: int) -> dict[Any, list[Any]]:
+        from kafka import TopicPartition
+
+        if not self._told:
+            return {}
+        super().poll(timeout_ms)
+        record = types.SimpleNamespace(key=None, leader_epoch=0)
+        records = [types.SimpleNamespace(**vars(record), offset=n, value=b"v") for n in (8, 9)]
+        return {TopicPartition("t", 0): records}
+
+    def commit(self, places: dict[Any, Any], timeout_ms: int) -> None:
+        from kafka.errors import KafkaTimeoutError
+
+        self.asked.append(({p.partition: place.offset for p, place in places.items()}, timeout_ms))
+        if len(self.asked) == 1:
+            raise KafkaTimeoutError
+        raise KeyboardInterrupt
+
+
+def test_a_commit_waits_as_long_as_was_said_and_who_follows_commits_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    member = Printed()
+    with pytest.raises(UserError, match=r"no answer from the cluster .* within 2 s"):
+        run(member, monkeypatch, "--group", "g", "--timeout", "2")
+    assert member.asked == [({0: 10}, 2000)]
+
+    member = Printed()
+    with pytest.raises(KeyboardInterrupt):
+        run(member, monkeypatch, "--group", "g", "--timeout", "2", "--follow")
+    assert member.asked == [({0: 10}, 2000)] * 2
