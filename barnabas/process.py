@@ -289,7 +289,13 @@ class Formatting:
         self._input = stdin
         pipe = subprocess.PIPE
         self._run = subprocess.Popen(
-            command(*arguments), stdin=pipe, stdout=pipe, stderr=pipe, text=True
+            command(*arguments),
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            # A signal for all processes of a terminal, or of a test's, is for the parent.
+            start_new_session=True,
         )
 
     def wait(self) -> BrokerError | None:
