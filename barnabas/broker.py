@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -17,6 +14,7 @@ from barnabas.process import (
     Context,
     Formatting,
     NodeProcess,
+    Scratch,
     properties_text,
     property_texts,
     write_private,
@@ -70,7 +68,7 @@ class Broker(Context):
                 raise ValueError("config log.dirs: a secured broker has one directory, data_dir")
         self._address: str | None = None
         self._process: NodeProcess | None = None
-        self._scratch: Path | None = None  # holds the log, and the data when that is ours
+        self._scratch: Scratch | None = None  # holds the log, and the data when that is ours
         self._last_log = ""
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
@@ -127,26 +125,25 @@ class Broker(Context):
         if self.pid is not None:
             raise BrokerError(f"the broker runs already (pid {self.pid})")
         if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="barnabas-"))
-            # Also when nobody calls stop(): a forgotten broker leaves no files behind.
-            weakref.finalize(self, shutil.rmtree, str(self._scratch), ignore_errors=True)
+            self._scratch = Scratch(self, "barnabas-")
+        scratch = self._scratch.path
         if self._owns_data:
-            self._data_dir = self._scratch / "data"
-        arguments = ["start", "--then-remove", str(self._scratch)]
+            self._data_dir = scratch / "data"
+        arguments = ["start", "--then-remove", str(scratch)]
         if "log.dirs" not in self._config:  # a flag counts more than a file
             arguments += ["--data-dir", str(self._data_dir)]
         config = self._config
         if self._security is not None:
-            config = self._secured(self._security, self._scratch)
+            config = self._secured(self._security, scratch)
         elif self._listen is not None:
             arguments += ["--listen", self._address or self._listen]
         if config:  # not as arguments: who lists processes must see no password
-            properties = self._scratch / "server.properties"
+            properties = scratch / "server.properties"
             write_private(properties, properties_text(config))
             arguments += ["--config", str(properties)]
         if self._security is not None and not self._is_formatted:
-            self._format(properties, self._security)
-        self._process = NodeProcess("the broker", self._scratch / "broker.log")
+            self._format(properties, self._security, scratch)
+        self._process = NodeProcess("the broker", scratch / "broker.log")
         self._process.spawn(arguments)
         self._address = self._process.await_ready(self._start_timeout_s)
         return self
@@ -162,14 +159,14 @@ class Broker(Context):
             **security.properties("SASL_SSL", config=self._config),
         }
 
-    def _format(self, properties: Path, security: Security) -> None:
+    def _format(self, properties: Path, security: Security, scratch: Path) -> None:
         if (self.data_dir / "meta.properties").exists():
             raise BrokerError(
                 f"{self.data_dir} was formatted before, with users and access rules of its own: a"
                 " secured broker needs an empty directory, or none (it makes one)"
             )
         first = security.format()
-        run = Formatting("the broker", properties, random_uuid(), self._scratch, *first)
+        run = Formatting("the broker", properties, random_uuid(), scratch, *first)
         complaint = run.wait()
         if complaint is not None:
             raise complaint
@@ -185,7 +182,7 @@ class Broker(Context):
         finally:
             if self._scratch is not None:
                 self._last_log = self.log_text
-                shutil.rmtree(self._scratch, ignore_errors=True)
+                self._scratch.remove()
                 self._scratch = None
                 self._is_formatted = self._is_formatted and not self._owns_data
 

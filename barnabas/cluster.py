@@ -23,10 +23,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
-import tempfile
 import threading
-import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -39,6 +36,7 @@ from barnabas.process import (
     Context,
     Formatting,
     NodeProcess,
+    Scratch,
     properties_text,
     property_texts,
     write_private,
@@ -111,7 +109,7 @@ class Cluster(Context):
         # The proxy reads in the clear who opened a connection.
         self._proxied = proxied and nodes > 1 and self._security is None
         self._base_port = base_port
-        self._owns_data = data_dir is None
+        self._scratch: Scratch | None = None
         self._dir: Path | None = None if data_dir is None else Path(data_dir).absolute()
         self._ports: dict[str, int] = {}
         self._processes: dict[int, NodeProcess] = {}
@@ -239,16 +237,17 @@ class Cluster(Context):
             except BrokerError as error:
                 failed.append(error)
             self._last_logs[node] = process.log_text()
-            if self._owns_data:  # on a busy disk this takes longer than all the rest
-                removals.append(threading.Thread(target=_remove, args=(self.node_dir(node),)))
+            if self._scratch is not None:  # on a busy disk this takes longer than all the rest
+                place = (self.node_dir(node),)
+                removals.append(threading.Thread(target=self._scratch.remove, args=place))
                 removals[-1].start()
         self._processes.clear()
         self._close_proxy()
         for removal in removals:
             removal.join()
-        if self._owns_data and self._dir is not None:
-            _remove(self._dir)
-            self._dir = None
+        if self._scratch is not None:
+            self._scratch.remove()
+            self._scratch = self._dir = None
             self._ports = {}
         if failed:
             raise failed[0]
@@ -372,16 +371,15 @@ class Cluster(Context):
             process = NodeProcess(f"node {node}", self.node_dir(node) / "node.log")
             self._processes[node] = process
         arguments = ["start", "--config", str(self.node_dir(node) / "server.properties")]
-        if self._owns_data:
-            arguments += ["--then-remove", str(self.data_dir)]
+        if self._scratch is not None:
+            arguments += ["--then-remove", str(self._scratch.path)]
         process.spawn(arguments)
 
     def _prepare(self) -> None:
         """Directory, ports, properties, formatted data, proxy: what is not there yet."""
         if self._dir is None:
-            self._dir = Path(tempfile.mkdtemp(prefix="barnabas-cluster-"))
-            # Also when nobody calls stop(): a forgotten cluster leaves no files behind.
-            weakref.finalize(self, shutil.rmtree, str(self._dir), ignore_errors=True)
+            self._scratch = Scratch(self, "barnabas-cluster-")
+            self._dir = self._scratch.path
         self.check_place(self._dir)
         try:
             self._write_files()
@@ -535,7 +533,7 @@ class Cluster(Context):
         """Format the nodes that are not, all at once."""
         runs = []
         first = () if self._security is None else self._security.format()
-        scratch = self.data_dir if self._owns_data else None
+        scratch = None if self._scratch is None else self._scratch.path
         for node in self.nodes:
             folder = self.node_dir(node)
             if not (folder / "data" / "meta.properties").exists():
@@ -552,7 +550,3 @@ def _is_number(value: object) -> bool:
 
 def _listeners(ports: Mapping[str, int]) -> str:
     return ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items())
-
-
-def _remove(directory: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=True)

@@ -11,9 +11,12 @@ import contextlib
 import operator
 import os
 import selectors
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -76,6 +79,23 @@ class Context(ABC):
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
 
+class Scratch:
+    """A temporary directory that goes with its owner, but not with a copy of the owner in a process
+    that was forked: the directory is still in use.
+    """
+
+    def __init__(self, owner: object, prefix: str) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+        self._maker = os.getpid()
+        # Also when nobody stops the owner: who was forgotten leaves no files behind.
+        weakref.finalize(owner, self.remove)
+
+    def remove(self, part: Path | None = None) -> None:
+        """Remove it, or a part of it."""
+        if os.getpid() == self._maker:
+            shutil.rmtree(part or self.path, ignore_errors=True)
+
+
 class NodeProcess:
     """One run of one node. `spawn`, then `await_ready`; end it with `terminate` or `kill`.
 
@@ -90,6 +110,7 @@ class NodeProcess:
         self.log_path = log_path
         self._process: subprocess.Popen[bytes] | None = None
         self._is_asked = False  # to stop: how it ends counts
+        _known.add(self)
 
     @property
     def pid(self) -> int | None:
@@ -248,6 +269,18 @@ class NodeProcess:
                 if pipe is not None:
                     with contextlib.suppress(OSError):
                         pipe.close()
+
+
+# A process that was forked has our ends of the pipes, too: it would keep nodes alive that are ours.
+_known: weakref.WeakSet[NodeProcess] = weakref.WeakSet()
+
+
+def _forget_pipes() -> None:
+    for process in list(_known):
+        process._close_pipes()
+
+
+os.register_at_fork(after_in_child=_forget_pipes)
 
 
 def _read_until(end: bytes, descriptor: int, timeout_s: float) -> bytes:

@@ -163,6 +163,39 @@ def test_a_broker_dies_with_its_parent(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []  # and the broker removes what its parent cannot any more
 
 
+_FORKED = """
+import barnabas, os, sys, time
+with barnabas.Broker() as broker:
+    child = os.fork()
+    if child == 0:
+        sys.exit()  # through the end of the `with`
+    os.waitpid(child, 0)
+    broker.restart()  # on its data
+broker = barnabas.Broker().start()
+if os.fork() == 0:
+    os.read(0, 1)
+    os._exit(0)
+print(broker.bootstrap_servers, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_process_that_was_forked_neither_ends_a_broker_nor_keeps_it(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _FORKED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as parent:  # fmt: skip
+        assert parent.stdout is not None
+        address = parent.stdout.readline().strip()
+        assert is_listening(address)
+        parent.kill()
+        parent.wait()
+        eventually(lambda: not is_listening(address), timeout_s=10)
+        eventually(lambda: not list(tmp_path.iterdir()), timeout_s=10)
+        assert parent.stdin is not None
+        parent.stdin.close()
+
+
 def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, signal.SIG_DFL)
