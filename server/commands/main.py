@@ -22,7 +22,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from server import __version__
@@ -344,17 +343,20 @@ def exit_on_stop_signals() -> None:
 class _StopRequest:
     """Waits for the first reason to stop. A second Ctrl-C ends the process without ceremony.
 
-    A SimpleQueue, for its `put` may be called by a signal handler whatever the main thread was
-    doing; an Event has a lock that the interrupted `wait` may hold.
+    It waits on a pipe, which the system's half of a signal handler writes to, whatever thread that
+    runs in: of a process that was paused (SIGSTOP) it is any, and the main thread, the only one to
+    run Python's half, would not be woken.
     """
 
     def __init__(self) -> None:
-        self._wanted: SimpleQueue[None] = SimpleQueue()
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
         self.reason = ""
         self.is_orphan = False
         """Who started us is gone: told of late where somebody asked us to stop before."""
 
     def watch_signals(self) -> None:
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         on_stop_signals(self._on_signal)
 
     def watch_stdin(self, last_requests: Callable[[], list[str]]) -> None:
@@ -386,7 +388,8 @@ class _StopRequest:
         return bool(self.reason)
 
     def wait(self) -> None:
-        self._wanted.get()
+        while not self.reason:
+            os.read(self._reader, 1)
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if self.reason and number == signal.SIGINT:
@@ -396,7 +399,8 @@ class _StopRequest:
     def _set(self, reason: str) -> None:
         if not self.reason:
             self.reason = reason
-            self._wanted.put(None)
+            with contextlib.suppress(BlockingIOError):  # there is enough to wake it
+                os.write(self._writer, b"\0")
 
 
 def properties(arguments: argparse.Namespace, environment: Environment) -> dict[str, str]:

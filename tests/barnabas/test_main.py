@@ -158,6 +158,26 @@ def test_a_node_whose_starter_dies_during_the_start_leaves_no_directory(tmp_path
     assert not directory.exists()
 
 
+_STOPPED_BY_ANOTHER_THREAD = """
+import signal, threading
+from server.commands.main import _StopRequest
+
+stop = _StopRequest()
+stop.watch_signals()
+told = threading.Thread(target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
+threading.Timer(0.5, told.start).start()  # when the main thread waits, or it is no test
+stop.wait()
+print(stop.reason)
+"""
+
+
+def test_a_signal_that_the_system_gives_another_thread_stops_a_broker() -> None:
+    """As it does when the process was paused at the time."""
+    run = subprocess.run([sys.executable, "-c", _STOPPED_BY_ANOTHER_THREAD],
+                         capture_output=True, text=True, timeout=20)  # fmt: skip
+    assert run.stdout == "SIGTERM\n", run.stderr
+
+
 _KILLED_WHILE_IT_FORMATS = """
 import os, signal, sys
 import barnabas
