@@ -114,12 +114,13 @@ def _check_names(arguments: argparse.Namespace) -> None:
                     utf8(text)
 
 
-def utf8(text: str) -> bytes:
-    """A name of the command line as Kafka keeps it. Raises UserError."""
+def utf8(text: str) -> str:
+    """A name of the command line, which Kafka keeps as UTF-8. Raises UserError."""
     try:
-        return text.encode()
+        text.encode()
     except UnicodeEncodeError:
         raise UserError(f"{text!r}: expected a name in UTF-8", EXIT_USAGE) from None
+    return text
 
 
 def _secured(security: PeerSecurity | None) -> dict[str, Any]:

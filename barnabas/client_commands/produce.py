@@ -95,7 +95,7 @@ def _produce(arguments: argparse.Namespace) -> int:
             EXIT_USAGE,
         )
     pairs = key_values(arguments.header, "--header").items()
-    headers = [(utf8(name).decode(), os.fsencode(value)) for name, value in pairs]
+    headers = [(utf8(name), os.fsencode(value)) for name, value in pairs]
     exit_on_stop_signals()  # what was read is sent
     written = _Written()
     with _lines(arguments.file) as lines, told(arguments):

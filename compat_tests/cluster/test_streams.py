@@ -12,7 +12,7 @@ from testkit import jars
 from testkit.brokers.clusters import ClusterOfNodes
 from testkit.faults.rounds import TIMEOUT_S
 from testkit.require import require
-from testkit.workloads.streams import INTERNAL, SOURCE, TARGET, CountingWords
+from testkit.workloads.streams import INTERNAL, SHORT_SESSIONS, SOURCE, TARGET, CountingWords
 from testkit.workloads.transactions import STATE_TOPIC
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(TIMEOUT_S)]
@@ -62,8 +62,7 @@ GROUPS = {
     "offsets.topic.num.partitions": 1,
     "group.streams.heartbeat.interval.ms": 300,
     "group.streams.min.heartbeat.interval.ms": 300,
-    "group.streams.session.timeout.ms": 6_000,
-    "group.streams.min.session.timeout.ms": 6_000,
+    **SHORT_SESSIONS,
     "group.streams.assignment.interval.ms": 0,
     "group.streams.initial.rebalance.delay.ms": 100,
 }

@@ -12,15 +12,9 @@ import pytest
 
 from testkit import jars
 from testkit.require import require
-from testkit.workloads.streams import CountingWords
+from testkit.workloads.streams import SHORT_SESSIONS, CountingWords
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
-
-# Each life waits until the one before it is missed.
-CONFIG = {
-    "group.streams.session.timeout.ms": 6_000,
-    "group.streams.min.session.timeout.ms": 6_000,
-}
 
 
 @pytest.mark.parametrize("protocol", ["classic", "streams"])
@@ -31,7 +25,7 @@ def test_words_are_counted_once_through_deaths_of_application_and_broker(
         jars.streams_class_path()
     except jars.JarsUnavailable as missing:
         require(False, f"Kafka Streams: {missing}")
-    broker = fresh_broker(CONFIG)
+    broker = fresh_broker(SHORT_SESSIONS)
     with CountingWords(broker.bootstrap_servers, tmp_path, replicas=1, protocol=protocol) as words:
         words.say(600)
         words.start()

@@ -17,7 +17,7 @@ from testkit.brokers.nodes import RunningBroker
 from testkit.clients.java_tools import Finished
 from testkit.require import require
 from testkit.wait import eventually
-from testkit.workloads.streams import APPLICATION, INTERNAL, SOURCE, CountingWords
+from testkit.workloads.streams import APPLICATION, INTERNAL, SHORT_SESSIONS, SOURCE, CountingWords
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -26,8 +26,7 @@ CONFIG = {
     "group.streams.min.heartbeat.interval.ms": 300,
     "group.streams.assignment.interval.ms": 0,
     "group.streams.initial.rebalance.delay.ms": 100,
-    "group.streams.session.timeout.ms": 6_000,
-    "group.streams.min.session.timeout.ms": 6_000,
+    **SHORT_SESSIONS,
 }
 WORDS = 60
 

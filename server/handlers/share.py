@@ -107,8 +107,7 @@ def share_fetch(
 
 def share_fetch_is_costly(ctx: ShareContext, request: ShareFetchRequest) -> bool:
     """Whether much must be looked at: a session names what it has named before no more."""
-    asked_by = Member(request.group_id or "", request.member_id or "")
-    return ctx.broker.share_manager.sessions.is_large(asked_by)
+    return _is_large(ctx, request)
 
 
 def _refused(
@@ -317,9 +316,7 @@ def share_acknowledge(
 
 def share_acknowledge_is_costly(ctx: ShareContext, request: ShareAcknowledgeRequest) -> bool:
     """Whether it ends a session of many partitions, all of which are released."""
-    asked_by = Member(request.group_id or "", request.member_id or "")
-    is_last = request.share_session_epoch == FINAL_EPOCH
-    return is_last and ctx.broker.share_manager.sessions.is_large(asked_by)
+    return request.share_session_epoch == FINAL_EPOCH and _is_large(ctx, request)
 
 
 def _acknowledge(
@@ -379,6 +376,12 @@ def _member(request: ShareFetchRequest | ShareAcknowledgeRequest) -> Member:
     if not member_id or len(member_id) > MEMBER_ID_MAX:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
     return Member(group_id, member_id)
+
+
+def _is_large(ctx: ShareContext, request: ShareFetchRequest | ShareAcknowledgeRequest) -> bool:
+    """Whether the session of who asks, if there is one, has many partitions."""
+    asked_by = Member(request.group_id or "", request.member_id or "")
+    return ctx.broker.share_manager.sessions.is_large(asked_by)
 
 
 def _by_topic(told: dict[SharedPartition, Any], make: Callable[..., Any]) -> list[Any]:

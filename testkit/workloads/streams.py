@@ -19,6 +19,11 @@ from testkit.wait import eventually
 APPLICATION = "count-words"
 SOURCE, TARGET = "words", "counts"
 INTERNAL = (f"{APPLICATION}-words-repartition", f"{APPLICATION}-counts-changelog")
+SHORT_SESSIONS = {
+    "group.streams.session.timeout.ms": 6_000,
+    "group.streams.min.session.timeout.ms": 6_000,
+}
+"""A broker's, for the streams protocol: a killed application is missed after six seconds."""
 _PARTITIONS = {SOURCE: 3, TARGET: 2}
 _WORDS = [f"word{i}" for i in range(12)]
 _JVM_OPTIONS = (
