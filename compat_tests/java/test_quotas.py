@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from testkit.brokers.nodes import RunningBroker
+from testkit.clients import raw
 from testkit.clients.java_tools import Finished, JavaTools
 from testkit.wait import eventually
 
@@ -114,7 +116,7 @@ def test_a_producer_and_a_consumer_keep_to_their_rates(
         bytes_sent(broker, 12)
         tolerance = 0.5
     else:
-        tolerance = 0.07
+        tolerance = 0.05
     assert bytes_sent(broker, SECONDS) == pytest.approx(RATE, rel=tolerance)
     if broker.kind != "kafka":
         assert bytes_read(broker, SECONDS) == pytest.approx(RATE, rel=tolerance)
@@ -145,3 +147,43 @@ def test_topics_wait_for_the_mutation_quota_and_addresses_have_rates(
     assert refused.code
     assert "quota has been exceeded" in refused.text
     assert eventually(lambda: not create("waits", 1).code, timeout_s=60)
+
+
+def connections_served(broker: RunningBroker, seconds: float) -> float:
+    """How many a second, on average, of eight who connect again as soon as they have an answer."""
+    began, served = time.monotonic(), 0
+    counting = threading.Lock()
+
+    def connect_again_and_again() -> None:
+        nonlocal served
+        while time.monotonic() - began < seconds:
+            try:
+                with raw.connect(broker.bootstrap_servers, 30) as sock:
+                    sock.sendall(raw.request(raw.API_VERSIONS, 0))
+                    raw.read_frame(sock)
+                    is_served = time.monotonic() - began < seconds
+            except (ConnectionError, EOFError):
+                is_served = False
+            with counting:
+                served += is_served
+
+    threads = [threading.Thread(target=connect_again_and_again) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return served / seconds
+
+
+def test_connections_of_an_address_keep_to_their_rate(
+    limited: tuple[RunningBroker, Callable[..., Finished]],
+) -> None:
+    broker, configs = limited
+    ips = ("--entity-type", "ips", "--entity-name", "127.0.0.1")
+    configs("--alter", *ips, "--add-config", "connection_creation_rate=20").ok()
+    if broker.kind == "kafka":  # which lets ten seconds' worth through at once, at first
+        connections_served(broker, 12)
+        tolerance = 0.5
+    else:
+        tolerance = 0.05
+    assert connections_served(broker, 10) == pytest.approx(20, rel=tolerance)

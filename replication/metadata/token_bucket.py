@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+BURST_S = 0.2
+"""What of a quota may come at once, in seconds of it: ten seconds have two per cent too much, and
+one request. (Kafka's rate over eleven samples lets ten seconds' worth through at once, and again
+eleven seconds later; so quota.window.num and .size.seconds mean nothing where this counts.)"""
 _THROTTLE_MS_MAX = (1 << 31) - 1
 
 

@@ -10,9 +10,10 @@ import threading
 from collections import defaultdict
 from heapq import heapify, heappop, heappush
 from itertools import chain
+from math import ceil
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from replication.metadata.token_bucket import TokenBucket, TokenBuckets
+from replication.metadata.token_bucket import BURST_S, TokenBucket, TokenBuckets, owed_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NO_LIMIT = 2_147_483_647
-_RATE_BURST_S = 1.0
+_WAIT_MS_MAX = 1_000
 _ADDRESSES_MAX = 10_000
 
 
@@ -31,14 +32,26 @@ class ListenerLimits(NamedTuple):
     creations_per_second_max: int = NO_LIMIT
 
 
+class Admission(NamedTuple):
+    """What becomes of a new connection."""
+
+    refused_by: str | None = None
+    """The config or quota that refuses it."""
+    wait_ms: int = 0
+    """If none does: after how long it may be served."""
+
+
 class ConnectionQuotas:
     """Counts connections, in all, by listener and by address (Kafka's class of this name; N-10).
 
-    max.connections and max.connection.creation.rate (of the broker, of a listener),
-    max.connections.per.ip with its overrides, connection_creation_rate (the quota of an address):
-    over a limit the connection is accepted and closed at once, and counted in `rejected`. (Kafka
-    holds the acceptor instead when the total or the rate is exceeded, which lets one address starve
-    the others in the backlog.) What is refused uses up no rate.
+    max.connections, of the broker and of a listener, max.connections.per.ip with its overrides:
+    over these the connection is accepted and closed at once, and counted in `rejected`.
+
+    max.connection.creation.rate, of the broker and of a listener, connection_creation_rate (the
+    quota of an address): over these a connection takes its turn in advance and waits for it, for a
+    second at most; who would wait longer is refused and uses up nothing. (Kafka holds the acceptor
+    when the total or the broker's rate is exceeded, which lets one address starve the others in the
+    backlog, and refuses whoever is over the rate of his address.)
     """
 
     def __init__(
@@ -54,7 +67,7 @@ class ConnectionQuotas:
         self._by_listener: dict[str, int] = {}
         self._rates: dict[str | None, TokenBucket] = {}
         self._ip_rates: Mapping[str | None, float] = {}
-        self._ip_buckets = TokenBuckets(_RATE_BURST_S, _ADDRESSES_MAX)
+        self._ip_buckets = TokenBuckets(BURST_S, _ADDRESSES_MAX)
         self.count = 0
         self.accepted = 0
         self.rejected = 0
@@ -87,7 +100,7 @@ class ConnectionQuotas:
             known, self._rates = self._rates, {}
             for name, rate in rates.items():
                 if rate != NO_LIMIT:
-                    bucket = self._rates[name] = known.get(name) or TokenBucket(rate, _RATE_BURST_S)
+                    bucket = self._rates[name] = known.get(name) or TokenBucket(rate, BURST_S)
                     bucket.rate = rate
 
     def set_ip_rates(self, rates: Mapping[str | None, float]) -> None:
@@ -95,28 +108,31 @@ class ConnectionQuotas:
         with self._lock:
             self._ip_rates = rates
             if not rates:
-                self._ip_buckets = TokenBuckets(_RATE_BURST_S, _ADDRESSES_MAX)
+                self._ip_buckets = TokenBuckets(BURST_S, _ADDRESSES_MAX)
 
     def admit(
         self, host: str, now_ms: int, listener: str = "", is_reserved: bool = False
-    ) -> str | None:
-        """Count a new connection in; or return which limit refuses it.
+    ) -> Admission:
+        """Count a new connection in, or refuse it.
 
         `is_reserved`: it came to the brokers' own listener, and only that one's limits and those by
         address hold.
         """
         with self._lock:
-            refusal = self._refusal_by_count(host, listener, is_reserved)
-            if refusal is None:
-                refusal = self._refusal_by_rate(host, now_ms, listener, is_reserved)
-            if refusal is None:
+            refused_by = self._refusal_by_count(host, listener, is_reserved)
+            admission = (
+                self._by_rate(host, now_ms, listener, is_reserved)
+                if refused_by is None
+                else Admission(refused_by)
+            )
+            if admission.refused_by is None:
                 self.count += 1
                 self.accepted += 1
                 self._by_ip[host] = self._by_ip.get(host, 0) + 1
                 self._by_listener[listener] = self._by_listener.get(listener, 0) + 1
             else:
                 self.rejected += 1
-            return refusal
+            return admission
 
     def _refusal_by_count(self, host: str, listener: str, is_reserved: bool) -> str | None:
         if self.count >= self._max and not is_reserved:
@@ -128,9 +144,7 @@ class ConnectionQuotas:
             return "max.connections.per.ip"
         return None
 
-    def _refusal_by_rate(
-        self, host: str, now_ms: int, listener: str, is_reserved: bool
-    ) -> str | None:
+    def _by_rate(self, host: str, now_ms: int, listener: str, is_reserved: bool) -> Admission:
         rates = {
             "connection_creation_rate": self._ip_bucket(host),
             f"listener.name.{listener.lower()}.max.connection.creation.rate": self._rates.get(
@@ -139,12 +153,17 @@ class ConnectionQuotas:
             "max.connection.creation.rate": None if is_reserved else self._rates.get(None),
         }
         buckets = {key: bucket for key, bucket in rates.items() if bucket is not None}
+        wait_ms = 0
         for key, bucket in buckets.items():
-            if bucket.left(now_ms) < 1:
-                return key
+            # One, or all that a slow one holds.
+            missing = min(1, bucket.rate * BURST_S) - bucket.left(now_ms)
+            if missing > 0:
+                wait_ms = max(wait_ms, ceil(owed_ms(missing, bucket.rate)))
+                if wait_ms > _WAIT_MS_MAX:
+                    return Admission(key)
         for bucket in buckets.values():
             bucket.take(1)
-        return None
+        return Admission(wait_ms=wait_ms)
 
     def _ip_bucket(self, host: str) -> TokenBucket | None:
         rate = self._ip_rates.get(host, self._ip_rates.get(None))

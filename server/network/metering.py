@@ -19,10 +19,7 @@ same. Kafka sends a Fetch that is over its quota empty; here its answer goes out
 long, so that there is progress whatever a batch's size. What one Fetch reads is bounded by what the
 bucket holds.
 
-A quota is a bucket that fills at its rate and holds 0.4 s of it: whatever the sizes of requests,
-ten seconds never have more than four per cent too much, besides one request. (Kafka's rate over
-eleven samples lets ten seconds' worth through at once, and again eleven seconds later; so
-quota.window.num and .size.seconds mean nothing here.)
+A quota is a bucket that fills at its rate and holds little of it (`token_bucket.BURST_S`).
 
 Without quotas none of this is used: the request channel makes plain contexts.
 Budget: all three together, none reached, 2 us a request (benchmarks/micro/guards.py).
@@ -46,7 +43,7 @@ from replication.metadata.quota_entities import (
     names_of,
     shared_by,
 )
-from replication.metadata.token_bucket import owed_ms
+from replication.metadata.token_bucket import BURST_S, owed_ms
 from server.network.addresses import canonical_address
 from server.network.api import Operation
 from server.network.channel import read_small_slices
@@ -66,7 +63,6 @@ _KEYS = frozenset({_PRODUCER, _CONSUMER, _REQUEST})
 _CLUSTER_ACTION = Operation.CLUSTER_ACTION
 _METERS_MAX = 10_000
 _MS = 1_000
-_BURST_S = 0.4
 _NS_PER_PERCENT_OF_S = 10_000_000
 _INT = Struct(">i")
 _FRAME_HEAD = 8  # size and correlation id
@@ -85,7 +81,7 @@ class Meter:
 
     def __init__(self, bound: float) -> None:
         self.bound = bound
-        self._left = bound * _BURST_S
+        self._left = bound * BURST_S
         self._at_ms = 0
         self._lock = threading.Lock()
 
@@ -95,7 +91,7 @@ class Meter:
             if now_ms > self._at_ms:
                 bound = self.bound
                 gained = (now_ms - self._at_ms) * bound / _MS
-                self._left = min(self._left + gained, bound * _BURST_S)
+                self._left = min(self._left + gained, bound * BURST_S)
                 self._at_ms = now_ms
             self._left = left = self._left - amount
         return 0 if left >= 0 else ceil(owed_ms(-left, self.bound))
@@ -103,7 +99,7 @@ class Meter:
     @property
     def full_ms(self) -> float:
         """When it will be as if nothing had been used."""
-        return self._at_ms + (_BURST_S - self._left / self.bound) * _MS
+        return self._at_ms + (BURST_S - self._left / self.bound) * _MS
 
 
 class ClientQuotas:
@@ -238,7 +234,7 @@ class MeteredContext(RequestContext[Any]):
         of_answer = self.meters[1]
         if of_answer is None:
             return RequestContext.fetch_bytes_max
-        return max(1, int(of_answer.bound * _BURST_S))
+        return max(1, int(of_answer.bound * BURST_S))
 
     def send(self, response: Response) -> None:
         throttle_ms = self._count()

@@ -6,10 +6,11 @@ Names and roles are Kafka's (SocketServer). Each listener has an Acceptor; all s
 (Kafka: processors of their own for each), for more threads only make CPython slower. The listeners
 of controllers belong to a SocketServer of their own.
 
-Accepting (N-10): over a connection limit a socket is accepted and closed at once, and counted. When
-the process has no descriptor or memory left, the acceptor pauses 100 ms and goes on; connections
-wait in the backlog and nothing spins (S-17). The broker-wide limits never keep out a broker that
-comes to a listener of its own: clients must not starve replication.
+Accepting (N-10): over a connection limit a socket is accepted and closed at once, and counted; over
+a rate it waits for its turn, a second at most, and holds up nobody (`ConnectionQuotas`). When the
+process has no descriptor or memory left, the acceptor pauses 100 ms and goes on; connections wait
+in the backlog and nothing spins (S-17). The broker-wide limits never keep out a broker that comes
+to a listener of its own: clients must not starve replication.
 
 Stopping is controlled: stop accepting, let what is in flight be answered (parked requests at once,
 with what there is), close, end the threads.
@@ -31,6 +32,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
 from server.network import last_requests
@@ -302,6 +304,9 @@ class Acceptor:
         self._listener = _listen(listener, server.config)
         self.port: int = self._listener.getsockname()[1]
         self.exhausted = 0
+        self._waiting: list[tuple[int, int, socket.socket, str]] = []
+        """Who is over a rate: a heap by the time from which he is served; the acceptor's thread."""
+        self._turns = itertools.count()
         self._stopping = threading.Event()
         self._wake_reader, self._wake_writer = socket.socketpair()
         name = f"acceptor-{listener.name}"
@@ -318,6 +323,8 @@ class Acceptor:
         self._wake_writer.close()
         if self._thread.ident is not None:
             self._thread.join()
+        for _, _, sock, host in self._waiting:
+            self._give_up(sock, host)
         self._listener.close()
         self._wake_reader.close()
 
@@ -326,7 +333,7 @@ class Acceptor:
         poller.register(self._listener.fileno(), select.POLLIN)
         poller.register(self._wake_reader.fileno(), select.POLLIN)
         while True:
-            poller.poll()
+            poller.poll(self._until_next_ms())
             if self._stopping.is_set():
                 return
             try:
@@ -336,21 +343,32 @@ class Acceptor:
             except Exception:
                 logger.exception("accepting failed")
 
+    def _until_next_ms(self) -> int | None:
+        """How long nobody's turn comes, unless somebody connects."""
+        return max(0, self._waiting[0][0] - self._server.now_ms()) if self._waiting else None
+
     def _accept_all(self) -> None:
         while not self._stopping.is_set():
+            now_ms = self._server.now_ms()
+            while self._waiting and self._waiting[0][0] <= now_ms:
+                _, _, sock, host = heappop(self._waiting)
+                self._hand_on(sock, host)
             try:
                 sock, address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             host = address[0].removeprefix("::ffff:")
-            refused = self._server.quotas.admit(
-                host, self._server.now_ms(), self.listener_name, self._is_reserved
+            admission = self._server.quotas.admit(
+                host, now_ms, self.listener_name, self._is_reserved
             )
-            if refused is not None:
-                logger.debug("connection refused peer=%s limit=%s", host, refused)
+            if admission.refused_by is not None:
+                logger.debug("connection refused peer=%s limit=%s", host, admission.refused_by)
                 sock.close()
-                continue
-            self._hand_on(sock, host)
+            elif admission.wait_ms:
+                due_ms = now_ms + admission.wait_ms
+                heappush(self._waiting, (due_ms, next(self._turns), sock, host))
+            else:
+                self._hand_on(sock, host)
 
     def _hand_on(self, sock: socket.socket, host: str) -> None:
         try:
@@ -365,10 +383,13 @@ class Acceptor:
                 )
             channel = self._server.new_channel(sock, self.listener_name, host)
         except OSError:  # the peer has left already
-            sock.close()
-            self._server.quotas.release(host, self.listener_name)
+            self._give_up(sock, host)
             return
         channel.processor.adopt(channel)
+
+    def _give_up(self, sock: socket.socket, host: str) -> None:
+        sock.close()
+        self._server.quotas.release(host, self.listener_name)
 
     def _pause(self, error: OSError) -> None:
         """Out of descriptors or memory: closing connections will free some."""

@@ -964,39 +964,70 @@ def test_connections_over_the_limits_are_accepted_and_closed():
             assert admitted.ask(heartbeat(1), 4).error_code == 1
 
 
-def test_limits_count_by_address_and_by_second():
+def refusals(quotas, hosts, now_ms=0, *listener, **rights):
+    return [quotas.admit(host, now_ms, *listener, **rights).refused_by for host in hosts]
+
+
+def test_limits_count_by_address():
     from server.network.limits import ConnectionQuotas
 
-    quotas = ConnectionQuotas(10, 2, {"10.0.0.9": 1}, 4)
-    assert [quotas.admit("10.0.0.1", 0) for _ in range(3)] == [None, None, "max.connections.per.ip"]
-    assert [quotas.admit("10.0.0.9", 0) for _ in range(2)] == [None, "max.connections.per.ip"]
-    assert [quotas.admit("10.0.0.2", 0) for _ in range(2)] == [
-        None,
-        "max.connection.creation.rate",
-    ]
-    assert quotas.admit("10.0.0.2", 1_000) is None
+    quotas = ConnectionQuotas(10, 2, {"10.0.0.9": 1}, 10**9)
+    assert refusals(quotas, ["10.0.0.1"] * 3) == [None, None, "max.connections.per.ip"]
+    assert refusals(quotas, ["10.0.0.9"] * 2) == [None, "max.connections.per.ip"]
     quotas.release("10.0.0.9")
-    assert quotas.admit("10.0.0.9", 1_000) is None
+    assert refusals(quotas, ["10.0.0.9"]) == [None]
+
+
+def test_who_is_over_a_rate_waits_for_his_turn_and_for_no_longer_than_a_second():
+    from server.network.limits import Admission, ConnectionQuotas
+
+    quotas = ConnectionQuotas(10**9, 10**9, {}, 10)
+    at_once, over = [Admission()] * 2, Admission("max.connection.creation.rate")
+    turns = [Admission(wait_ms=100 * number) for number in range(1, 11)]
+    assert [quotas.admit("10.0.0.1", 0) for _ in range(14)] == [*at_once, *turns, over, over]
+    assert (quotas.count, quotas.rejected) == (12, 2)
+    assert quotas.admit("10.0.0.2", 99) == over
+    assert [quotas.admit("10.0.0.2", 100) for _ in range(2)] == [Admission(wait_ms=1_000), over]
+    assert quotas.admit("10.0.0.2", 3_000) == Admission(), "silence pays what is owed"
+
+
+@pytest.mark.parametrize("rate", [1, 2, 7, 20, 1_000])
+def test_ten_seconds_let_in_ten_seconds_worth_at_any_time(rate):
+    from server.network.limits import ConnectionQuotas
+
+    quotas = ConnectionQuotas(10**9, 10**9, {}, 10**9)
+    quotas.set_ip_rates({None: rate})
+    served = []
+    for now_ms in range(0, 40_000, 1 if rate == 1_000 else 10):
+        if not 12_000 < now_ms < 17_000:
+            admission = quotas.admit("10.0.0.1", now_ms)
+            if admission.refused_by is None:
+                served.append(now_ms + admission.wait_ms)
+    for begin_ms in (0, 5_000, 17_000, 25_000):
+        here = sum(begin_ms <= at_ms < begin_ms + 10_000 for at_ms in served)
+        if begin_ms != 5_000:
+            assert here >= rate * 10
+        assert here <= max(rate * 10 * 1.03, rate * 10 + 1)
 
 
 def test_each_listener_has_limits_of_its_own():
     from server.network.limits import ConnectionQuotas, ListenerLimits
 
     quotas = ConnectionQuotas(
-        5, 9, {}, 9, {"EXT": ListenerLimits(connections_max=2), "OWN": ListenerLimits(9, 1)}
+        6, 9, {}, 90, {"EXT": ListenerLimits(connections_max=2), "OWN": ListenerLimits(9, 1)}
     )
     ip = "10.0.0.1"
-    assert [quotas.admit(ip, 0, "EXT") for _ in range(3)] == [
+    assert refusals(quotas, [ip] * 3, 0, "EXT") == [
         None, None, "listener.name.ext.max.connections",
     ]  # fmt: skip
-    assert [quotas.admit(ip, 0, "OWN", is_reserved=True) for _ in range(2)] == [
-        None, "listener.name.own.max.connection.creation.rate",
+    assert refusals(quotas, [ip] * 3, 0, "OWN", is_reserved=True) == [
+        None, None, "listener.name.own.max.connection.creation.rate",
     ]  # fmt: skip
     quotas.release(ip, "EXT")
-    assert quotas.admit(ip, 0, "EXT") is None
-    quotas.set_limits(9, 9, {}, 9, {"EXT": ListenerLimits(connections_max=3)})
-    assert [quotas.admit(ip, 0, "OWN") for _ in range(2)] == [None, None]
-    assert [quotas.admit(ip, 0, "EXT") for _ in range(2)] == [
+    assert refusals(quotas, [ip], 0, "EXT") == [None]
+    quotas.set_limits(9, 9, {}, 90, {"EXT": ListenerLimits(connections_max=3)})
+    assert refusals(quotas, [ip] * 2, 0, "OWN") == [None, None]
+    assert refusals(quotas, [ip] * 2, 0, "EXT") == [
         None, "listener.name.ext.max.connections",
     ]  # fmt: skip
 
@@ -1004,16 +1035,44 @@ def test_each_listener_has_limits_of_its_own():
 def test_addresses_have_rates_and_what_is_refused_uses_up_none():
     from server.network.limits import ConnectionQuotas
 
-    quotas = ConnectionQuotas(10**9, 10**9, {}, 8)
+    quotas = ConnectionQuotas(10**9, 10**9, {}, 12)
     quotas.set_ip_rates({None: 2, "10.0.0.9": 5})
+    # Each has one at once, and a second's worth of turns.
     ips = ["10.0.0.1"] * 10 + ["10.0.0.9"] * 10
-    assert [quotas.admit(ip, 0) for ip in ips].count(None) == 2 + 5
-    assert quotas.admit("10.0.0.2", 0) is None, "the refused ones left this of the broker's 8"
-    assert quotas.admit("10.0.0.2", 0) == "max.connection.creation.rate"
-    assert quotas.admit("10.0.0.1", 500) is None, "two a second are one in half a second"
-    assert quotas.admit("10.0.0.1", 500) == "connection_creation_rate"
+    assert refusals(quotas, ips).count(None) == (1 + 2) + (1 + 5)
+    # Of the broker's 2 and 12 the refused ones left these.
+    assert (
+        refusals(quotas, ["10.0.0.2", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.4"]) == [None] * 5
+    )
+    assert refusals(quotas, ["10.0.0.5"]) == ["max.connection.creation.rate"]
+    assert refusals(quotas, ["10.0.0.1"] * 2, 500) == [None, "connection_creation_rate"]
     quotas.set_ip_rates({})
-    assert quotas.admit("10.0.0.1", 500) is None
+    assert refusals(quotas, ["10.0.0.1"], 500) == [None]
+
+
+def test_who_waits_for_his_turn_holds_up_nobody_and_is_served_then():
+    with running() as (server, _), ExitStack() as open_until_end:
+        server.quotas.set_ip_rates({"127.0.0.1": 4})
+        began = time.monotonic()
+        clients = [open_until_end.enter_context(WireClient(server.port)) for _ in range(6)]
+        refused, waiting = clients[5], clients[1:5]
+        assert clients[0].ask(heartbeat(1), 4).error_code == 1
+        assert time.monotonic() - began < 0.2, "his own turn is now"
+        assert refused.is_closed()
+        assert [one.ask(heartbeat(2), 4).error_code for one in waiting] == [2] * 4
+        assert time.monotonic() - began >= 0.99
+        assert server.quotas.count == 5
+
+
+def test_who_waits_while_the_server_stops_is_let_go():
+    with running() as (server, _), ExitStack() as open_until_end:
+        server.quotas.set_ip_rates({"127.0.0.1": 1})
+        clients = [open_until_end.enter_context(WireClient(server.port)) for _ in range(2)]
+        wait_until(server, lambda: server.quotas.count == 2)
+        server.stop_accepting()
+        assert clients[1].is_closed()
+        assert server.quotas.count == 1
+        assert clients[0].ask(heartbeat(1), 4).error_code == 1
 
 
 def test_a_million_addresses_take_a_bounded_memory():
