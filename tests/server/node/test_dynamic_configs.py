@@ -114,8 +114,8 @@ def test_quotas_of_addresses_count_at_once(broker: Node) -> None:
     set_ip_rate(broker, 1.0)
     server = broker.broker_server.socket_server
     wait_until(server, lambda: server.quotas._ip_rates == {"127.0.0.1": 1.0})
-    with WireClient(broker.port), WireClient(broker.port) as second:
-        assert second.is_closed()
+    with WireClient(broker.port), WireClient(broker.port), WireClient(broker.port) as third:
+        assert third.is_closed(), "the second one waits for its turn"
 
 
 def set_ip_rate(broker: Node, rate: float) -> None:
