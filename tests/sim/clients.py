@@ -165,13 +165,15 @@ class Producer:
 
     def _send_to(self, leader: int, together: list[tuple[int, Sent]]) -> None:
         requests = [self._request(index, sent) for index, sent in together]
+        is_awaited = True
 
         def serve(node: SimNode, reply: Reply) -> None:
             answers: list[Any] = []
 
             def respond(response: Any) -> None:
                 index, sent = together[len(answers)]
-                self._acknowledges(node, TopicPartition(self.topic, index), response, sent)
+                key = TopicPartition(self.topic, index)
+                self._acknowledges(node, key, response, sent, is_awaited)
                 answers.append(response)
                 if len(answers) == len(together):
                     reply(answers)
@@ -179,19 +181,24 @@ class Producer:
             serve_produce(node, requests, 13, respond)
 
         def answered(answers: list[Any] | None) -> None:
+            nonlocal is_awaited
+            is_awaited = False
             for at, (index, sent) in enumerate(together):
                 self._answered(index, sent, None if answers is None else answers[at])
 
         self._cluster.network.call(None, leader, serve, answered, _TIMEOUT_MS, needs_broker=True)
 
-    def _acknowledges(self, node: SimNode, key: TopicPartition, response: Any, sent: Sent) -> None:
+    def _acknowledges(
+        self, node: SimNode, key: TopicPartition, response: Any, sent: Sent, is_awaited: bool
+    ) -> None:
         """At the broker: what it acknowledges must be on the whole ISR by now, and what it says is
-        not written must not be there."""
+        not written must not be there; unless that comes, behind others of its line, when the
+        producer has given up and sent it again."""
         answer = response.responses[0].partition_responses[0]
         log = node.log(key)
         if answer.error_code == _NONE and log is not None and log.topic_id == self.topic_id:
             self._cluster.check.expose(key, log, answer.base_offset + sent.count)
-        elif answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS and log is not None:
+        elif is_awaited and answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS and log is not None:
             self._cluster.check.refuse(key, log, read_header(sent.data))
 
     def _answered(self, index: int, sent: Sent, response: Any) -> None:
