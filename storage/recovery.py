@@ -48,7 +48,7 @@ from storage.config import LogConfig
 from storage.environment import LogEnvironment
 from storage.log.leader_epochs import EpochEntry, LeaderEpochCache
 from storage.log.partition_log import PartitionLog
-from storage.log.producer_replay import apply_batch, replay_producer_state
+from storage.log.producer_replay import apply_batch, replay_producer_state, replayed_state
 from storage.log.producer_state import ProducerStateManager
 from storage.log.valid_batches import ValidBatches
 from storage.open_files import OpenFileCache
@@ -226,12 +226,17 @@ class _Recovery:
     def _replay(
         self, producer_state: ProducerStateManager, log_start_offset: int, end_offset: int
     ) -> None:
+        self._with_repairs(
+            lambda: replay_producer_state(
+                producer_state, self._segments, log_start_offset, end_offset, self._wall_ms
+            )
+        )
+
+    def _with_repairs(self, look: Callable[[], T]) -> T:
+        """What `look` finds, after repairing each segment whose index proves wrong on the way."""
         for _ in range(1 + len(self._segments)):
             try:
-                replay_producer_state(
-                    producer_state, self._segments, log_start_offset, end_offset, self._wall_ms
-                )
-                return
+                return look()
             except IndexMismatch as error:
                 self._repair(error.segment)
         raise OSError(errno.EIO, f"indexes of {self._directory} do not fit their logs")
@@ -244,21 +249,29 @@ class _Recovery:
     def _rebuild_txn_indexes(
         self, producer_state: ProducerStateManager, log_start_offset: int
     ) -> None:
-        """Which transactions were aborted, from the batches; the log files are not changed."""
+        """Which transactions were aborted, from the batches; the log files are not changed.
+
+        By a state of its own: the log's is that of its newest snapshot, which alone may know of
+        producers whose batches were deleted, and of transactions whose markers were compacted away.
+        """
         broken = self._without_aborted
         if not broken:
             return
         files.sync_directory(self._directory)  # what `_note_broken` removed stays away
-        self._replay(producer_state, log_start_offset, broken[0].base_offset)
+        start = broken[0].base_offset
+        state = self._with_repairs(
+            lambda: replayed_state(
+                producer_state, self._segments, log_start_offset, start, self._wall_ms
+            )
+        )
         for segment in self._segments.from_floor(broken[0].base_offset):
             is_broken = segment in broken
             if is_broken:
                 segment.txn_index.truncate()
             for position, header in segment.batches(0):
                 apply_batch(
-                    producer_state, segment, position, header, self._wall_ms,
-                    index_aborted=is_broken,
-                )  # fmt: skip
+                    state, segment, position, header, self._wall_ms, index_aborted=is_broken
+                )
             if is_broken:
                 segment.txn_index.flush()
             if segment is broken[-1]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from storage import files
 from storage.log.append import read_marker
@@ -20,9 +19,6 @@ from storage.segments.segment import LogSegment
 from storage.segments.transaction_index import AbortedTxn
 from wire.control_records import EndTxnMarker
 from wire.record_batch import BatchHeader
-
-if TYPE_CHECKING:
-    from storage.log.partition_log import PartitionLog
 
 
 def note_batch(
@@ -108,16 +104,18 @@ def replay_producer_state(
 
 
 def replayed_state(
-    log: PartitionLog, log_start_offset: int, end_offset: int
+    producer_state: ProducerStateManager,
+    segments: LogSegments,
+    log_start_offset: int,
+    end_offset: int,
+    wall_ms: int,
 ) -> ProducerStateManager:
-    """What the state would be if the log ended at `end_offset`; nothing is changed.
-
-    Errors as in `replay_producer_state`.
+    """What the state would be if the log ended at `end_offset`; this one is not changed, and the
+    snapshots above that stay. Errors as in `replay_producer_state`.
     """
-    wall_ms = log.environment.clock.wall_ms()
-    state = log.producer_state.without_producers()
+    state = producer_state.without_producers()
     state.load_newest_snapshot(log_start_offset, end_offset, wall_ms)
-    _replay(state, log.segments, end_offset, wall_ms)
+    _replay(state, segments, end_offset, wall_ms)
     return state
 
 

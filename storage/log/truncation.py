@@ -59,7 +59,8 @@ def plan_cut(log: PartitionLog, offset: int) -> Cut:
     end_offset = active.end_below(offset - 1, position)
     log_start_offset = min(log.log_start_offset, end_offset)
     high_watermark = min(log.high_watermark, end_offset)
-    state = replayed_state(log, log_start_offset, end_offset)
+    wall_ms = log.environment.clock.wall_ms()
+    state = replayed_state(log.producer_state, log.segments, log_start_offset, end_offset, wall_ms)
     state.on_high_watermark_updated(high_watermark)
     return Cut(log_start_offset, high_watermark, end_offset, position, kept, state, False)
 

@@ -596,6 +596,25 @@ def test_a_bad_producer_snapshot_is_replaced_by_replaying_the_log(
     assert all(reopened.append_as_leader(data, 0, WALL_MS).duplicate for data in sent[4:])
 
 
+def test_a_producer_whose_batches_were_deleted_is_known_after_a_crash_at_a_roll(
+    tmp_path: Path,
+) -> None:
+    """The recovery point is where a segment begins: the snapshot there stays, and is used."""
+    log = make_log(tmp_path / "a")
+    producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    append(log, "first", **producer)
+    log.roll()
+    append(log, "of another")
+    log.update_high_watermark(2)
+    log.increment_log_start_offset(1)
+    assert log.delete_old_segments(WALL_MS) == 1
+    log.roll()
+    log.flush()
+    root = crash(tmp_path / "a", tmp_path / "b")
+    recovered = make_log(root, recovery_point=log.flushed_offset, log_start_offset=1)
+    assert append(recovered, "first", **producer).duplicate
+
+
 def with_aborted_transactions(root: Path, config: LogConfig = SMALL) -> PartitionLog:
     """Nine transactions, six of them aborted, in several segments, and one that goes on."""
     log = make_log(root, config)

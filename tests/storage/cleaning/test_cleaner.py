@@ -532,6 +532,36 @@ def test_a_transaction_over_several_segments_is_known_to_be_aborted(tmp_path: Pa
         one.append((b"more", b"x"))
 
 
+def with_a_marker_compacted_away(root: Path) -> Cleaned:
+    """Its transaction, of which nothing is left, was open when the second segment began."""
+    one = Cleaned(root, compacted(delete_retention_ms=0, segment_bytes=2000))
+    begin(one, 7, (b"a", b"1"))
+    one.append((b"fills", b"x" * 1500))
+    one.roll()
+    one.end_transaction(7, COMMIT, epoch=1)
+    one.append((b"fills too", b"x" * 1500))
+    one.roll()
+    one.append((b"a", b"2"))
+    for _ in range(3):
+        one.append((b"k", b"x" * 1500))
+        assert one.clean()
+        one.clock.ms += 1
+    assert [segment.base_offset for segment in one.log.segments][:2] == [0, 2]
+    markers = [header for header, _ in batches(one.log) if header.is_control]
+    assert not any(header.records_count for header in markers)
+    return one
+
+
+def test_a_transaction_whose_marker_was_compacted_away_stays_ended_after_a_crash(
+    tmp_path: Path,
+) -> None:
+    """The indexes of the segment where the marker was are doubted, and made anew."""
+    one = with_a_marker_compacted_away(tmp_path)
+    one.open(recovery_point=one.log.segments.items[2].base_offset)
+    one.log.update_high_watermark(one.log.log_end_offset)
+    assert one.log.last_stable_offset == one.log.log_end_offset
+
+
 # --- segments ----------------------------------------------------------------------------------
 
 
