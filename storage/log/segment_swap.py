@@ -3,6 +3,8 @@
 Files on the way (S-13; Kafka: LocalLog.replaceSegments):
 
 1. `.cleaned`: being written, then synced together with the directory. A crash: removed at start.
+   The producer snapshots where the old segments begin go before the next step: a transaction that
+   was open there is never ended by what follows, once its marker is compacted away.
 2. `.swap`: complete. A crash from here on: `storage.recovery.finish_interrupted_swaps` removes the
    old segments it covers and finishes.
 3. The old segments become `.deleted`, and are unlinked after `file.delete.delay.ms`.
@@ -48,13 +50,13 @@ def replace_segments(
             # Loaded and open: no reader looks for a file while its name changes.
             new.handle()
             _ = new.txn_index.aborted
+            for segment in old:
+                log.producer_state.delete_snapshot(segment.base_offset)
             new.rename_suffix(SWAP_SUFFIX)
             log.segments.replace(old, new)
             for segment in old:
                 segment.is_deleted = True
                 segment.rename_suffix(DELETED_SUFFIX)
-                if segment.base_offset != new.base_offset:
-                    log.producer_state.delete_snapshot(segment.base_offset)
             new.rename_suffix("")
         except OSError as error:
             error.is_final = True  # type: ignore[attr-defined]

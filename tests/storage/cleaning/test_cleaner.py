@@ -562,6 +562,27 @@ def test_a_transaction_whose_marker_was_compacted_away_stays_ended_after_a_crash
     assert one.log.last_stable_offset == one.log.log_end_offset
 
 
+def test_a_transaction_whose_marker_was_compacted_away_stays_ended_after_a_truncation(
+    tmp_path: Path,
+) -> None:
+    """As after an unclean election, to below where the newest snapshots are."""
+    log = with_a_marker_compacted_away(tmp_path).log
+    log.truncate_to(log.segments.items[2].base_offset - 1)
+    log.update_high_watermark(log.log_end_offset)
+    assert log.last_stable_offset == log.log_end_offset
+
+
+def test_a_transaction_whose_marker_was_compacted_away_stays_ended_without_newer_snapshots(
+    tmp_path: Path,
+) -> None:
+    one = with_a_marker_compacted_away(tmp_path)
+    for path in sorted(one.log.directory.glob("*.snapshot"))[1:]:
+        path.write_bytes(b"torn")
+    one.open(recovery_point=one.log.log_end_offset)
+    one.log.update_high_watermark(one.log.log_end_offset)
+    assert one.log.last_stable_offset == one.log.log_end_offset
+
+
 # --- segments ----------------------------------------------------------------------------------
 
 
