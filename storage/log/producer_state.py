@@ -459,10 +459,11 @@ class ProducerStateManager:
 
     def flush(self) -> None:
         """fsync the snapshots taken since the last time; the directory is the caller's. OSError."""
-        unsynced, self._unsynced = self._unsynced, []
-        for path in unsynced:
+        for path in tuple(self._unsynced):
             with suppress(FileNotFoundError):
                 files.sync_file(path)
+            with suppress(ValueError):  # another flush was faster
+                self._unsynced.remove(path)
 
     def snapshot_path(self, offset: int) -> Path:
         """Where the snapshot of that offset is, or would be."""

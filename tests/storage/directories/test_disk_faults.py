@@ -333,6 +333,24 @@ def test_names_that_a_lack_of_descriptors_left_unsynced_are_synced_by_the_next_f
     assert synced[-1] == ("orders-0" if name == "roll" else tmp_path.name)
 
 
+def test_snapshots_that_a_lack_of_descriptors_left_unsynced_are_synced_by_the_next_flush(
+    tmp_path: Path, disk: FaultyDisk, synced: list[str]
+) -> None:
+    log = make_log(tmp_path)
+    append(log, "a", producer_id=1, producer_epoch=0, base_sequence=0)
+    log.roll()
+    snapshot = f"{1:020d}.snapshot"
+    disk.fail(
+        "fsync", errno.EMFILE, only=lambda fd: os.readlink(f"/proc/self/fd/{fd}").endswith(snapshot)
+    )
+    with pytest.raises(KafkaError):
+        log.flush()
+    assert not log.is_offline
+    synced.clear()
+    log.flush()
+    assert snapshot in synced
+
+
 def test_a_file_that_is_gone_from_an_open_log_is_a_failure(
     tmp_path: Path, disk: FaultyDisk
 ) -> None:
