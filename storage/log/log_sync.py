@@ -9,8 +9,8 @@ directory is (S-5).
 Who wants a sync while one is running waits for it and then usually finds nothing left to do: that
 is what makes a group commit. No lock that an append needs is held meanwhile.
 
-A failed sync is final, whatever a second one would say (S-4); only a lack of descriptors, which
-keeps it from beginning, is not.
+A failed sync is final, whatever a second one would say (S-4); a lack of descriptors, which keeps it
+from beginning, is not, nor a disk that has no room for the leader epochs, which come first.
 """
 
 from __future__ import annotations
@@ -82,9 +82,11 @@ class LogSync:
             unflushed: Iterable[LogSegment] = ()
             if end_offset > log.flushed_offset:
                 unflushed = log.segments.from_floor(log.flushed_offset)
+        is_syncing = False
         try:
             # Below the recovery point no batch is read again to find its epoch (E-3).
-            log.leader_epochs.sync()
+            files.with_room(log.leader_epochs.sync, log.environment.make_room)
+            is_syncing = True
             _sync(log, sealed, unflushed, is_dirty)
             if is_renamed:
                 files.sync_directory(log.directory.parent)
@@ -98,7 +100,8 @@ class LogSync:
                 self._is_renamed |= is_renamed
                 if is_missing and log.directory != directory:
                     return False
-            error.is_final = not files.is_out_of_descriptors(error)  # type: ignore[attr-defined]
+            is_final = is_syncing and not files.is_out_of_descriptors(error)
+            error.is_final = is_final  # type: ignore[attr-defined]
             raise
         with log.lock:
             self.last_flush_ms = started_ms

@@ -351,6 +351,21 @@ def test_snapshots_that_a_lack_of_descriptors_left_unsynced_are_synced_by_the_ne
     assert snapshot in synced
 
 
+def test_leader_epochs_that_find_no_room_leave_the_directory_online(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    log = make_log(tmp_path)
+    disk.fail("replace", errno.ENOSPC, count=9)
+    with pytest.raises(KafkaError):
+        log.append_as_follower(batch("a", base_offset=0, leader_epoch=5), 5)
+    with pytest.raises(KafkaError):
+        log.flush()
+    assert (log.is_offline, log.flushed_offset) == (False, 0)
+    disk.repair()
+    log.flush()
+    assert (LeaderEpochCache(log.leader_epochs.path).latest_epoch, log.flushed_offset) == (5, 1)
+
+
 def test_a_file_that_is_gone_from_an_open_log_is_a_failure(
     tmp_path: Path, disk: FaultyDisk
 ) -> None:
