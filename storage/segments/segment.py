@@ -556,6 +556,7 @@ class LogSegment(LogFile):
         self.time_index.maybe_append(
             self.max_timestamp, self.max_timestamp_offset, skip_full_check=True
         )
+        self._note_whether_full()  # should the roll fail, more is appended
         self.offset_index.trim_to_valid_size()
         self.time_index.trim_to_valid_size()
         self._recent, self._older = {}, {}

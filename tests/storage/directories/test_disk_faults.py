@@ -537,6 +537,21 @@ def test_a_roll_without_a_descriptor_is_tried_again(tmp_path: Path, disk: Faulty
     assert len(values(read_from(make_log(tmp_path, log.config)))) == 2
 
 
+@pytest.mark.parametrize("count", range(6, 10))
+def test_a_roll_that_fails_leaves_a_segment_that_takes_more_though_its_index_is_full(
+    tmp_path: Path, disk: FaultyDisk, count: int
+) -> None:
+    log = make_log(tmp_path, LogConfig(segment_index_bytes=60, index_interval_bytes=100))
+    for number in range(count):
+        append(log, "a", timestamp=WALL_MS + number)
+    disk.fail("open_file", errno.ENOSPC, only=lambda path, *_: path.suffix == ".log")
+    with pytest.raises(KafkaError):
+        log.roll()
+    for number in range(count, count + 4):
+        assert append(log, "a", timestamp=WALL_MS + number).first_offset == number
+    assert len(read_from(log)) == count + 4
+
+
 def test_a_roll_that_fails_leaves_nothing_behind(tmp_path: Path, disk: FaultyDisk) -> None:
     log = make_log(tmp_path, LogConfig(segment_bytes=300))
     sent = [
