@@ -82,7 +82,7 @@ class DirCheckpoints:
         self._directory = directory
         self._make_room = make_room
         self._lock = threading.Lock()
-        self._offsets: dict[str, Offsets] = {kind: {} for kind in CHECKPOINTS}
+        self._offsets: dict[str, dict[TopicPartition, int]] = {kind: {} for kind in CHECKPOINTS}
         self._recorded: dict[str, Offsets | None] = {kind: {} for kind in CHECKPOINTS}
         """What the files say; None where that is not known, or there is no file yet."""
 
@@ -94,14 +94,15 @@ class DirCheckpoints:
                 try:
                     self._offsets[kind] = self._file(kind).read()
                     is_there = (self._directory / kind).exists()
-                    self._recorded[kind] = self._offsets[kind] if is_there else None
+                    self._recorded[kind] = self._offsets[kind].copy() if is_there else None
                 except CorruptCheckpoint as error:
                     logger.warning("ignoring corrupt checkpoint reason=%s", error)
                     self._offsets[kind], self._recorded[kind] = {}, None
 
     def get(self, kind: str, key: TopicPartition) -> int | None:
         """What is noted of a log in the checkpoint of this name; None for nothing."""
-        return self._offsets[kind].get(key)
+        with self._lock:
+            return self._offsets[kind].get(key)
 
     def note(self, kind: str, logs: Iterable[L], offset_of: Callable[[L], int | None]) -> None:
         """Write down what `offset_of` says of each log, nothing where it says None."""
@@ -110,7 +111,7 @@ class DirCheckpoints:
             with log.lock:
                 seen.append((log, log.truncations, offset_of(log)))
         with self._lock:
-            offsets = dict(self._offsets[kind])
+            offsets = self._offsets[kind]
             for log, truncations, offset in seen:
                 if not _is_as_it_was(log, truncations):
                     continue
@@ -118,7 +119,6 @@ class DirCheckpoints:
                     offsets.pop(log.topic_partition, None)
                 else:
                     offsets[log.topic_partition] = offset
-            self._offsets[kind] = offsets
             self._write(kind)
 
     def note_cleaned(self, log: CheckpointedLog, offset: int, truncations: int) -> None:
@@ -127,7 +127,7 @@ class DirCheckpoints:
         with self._lock:
             if _is_as_it_was(log, truncations):
                 kind = CLEANER_OFFSET_CHECKPOINT
-                self._offsets[kind] = {**self._offsets[kind], log.topic_partition: offset}
+                self._offsets[kind][log.topic_partition] = offset
                 self._write(kind)
 
     def lower(self, key: TopicPartition, offset: int) -> None:
@@ -139,7 +139,7 @@ class DirCheckpoints:
         with self._lock:
             for kind, offsets in self._offsets.items():
                 if offsets.get(key, -1) > offset:
-                    self._offsets[kind] = {**offsets, key: offset}
+                    offsets[key] = offset
                 recorded = self._recorded[kind]
                 if recorded is None or recorded.get(key, -1) > offset:
                     self._write(kind)
@@ -147,9 +147,8 @@ class DirCheckpoints:
     def forget(self, key: TopicPartition) -> None:
         """There is no log of this name any more; the files follow with `write`."""
         with self._lock:
-            for kind, offsets in self._offsets.items():
-                if key in offsets:
-                    self._offsets[kind] = {k: o for k, o in offsets.items() if k != key}
+            for offsets in self._offsets.values():
+                offsets.pop(key, None)
 
     def trim(self, ends: Mapping[TopicPartition, int]) -> None:
         """These are the logs of this directory, and where they end."""
@@ -172,7 +171,7 @@ class DirCheckpoints:
             return
         self._recorded[kind] = None  # a failure leaves the old lines or the new ones
         files.with_room(lambda: self._file(kind).write(offsets), self._make_room)
-        self._recorded[kind] = offsets
+        self._recorded[kind] = offsets.copy()
 
     def _file(self, kind: str) -> OffsetCheckpoint:
         return OffsetCheckpoint(self._directory / kind)

@@ -63,3 +63,29 @@ def test_what_is_compacted_is_written_at_once_if_the_log_is_as_it_was(tmp_path: 
     checkpoints.note_cleaned(Log(None, truncations=1), 6, truncations=0)
     checkpoints.note_cleaned(Log(None, is_closed=True), 7, truncations=0)
     assert written(tmp_path, CLEANER_OFFSET_CHECKPOINT) == {KEY: 5}
+
+
+def test_forgetting_a_log_looks_at_no_other(tmp_path: Path) -> None:
+    """A topic of ten thousand partitions is deleted log by log."""
+    looks: list[str] = []
+
+    class Key(TopicPartition):
+        __hash__ = TopicPartition.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            looks.append("==")
+            return tuple.__eq__(self, other)
+
+        def __ne__(self, other: object) -> bool:
+            looks.append("!=")
+            return tuple.__ne__(self, other)
+
+    checkpoints = DirCheckpoints(tmp_path)
+    checkpoints.read()
+    logs = [Log(number, Key("t", number)) for number in range(100)]
+    for kind in CHECKPOINTS:
+        checkpoints.note(kind, logs, lambda log: log.offset)
+    looks.clear()
+    checkpoints.forget(logs[50].topic_partition)
+    assert len(looks) < 10
+    assert checkpoints.get(LOG_START_OFFSET_CHECKPOINT, TopicPartition("t", 50)) is None

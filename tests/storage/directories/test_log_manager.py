@@ -362,6 +362,37 @@ def test_new_partitions_go_where_there_are_fewest(tmp_path: Path) -> None:
     node.stop()
 
 
+def calls_of(what: Callable[[], object]) -> int:
+    """How many calls of Python's functions it takes."""
+    count = 0
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        what()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_a_new_partition_costs_as_much_however_many_there_are(tmp_path: Path, names: str) -> None:
+    """A topic of ten thousand is made one by one, on the thread that applies metadata."""
+    node = Node(*(tmp_path / name for name in names))
+    node.start()
+    node.create("t", 0)
+    few = calls_of(lambda: node.create("t", 1))
+    for index in range(2, 60):
+        node.create("t", index)
+    many = calls_of(lambda: node.create("t", 61))
+    # Of those in several directories one look at each.
+    assert many - few < 10 + (60 if len(names) > 1 else 0)
+    node.stop()
+
+
 def test_new_partitions_go_where_nothing_is_cordoned_unless_all_is(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     node = Node(a, b)
