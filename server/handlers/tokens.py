@@ -94,8 +94,8 @@ def describe_delegation_token(
 ) -> DescribeDelegationTokenResponse:
     """The tokens of some owners, or of all, with their secrets.
 
-    Behaviour: of renewers, too; those that have ended until they are swept. Who may see which is
-               `server.handlers.access.rules`'.
+    Behaviour: of renewers and requesters, too (TokenInformation.ownerOrRenewer); those that have
+               ended until they are swept. Who may see which is `server.handlers.access.rules`'.
     Versions:  3 names the requester.
     Gaps:      -
     """
@@ -111,7 +111,7 @@ def describe_delegation_token(
     if request.owners is not None:
         asked = {f"{one.principal_type}:{one.principal_name}" for one in request.owners}
     for token in ctx.broker.metadata.delegation_tokens.values():
-        if asked is None or not asked.isdisjoint((token.owner, *token.renewers)):
+        if asked is None or not asked.isdisjoint((token.owner, token.requester, *token.renewers)):
             answer.tokens.append(_described(token, str(secret_key)))
     return answer
 

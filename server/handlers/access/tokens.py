@@ -28,14 +28,16 @@ def create_delegation_token(access: Access, request: Any) -> Verdict:
 
 
 def describe_delegation_token(access: Access, _request: Any) -> Verdict:
-    """Owners and renewers see a token, who has Describe on it, or DescribeTokens on the owner."""
+    """A token is seen by its owner, its renewers, who had it made, who has Describe on it, or
+    DescribeTokens on the owner (DelegationTokenManager.filterToken)."""
     asks = str(access.ctx.principal)
 
     def sees(token: Any) -> bool:
         owner = f"{token.principal_type}:{token.principal_name}"
+        requester = f"{token.token_requester_principal_type}:{token.token_requester_principal_name}"
         renewers = [f"{one.principal_type}:{one.principal_name}" for one in token.renewers]
         return (
-            asks in (owner, *renewers)
+            asks in (owner, requester, *renewers)
             or access.sees(Operation.DESCRIBE, Resource.DELEGATION_TOKEN, token.token_id)
             or access.sees(Operation.DESCRIBE_TOKENS, Resource.USER, owner)
         )

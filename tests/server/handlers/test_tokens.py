@@ -135,6 +135,16 @@ def test_with_rules_one_sees_ones_own_and_what_one_may(broker: FakeBroker) -> No
         assert seen(asked(broker, authorizer=Policy(allowed)).ask(request, 3)) == expected
 
 
+def test_who_had_a_token_made_for_another_sees_it(broker: FakeBroker) -> None:
+    mine = DescribeDelegationTokenRequest(
+        owners=[Owner(principal_type="User", principal_name="admin")]
+    )
+    for request in (mine, DescribeDelegationTokenRequest(owners=None)):
+        for authorizer in (None, Policy()):
+            shown = asked(broker, "User:admin", authorizer=authorizer).ask(request, 3)
+            assert seen(shown) == ["a", "b", "c", "d"]
+
+
 def test_with_rules_a_token_for_others_needs_a_right_on_them(broker: FakeBroker) -> None:
     request = CreateDelegationTokenRequest(
         owner_principal_type="User", owner_principal_name="bob", renewers=[], max_lifetime_ms=-1
