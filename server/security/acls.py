@@ -21,6 +21,7 @@ texts. An IPv4 address in IPv6 clothes is the IPv4 address.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
@@ -68,8 +69,9 @@ class _Rule(NamedTuple):
 
 _Pattern = tuple[int, int, str]
 """Resource type, pattern type, name."""
-_Rules = Mapping[str, tuple[_Rule, ...]]
-"""Of one pattern, by principal."""
+_Rules = Mapping[str, Mapping[_Rule, int]]
+"""Of one pattern, by principal; how often each stands there, for hosts may be written in several
+ways."""
 _Lengths = Mapping[int, tuple[int, ...]]
 """Resource type -> the lengths that its PREFIXED names have."""
 
@@ -88,37 +90,15 @@ class AclTable:
     __slots__ = ("_lengths", "_patterns")
 
     def __init__(self, acls: Iterable[Acl] = ()) -> None:
-        patterns: dict[_Pattern, dict[str, tuple[_Rule, ...]]] = {}
-        for acl in acls:
-            rules = patterns.setdefault(_pattern(acl), {})
-            rules[acl.principal] = (*rules.get(acl.principal, ()), _rule(acl))
-        self._patterns: Mapping[_Pattern, _Rules] = patterns
-        self._lengths = _prefix_lengths(patterns)
+        self._patterns = _changed({}, (), acls)
+        self._lengths = _prefix_lengths(self._patterns)
 
     def updated(self, removed: Iterable[Acl], added: Iterable[Acl]) -> AclTable:
-        """The table without the one and with the other. What is not changed is shared."""
-        patterns = dict(self._patterns)
-        own: dict[_Pattern, dict[str, tuple[_Rule, ...]]] = {}
-        for acls, is_added in ((removed, False), (added, True)):
-            for acl in acls:
-                key = _pattern(acl)
-                if key not in own:
-                    own[key] = dict(patterns.get(key, {}))
-                rules = list(own[key].pop(acl.principal, ()))
-                if is_added:
-                    rules.append(_rule(acl))
-                elif _rule(acl) in rules:
-                    rules.remove(_rule(acl))
-                if rules:
-                    own[key][acl.principal] = tuple(rules)
-        for key, by_principal in own.items():
-            if by_principal:
-                patterns[key] = by_principal
-            else:
-                patterns.pop(key, None)
+        """The table without the one, which are in it, and with the other. What is not changed is
+        shared."""
         table = AclTable()
-        table._patterns = patterns
-        table._lengths = _prefix_lengths(patterns)
+        table._patterns = _changed(self._patterns, removed, added)
+        table._lengths = _prefix_lengths(table._patterns)
         return table
 
     def allows(
@@ -187,6 +167,28 @@ class AclTable:
         if (LITERAL, WILDCARD) in denied:
             return False
         return any(not _is_dominated(*pattern, denied) for pattern in allowed)
+
+
+def _changed(
+    patterns: Mapping[_Pattern, _Rules], removed: Iterable[Acl], added: Iterable[Acl]
+) -> dict[_Pattern, _Rules]:
+    """In proportion to what is there, however many rules are of one principal on one pattern: the
+    loader's thread waits."""
+    counted: dict[tuple[_Pattern, str], Counter[_Rule]] = {}
+    for acls, step in ((removed, -1), (added, 1)):
+        for acl in acls:
+            key = pattern, principal = _pattern(acl), acl.principal
+            if key not in counted:
+                counted[key] = Counter(patterns.get(pattern, {}).get(principal, {}))
+            counted[key][_rule(acl)] += step
+    own: dict[_Pattern, dict[str, Mapping[_Rule, int]]] = {}
+    for (pattern, principal), rules in counted.items():
+        if pattern not in own:
+            own[pattern] = dict(patterns.get(pattern, {}))
+        own[pattern].pop(principal, None)
+        if left := +rules:
+            own[pattern][principal] = left
+    return {pattern: rules for pattern, rules in {**patterns, **own}.items() if rules}
 
 
 def _is_dominated(pattern: int, name: str, denied: set[tuple[int, str]]) -> bool:

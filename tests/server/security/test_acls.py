@@ -150,3 +150,26 @@ def test_ten_thousand_rules_change_one_by_one():
     assert not table.allows("User:0", "h", READ, TOPIC, "topic-0")
     assert table.allows("User:9999", "h", READ, TOPIC, "topic-9999")
     assert table.allows("User:a", "h", READ, TOPIC, "other")
+
+
+class Counting(str):
+    """A host that counts how often it is compared."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+    compared = 0
+
+    def __eq__(self, other):
+        Counting.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_many_rules_of_one_principal_on_one_resource_are_changed_in_proportion(monkeypatch):
+    monkeypatch.setattr(Counting, "compared", 0)
+    monkeypatch.setattr("server.security.acls.canonical_host", Counting)
+    rules = [rule(host=f"host-{i}") for i in range(1_000)]
+    table = AclTable(rules).updated(rules[:0:-1], [rule(host="other")])
+    assert table.allows("User:a", "host-0", READ, TOPIC, "t")
+    assert not table.allows("User:a", "host-1", READ, TOPIC, "t")
+    assert table.allows("User:a", "other", READ, TOPIC, "t")
+    assert Counting.compared < 20 * len(rules)
