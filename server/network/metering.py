@@ -27,6 +27,7 @@ Budget: all three together, none reached, 2 us a request (benchmarks/micro/guard
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable
 from heapq import nlargest
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from server.network.channel import Channel
     from wire.primitives import Part
     from wire.schema import Response
+
+logger = logging.getLogger(__name__)
 
 _PRODUCE, _FETCH, _SHARE_FETCH = 0, 1, 78
 _PRODUCER, _CONSUMER, _REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
@@ -196,12 +199,17 @@ class ClientQuotas:
 
 def connection_rates(records: Iterable[Any]) -> dict[str | None, float]:
     """connection_creation_rate by address, as a peer's is written; None: of the others. Of an
-    address that has several, for ::ffff:a.b.c.d is a.b.c.d, the least counts."""
+    address that has several, for ::ffff:a.b.c.d is a.b.c.d, the least counts. Host names, which
+    Apache Kafka's controllers take, are told in the log: nobody here resolves them."""
     rates: dict[str | None, float] = {}
     for record in records:
         if record.key == _CONNECTIONS:
             (name,) = names_of(entity_of(record.entity)).values()
-            host = None if name is None else canonical_address(name)
+            try:
+                host = None if name is None else canonical_address(name)
+            except ValueError:
+                logger.warning("quota of a host name is not kept to ip=%r", name)
+                continue
             rates[host] = min(record.value, rates.get(host, record.value))
     return rates
 

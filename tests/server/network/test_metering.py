@@ -157,6 +157,14 @@ def test_a_mapped_address_is_the_one_it_stands_for():
     assert connection_rates([quota(rate, 5.0, ip="FE80::1")]) == {"fe80::1": 5.0}
 
 
+def test_a_host_name_that_apache_kafka_wrote_takes_no_rate_from_others(caplog):
+    """Its controller takes names that it can resolve; there may be a log of its own here."""
+    rate = "connection_creation_rate"
+    records = [quota(rate, 5.0, ip="db.example\n"), quota(rate, 7.0, ip="10.1.2.3")]
+    assert connection_rates(records) == {"10.1.2.3": 7.0}
+    assert r"ip='db.example\n'" in caplog.text
+
+
 def test_names_of_clients_choice_are_bounded():
     quotas = quotas_of(quota(KEYS[0], 5.0, client_id=None))
     for number in range(20_050):
