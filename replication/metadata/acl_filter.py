@@ -50,6 +50,11 @@ class AclFilter(NamedTuple):
         values = (self.resource_type, self.pattern_type, self.operation, self.permission_type)
         return any(value not in known for value, known in zip(values, _KNOWN, strict=True))
 
+    @property
+    def exact_name(self) -> str | None:
+        """What all that it means is called; None: that may differ."""
+        return None if self.pattern_type == _MATCH else self.name
+
     def matches(self, record: Any) -> bool:
         """Is this AccessControlEntryRecord meant."""
         return (

@@ -138,6 +138,26 @@ def test_too_many_at_once_are_refused_whole():
         delete_acls(image, DeleteAclsRequest(filters=[wanted()]))
 
 
+def test_many_filters_that_mean_much_are_refused_whole():
+    """Each tells all that it means: 10 KB took 116 MiB, and the controller's thread for seconds."""
+    image, _ = created(EMPTY_IMAGE, *(creation(resource_name=f"t{i}") for i in range(1_001)))
+    for values in ({}, {"host_filter": "nowhere"}, {"pattern_type_filter": 2}):
+        with pytest.raises(KafkaError) as refused:
+            delete_acls(image, DeleteAclsRequest(filters=[wanted(**values)] * 1_000))
+        assert refused.value.code == INVALID
+
+
+@pytest.mark.parametrize("named", ["resource_name", "principal"])
+def test_as_many_filters_as_there_are_rules_are_looked_up(named):
+    """As tools delete them, each by all that it says."""
+    rules = [creation(**{named: f"User:{i}"}) for i in range(5_000)]
+    image, _ = created(EMPTY_IMAGE, *rules)
+    filters = [wanted(**{f"{named}_filter": getattr(one, named)}) for one in rules]
+    result = delete_acls(image, DeleteAclsRequest(filters=filters))
+    assert {len(one.matching_acls) for one in result.response.filter_results} == {1}
+    assert len(result.records) == len(rules)
+
+
 def test_a_snapshot_has_every_rule_under_its_id():
     image, _ = created(EMPTY_IMAGE, creation(), creation(host="h"))
     delta = MetadataDelta(EMPTY_IMAGE)
