@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from replication.controller.configs import (
@@ -43,6 +43,7 @@ _LEVELS = {"FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE
 _LEVEL_NAMES = {number: name for name, number in _LEVELS.items()}
 _ROOT_LOGGER = "root"
 _INTEGER = re.compile(r"[+-]?\d{1,10}")
+_UNDECIDED = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller did not answer for it")
 _PASSED_ON = (schema.TOPIC, schema.BROKER, schema.CLIENT_METRICS, schema.GROUP)
 
 
@@ -105,8 +106,7 @@ def _alter(
         except KafkaError as error:
             verdicts.append(error)
 
-    def complete(decided: Sequence[KafkaError]) -> Response:
-        rest = iter(decided)
+    def complete(decided: Mapping[tuple[int, str], KafkaError]) -> Response:
         whole: Response = answer(
             responses=[
                 answer.Resource(
@@ -116,24 +116,26 @@ def _alter(
                     resource_name=key[1],
                 )
                 for key, verdict in zip(keys, verdicts, strict=True)
-                for error in [next(rest) if verdict is None else verdict]
+                for error in [verdict or decided.get(key, _UNDECIDED)]
             ]
         )
         return whole
 
     undecided = [r for r, v in zip(request.resources, verdicts, strict=True) if v is None]
     if not undecided and request.resources:
-        return complete(())
+        return complete({})
 
     def answered(response: Any) -> None:
         if isinstance(response, KafkaError):
             ctx.respond_error(request, response.code, response.detail)
         else:
-            ctx.respond(
-                complete(
-                    [KafkaError(r.error_code, r.error_message or "") for r in response.responses]
+            decided = {
+                (row.resource_type, row.resource_name): KafkaError(
+                    row.error_code, row.error_message or ""
                 )
-            )
+                for row in response.responses
+            }
+            ctx.respond(complete(decided))
 
     part = type(request)(resources=undecided, validate_only=request.validate_only)
     ctx.broker.controller.submit(part, answered, context=controller_context(ctx))

@@ -238,6 +238,24 @@ def test_what_is_judged_here_and_by_the_controller_is_answered_together(
     assert a_logger.level == logging.DEBUG
 
 
+def test_each_resource_has_its_own_answer_in_whichever_order_they_come(
+    asked: Asked, broker: FakeBroker
+) -> None:
+    """Apache Kafka's controller answers in the order of a hash map."""
+    request = changes((TOPIC, "t", []), (GROUP, "g", []), (TOPIC, "u", []))
+    assert asked.ask(request, 1) is None
+    row = IncrementalAlterConfigsResponse.Resource
+    broker.controller.submitted.popleft()[1](
+        IncrementalAlterConfigsResponse(
+            responses=[
+                row(error_code=40, error_message="no", resource_type=GROUP, resource_name="g"),
+                row(error_code=0, error_message=None, resource_type=TOPIC, resource_name="t"),
+            ]
+        )
+    )
+    assert codes(asked.received(request, 1)) == [0, 40, ErrorCode.UNKNOWN_SERVER_ERROR]
+
+
 def test_no_controller_is_told_of_all_resources(asked: Asked, broker: FakeBroker) -> None:
     request = changes((TOPIC, "t", []), (BROKER, "2", []))
     assert asked.ask(request, 1) is None
