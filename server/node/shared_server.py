@@ -274,6 +274,7 @@ class SharedServer:
             self.timer,
             self.clock.now_ms,
             "broker" if self.quorum.is_broker else "controller",
+            self.config.get_int("socket.request.max.bytes"),
         )
         self.stop.then("controller channel", self.controller_channel.shutdown)
 

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from replication.controller.context import ControllerContext
 from server.peers.call import always
+from server.peers.peer_client import FRAME_BYTES_MAX
 from wire.errors import ErrorCode, KafkaError
 from wire.messages import response_class
 
@@ -147,8 +148,10 @@ class ControllerChannel:
         timer: _Timer,
         clock_ms: Callable[[], int],
         role: str = "broker",
+        request_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
-        """`local`: the controller of this process, if it has one. `role` names connections."""
+        """`local`: the controller of this process, if it has one. `role` names connections.
+        `request_bytes_max`: socket.request.max.bytes, as far as we know of other nodes."""
         self._node_id = node_id
         self._local = local
         self._raft = raft
@@ -156,6 +159,7 @@ class ControllerChannel:
         self._timer = timer
         self._clock_ms = clock_ms
         self._role = role
+        self._request_bytes_max = request_bytes_max
         self._lock = threading.Lock()
         # Guarded by _lock:
         self._pending: set[_Pending] = set()
@@ -222,6 +226,8 @@ class ControllerChannel:
             return
         try:
             self._ask_remote(pending, attempt, endpoint, left_ms)
+        except KafkaError as error:
+            self._finish(pending, error)
         except Exception as error:  # it cannot be encoded: a fault of ours, and it stays one
             logger.exception("request for the controller cannot be sent %r", pending.request)
             self._finish(pending, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
@@ -246,7 +252,7 @@ class ControllerChannel:
             from server.peers import envelope
 
             version = pending.context.api_version
-            request = envelope.wrap(pending.request, pending.context)
+            request = envelope.wrap(pending.request, pending.context, self._request_bytes_max)
 
             def answered(answer: Any) -> None:
                 if not isinstance(answer, Exception):

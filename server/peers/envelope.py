@@ -16,6 +16,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from server.network.channel import TokenPrincipal
+from server.peers.peer_client import FRAME_BYTES_MAX
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.frame import SIZE_BYTES, decode_response_header, encode_request
 from wire.messages import response_class
@@ -29,15 +30,23 @@ if TYPE_CHECKING:
 CORRELATION_ID = 0
 """Of the request inside; there is one in each envelope, so it says nothing."""
 _PRINCIPAL_VERSION = b"\0\0"
+_AROUND_BYTES = 256
+"""An envelope's header and lengths take less."""
 
 
-def wrap(request: Request, context: ControllerContext) -> EnvelopeRequest:
-    """The envelope of a client's request, in the client's version."""
+def wrap(
+    request: Request, context: ControllerContext, bytes_max: int = FRAME_BYTES_MAX
+) -> EnvelopeRequest:
+    """The envelope of a client's request, in the client's version. Raises KafkaError
+    INVALID_REQUEST if it would be larger than `bytes_max`, which no controller takes."""
     parts = encode_request(context.api_version, CORRELATION_ID, context.client_id, request)
     frame = b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]  # it holds no file
+    principal = principal_bytes(context.principal)
+    if len(frame) + len(principal) + _AROUND_BYTES > bytes_max:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "too large to be passed on to the controller")
     return EnvelopeRequest(
         request_data=frame[SIZE_BYTES:],
-        request_principal=principal_bytes(context.principal),
+        request_principal=principal,
         client_host_address=_address_bytes(context.client_host),
     )
 

@@ -30,6 +30,7 @@ from wire.messages.quorum import (
     BrokerHeartbeatResponse,
     DescribeQuorumRequest,
 )
+from wire.messages.security import RenewDelegationTokenRequest
 
 NOT_CONTROLLER = KafkaError(ErrorCode.NOT_CONTROLLER)
 CLIENT = ControllerContext("User:alice", 5, "client-7", "10.1.2.3")
@@ -135,6 +136,19 @@ def test_the_active_controller_of_this_process_is_asked_directly():
     on_complete(created())
     assert len(cluster.answers) == 1
     assert cluster.network.sent == []
+
+
+def test_a_clients_request_that_no_envelope_holds_is_refused_and_not_sent_again_and_again():
+    """A listener takes it; the controller's closes the connection, which others' requests share."""
+    cluster = Cluster()
+    largest = RenewDelegationTokenRequest(hmac=bytes(104_857_500), renew_period_ms=-1)
+    cluster.submit(largest, context=CLIENT._replace(api_version=2))
+    (answer,) = cluster.answers
+    assert answer.code == ErrorCode.INVALID_REQUEST
+    assert cluster.network.sent == []
+    largest.hmac = largest.hmac[:-1_000]
+    cluster.submit(largest, context=CLIENT._replace(api_version=2))
+    assert len(cluster.network.sent) == 1
 
 
 def test_a_clients_request_goes_inside_an_envelope_and_its_answer_comes_out():
