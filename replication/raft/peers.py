@@ -250,7 +250,7 @@ def poll_resigned(quorum: QuorumState, resigned: Resigned, ready: Ready, now_ms:
     if resigned.is_over(now_ms):
         resigned.wait_until(None)
         if quorum.is_only_voter and not quorum.is_stopping:
-            quorum.become_candidate(ready, now_ms)
+            quorum.become_prospective(ready, now_ms)
         else:
             # In the epoch that we led we may neither lead nor vote.
             quorum.become_unattached(quorum.epoch + 1, ready, now_ms)

@@ -238,9 +238,7 @@ class QuorumState:
             ready.persist = stored
         self.state = stored
         if self.is_only_voter:
-            if stored.leader_id == self.node_id:
-                self.current = Resigned(self)
-            self.become_candidate(ready, now_ms)
+            self.become_prospective(ready, now_ms)
             return
         short_ms = self.config.election_timeout_ms // 4
         if stored.leader_id == self.node_id:
@@ -361,14 +359,16 @@ class QuorumState:
         self.wait_for_election(now_ms)
 
     def become_prospective(self, ready: Ready, now_ms: int) -> None:
-        """Ask who would vote for us; the only voter need not."""
-        if self.is_only_voter:
-            self.become_candidate(ready, now_ms)
-            return
+        """Ask who would vote for us; the only voter need not, whatever it was before: others may
+        have been removed while it followed one of them.
+        """
         lost = self.current.election.lost if isinstance(self.current, Candidate) else 0
         prospective = Prospective(self, lost)
         self.become(prospective)
-        self._ask_for_votes(prospective, True, ready, now_ms)
+        if self.is_only_voter:
+            self.become_candidate(ready, now_ms)
+        else:
+            self._ask_for_votes(prospective, True, ready, now_ms)
 
     def become_candidate(self, ready: Ready, now_ms: int) -> None:
         """Of a new epoch, with our own vote; the only voter needs no other."""

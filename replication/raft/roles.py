@@ -1,12 +1,12 @@
 """What a replica is in its epoch, as values; each owns what ends with it (Kafka: EpochState). PURE.
 
 Moves between them (a move not listed is our bug and raises):
-    UNATTACHED  -> UNATTACHED, PROSPECTIVE, CANDIDATE, FOLLOWER  knows the epoch, no leader
-    PROSPECTIVE -> UNATTACHED, CANDIDATE, FOLLOWER               asks if it would get votes
-    CANDIDATE   -> UNATTACHED, PROSPECTIVE, LEADER, FOLLOWER     asks for votes in a new epoch
-    LEADER      -> UNATTACHED, FOLLOWER, RESIGNED                appends and commits
-    FOLLOWER    -> UNATTACHED, PROSPECTIVE, FOLLOWER             fetches from the leader
-    RESIGNED    -> UNATTACHED, CANDIDATE, FOLLOWER               led this epoch, will not again
+    UNATTACHED  -> UNATTACHED, PROSPECTIVE, FOLLOWER          knows the epoch, no leader
+    PROSPECTIVE -> UNATTACHED, CANDIDATE, FOLLOWER            asks if it would get votes
+    CANDIDATE   -> UNATTACHED, PROSPECTIVE, LEADER, FOLLOWER  asks for votes in a new epoch
+    LEADER      -> UNATTACHED, FOLLOWER, RESIGNED             appends and commits
+    FOLLOWER    -> UNATTACHED, PROSPECTIVE, FOLLOWER          fetches from the leader
+    RESIGNED    -> UNATTACHED, PROSPECTIVE, FOLLOWER          led this epoch, will not again
 UNATTACHED -> UNATTACHED: a vote given, or a higher epoch.
 """
 
@@ -37,12 +37,12 @@ class Role(Enum):
 
 
 TRANSITIONS: Mapping[Role, frozenset[Role]] = {
-    Role.UNATTACHED: frozenset({Role.UNATTACHED, Role.PROSPECTIVE, Role.CANDIDATE, Role.FOLLOWER}),
+    Role.UNATTACHED: frozenset({Role.UNATTACHED, Role.PROSPECTIVE, Role.FOLLOWER}),
     Role.PROSPECTIVE: frozenset({Role.UNATTACHED, Role.CANDIDATE, Role.FOLLOWER}),
     Role.CANDIDATE: frozenset({Role.UNATTACHED, Role.PROSPECTIVE, Role.LEADER, Role.FOLLOWER}),
     Role.LEADER: frozenset({Role.UNATTACHED, Role.FOLLOWER, Role.RESIGNED}),
     Role.FOLLOWER: frozenset({Role.UNATTACHED, Role.PROSPECTIVE, Role.FOLLOWER}),
-    Role.RESIGNED: frozenset({Role.UNATTACHED, Role.CANDIDATE, Role.FOLLOWER}),
+    Role.RESIGNED: frozenset({Role.UNATTACHED, Role.PROSPECTIVE, Role.FOLLOWER}),
 }
 
 

@@ -412,6 +412,16 @@ def test_a_leader_that_is_removed_hands_over_and_follows(tmp_path: Path) -> None
     assert old.node_id not in quorum.elect().driver.voters
 
 
+def test_the_voter_that_remains_when_the_other_one_leaves_leads(tmp_path: Path) -> None:
+    quorum = Quorum(tmp_path, voters=2, dynamic=True)
+    old = quorum.elect()
+    (remaining,) = quorum.followers()
+    assert _change(quorum, RemoveVoter(old.voter.key)).error is ErrorCode.NONE
+    quorum.run_until(lambda: remaining.driver.is_leader)
+    quorum.append("a")
+    quorum.run_until(lambda: quorum.all_have("a"))
+
+
 def test_changes_of_voters_that_are_refused(tmp_path: Path) -> None:
     quorum = Quorum(tmp_path, voters=3, observers=1, dynamic=True)
     quorum.append("a")
