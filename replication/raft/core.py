@@ -17,7 +17,8 @@ we are asked), `fetcher` (what we ask), `voter_changes`.
 Roles are values of `roles`: what ends with a role is its own (timeout, election, fetcher, what the
 leader said, what a leader knows). Moves to the same epoch never clear a vote; a move to a higher
 epoch always does. Only a sole voter goes to CANDIDATE without a pre-vote.
-An observer is UNATTACHED or FOLLOWER (RESIGNED when it was removed while it led).
+An observer is UNATTACHED or FOLLOWER (RESIGNED when it was removed while it led). Who is removed by
+a record that is not committed, as far as it knows, still stands.
 
 Pre-vote (K-5): given without any promise to whoever's log is as long as ours, unless we lead or
 have fetched from a leader in this epoch: an isolated voter that returns disturbs nobody. A leader's

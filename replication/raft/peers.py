@@ -212,7 +212,7 @@ def _fetch_or_stand(
         waiting.fetcher.poll(leader, ready, now_ms)
         return
     waiting.wait_until(None)
-    if quorum.is_voter and not quorum.is_stopping:
+    if quorum.may_stand and not quorum.is_stopping:
         quorum.become_prospective(ready, now_ms)
 
 
@@ -254,7 +254,7 @@ def poll_resigned(quorum: QuorumState, resigned: Resigned, ready: Ready, now_ms:
         else:
             # In the epoch that we led we may neither lead nor vote.
             quorum.become_unattached(quorum.epoch + 1, ready, now_ms)
-            if not quorum.is_voter:  # removed: no patience will end that would wake it to ask
+            if not quorum.may_stand:  # removed: no patience will end that would wake it to ask
                 POLLS[quorum.role](quorum, quorum.current, ready, now_ms)
         return
     resigned.farewell.poll(ready, now_ms)

@@ -151,6 +151,17 @@ class QuorumState:
         return self.can_vote and self.voters.is_voter(self.key)
 
     @property
+    def may_stand(self) -> bool:
+        """Do we vote, or did we before changes that are not committed, as far as we know.
+
+        Nobody else need have the record that removes us, and then nobody else can be elected
+        (Ongaro's thesis on Raft, 4.2.2). In Kafka such a replica does not stand.
+        """
+        committed = max(self.high_watermark, self.log_view.start_offset)
+        sets = self.history.since(committed - 1)
+        return self.can_vote and any(voters.is_voter(self.key) for voters in sets)
+
+    @property
     def is_only_voter(self) -> bool:
         return len(self.voters) == 1 and self.is_voter
 
@@ -293,7 +304,7 @@ class QuorumState:
 
     def wait(self, now_ms: int, timeout_ms: int) -> None:
         """Stand for election after that time; observers never do."""
-        self.current.wait_until(now_ms + timeout_ms if self.is_voter else None)
+        self.current.wait_until(now_ms + timeout_ms if self.may_stand else None)
 
     def wait_for_leader(self, now_ms: int) -> None:
         """Stand after the fetch timeout and a bit: parked fetches are answered all at once, and
@@ -304,7 +315,7 @@ class QuorumState:
 
     def wait_for_election(self, now_ms: int) -> None:
         """Stand after a round's time, as whoever gave its vote away or knows no leader."""
-        self.current.wait_until(self.round_timeout(now_ms) if self.is_voter else None)
+        self.current.wait_until(self.round_timeout(now_ms) if self.may_stand else None)
 
     def round_timeout(self, now_ms: int) -> int:
         """Between one and two election timeouts, so that two candidates rarely collide twice."""

@@ -166,6 +166,10 @@ class VoterHistory:
                 return voters
         return self.static
 
+    def since(self, offset: int) -> list[VoterSet]:
+        """The set that counts at `offset`, and those behind it."""
+        return [self.at(offset), *(voters for begin, voters in self._sets if begin > offset)]
+
     def add(self, offset: int, voters: VoterSet) -> None:
         """`voters` counts from `offset` on. Raises AssertionError when offsets do not ascend."""
         assert offset > self.latest_offset, f"voter sets out of order at {offset}"

@@ -163,6 +163,8 @@ class Options:
     """kraft.version 1, voters change, disks are lost."""
     leaders_leave: bool = False
     """With dynamic: who is removed is the leader."""
+    down_to_one: bool = False
+    """With dynamic: voters are removed until one is left, before others are added."""
     upgrade: bool = False
     """With dynamic: begins with static voters (kraft.version 0)."""
     config: RaftConfig | None = None
@@ -646,11 +648,12 @@ class RaftSim:
         stale = [v for v in voters if not v.accepts(self.nodes[v.node_id].key)]
         absent = [n for n in self.nodes.values() if n.node_id not in voters]
         request: AddVoter | RemoveVoter | None = None
+        shrinks = self.options.down_to_one and len(voters) > 1 and self.random.random() < 0.6
         if stale:
             request = RemoveVoter(stale[0].key)
-        elif absent:
+        elif absent and not shrinks:
             request = AddVoter(self.voter(self.random.choice(absent)), 2000)
-        elif len(voters) > 2:
+        elif shrinks or len(voters) > 2:
             chosen = self.random.choice(list(voters))
             if self.options.leaders_leave:
                 chosen = voters.get(leader.node_id) or chosen
@@ -790,6 +793,10 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "leaders that are removed": {
         "config": _HASTY, "dynamic": True, "leaders_leave": True, "delay_ms": 30, "loss": 0.1,
         "crash_every_ms": 0, "cut_every_ms": 400,
+    },
+    "voters down to one": {
+        "config": _HASTY, "dynamic": True, "leaders_leave": True, "down_to_one": True, "nodes": 2,
+        "delay_ms": 30, "crash_every_ms": 3000, "cut_every_ms": 400,
     },
     "static voters that become dynamic": {
         "dynamic": True, "upgrade": True, "nodes": 4, "snapshot_every": 20, "cut_every_ms": 5000,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.sim.raft_sim import (
@@ -84,11 +82,11 @@ def test_elections_take_few_rounds() -> None:
     ],
 )
 def test_a_mutant_is_noticed(mutant: str, scenario: str, rule: str) -> None:
-    options = {"nodes": 3, **SCENARIOS[scenario], "mutant": mutant, "quiet_ms": 6000}
+    options = Options(**{"nodes": 3, **SCENARIOS[scenario], "mutant": mutant, "quiet_ms": 6000})
     with pytest.raises(InvariantBroken, match=rule):
         _run_seeds(300, options)
 
 
-def _run_seeds(count: int, options: dict[str, Any]) -> None:
+def _run_seeds(count: int, options: Options) -> None:
     for seed in range(count):
-        run_seed(seed, **options)
+        RaftSim(seed, options).run()

@@ -422,6 +422,22 @@ def test_the_voter_that_remains_when_the_other_one_leaves_leads(tmp_path: Path) 
     quorum.run_until(lambda: quorum.all_have("a"))
 
 
+def test_a_removal_that_only_the_removed_leader_has_in_its_log_is_finished_by_it(
+    tmp_path: Path,
+) -> None:
+    quorum = Quorum(tmp_path, voters=2, dynamic=True)
+    old = quorum.elect()
+    (remaining,) = quorum.followers()
+    quorum.cut = {remaining.node_id}
+    assert _change(quorum, RemoveVoter(old.voter.key)).error is ErrorCode.REQUEST_TIMED_OUT
+    quorum.run_until(lambda: not old.driver.is_leader)
+    quorum.cut = set()
+    quorum.run_until(lambda: remaining.driver.is_leader)
+    assert remaining.driver.voters.ids == (remaining.node_id,)
+    quorum.append("a")
+    quorum.run_until(lambda: quorum.all_have("a"))
+
+
 def test_changes_of_voters_that_are_refused(tmp_path: Path) -> None:
     quorum = Quorum(tmp_path, voters=3, observers=1, dynamic=True)
     quorum.append("a")
