@@ -86,7 +86,9 @@ class RaftCore(QuorumState):
 
     def _on_resign(self, _event: Resign, ready: Ready, now_ms: int) -> None:
         if isinstance(self.current, Leader):
-            self._resign(self.current, ready, now_ms)
+            # Who could write nothing as leader leaves what comes to the others' timeouts: where no
+            # disk has room, leaders would follow each other as fast as votes travel.
+            self._resign(self.current, ready, now_ms, says_farewell=self.has_committed_in_epoch)
 
     def _on_shutdown(self, _event: Shutdown, ready: Ready, now_ms: int) -> None:
         self.is_stopping = True
@@ -123,11 +125,13 @@ class RaftCore(QuorumState):
         elif leader.announce_ms is not None and now_ms >= leader.announce_ms:
             _with_peers().announce(self, leader, ready, now_ms)
 
-    def _resign(self, leading: Leader, ready: Ready, now_ms: int) -> None:
+    def _resign(
+        self, leading: Leader, ready: Ready, now_ms: int, *, says_farewell: bool = True
+    ) -> None:
         resigned, successors = Resigned(self), leading.state.successors()
         self.become(resigned, ready)
         resigned.wait_until(self.round_timeout(now_ms))
-        if successors:
+        if successors and says_farewell:
             _with_peers().say_farewell(self, resigned, successors, ready)
 
 

@@ -20,6 +20,7 @@ from replication.raft.events import (
     Vote,
     VoterChangeReply,
 )
+from replication.raft.log import RaftLog
 from replication.raft.roles import Role
 from replication.raft.snapshots import SnapshotId
 from replication.raft.voter_set import Endpoint, ReplicaKey
@@ -165,6 +166,29 @@ def test_a_whole_quorum_restarts_with_all_that_it_committed(tmp_path: Path) -> N
         member.start()
     quorum.append("c")
     assert quorum.run_until(lambda: quorum.all_have("a", "b", "c")) < 3000
+
+
+def test_where_no_disk_has_room_leaders_do_not_follow_each_other_as_fast_as_votes_travel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quorum = Quorum(tmp_path)
+    quorum.append("a")
+    quorum.run_until(lambda: quorum.all_have("a"))
+    refused = 0
+
+    def full(*_: Any) -> int:
+        nonlocal refused
+        refused += 1
+        assert refused <= 10, "at most one leader a second"
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no room")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(RaftLog, "append", full)
+        quorum.append("lost")
+        quorum.run(10_000)
+    assert refused > 1
+    quorum.append("b")
+    quorum.run_until(lambda: quorum.all_have("a", "b"))
 
 
 # --- snapshots ----------------------------------------------------------------------------------
