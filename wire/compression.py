@@ -78,6 +78,19 @@ def compress(data: Buffer, codec: int, level: int | None = None) -> bytes:
     return _codec(codec).compress(data, level)
 
 
+def compress_within_bounds(data: Buffer, codec: int, level: int | None = None) -> tuple[bytes, int]:
+    """As `compress`, so that `decompress` takes it back, and in which codec that is: what becomes
+    too small for its bounds is in snappy, which makes nothing as small; what is too large for them
+    in any codec stays as it is. (Apache Kafka has no bounds, and reads either.)"""
+    for id, its_level in ((codec, level), (SNAPPY, None)):
+        if id == NONE:
+            break
+        found = compress(data, id, its_level)
+        if len(data) <= decompressed_limit(len(found), DECOMPRESSED_BYTES_MAX):
+            return found, id
+    return bytes(data), NONE
+
+
 def decompress(data: Buffer, codec: int, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
     """The uncompressed bytes, at most min(max_bytes, max(1 MiB, 200 x len(data))) of them.
 

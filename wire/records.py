@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from wire.compression import DECOMPRESSED_BYTES_MAX, compress
+from wire.compression import DECOMPRESSED_BYTES_MAX, NONE, compress_within_bounds
 from wire.control_records import (
     ControlRecordType,
     EndTxnMarker,
@@ -145,6 +145,7 @@ def build_batch(
 
     A record with offset -1 is numbered from `base_offset` on; the others keep theirs, which is what
     compaction needs, together with `last_offset_delta` (the original one) and `delete_horizon_ms`.
+    `read_records` reads it: records that `codec` makes smaller than that allows are in another one.
     Under LogAppendTime pass `max_timestamp`: it is every record's time. An empty batch needs
     `last_offset_delta`. Raises ValueError for offsets that do not ascend from `base_offset`.
     """
@@ -153,11 +154,11 @@ def build_batch(
         raise ValueError("an empty batch needs last_offset_delta")
     base_timestamp, newest = _timestamp_range(rows, delete_horizon_ms)
     body, delta = encode_records(rows, base_offset, base_timestamp)
+    data, codec = compress_within_bounds(body, codec if rows else NONE, level)
     attributes = codec | (timestamp_type << 3)
     attributes |= TRANSACTIONAL_MASK if is_transactional else 0
     attributes |= CONTROL_MASK if is_control else 0
     attributes |= DELETE_HORIZON_MASK if delete_horizon_ms is not None else 0
-    data = compress(body, codec, level) if codec and rows else bytes(body)
     header = BatchHeader(
         base_offset,
         BATCH_OVERHEAD + len(data),

@@ -335,6 +335,22 @@ def header_batch(headers: list[bytes], records: int = 1) -> bytes:
 
 
 @pytest.mark.parametrize("codec", range(5))
+@pytest.mark.parametrize(
+    ("count", "is_compressed"), [(1_000, True), pytest.param(17_000, False, id="beyond any codec")]
+)
+def test_what_was_built_of_records_that_are_all_alike_is_read_back(
+    count: int, is_compressed: bool, codec: int
+) -> None:
+    """However small a codec makes them: a log that its own broker has written must be readable."""
+    records = [Record(-1, WALL_MS, b"%d" % index, b"a" * 4_096) for index in range(count)]
+
+    batch = build_batch(records, codec=codec)
+
+    assert bool(read_header(batch).codec) == (is_compressed and codec > 0)
+    assert sum(1 for _ in read_records(batch)) == count
+
+
+@pytest.mark.parametrize("codec", range(5))
 @pytest.mark.parametrize("records", [1, 2, 16])
 def test_a_header_without_a_key_is_refused(records: int, codec: int) -> None:
     """P1: it was stored, and Java's consumers fail on it."""

@@ -35,6 +35,7 @@ from tests.server.coordinator.group_node import Node
 from tests.server.coordinator.group_support import Answer
 from wire.control_records import ControlRecordType, EndTxnMarker
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.groups import OffsetCommitRequest
 from wire.messages.groups_records import OffsetCommitKey, OffsetCommitValue
 from wire.primitives import partition_for
 from wire.records import Record, build_batch, end_txn_marker_batch
@@ -1117,6 +1118,32 @@ def test_offsets_are_in_the_log_and_there_again_after_a_restart(node: Node) -> N
     listed = Answer()
     node.groups.list_groups([], [], listed)
     assert {group.group_id for group in listed.response} == set(groups)
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_offsets_that_compress_very_well_are_there_again_after_a_restart(
+    codec: int, tmp_path: Path
+) -> None:
+    """What was written compressed must be within what is decompressed: the partition could not be
+    loaded, and all its groups had no coordinator."""
+    node = Node(tmp_path, offsets_topic_compression_codec=codec)
+    node.find()
+    partition, answer = OffsetCommitRequest.Topic.Partition, Answer()
+    topic = OffsetCommitRequest.Topic(
+        name="t",
+        partitions=[
+            partition(partition_index=index, committed_offset=5, committed_metadata="a" * 4_096)
+            for index in range(500 if codec else 100)
+        ],
+    )
+    request = OffsetCommitRequest(group_id="g", member_id="", topics=[topic])
+    node.groups.commit_offsets(request, 9, answer)
+    assert {one.error_code for one in answer.response.topics[0].partitions} == {0}
+
+    node.restart()
+
+    assert node.fetch("g") == 5
+    node.close()
 
 
 def test_a_disk_that_does_not_give_a_coordinators_records_is_offline(
