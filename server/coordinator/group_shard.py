@@ -43,7 +43,7 @@ from server.coordinator.group_config import GroupConfig
 from server.coordinator.group_messages import Client, LeavingMember
 from server.coordinator.machine import Decision, Machine, Reply, Transaction
 from server.coordinator.offsets import Offsets, check_commit_without_group
-from server.coordinator.records import CoordinatorRecord, Records
+from server.coordinator.records import CoordinatorRecord, Records, encode_record
 from server.coordinator.share_groups.protocol import SHARE_KEYS, ShareGroups, ShareOutside
 from server.coordinator.streams_groups.describe import described as described_streams
 from server.coordinator.streams_groups.protocol import (
@@ -72,7 +72,6 @@ from wire.messages.groups_records import (
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
-    ShareGroupStatePartitionMetadataValue,
 )
 from wire.messages.streams import StreamsGroupDescribeResponse
 from wire.messages.transactions import TxnOffsetCommitRequest
@@ -84,8 +83,6 @@ if TYPE_CHECKING:
 _MINUTE_MS = 60_000
 _DESCRIBE_NOT_FOUND_VERSION = 6
 _SWEEP = "sweep"
-_OTHER_KEY = 300
-"""Characters of keys of groups and members, about."""
 
 
 class GroupShard(Machine[CoordinatorRecord]):
@@ -341,7 +338,7 @@ class GroupShard(Machine[CoordinatorRecord]):
         self, gone: frozenset[Hashable], left: Callable[[], Iterator[CoordinatorRecord]]
     ) -> GroupDecision:
         """What is `left` to be written; a long list goes in several steps."""
-        records, is_whole = one_step(left(), _characters)
+        records, is_whole = one_step(left(), _size)
         if is_whole:
             return Decision(records)
         again = partial(self._drop_topics, gone, left)
@@ -445,7 +442,7 @@ class GroupShard(Machine[CoordinatorRecord]):
         """Tombstones for expired offsets and for empty groups without offsets; a long list goes
         in several steps.
         """
-        records, is_whole = one_step(self._expired(), _characters)
+        records, is_whole = one_step(self._expired(), _size)
         delay_ms = self._sweep_interval_ms if is_whole else SWEEP_STEP_MS
         return Decision(records, change=partial(self._schedule_sweep, delay_ms))
 
@@ -478,11 +475,7 @@ class GroupShard(Machine[CoordinatorRecord]):
         return tuple(groups), tuple(offsets), self.offsets.pending_digest()
 
 
-def _characters(record: CoordinatorRecord) -> int:
-    key, value = record
-    if isinstance(key, OffsetCommitKey):
-        return len(key.group) + len(key.topic)
-    if isinstance(value, ShareGroupStatePartitionMetadataValue):
-        topics = (*value.initializing_topics, *value.initialized_topics)
-        return _OTHER_KEY * (1 + len(topics)) + 4 * sum(len(one.partitions) for one in topics)
-    return _OTHER_KEY
+def _size(record: CoordinatorRecord) -> int:
+    """Bytes of its key and value: the names of groups and members may be long."""
+    key, value = encode_record(record)
+    return len(key) + len(value or b"")

@@ -380,6 +380,23 @@ def test_the_sweep_of_very_many_offsets_goes_in_steps() -> None:
     assert world.state() == "none"
 
 
+def test_the_sweep_of_groups_with_long_names_goes_in_steps_that_the_log_takes() -> None:
+    """Else nothing of the partition would expire any more, whoever made them."""
+    world = World()
+    groups = [f"{number:02}".ljust(30_000, "g") for number in range(60)]
+    for group in groups:
+        member_id, _ = world.join_new(group=group)
+        world.leave((member_id, None), group=group)
+    begin = len(world.log)
+
+    world.run(world.shard.sweep)
+    world.advance(60 * sweeps.SWEEP_STEP_MS)
+
+    assert not world.shard.classic.groups
+    steps = [sum(len(key) for key, _ in batch.records) for batch in world.log[begin:]]
+    assert sum(steps) > 2**20 > 2 * max(steps)
+
+
 @pytest.mark.parametrize("had_members", [False, True])
 def test_a_group_that_only_keeps_an_offset_costs_less_than_a_kilobyte(had_members: bool) -> None:
     """Offsets of dead groups stay for a week."""
