@@ -442,19 +442,21 @@ class GroupShard(Machine[CoordinatorRecord]):
         """Tombstones for expired offsets and for empty groups without offsets; a long list goes
         in several steps.
         """
-        records, is_whole = one_step(self._expired(), _size)
+        parts, is_whole = one_step(self._expired(), lambda records: sum(map(_size, records)))
         delay_ms = self._sweep_interval_ms if is_whole else SWEEP_STEP_MS
+        records = [record for part in parts for record in part]
         return Decision(records, change=partial(self._schedule_sweep, delay_ms))
 
-    def _expired(self) -> Iterator[CoordinatorRecord]:
+    def _expired(self) -> Iterator[Records]:
+        """What goes may go in several steps, but a group at once: somebody may join it between."""
         ids = set(self.offsets.group_ids()).union(*(kind.groups for kind in self._kinds))
         for group_id in ids:
             kind = self._kind_of(group_id)
             group = None if kind is None else kind.groups[group_id]
             expired, none_left = self.offsets.expired(group_id, group, self.moment.wall_ms)
-            yield from expired
+            yield from ([record] for record in expired)
             if none_left and kind is not None and group is not None and group.is_unused:
-                yield from kind.tombstones(group_id)
+                yield kind.tombstones(group_id)
 
     # -- for tests and diagnosis -------------------------------------------------------------
 

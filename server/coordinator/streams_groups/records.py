@@ -153,8 +153,8 @@ def _copies(partitions: Partitions) -> list[_Held]:
 
 
 def group_tombstones(group: StreamsGroup) -> list[CoordinatorRecord]:
-    """All of a group is no more. It is known until the last one, so that a sweep that got no
-    further comes back for the rest; Kafka has the topology behind it."""
+    """All of a group is no more. It is known until the last of them, where Kafka has the
+    topology."""
     return MEMBERS.tombstones_of_all(
         group,
         StreamsGroupTopologyKey(group_id=group.group_id),

@@ -394,6 +394,20 @@ class TestOtherKinds:
         assert not settled.shard.streams.groups
         assert [key for key, value in compacted(settled.log) if value is not None] == []
 
+    def test_who_joins_a_group_that_is_about_to_expire_joins_one_that_is_whole(
+        self, settled, monkeypatch
+    ):
+        """Half of it swept away, a member was told that it had left (epoch -1)."""
+        settled.beat("a", -1)
+        settled.later(8 * 24 * 3_600_000)
+        monkeypatch.setattr(sweeps, "SWEEP_RECORDS_MAX", 1)
+        settled.play(settled.shard.sweep())
+        assert settled.join("b").member_epoch > 0
+        settled.later(3_000)
+        answer = settled.beat("b", settled.group.members["b"].epoch)
+        assert tasks(answer) == {"0": [0, 1]}
+        settled.reload()
+
 
 INFO = StreamsGroupHeartbeatRequest.Topology.Subtopology.TopicInfo
 
