@@ -41,6 +41,9 @@ from wire.errors import ErrorCode, KafkaError
 ShareDecision: TypeAlias = Decision[ShareRecord]
 
 _COLD, _PRUNE, _DELETED = "cold", "prune", "topics deleted"
+_NO_LEADER_YET, _NO_GROUP_EPOCH = 0, 0
+"""Epochs of state that nobody has told one for (ShareGroupOffset.UNINITIALIZED_EPOCH): the first
+leader of a topic, which has 0, has nothing to be written."""
 _FIELDS, _STATE_BATCH = 100, 24
 """Bytes of a snapshot without its batches, and of one of them, about."""
 
@@ -161,7 +164,7 @@ class ShareShard(Machine[ShareRecord]):
         state = Snapshot(
             snapshot_epoch=0 if known is None else known.state.snapshot_epoch + 1,
             state_epoch=state_epoch,
-            leader_epoch=UNKNOWN_EPOCH,
+            leader_epoch=_NO_LEADER_YET,
             start_offset=start_offset,
             create_ms=now_ms,
             write_ms=now_ms,
@@ -340,5 +343,5 @@ def _merged(state: Snapshot, update: Update) -> Snapshot:
 def _from(update: Update) -> Snapshot:
     snapshot_epoch, leader_epoch, start_offset, batches, complete_count = update
     return Snapshot(
-        snapshot_epoch, UNKNOWN_EPOCH, leader_epoch, start_offset, 0, 0, batches, complete_count
+        snapshot_epoch, _NO_GROUP_EPOCH, leader_epoch, start_offset, 0, 0, batches, complete_count
     )

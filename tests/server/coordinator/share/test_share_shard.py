@@ -31,15 +31,14 @@ def test_a_life_of_a_share_partition_writes_what_kafka_writes() -> None:
     assert world.ask(lambda: world.shard.delete(KEY)) is E.NONE
     now = world.moment.wall_ms
     assert [record.value for record in world.written()] == [
-        Snapshot(0, 2, -1, -1, now, now, (), -1),
-        Update(0, 0, -1, (), -1),
+        Snapshot(0, 2, 0, -1, now, now, (), -1),
         Update(0, 0, 0, (StateBatch(0, 1, 2, 1),), 2),
         Update(
             0, 0, 2,
             (StateBatch(2, 2, 0, 1), StateBatch(3, 3, 4, 1), StateBatch(4, 4, 2, 1)), 0,
         ),
         Update(0, 0, 2, (StateBatch(2, 2, 4, 2),), 3),
-        Snapshot(1, 4, -1, 2, now, now, (), 0),
+        Snapshot(1, 4, 0, 2, now, now, (), 0),
         None,
     ]  # fmt: skip
 
@@ -95,7 +94,7 @@ def test_a_reset_fences_who_has_not_heard_of_it() -> None:
     assert world.write(state_epoch=4) is E.FENCED_STATE_EPOCH
     assert world.write(100, state_epoch=5) is E.NONE
     assert world.write(100, state_epoch=-1) is E.NONE
-    assert world.shard.summary(KEY) == Summary(5, -1, 100, 0)
+    assert world.shard.summary(KEY) == Summary(5, 0, 100, 0)
 
 
 def test_a_reset_without_an_epoch_lets_nobody_in_who_was_fenced() -> None:
