@@ -13,9 +13,9 @@ no protocol type (a "simple" group, of the classic kind); it exists because its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from server.coordinator.classic_group import ClassicGroup, GroupState
 from server.coordinator.classic_protocol import ClassicGroups
@@ -79,6 +79,8 @@ from wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from replication.replicas.replica_manager import Verification
+
+T = TypeVar("T")
 
 _MINUTE_MS = 60_000
 _DESCRIBE_NOT_FOUND_VERSION = 6
@@ -179,7 +181,7 @@ class GroupShard(Machine[CoordinatorRecord]):
         """The whole log was replayed: sessions and the expiry sweep start now."""
         for kind in self._kinds:
             kind.on_loaded()
-        self._schedule_sweep(self._sweep_interval_ms)
+        self._schedule_sweep()
 
     def on_unloaded(self, error: KafkaError) -> None:
         """The shard is not ours any more: everything parked is answered with `error`."""
@@ -328,20 +330,26 @@ class GroupShard(Machine[CoordinatorRecord]):
     def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> GroupDecision:
         """Drop all offsets in topics that are no more, by name and id; those that there are now."""
         gone, committed = frozenset(deleted.items()), self.offsets.in_topics(deleted)
-        return self._drop_topics(gone, partial(self.offsets.tombstones_of, committed))
+        return self._drop_topics(gone, committed, self.offsets.tombstone_of)
 
     def on_shared_topics_deleted(self, topic_ids: frozenset[bytes]) -> GroupDecision:
-        """See ShareGroups.on_topics_deleted."""
-        return self._drop_topics(topic_ids, partial(self.share.on_topics_deleted, topic_ids))
+        """Share groups keep nothing of topics that are no more."""
+        group_ids = self.share.with_topics(topic_ids)
+        return self._drop_topics(topic_ids, group_ids, partial(self.share.without, topic_ids))
 
     def _drop_topics(
-        self, gone: frozenset[Hashable], left: Callable[[], Iterator[CoordinatorRecord]]
+        self,
+        gone: frozenset[Hashable],
+        left: Sequence[T],
+        record_of: Callable[[T], CoordinatorRecord | None],
     ) -> GroupDecision:
-        """What is `left` to be written; a long list goes in several steps."""
-        records, is_whole = one_step(left(), _size)
+        """What is to be written of what is `left`; a long list goes in several steps, each of which
+        goes on where the one before has ended."""
+        looked_at, is_whole = one_step(map(record_of, left), _size)
+        records = [record for record in looked_at if record is not None]
         if is_whole:
             return Decision(records)
-        again = partial(self._drop_topics, gone, left)
+        again = partial(self._drop_topics, gone, left[len(looked_at) :], record_of)
         return Decision(
             records, change=partial(self._later, ("topics deleted", gone), SWEEP_STEP_MS, again)
         )
@@ -435,28 +443,39 @@ class GroupShard(Machine[CoordinatorRecord]):
 
     # -- expiry ------------------------------------------------------------------------------
 
-    def _schedule_sweep(self, delay_ms: int) -> None:
-        self._later(_SWEEP, delay_ms, self.sweep)
+    def _schedule_sweep(self) -> None:
+        self._later(_SWEEP, self._sweep_interval_ms, self.sweep)
 
     def sweep(self) -> GroupDecision:
         """Tombstones for expired offsets and for empty groups without offsets; a long list goes
         in several steps.
         """
-        parts, is_whole = one_step(self._expired(), lambda records: sum(map(_size, records)))
-        delay_ms = self._sweep_interval_ms if is_whole else SWEEP_STEP_MS
-        records = [record for part in parts for record in part]
-        return Decision(records, change=partial(self._schedule_sweep, delay_ms))
-
-    def _expired(self) -> Iterator[Records]:
-        """What goes may go in several steps, but a group at once: somebody may join it between."""
         ids = set(self.offsets.group_ids()).union(*(kind.groups for kind in self._kinds))
-        for group_id in ids:
+        return self._sweep(list(ids))
+
+    def _sweep(self, ids: Sequence[str]) -> GroupDecision:
+        """Of these groups. The next step goes on with the group that this one has come to."""
+        parts, is_whole = one_step(self._expired(ids), lambda part: sum(map(_size, part[1])))
+        change = self._schedule_sweep
+        if not is_whole:
+            again = partial(self._sweep, ids[parts[-1][0] :])
+            change = partial(self._later, _SWEEP, SWEEP_STEP_MS, again)
+        return Decision([record for _, part in parts for record in part], change=change)
+
+    def _expired(self, ids: Sequence[str]) -> Iterator[tuple[int, Records]]:
+        """Of which group, by its place. What goes may go in several steps, but a group at once:
+        somebody may join it between."""
+        for at, group_id in enumerate(ids):
             kind = self._kind_of(group_id)
             group = None if kind is None else kind.groups[group_id]
-            expired, none_left = self.offsets.expired(group_id, group, self.moment.wall_ms)
-            yield from ([record] for record in expired)
-            if none_left and kind is not None and group is not None and group.is_unused:
-                yield kind.tombstones(group_id)
+            expired = self.offsets.expired(group_id, group, self.moment.wall_ms)
+            count = 0
+            for record in expired:
+                count += 1
+                yield at, [record]
+            is_unused = kind is not None and kind.groups[group_id].is_unused
+            if kind is not None and is_unused and self.offsets.has_only(group_id, count):
+                yield at, kind.tombstones(group_id)
 
     # -- for tests and diagnosis -------------------------------------------------------------
 
@@ -477,7 +496,9 @@ class GroupShard(Machine[CoordinatorRecord]):
         return tuple(groups), tuple(offsets), self.offsets.pending_digest()
 
 
-def _size(record: CoordinatorRecord) -> int:
+def _size(record: CoordinatorRecord | None) -> int:
     """Bytes of its key and value: the names of groups and members may be long."""
+    if record is None:
+        return 0
     key, value = encode_record(record)
     return len(key) + len(value or b"")

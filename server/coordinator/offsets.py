@@ -39,7 +39,7 @@ Budget: `commit` of one partition plus `replay` <= 12 µs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping
+from collections.abc import Collection, Iterator, KeysView, Mapping
 from sys import intern
 from typing import NamedTuple
 
@@ -276,13 +276,13 @@ class Offsets:
                     found.append(Committed(group_id, key, self._values(group_id, key)))
         return found
 
-    def tombstones_of(self, committed: Iterable[Committed]) -> Iterator[CoordinatorRecord]:
-        """Tombstones for those of which nothing newer was said: an offset that a transaction
-        committed does not tell that it is of another topic of the name."""
-        for group_id, key, values in committed:
-            now = self._values(group_id, key)
-            if now and all(any(value is old for old in values) for value in now):
-                yield _tombstone(group_id, key)
+    def tombstone_of(self, committed: Committed) -> CoordinatorRecord | None:
+        """A tombstone unless something newer was said: an offset that a transaction committed does
+        not tell that it is of another topic of the name."""
+        group_id, key, values = committed
+        now = self._values(group_id, key)
+        is_old = now and all(any(value is old for old in values) for value in now)
+        return _tombstone(group_id, key) if is_old else None
 
     def _values(self, group_id: str, key: PartitionKey) -> list[OffsetCommitValue]:
         """What is committed for a partition, and what open transactions would."""
@@ -296,17 +296,15 @@ class Offsets:
         pending = self._pending.partitions(group_id)
         return {**stored, **dict.fromkeys(pending)} if pending else stored
 
-    def expired(self, group_id: str, group: Group | None, wall_ms: int) -> tuple[Records, bool]:
-        """Tombstones for the group's expired offsets, and whether none is left then."""
-        stored = self._by_group.get(group_id)
+    def expired(
+        self, group_id: str, group: Group | None, wall_ms: int
+    ) -> Iterator[CoordinatorRecord]:
+        """Tombstones for the group's expired offsets."""
         pending = self._pending.partitions(group_id)
-        if not stored:
-            return [], not pending
         expiry = Expiry(None) if group is None else group.expiry()
         if expiry is None:
-            return [], False
-        records = []
-        for key, value in stored.items():
+            return
+        for key, value in self._by_group.get(group_id, {}).items():
             if group is not None and group.is_subscribed_to(key[0]):
                 continue
             since_ms = value.commit_timestamp if expiry.since_ms is None else expiry.since_ms
@@ -314,8 +312,12 @@ class Offsets:
             if expire_ms == NO_EXPIRY:
                 expire_ms = since_ms + self._retention_ms
             if wall_ms >= expire_ms and key not in pending:
-                records.append(_tombstone(group_id, key))
-        return records, len(records) == len(stored) and not pending
+                yield _tombstone(group_id, key)
+
+    def has_only(self, group_id: str, count: int) -> bool:
+        """Whether the group has as many offsets, and none in open transactions."""
+        stored = self._by_group.get(group_id, {})
+        return len(stored) == count and not self._pending.partitions(group_id)
 
     # -- what is true ------------------------------------------------------------------------
 

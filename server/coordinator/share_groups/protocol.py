@@ -9,7 +9,7 @@ whose state must be begun (15), which is asked for once all that is committed (S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -193,11 +193,16 @@ class ShareGroups:
         record = written.topics_record(group_id, group.topics.failed(topics))
         return Decision([record], ErrorCode.NONE)
 
-    def on_topics_deleted(self, topic_ids: frozenset[bytes]) -> Iterator[CoordinatorRecord]:
-        """Nothing is kept of topics that are no more."""
-        for group in self.groups.values():
-            if any(not topic_ids.isdisjoint(part) for part in group.topics):
-                yield written.topics_record(group.group_id, group.topics.without(topic_ids))
+    def with_topics(self, topic_ids: frozenset[bytes]) -> list[str]:
+        """The groups that keep state of any of these topics, or are about to."""
+        return [id_ for id_, group in self.groups.items() if group.topics.has_any(topic_ids)]
+
+    def without(self, topic_ids: frozenset[bytes], group_id: str) -> CoordinatorRecord | None:
+        """The group's record without these topics, which are no more; None if it names none."""
+        group = self.groups.get(group_id)
+        if group is None or not group.topics.has_any(topic_ids):
+            return None
+        return written.topics_record(group_id, group.topics.without(topic_ids))
 
     # -- as any kind of group ----------------------------------------------------------------
 

@@ -86,6 +86,10 @@ class StateTopics(NamedTuple):
         """These are not: whoever comes next asks again."""
         return self._replace(initializing=_without(self.initializing, topics))
 
+    def has_any(self, topic_ids: frozenset[bytes]) -> bool:
+        """Whether one of these topics is in a list."""
+        return any(not topic_ids.isdisjoint(part) for part in self)
+
     def without(self, topic_ids: Collection[bytes]) -> StateTopics:
         """These topics are no more."""
         return StateTopics(

@@ -380,6 +380,34 @@ def test_the_sweep_of_very_many_offsets_goes_in_steps() -> None:
     assert world.state() == "none"
 
 
+@pytest.mark.parametrize("why", ["topic deleted", "expired"])
+def test_many_steps_look_at_each_offset_about_once(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each began at the beginning: the offsets of 200,000 partitions of a deleted topic held up
+    their coordinator for half a minute."""
+    monkeypatch.setattr(sweeps, "SWEEP_RECORDS_MAX", 10)
+    world = World()
+    world.looks_twice = False
+    for partition in range(200):
+        world.commit(1, partition=partition)
+    world.moment.wall_ms += WEEK_MS
+    world.commit(2, topic="kept")
+    looked_at: list[object] = []
+    looks = "_values" if why == "topic deleted" else "is_subscribed_to"
+    of = Offsets if why == "topic deleted" else ClassicGroup
+    look = getattr(of, looks)
+    monkeypatch.setattr(of, looks, lambda *of: looked_at.append(of) or look(*of))
+    if why == "expired":
+        world.run(world.shard.sweep)
+    else:
+        world.run(lambda: world.shard.on_topics_deleted({"t": ID_1}))
+    world.advance(30 * sweeps.SWEEP_STEP_MS)
+
+    assert list(world.shard.offsets.of_group(GROUP)) == [("kept", 0)]
+    assert len(looked_at) < 2 * 200 + 30
+
+
 def test_the_sweep_of_groups_with_long_names_goes_in_steps_that_the_log_takes() -> None:
     """Else nothing of the partition would expire any more, whoever made them."""
     world = World()
