@@ -118,7 +118,7 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (85, "WriteShareGroupState", "share", 0, 1, _SMALL, "b", "CLUSTER_ACTION CLUSTER"),
     (86, "DeleteShareGroupState", "share", 0, 0, _SMALL, "b", "CLUSTER_ACTION CLUSTER"),
     (87, "ReadShareGroupStateSummary", "share", 0, 1, _SMALL, "b", "CLUSTER_ACTION CLUSTER"),
-    (88, "StreamsGroupHeartbeat", "streams_groups", 0, 0, _SMALL, "b", "READ GROUP"),
+    (88, "StreamsGroupHeartbeat", "streams_groups", 0, 0, _BLOCKS, "b", "READ GROUP"),
     (89, "StreamsGroupDescribe", "streams_groups", 0, 0, _BLOCKS, "bo", "DESCRIBE GROUP"),
     (90, "DescribeShareGroupOffsets", "share_groups", 0, 1, _BLOCKS, "bo", "DESCRIBE GROUP"),
     (91, "AlterShareGroupOffsets", "share_groups", 0, 0, _BLOCKS, "b", "READ GROUP"),

@@ -1,8 +1,9 @@
 """Streams groups: heartbeat and describe.
 
 As in `groups`, handlers know versions and error shapes, and what groups do is
-`server.coordinator.streams_groups`'s. All of them are inline: none waits. The internal topics that
-a topology lacks are made here, as a request of the client's.
+`server.coordinator.streams_groups`'s. None waits, but a heartbeat, however small, may give tens of
+thousands of tasks anew. The internal topics that a topology lacks are made here, as a request of
+the client's.
 """
 
 from __future__ import annotations
