@@ -316,6 +316,7 @@ class Processor:
 
     def _give_memory_back(self, channel: Channel) -> None:
         count, channel.charged_bytes = channel.charged_bytes, 0
+        channel.awaits_memory = False  # a frame behind it must ask again: it loses its place
         channel.memory.release(channel, count)
 
     def _peer_left(self, channel: Channel) -> None:

@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 from contextlib import contextmanager
+from queue import SimpleQueue
 
 import pytest
 
@@ -28,6 +29,7 @@ class Served:
 
     def __init__(self, memory):
         self.taken = []
+        self.parked = SimpleQueue()
         self.clock = SkippingClock()
         api = Api(PRODUCE, "Produce", "server.handlers.produce", (3, 13))
         api.request_class, api.handle = ProduceRequest, self.produce
@@ -38,6 +40,9 @@ class Served:
 
     def produce(self, ctx, request):
         self.taken.append(len(request.topic_data[0].partition_data[0].records))
+        if request.timeout_ms > 0:
+            self.parked.put(lambda: ctx.respond(ProduceResponse(responses=[])))
+            return None
         return ProduceResponse(responses=[])
 
     def client(self):
@@ -79,10 +84,11 @@ def serving(memory):
         served.server.shutdown(2.0)
 
 
-def produce(size):
+def produce(size, timeout_ms=0):
+    """What has time to wait is answered when it is told to."""
     partition = ProduceRequest.Topic.Partition(index=0, records=bytes(size))
     topic = ProduceRequest.Topic(name="t", partition_data=[partition])
-    return ProduceRequest(acks=1, timeout_ms=0, topic_data=[topic])
+    return ProduceRequest(acks=1, timeout_ms=timeout_ms, topic_data=[topic])
 
 
 def produce_frame(size):
@@ -166,6 +172,27 @@ def test_half_sent_frames_have_their_time_while_there_is_memory():
         slow.sock.sendall(produce_frame(800_000)[600_000:])
         slow.read(PRODUCE, 9)
         assert served.taken == [800_000]
+
+
+def test_a_large_request_that_waits_for_memory_is_read_on_although_the_one_before_it_was_answered():
+    """The answer gives memory back, and with it the place in the line of those who wait."""
+    with serving(memory=1_000_000) as served:
+        hostile = served.half_sent(claimed=50_000_000, sent=1_100_000)
+        left = served.pool.available
+        hostile.sock.sendall(b"x")  # is the one that may go on
+        wait_until(served.server, lambda: served.pool.available < left)
+        client = served.client()
+        large = produce_frame(500_000)
+        client.sock.sendall(request_bytes(produce(1, timeout_ms=1), 9, 1) + large[:1_000])
+        answer = served.parked.get()
+        client.sock.sendall(large[1_000:2_000])
+        wait_until(served.server, lambda: served.pool.blocker is not None)
+        answer()
+        client.read(PRODUCE, 9)
+        hostile.close()
+        client.sock.sendall(large[2_000:])
+        client.read(PRODUCE, 9)
+        assert served.taken == [1, 500_000]
 
 
 def test_a_wait_for_memory_ends_when_the_one_before_leaves():
