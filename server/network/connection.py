@@ -75,6 +75,7 @@ class Connection(FrameReader):
         "charged_ms",
         "closed",
         "frame_started_ms",
+        "has_left",
         "in_flight",
         "last_active_ms",
         "limits",
@@ -93,6 +94,8 @@ class Connection(FrameReader):
         """Parts the socket has not taken yet, in order."""
         self.throttled_until_ms = 0
         self.closed = False
+        self.has_left = False
+        """The peer sends nothing more, or is gone: what begins to wait for it is cancelled."""
         self.reading = True
         """Whether the shell reads from the socket: time spent muted is not the peer's fault."""
         self.last_active_ms = now_ms

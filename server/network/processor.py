@@ -324,8 +324,7 @@ class Processor:
         channel.ending = True
         channel.mute()
         self._set_interest(channel, 0)
-        self._cancel_parked(channel)
-        if channel.in_flight is None:
+        if self._cancel_parked(channel) or channel.in_flight is None:
             self._serve(channel)
 
     def _peer_left_while_muted(self, channel: Channel) -> None:
@@ -337,7 +336,8 @@ class Processor:
 
     @staticmethod
     def _cancel_parked(channel: Channel) -> bool:
-        """Drop the request in flight if it only waits; one that a handler works on runs on."""
+        """Drop the request in flight if it waits; one that a handler works on, when it does."""
+        channel.has_left = True
         request = channel.in_flight
         if request is None or not request.cancel():
             return False
@@ -530,7 +530,7 @@ class Processor:
         """End a connection: cancel what it waits for, free what it holds."""
         if channel.closed:
             return
-        channel.closed = True
+        channel.closed = channel.has_left = True
         if channel.violation is not None:
             logger.info("closing connection=%r reason=%s", channel, channel.violation)
         del self.channels[channel.fd]

@@ -237,10 +237,10 @@ class RequestContext(Generic[B]):
             self.on_disconnect(operation.cancel)
 
     def on_disconnect(self, cancel: Callable[[], Any]) -> None:
-        """Call `cancel` if the connection ends before the answer; nothing is answered then."""
+        """Call `cancel` if the client leaves before the answer; nothing is answered then."""
         self._cancel = cancel
-        if self.connection.closed:
-            self.cancel()
+        if self.connection.has_left and self.cancel():  # after setting it, as who leaves
+            self.no_response()
 
     def on_connection_end(self, callback: Callable[[object], None]) -> None:
         """Call it with the connection when that has ended, however this request went; each

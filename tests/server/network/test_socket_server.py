@@ -517,6 +517,39 @@ def test_a_parked_request_is_cancelled_when_its_client_leaves(served, pipelined)
     wait_until(server, lambda: server.quotas.count == 0)
 
 
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_a_request_that_begins_to_wait_when_its_client_has_left_is_cancelled(pipelined):
+    """It may have stood in the queue, or been worked on; a Fetch could wait for 24 days."""
+
+    class Slow(Handlers):
+        begun, may_go_on = threading.Event(), threading.Event()
+
+        def apis(self):
+            apis = super().apis()
+            apis[FETCH].inline = False
+            return apis
+
+        def fetch(self, ctx, request):
+            self.begun.set()
+            assert self.may_go_on.wait(60)
+            return super().fetch(ctx, request)
+
+    with running(Slow()) as (server, handlers):
+        client = WireClient(server.port)
+        client.send(fetch(), 12)
+        assert handlers.begun.wait(60)
+        (channel,) = list(server.processors[0].channels.values())
+        if pipelined:
+            client.send(heartbeat(1), 4)
+            wait_until(server, lambda: not channel.reading)
+        client.close()
+        wait_until(server, lambda: channel.interest == 0)
+        handlers.may_go_on.set()
+        assert handlers.parked_one.wait(60)
+        assert handlers.parked.popleft().cancelled.wait(10)
+        wait_until(server, lambda: server.quotas.count == 0)
+
+
 def test_an_end_that_was_reported_before_an_answer_left_is_noticed_after_it():
     """Both are seen in one turn: what was said of a muted connection is not of one that reads."""
 
