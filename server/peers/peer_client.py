@@ -449,9 +449,9 @@ class _Connection:
                 self._transport = PlaintextTransport(self._socket)
                 self._established(now_ms)
                 return
+            self._state = _State.SECURING
             self._transport = security.transport(self._socket, self._host)
             self._sasl = security.sasl()
-            self._state = _State.SECURING
             self._shake_hands(now_ms)
 
     def _established(self, now_ms: int) -> None:

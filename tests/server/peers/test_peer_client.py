@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from server.network.transport import PlaintextTransport
 from server.peers.call import PeerError
 from server.peers.peer_client import RECONNECT_BACKOFF_MAX_MS, PeerClient
+from server.security.sasl.client import AuthenticationError
 from testkit.clock import ManualClock
 from tests.server.peers.played_peer import PATIENCE_S, Address, PlayedPeer
 from wire.frame import RequestHeader
@@ -47,9 +49,9 @@ def voted(error_code: int = 0) -> VoteResponse:
 class Node:
     """A PeerClient with a clock that stands still, and the answers it was given."""
 
-    def __init__(self, clock: Any = None) -> None:
+    def __init__(self, clock: Any = None, security: Any = None) -> None:
         self.clock = clock or ManualClock(1_000)
-        self.client = PeerClient(self.clock, "peers-of-node-1")
+        self.client = PeerClient(self.clock, "peers-of-node-1", security)
         self.answers: SimpleQueue[Any] = SimpleQueue()
         self.client.start()
 
@@ -357,6 +359,25 @@ def test_an_unknown_name_is_an_error_that_says_so(node, name):
     """So is what no name can be, which another broker may have registered."""
     node.send(Address(name, 9092), timeout_ms=60_000)
     assert "unknown host" in str(node.answer()[1])
+
+
+def test_a_node_that_has_no_token_says_so_to_those_who_wait(peer, caplog):
+    """It is found out when the connection stands, before anything is said on it."""
+
+    class WithoutToken:
+        def transport(self, sock: socket.socket, _host: str) -> PlaintextTransport:
+            return PlaintextTransport(sock)
+
+        def sasl(self) -> None:
+            raise AuthenticationError("SASL OAUTHBEARER: No such file or directory")
+
+    node = Node(security=WithoutToken())
+    try:
+        node.send(peer.address, timeout_ms=30_000)
+        assert "No such file" in str(node.answer()[1])
+    finally:
+        node.client.shutdown()
+    assert "cannot authenticate" in caplog.text
 
 
 def test_a_callback_that_raises_does_not_stop_the_client(node, peer, caplog):
