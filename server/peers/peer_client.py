@@ -73,6 +73,7 @@ SESSION_USED = 0.85
 """Of a session's lifetime; then there is a new connection (Kafka renews after 85 to 95 percent)."""
 _WARN_MS = 60_000
 _LONG_S = 3600.0
+_NEVER_MS = 1 << 62
 _GONE = select.POLLHUP | select.POLLERR
 
 
@@ -220,7 +221,7 @@ class PeerClient:
         connection = self._connections.get(key)
         if connection is None:
             connection = self._connections[key] = _Connection(self, *key)
-        connection.calls.append(call)
+        connection.add(call)
 
     def _close_everything(self) -> None:
         while self._inbox:
@@ -268,6 +269,8 @@ class _Connection:
     def __init__(self, client: PeerClient, host: str, port: int, channel: str) -> None:
         self.calls: deque[Call] = deque()
         self.in_flight: Call | None = None
+        self._expires_ms = _NEVER_MS
+        """No deadline is before this; the calls are looked at when it is reached."""
         self._client = client
         self._host = host
         self._port = port
@@ -290,14 +293,18 @@ class _Connection:
     def __repr__(self) -> str:
         return f"{self._channel}->{self._host}:{self._port}"
 
+    def add(self, call: Call) -> None:
+        """Put it behind those that wait."""
+        self.calls.append(call)
+        self._expires_ms = min(self._expires_ms, call.deadline_ms)
+
     def due_ms(self) -> int:
         """When `advance` has something to do although nothing arrived; asked if a call waits."""
-        due_ms = min(call.deadline_ms for call in (self.in_flight, *self.calls) if call is not None)
         if self._state is _State.IDLE:
-            return min(due_ms, self._retry_ms)
+            return min(self._expires_ms, self._retry_ms)
         if self._state in _SETTING_UP:
-            return min(due_ms, self._connect_deadline_ms)
-        return due_ms
+            return min(self._expires_ms, self._connect_deadline_ms)
+        return self._expires_ms
 
     def advance(self, now_ms: int) -> None:
         """Expire, connect, send: whatever is due."""
@@ -313,6 +320,8 @@ class _Connection:
             self._send_next(now_ms)
 
     def _expire(self, now_ms: int) -> None:
+        if now_ms < self._expires_ms:
+            return
         expired = [call for call in self.calls if call.deadline_ms <= now_ms]
         if expired:
             self.calls = deque(call for call in self.calls if call.deadline_ms > now_ms)
@@ -322,6 +331,8 @@ class _Connection:
         elif expired and not self.calls and self._state in _SETTING_UP:
             # Nobody waits for it any more; the next attempt begins afresh.
             self._address_failed("the connection was not accepted in time", now_ms)
+        waiting = self.calls if self.in_flight is None else (self.in_flight, *self.calls)
+        self._expires_ms = min((call.deadline_ms for call in waiting), default=_NEVER_MS)
         for call in expired:
             call.complete(PeerError(f"{self!r}: not sent in time"))
 

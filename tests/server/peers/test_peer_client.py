@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from server.network.transport import PlaintextTransport
-from server.peers.call import PeerError
+from server.peers.call import Call, PeerError
 from server.peers.peer_client import RECONNECT_BACKOFF_MAX_MS, PeerClient
 from server.security.sasl.client import AuthenticationError
 from testkit.clock import ManualClock
@@ -258,6 +258,34 @@ def test_a_request_that_waits_too_long_behind_another_fails_alone(node, peer):
     assert isinstance(answer, PeerError)
     connection.answer(header, voted())
     assert node.answer()[0] == 1
+
+
+def test_those_who_wait_are_not_all_looked_at_whenever_something_happens(node, peer, monkeypatch):
+    """Clients' requests to the controller go one by one, on the thread of heartbeats and votes."""
+    looks = []
+
+    class Looked(Call):
+        __slots__ = ("at_ms",)
+
+        @property  # type: ignore[override]
+        def deadline_ms(self) -> int:
+            looks.append(self)
+            return self.at_ms
+
+        @deadline_ms.setter
+        def deadline_ms(self, at_ms: int) -> None:
+            self.at_ms = at_ms
+
+    monkeypatch.setattr("server.peers.peer_client.Call", Looked)
+    count = 300
+    for term in range(count):
+        node.send(peer.address, term, timeout_ms=30_000)
+    connection = peer.accept()
+    for term in range(count):
+        header, _ = connection.request()
+        connection.answer(header, voted())
+        assert node.answer()[0] == term
+    assert len(looks) < 3 * count
 
 
 def test_a_peer_that_does_not_accept_times_out_and_is_tried_afresh(node):
