@@ -212,10 +212,8 @@ class PeerClient:
 
     def _timeout(self) -> float:
         """Seconds until a deadline."""
-        due = [c.due_ms() for c in self._connections.values() if c.calls or c.in_flight]
-        if not due:
-            return _LONG_S
-        return min(_LONG_S, max(0.0, (min(due) - self.now_ms()) / 1000))
+        due = (c.due_ms() for c in self._connections.values() if c.calls or c.in_flight)
+        return min(_LONG_S, max(0.0, (min(due, default=_NEVER_MS) - self.now_ms()) / 1000))
 
     def _enqueue(self, key: tuple[str, int, str], call: Call) -> None:
         connection = self._connections.get(key)
@@ -344,9 +342,11 @@ class _Connection:
         now_ms = self._client.now_ms()
         if isinstance(found, OSError):
             self._failed(f"unknown host: {found.strerror or found}", now_ms)
-            return
-        self._addresses = deque(found)
-        self._connect(now_ms)
+        elif self.calls:
+            self._addresses = deque(found)
+            self._connect(now_ms)
+        else:  # nobody is left who would watch the deadline of a connection
+            self._state = _State.IDLE
 
     def _connect(self, now_ms: int) -> None:
         """Begin with the next address."""

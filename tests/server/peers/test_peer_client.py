@@ -16,7 +16,7 @@ import pytest
 
 from server.network.transport import PlaintextTransport
 from server.peers.call import Call, PeerError
-from server.peers.peer_client import RECONNECT_BACKOFF_MAX_MS, PeerClient
+from server.peers.peer_client import RECONNECT_BACKOFF_MAX_MS, PeerClient, addresses_of
 from server.security.sasl.client import AuthenticationError
 from testkit.clock import ManualClock
 from tests.server.peers.played_peer import PATIENCE_S, Address, PlayedPeer
@@ -406,6 +406,36 @@ def test_a_node_that_has_no_token_says_so_to_those_who_wait(peer, caplog):
     finally:
         node.client.shutdown()
     assert "cannot authenticate" in caplog.text
+
+
+def test_a_name_that_is_found_when_nobody_waits_any_more_is_not_dialled(node, peer, monkeypatch):
+    """Or who comes next would be told that a connection, begun long ago, was not accepted."""
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def addresses(_host: str, _port: int, flags: int = 0) -> list[Any]:
+        if flags:
+            raise socket.gaierror
+        asked.set()
+        assert may_answer.wait(PATIENCE_S)
+        return addresses_of(*peer.address)
+
+    monkeypatch.setattr("server.peers.peer_client.addresses_of", addresses)
+    node.send(Address("a-name", 1), 1, timeout_ms=1000)
+    assert asked.wait(PATIENCE_S)
+    node.pass_time(1000)
+    assert "not sent in time" in str(node.answer()[1])
+    may_answer.set()
+    for thread in threading.enumerate():
+        if thread.name == "peers-of-node-1-resolver":
+            thread.join(PATIENCE_S)
+    node.settle()
+    assert not node.client._by_fd
+    node.send(Address("a-name", 1), 2, timeout_ms=1000)
+    connection = peer.accept()
+    header, frame = connection.request()
+    assert term_of(frame, header) == 2
+    connection.answer(header, voted())
+    assert isinstance(node.answer()[1], VoteResponse)
 
 
 def test_a_callback_that_raises_does_not_stop_the_client(node, peer, caplog):
