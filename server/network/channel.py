@@ -29,8 +29,9 @@ BURST_BYTES = 65_536
 """Answers gathered before they are sent although more requests wait."""
 BYTES = (bytes, bytearray, memoryview)
 _IOV_MAX = 512
-_TURNS = 4
-"""Large pieces of one answer sent before other connections have their turn."""
+_TURN_BYTES = 4 << 20
+"""Record data of one answer sent before other connections have their turn; a small piece counts for
+SMALL_SLICE_BYTES, as its system calls take as long."""
 
 
 ANONYMOUS = "User:ANONYMOUS"
@@ -192,10 +193,10 @@ class Channel(Connection):
                     return True
                 outbox[0] = memoryview(part)[sent:]
                 return False
-        turns = _TURNS
-        while outbox and turns:
+        room = _TURN_BYTES
+        while outbox and room > 0:
             if not isinstance(outbox[0], BYTES):
-                turns -= self._send_slice(outbox)
+                room -= max(self._send_slice(outbox), SMALL_SLICE_BYTES)
             elif not self._send_bytes(outbox):
                 return False
         return not outbox
@@ -222,9 +223,9 @@ class Channel(Connection):
         return False
 
     def _send_slice(self, outbox: list[Part]) -> int:
-        """Send from the file slice in front of the outbox; 1 if it was a large piece."""
+        """Send from the file slice in front of the outbox; returns how many bytes."""
         part: Any = outbox[0]
-        left = len(part) - self.slice_sent
+        left, sent = len(part) - self.slice_sent, 0
         if left:
             sent = self.transport.send_file(part, self.slice_sent, min(left, SENDFILE_BYTES_MAX))
             self.processor.bytes_out += sent
@@ -234,7 +235,7 @@ class Channel(Connection):
             part.close()
             self.slice_sent = 0
             del outbox[0]
-        return 0 if self.slice_sent < SENDFILE_BYTES_MAX else 1
+        return sent
 
 
 class SecureChannel(Channel):

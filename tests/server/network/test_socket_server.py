@@ -13,11 +13,13 @@ import threading
 import time
 from collections import deque
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from server.network.api import Api, Cost
 from server.network.channel import Channel
+from server.network.connection import ConnectionLimits
 from server.network.last_requests import RECENT
 from server.network.listeners import Listener
 from server.network.poller import WRITE
@@ -670,6 +672,39 @@ def test_file_slices_of_all_sizes_arrive_between_their_headers():
         assert got == bodies
         wait_until(server, lambda: all(piece.closed for piece in slices[1:]))
         assert client.ask(heartbeat(1), 4).error_code == 1
+
+
+@pytest.mark.parametrize("sizes", [[500] * 10_000, [1_000_000] * 50])
+def test_one_reader_of_many_partitions_does_not_keep_the_others_waiting(sizes):
+    """Who reads as fast as it is sent is given a part of his answer in each turn, too."""
+
+    class Taking:
+        wants = unsent_bytes = 0
+        fd, local_address = -1, ("", 0)
+        pieces = taken = 0
+
+        def send_parts(self, parts, is_more):
+            return sum(map(len, parts))
+
+        def send_file(self, part, offset, count):
+            self.pieces += 1
+            self.taken += count
+            return count
+
+    transport = Taking()
+    owner = SimpleNamespace(now_ms=0, bytes_out=0)
+    channel = Channel(
+        transport, owner, ConnectionLimits(), listener_name="", connection_id=1, peer_host=""
+    )
+    channel.outbox += [part for size in sizes for part in (b"head", FakeSlice(bytes(size)))]
+    is_done = False
+    while not is_done:
+        transport.pieces, transport.taken = 0, 0
+        is_done = channel.send()
+        assert transport.pieces <= 128
+        assert transport.taken <= 5_000_000
+    assert channel.outbox == []
+    assert owner.bytes_out == sum(sizes) + 4 * len(sizes)
 
 
 def test_a_reader_that_stops_holds_no_memory_and_starts_nothing_more():
