@@ -441,9 +441,7 @@ class Processor:
                     self._update_reading(channel)
                 elif channel.throttled_until_ms > self.now_ms:
                     channel.mute()
-            interest = READ if channel.reading else MUTED
-            if channel.ending:
-                interest = 0
+            interest = 0 if channel.ending else READ if channel.reading else MUTED
         interest |= channel.transport.wants
         if interest != channel.interest:
             self._set_interest(channel, interest)
@@ -530,7 +528,7 @@ class Processor:
         """End a connection: cancel what it waits for, free what it holds."""
         if channel.closed:
             return
-        channel.closed = channel.has_left = True
+        channel.closed = True
         if channel.violation is not None:
             logger.info("closing connection=%r reason=%s", channel, channel.violation)
         del self.channels[channel.fd]
@@ -543,9 +541,8 @@ class Processor:
         release_slices(channel.outbox)
         channel.outbox = []
         channel.frames.clear()
-        request, channel.in_flight = channel.in_flight, None
-        if request is not None:
-            request.cancel()
+        self._cancel_parked(channel)
+        channel.in_flight = None
         if channel.on_closed is not None:
             channel.on_closed(channel)
 
@@ -581,15 +578,17 @@ class Processor:
     def _drain(self) -> None:
         self._draining = True
         for channel in list(self.channels.values()):
-            request = channel.in_flight
-            if request is not None:
-                request.complete_early()
-            elif not channel.outbox and channel.send_stalled_ms < 0:
-                self._close(channel)
+            self._guarded(channel, self._end_early)
+
+    def _end_early(self, channel: Channel) -> None:
+        request = channel.in_flight
+        if request is not None:
+            request.complete_early()
+        elif not channel.outbox and channel.send_stalled_ms < 0:
+            self._close(channel)
 
     def _stop(self) -> None:
-        self._draining = True
-        self._stopping = True
+        self._draining = self._stopping = True
 
     def _close_everything(self) -> None:
         for channel in list(self.channels.values()):

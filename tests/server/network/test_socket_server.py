@@ -1245,6 +1245,32 @@ def test_stopping_answers_what_is_in_flight_and_wakes_long_polls():
             WireClient(server.port, timeout=1)
 
 
+def test_stopping_answers_the_others_when_one_answer_fails(caplog):
+    """A disk may fail just then."""
+
+    class Failing(Handlers):
+        def fetch(self, ctx, request):
+            if request.max_bytes:
+                return super().fetch(ctx, request)
+            operation = Parked(lambda: 1 / 0)
+            ctx.park(operation)
+            self.parked.append(operation)
+            return None
+
+    handlers = Failing()
+    server = SocketServer(SocketServerConfig(), LOOPBACK, None, handlers.apis())
+    server.start()
+    with WireClient(server.port) as failing, WireClient(server.port) as other:
+        failing.send(fetch(number=0), 12)
+        wait_until(server, lambda: len(handlers.parked) == 1)
+        other.send(fetch(number=3), 12)
+        wait_until(server, lambda: len(handlers.parked) == 2)
+        server.shutdown(NEVER_S)
+        assert other.read(FETCH, 12)[1].session_id == 3
+        assert failing.is_closed()
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_stopping_does_not_wait_long_for_what_only_waits():
     class Joining(Handlers):
         def fetch(self, ctx, request):
