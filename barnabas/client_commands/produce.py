@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import select
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from barnabas.client_commands import records
 from barnabas.client_commands.connection import (
@@ -27,6 +28,8 @@ from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, print_json
 _IN_FLIGHT = 10_000
 _IN_FLIGHT_BYTES = 32 << 20
 _MAX_REQUEST = 2**30  # what is too large is for the broker to say
+_LOOK_S = 0.2
+_CHUNK = 65_536
 
 
 def add_commands(commands: Any) -> None:
@@ -126,7 +129,7 @@ def _produce(arguments: argparse.Namespace) -> int:
 def _send_all(
     producer: Any,
     arguments: argparse.Namespace,
-    lines: BinaryIO,
+    lines: Iterator[bytes],
     headers: list[tuple[str, bytes]],
     written: _Written,
 ) -> None:
@@ -144,9 +147,9 @@ def _send_all(
 
 
 @contextlib.contextmanager
-def _lines(file: Path | None) -> Iterator[BinaryIO]:
+def _lines(file: Path | None) -> Iterator[Iterator[bytes]]:
     if file is None:
-        yield sys.stdin.buffer
+        yield _standard_input()
         return
     try:
         opened = file.open("rb")
@@ -154,6 +157,25 @@ def _lines(file: Path | None) -> Iterator[BinaryIO]:
         raise UserError(f"--file {file} cannot be read: {error.strerror}") from None
     with opened:
         yield opened
+
+
+def _standard_input() -> Iterator[bytes]:
+    """Its lines. It may be silent for hours, and is not waited for without a bound, as
+    `exit_on_stop_signals` asks."""
+    descriptor = sys.stdin.fileno()
+    line = bytearray()
+    chunk = None
+    while chunk != b"":
+        if not select.select([descriptor], [], [], _LOOK_S)[0]:
+            continue
+        chunk = os.read(descriptor, _CHUNK)
+        first, *others = chunk.split(b"\n")
+        line += first
+        for other in others:
+            yield bytes(line)
+            line = bytearray(other)
+    if line:
+        yield bytes(line)
 
 
 def _record(line: bytes, number: int, arguments: argparse.Namespace) -> records.NewRecord:

@@ -21,6 +21,7 @@ from kafka import KafkaProducer
 from testkit.brokers.nodes import RunningBroker
 from testkit.clients.cli import BARNABAS, assert_one_clear_line, heed_signals, run
 from testkit.ports import free_ports
+from testkit.wait import eventually
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 KEPT = ("--config", "retention.ms=-1")
@@ -230,6 +231,21 @@ def test_a_member_that_is_ended_leaves_its_group(
         assert member.wait(30) == 128 + signal.SIGTERM
     described = json.loads(ok("group", "describe", group_name, "--json"))
     assert (described["state"], described["members"]) == ("Empty", [])
+
+
+def test_a_producer_that_is_ended_has_sent_what_it_had_read(
+    ok: Ok, bootstrap: str, topic_name: str
+) -> None:
+    ok("topic", "create", topic_name)
+    line = [*BARNABAS, "produce", topic_name, "--bootstrap", bootstrap]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdin is not None
+        run.stdin.write("one\nhalf a line")
+        run.stdin.flush()
+        eventually(lambda: ok("consume", topic_name) == "one\n")
+        run.terminate()
+        assert run.wait(30) == 128 + signal.SIGTERM
+    assert ok("consume", topic_name) == "one\n"
 
 
 def test_a_closed_pipe_is_no_error(ok: Ok, bootstrap: str, topic_name: str) -> None:

@@ -293,11 +293,13 @@ def _run_node(node: Node, arguments: argparse.Namespace, stop: _StopRequest) -> 
     )
     try:
         print(ready, flush=True)
-    except BrokenPipeError:
-        logger.warning("nobody reads standard output %s", ready)
+    except OSError as error:  # its reader has gone, or its disk is full: clients need it not
+        logger.warning("standard output cannot be written error=%s %s", error.strerror, ready)
+        _drop_output()
     if sys.stderr.isatty() or arguments.client_file is not None:
         address = address_text(node.host, node.port)
-        print(_hints(address, arguments.ephemeral, arguments.client_file), file=sys.stderr)
+        with contextlib.suppress(OSError):
+            print(_hints(address, arguments.ephemeral, arguments.client_file), file=sys.stderr)
     stop.wait()
     logger.info("stopping reason=%s", stop.reason)
     node.shutdown(nobody_stays=stop.reason in (_ALL_STOP, _STDIN_ENDED))
@@ -328,16 +330,18 @@ def on_stop_signals(handler: Callable[[int, object], None]) -> None:
 
 
 def exit_on_stop_signals() -> None:
-    """SIGTERM, and a terminal that is closed, leave as Ctrl-C does: what was begun is ended, or
-    removed. A second one ends the process without ceremony."""
+    """Leave when one comes: what was begun is ended, or removed. A second one of its kind ends the
+    process without ceremony.
+
+    The main thread must wait for nothing without a bound: of a process that was paused (SIGSTOP)
+    another thread may be given the signal, and what the main thread waits for goes on.
+    """
 
     def leave(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
         sys.exit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, leave)
+    on_stop_signals(leave)
 
 
 class _StopRequest:

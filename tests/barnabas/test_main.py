@@ -77,6 +77,25 @@ def test_an_output_that_is_full_is_one_line() -> None:
     assert complaint == "barnabas: standard output cannot be written: No space left on device\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is full by its nature")
+def test_a_broker_whose_output_is_full_serves_and_stops_cleanly(tmp_path: Path) -> None:
+    flags = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path))
+    with (
+        open("/dev/full", "wb") as full,
+        barnabas("start", *flags, stdout=full.fileno()) as broker,
+    ):
+        assert broker.stderr is not None
+        log = ""
+        while "standard output cannot be written" not in log:
+            line = broker.stderr.readline()
+            assert line, log
+            log += line
+        broker.terminate()
+        _out, rest = broker.communicate(timeout=60)
+    assert "barnabas ready: 127.0.0.1:" in log
+    assert (broker.returncode, "broker stopped" in rest) == (0, True), rest
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_stream_that_was_closed_gives_its_number_to_no_file_of_ours(
     closed: str, tmp_path: Path

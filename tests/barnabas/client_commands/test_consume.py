@@ -71,6 +71,7 @@ class Member(Consumer):
 def run(consumer: Consumer, monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
     monkeypatch.setattr("kafka.KafkaConsumer", lambda **_settings: consumer)
     monkeypatch.setattr(consume, "settings", lambda _arguments: {})
+    monkeypatch.setattr(consume, "exit_on_stop_signals", lambda: None)
     parser = argparse.ArgumentParser()
     consume.add_commands(parser.add_subparsers())
     arguments = parser.parse_args(["consume", "t", *flags])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,6 +77,7 @@ def producer(monkeypatch: pytest.MonkeyPatch) -> Producer:
     played = Producer()
     monkeypatch.setattr("kafka.KafkaProducer", lambda **_settings: played)
     monkeypatch.setattr(produce, "settings", lambda _arguments: {})
+    monkeypatch.setattr(produce, "exit_on_stop_signals", lambda: None)
     return played
 
 
@@ -132,3 +136,35 @@ def test_long_lines_do_not_pile_up(
     run(tmp_path, b"".join(b"x" * 399 + b"\n" for _ in range(20)))
     assert len(producer.sent) == 20
     assert producer.bytes_max == 3 * 399
+
+
+_ENDED_WHILE_IT_WAITS = """
+import sys, threading, signal
+from barnabas.client_commands import produce
+from server.commands.main import exit_on_stop_signals
+
+def told():
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+exit_on_stop_signals()
+with produce._lines(None) as lines:
+    print(next(lines), flush=True)
+    threading.Timer(0.5, told).start()  # when the main thread waits, or it is no test
+    next(lines)
+"""
+
+
+def test_a_signal_that_the_system_gives_another_thread_ends_it() -> None:
+    """As it does when the process was paused at the time. What is written in pieces is a line."""
+    with subprocess.Popen([sys.executable, "-c", _ENDED_WHILE_IT_WAITS],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:  # fmt: skip
+        assert run.stdin is not None
+        assert run.stdout is not None
+        for piece in (b"o", b"ne\ntw"):
+            run.stdin.write(piece)
+            run.stdin.flush()
+        assert run.stdout.readline() == b"b'one'\n"
+        try:
+            assert run.wait(20) == 128 + signal.SIGTERM
+        finally:
+            run.kill()
