@@ -258,7 +258,7 @@ class _Run:
         return self.totals.progress(self._under_way or 0)
 
     def _work(self) -> None:
-        broker = self._survey(self._table.state(self._table.look()))
+        broker = self._look()
         if self._options.dry_run:
             self.totals.planned = self._plan(broker).ranges
             return
@@ -274,7 +274,7 @@ class _Run:
                 self._stopping.wait(max(0.0, left))
             if self._stopping.is_set():
                 return
-            broker = self._survey(self._table.state(self._table.look()))
+            broker = self._look()
 
     def _take(self, goal: Mapping[str, BrokerTopic]) -> None:
         """All that the broker had at a look, and what else was to be kept of it then: groups that
@@ -286,6 +286,10 @@ class _Run:
                 return
             is_done, broker = self._do(batch, broker)
             is_kept = is_kept or is_done
+
+    def _look(self) -> dict[str, BrokerTopic]:
+        """What the broker has now that the archive, as it is, was asked to keep."""
+        return self._survey(self._table.state(self._table.look()))
 
     def _survey(self, state: Mapping[str, ArchivedTopic]) -> dict[str, BrokerTopic]:
         """What the broker has of the topics that were asked for. Raises PipelineError when a name
