@@ -17,6 +17,7 @@ Standard library only: it runs by itself, `python link_proxy.py TARGETS PORTS`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -188,10 +189,8 @@ class _Direction:
                     self.held[0] = (due, data[count:])
                     return True
                 self.held.popleft()
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+        except OSError as error:  # a connection that is being made takes nothing yet
+            return error.errno in (errno.EAGAIN, errno.ENOTCONN)
         if self.ended and not self.held:
             with contextlib.suppress(OSError):
                 self.target.shutdown(socket.SHUT_WR)
@@ -304,16 +303,19 @@ class _Proxy:
                 seen.add(f"{direction.sender} {connection.node}")
 
     def _connect(self, connection: _Connection) -> bool:
-        """Open the way to the node, when the first byte may travel it; False if it is not there."""
-        forward = connection.forward
+        """Open the way to the node, when the first byte may travel it; False without a descriptor.
+
+        Nothing waits for it: a node that is paused takes connections until its backlog is full.
+        One that is not there ends them, as one does that closes them.
+        """
         try:
-            there = socket.create_connection(
-                ("127.0.0.1", self._targets[connection.node][connection.listener]), timeout=1
-            )
+            there = socket.socket()
         except OSError:
             return False
+        forward = connection.forward
         there.setblocking(False)
         there.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        there.connect_ex(("127.0.0.1", self._targets[connection.node][connection.listener]))
         forward.target = there
         connection.back = _Direction(there, connection.node, forward.sender)
         connection.back.target = forward.source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 
@@ -70,3 +71,43 @@ def test_a_port_that_somebody_has_is_named() -> None:
         port = somebody.getsockname()[1]
         with pytest.raises(BrokerError, match=f"the link proxy did not start: .*{port}"):
             LinkProxy({"1": {"REPLICATION": 9}}, {"1": {"REPLICATION": port}})
+
+
+def test_a_node_that_takes_no_connection_holds_up_no_other() -> None:
+    """One that is paused, when its backlog is full."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as node,
+        socket.create_server(("127.0.0.1", 0), backlog=0) as paused,
+        contextlib.ExitStack() as stack,
+    ):
+        ports = [one.getsockname()[1] for one in (node, paused)]
+        proxy = LinkProxy({"1": {"REPLICATION": ports[0]}, "2": {"REPLICATION": ports[1]}})
+        stack.callback(proxy.close)
+
+        def sent(to: str) -> socket.socket:
+            host, port = proxy.address(to, "REPLICATION").split(":")
+            client = stack.enter_context(socket.create_connection((host, int(port)), 20))
+            client.sendall(frame("broker-3"))
+            return client
+
+        waiting = [sent("2") for _ in range(10)]
+        node.settimeout(2)
+        paused.settimeout(20)
+        sent("1")
+        there = stack.enter_context(node.accept()[0])
+        assert there.recv(1000) == frame("broker-3")
+        # Nothing of what waits is lost.
+        taken = [stack.enter_context(paused.accept()[0]) for _ in waiting]
+        assert [one.recv(1000) for one in taken] == [frame("broker-3")] * len(waiting)
+
+
+def test_a_node_that_is_not_there_ends_connections() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        proxy = LinkProxy({"1": {"REPLICATION": nobody.getsockname()[1]}})
+        with contextlib.closing(proxy):
+            host, port = proxy.address("1", "REPLICATION").split(":")
+            with socket.create_connection((host, int(port)), 20) as client:
+                client.sendall(frame("broker-3"))
+                with contextlib.suppress(ConnectionResetError):
+                    assert client.recv(1) == b""
