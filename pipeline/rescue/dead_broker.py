@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.broker_facts import Committed
 from pipeline.errors import PipelineError, from_os
@@ -47,7 +47,7 @@ from wire.messages import metadata_records as m
 from wire.messages.groups_records import OffsetCommitKey, OffsetCommitValue
 from wire.primitives import METADATA_TOPIC, ZERO_UUID, TopicPartition, read_uvarint, uuid_to_text
 from wire.record_batch import BatchHeader, check_crc, iterate_headers
-from wire.records import ControlRecordType, Record, parse_end_txn_marker, read_records
+from wire.records import ControlRecordType, parse_end_txn_marker, read_records
 
 _GROUPS_TOPIC = "__consumer_offsets"
 _INTERNAL = re.compile(r"__(consumer_offsets|transaction_state|share_group_state|cluster_metadata)")
@@ -347,38 +347,54 @@ def _add_groups(topics: Mapping[str, DeadTopic], folders: Sequence[str]) -> None
             topic.groups.setdefault(group, {})[index] = Committed(value.offset, value.metadata)
 
 
-def _commits(folder: str) -> dict[tuple[str, str, int], OffsetCommitValue]:
-    """The last committed offset of each (group, topic, partition) in a partition of
-    `__consumer_offsets`; those of transactions count when they are committed."""
-    found: dict[tuple[str, str, int], OffsetCommitValue] = {}
-    pending: dict[int, list[Record]] = {}
+_Where = tuple[str, str, int]
+"""Group, topic, partition."""
+
+
+class _Commit(NamedTuple):
+    at: int
+    """The record's own offset."""
+    value: OffsetCommitValue
+
+
+def _commits(folder: str) -> dict[_Where, OffsetCommitValue]:
+    """The committed offset of each (group, topic, partition) in a partition of
+    `__consumer_offsets`: the newest record, whoever wrote it; those of transactions count when they
+    are committed, and not where a newer one was there by then (Kafka: OffsetMetadataManager)."""
+    found: dict[_Where, _Commit] = {}
+    pending: dict[int, dict[_Where, _Commit]] = {}
     for header, data in _log_batches(folder):
         records = list(read_records(data))
         if header.is_control:
-            decided = pending.pop(header.producer_id, [])
-            if parse_end_txn_marker(records[0]).type is ControlRecordType.COMMIT:
-                _apply_commits(found, decided)
-        elif header.is_transactional:
-            pending.setdefault(header.producer_id, []).extend(records)
-        else:
-            _apply_commits(found, records)
-    return found
+            decided = pending.pop(header.producer_id, {})
+            for marker in records:  # none: compaction has removed all of that transaction
+                if parse_end_txn_marker(marker).type is ControlRecordType.COMMIT:
+                    found |= {
+                        where: commit
+                        for where, commit in decided.items()
+                        if where not in found or found[where].at < commit.at
+                    }
+            continue
+        committed = pending.setdefault(header.producer_id, {}) if header.is_transactional else found
+        for record in records:
+            key = record.key or b""
+            if len(key) < 2 or int.from_bytes(key[:2], "big", signed=True) not in _OFFSET_COMMITS:
+                continue  # a group's members
+            where, value = _commit_in(key, record.value)
+            if value is not None:
+                committed[where] = _Commit(record.offset, value)
+                continue
+            for offsets in (found, *pending.values()):
+                offsets.pop(where, None)
+    return {where: commit.value for where, commit in found.items()}
 
 
-def _apply_commits(
-    found: dict[tuple[str, str, int], OffsetCommitValue], records: Sequence[Record]
-) -> None:
-    for record in records:
-        key, value = record.key or b"", record.value
-        if int.from_bytes(key[:2], "big", signed=True) not in _OFFSET_COMMITS or len(key) < 2:
-            continue  # a group's members
-        try:
-            place = OffsetCommitKey.decode(key, 0, 2)
-            where = (place.group, place.topic, place.partition)
-            if value is None:
-                found.pop(where, None)
-            else:
-                version = int.from_bytes(value[:2], "big")
-                found[where] = OffsetCommitValue.decode(value, version, 2)
-        except (MalformedFrame, KafkaError, KeyError, ValueError) as error:
-            raise PipelineError(f"a committed offset cannot be read: {error}") from None
+def _commit_in(key: bytes, value: bytes | None) -> tuple[_Where, OffsetCommitValue | None]:
+    try:
+        place = OffsetCommitKey.decode(key, 0, 2)
+        where = (place.group, place.topic, place.partition)
+        if value is None:
+            return where, None
+        return where, OffsetCommitValue.decode(value, int.from_bytes(value[:2], "big"), 2)
+    except (MalformedFrame, KafkaError, KeyError, ValueError) as error:
+        raise PipelineError(f"a committed offset cannot be read: {error}") from None

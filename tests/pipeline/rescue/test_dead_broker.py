@@ -199,6 +199,34 @@ def test_committed_offsets_are_the_last_ones_that_count(node: Path) -> None:
     assert list(found.topics) == ["orders"]
 
 
+def test_of_committed_offsets_the_newest_counts_whose_marker_ever_comes_last(node: Path) -> None:
+    """As for the broker when it was alive: else its groups would skip records, or read them twice.
+    A group that was deleted takes what is pending with it."""
+    write(node, "__cluster_metadata-0", metadata(*topic("orders", ORDERS, 2)))
+    log = [
+        transactional(1, 0, commit("reset", 0, 30), commit("moved", 0, 30), commit("gone", 0, 30)),
+        build_batch([commit("reset", 0, 5), commit("gone", 0, None)], base_offset=3),
+        transactional(2, 5, commit("moved", 0, 50)),
+        marker(2, 6, ControlRecordType.COMMIT),
+        marker(1, 7, ControlRecordType.COMMIT),
+    ]
+    write(node, "__consumer_offsets-7", *log)
+    groups = seen(node).topics["orders"].groups
+    assert {name: one[0].offset for name, one in groups.items()} == {"reset": 5, "moved": 50}
+
+
+def test_a_marker_that_compaction_has_emptied_ends_nothing(node: Path) -> None:
+    """The last batch of a segment stays, without its record."""
+    write(node, "__cluster_metadata-0", metadata(*topic("orders", ORDERS, 2)))
+    emptied = build_batch(
+        [], base_offset=1, producer_id=1, producer_epoch=0, is_transactional=True, is_control=True,
+        last_offset_delta=0,
+    )  # fmt: skip
+    kept = build_batch([commit("a", 0, 7)], base_offset=2)
+    write(node, "__consumer_offsets-7", emptied, kept)
+    assert seen(node).topics["orders"].groups["a"][0].offset == 7
+
+
 def test_marks_of_replays_are_no_groups_of_anybody(node: Path) -> None:
     write(node, "__cluster_metadata-0", metadata(*topic("orders", ORDERS, 2)))
     marks = [commit("barnabas-replay-orders-4f-head", 0, 7), commit("barnabas", 0, 8)]
