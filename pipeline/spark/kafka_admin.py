@@ -36,6 +36,10 @@ def _id_of(description: Any) -> str | None:
     return None if topic_id == _NO_ID else topic_id
 
 
+def _ids(found: Mapping[str, Any]) -> dict[str, str | None]:
+    return {name: _id_of(one) for name, one in found.items()}
+
+
 class KafkaAdmin:
     """Kafka's Java admin client. A context manager; raises PipelineError for what is missing."""
 
@@ -82,8 +86,26 @@ class KafkaAdmin:
 
     def survey(self, topics: Sequence[str], *, without_groups: str) -> dict[str, BrokerTopic]:
         """What the broker has of these topics; the ones that do not exist are left out, and so are
-        groups whose names begin with `without_groups`."""
+        groups whose names begin with `without_groups`.
+
+        It takes several questions: who is deleted, or made again, meanwhile is asked for anew, so
+        that what is told of a topic is told of one.
+        """
         found = self._existing(topics)
+        while True:
+            asked = found
+            try:
+                facts = self._facts(asked, without_groups)
+            except Exception:
+                found = self._existing(topics)
+                if _ids(found) == _ids(asked):
+                    raise
+                continue
+            found = self._existing(topics)
+            if _ids(found) == _ids(asked):
+                return facts
+
+    def _facts(self, found: Mapping[str, Any], without_groups: str) -> dict[str, BrokerTopic]:
         counts = {name: int(one.partitions().size()) for name, one in found.items()}
         if not counts:
             return {}
@@ -105,8 +127,7 @@ class KafkaAdmin:
     def ids(self, topics: Sequence[str]) -> dict[str, str | None]:
         """Ids of topics that there are, None where the broker tells none; waits for the ones that
         were created a moment ago, which not every broker knows yet."""
-        found = self._described(lambda: topics)
-        return {name: _id_of(one) for name, one in found.items()}
+        return _ids(self._described(lambda: topics))
 
     def _existing(self, topics: Sequence[str]) -> dict[str, Any]:
         """Descriptions of those that there are. Who lists topics hears of one that may be gone when

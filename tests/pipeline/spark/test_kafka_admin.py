@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 from unittest.mock import MagicMock
 
 import pytest
 
+from pipeline.broker_facts import Bounds, Groups
 from pipeline.spark import kafka_admin
-from pipeline.spark.kafka_admin import KafkaAdmin
+from pipeline.spark.kafka_admin import KafkaAdmin, Offsets
+
+_Kind = TypeVar("_Kind", bound=KafkaAdmin)
 
 
 class Client:
@@ -17,6 +20,7 @@ class Client:
 
     def __init__(self, topics: dict[str, int], leaving: set[str]) -> None:
         self._topics, self._leaving = topics, leaving
+        self.ids = {name: f"id of {name}" for name in topics}
 
     def listTopics(self) -> Any:  # noqa: N802
         listed = MagicMock()
@@ -37,19 +41,91 @@ class Client:
     def _description(self, name: str) -> Any:
         one = MagicMock()
         one.partitions().size.return_value = self._topics[name]
+        one.topicId().toString.return_value = self.ids[name]
         return one
+
+
+def admin_of(client: Client, monkeypatch: pytest.MonkeyPatch, kind: type[_Kind]) -> _Kind:
+    monkeypatch.setattr(kafka_admin, "check_reachable", lambda _bootstrap: None)
+    monkeypatch.setattr(kafka_admin, "_AGAIN_S", 0)
+    monkeypatch.setattr(KafkaAdmin, "_list", lambda _self, values: list(values))
+    jvm = MagicMock()
+    jvm.org.apache.kafka.clients.admin.AdminClient.create.return_value = client
+    return kind(jvm, "localhost:1", {})
 
 
 def test_a_topic_that_is_deleted_between_two_questions_is_not_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kafka_admin, "check_reachable", lambda _bootstrap: None)
-    monkeypatch.setattr(kafka_admin, "_AGAIN_S", 0)
-    jvm = MagicMock()
-    monkeypatch.setattr(KafkaAdmin, "_list", lambda _self, values: list(values))
     client = Client({"stays": 3, "goes": 1}, {"goes"})
-    jvm.org.apache.kafka.clients.admin.AdminClient.create.return_value = client
-    admin = KafkaAdmin(jvm, "localhost:1", {})
+    admin = admin_of(client, monkeypatch, KafkaAdmin)
     assert admin.partition_counts(["stays", "goes"]) == {"stays": 3}
     client._topics["goes"] = 1
     assert admin.partition_counts(["goes"]) == {}
+
+
+class Surveyed(KafkaAdmin):
+    """What a survey asks besides; `meanwhile` happens once, while offsets are asked for."""
+
+    client: Client
+    meanwhile: Callable[[], object] | None = None
+    end = 5
+
+    def committed(self, counts: Mapping[str, int]) -> Offsets:
+        what, self.meanwhile = self.meanwhile, None
+        if what is not None:
+            what()
+        if not set(counts) <= set(self.client._topics):
+            raise RuntimeError("java.UnknownTopicOrPartitionException: gone")
+        return {(name, index): self.end for name, count in counts.items() for index in range(count)}
+
+    def earliest(self, counts: Mapping[str, int]) -> Offsets:
+        return {(name, index): 0 for name, count in counts.items() for index in range(count)}
+
+    def configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        return {name: {} for name in topics}
+
+    def _groups_by_topic(self, _topics: Mapping[str, int], _without: str) -> dict[str, Groups]:
+        return {}
+
+
+def surveyed(client: Client, monkeypatch: pytest.MonkeyPatch) -> Surveyed:
+    admin = admin_of(client, monkeypatch, Surveyed)
+    admin.client = client
+    return admin
+
+
+def test_a_topic_that_is_deleted_during_a_survey_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An archive that is kept up (`--every`) would end."""
+    client = Client({"stays": 1, "goes": 1}, set())
+    admin = surveyed(client, monkeypatch)
+    admin.meanwhile = lambda: client._topics.pop("goes")
+    assert list(admin.survey(["stays", "goes"], without_groups="-")) == ["stays"]
+
+
+def test_offsets_of_a_topic_that_is_made_again_are_not_told_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Client({"again": 1}, set())
+    admin = surveyed(client, monkeypatch)
+
+    def made_again() -> None:
+        client.ids["again"], admin.end = "another id", 2
+
+    admin.meanwhile = made_again
+    (told,) = admin.survey(["again"], without_groups="-").values()
+    assert (told.id, told.partitions) == ("another id", (Bounds(0, 2),))
+
+
+def test_a_survey_that_fails_though_all_topics_are_there_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused() -> None:
+        raise RuntimeError("java.TopicAuthorizationException: no")
+
+    admin = surveyed(Client({"stays": 1}, set()), monkeypatch)
+    admin.meanwhile = refused
+    with pytest.raises(RuntimeError, match="TopicAuthorizationException"):
+        admin.survey(["stays"], without_groups="-")
