@@ -175,9 +175,13 @@ class Broker(Context):
     def stop(self) -> None:
         """Stop the broker cleanly (SIGTERM). Removes the data directory when it made it.
 
-        Raises BrokerError when it had to be killed, or ended with another exit code than 0.
+        Raises BrokerError when it had to be killed, or ended with another exit code than 0, now or
+        by itself before.
         """
         try:
+            failure = None if self._process is None else self._process.end_by_itself()
+            if failure is not None:
+                raise failure
             self._terminate()
         finally:
             if self._scratch is not None:

@@ -224,10 +224,13 @@ class Cluster(Context):
     def stop(self) -> None:
         """Stop all nodes cleanly, at once. Removes the data directory when it made it.
 
-        Raises BrokerError when one had to be killed, or ended with another exit code than 0.
+        Raises BrokerError when one had to be killed, or ended with another exit code than 0, now or
+        by itself before.
         """
         failed: list[BrokerError] = []
         for process in self._processes.values():
+            if (failure := process.end_by_itself()) is not None:
+                failed.append(failure)
             process.begin_end_of_all()
         self._last_logs = {}
         removals: list[threading.Thread] = []

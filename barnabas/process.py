@@ -152,11 +152,11 @@ class NodeProcess:
             line = _read_until(b"\n", process.stdout.fileno(), timeout_s)
         except TimeoutError:
             self._abort(process)
-            self._close_pipes()
+            self._forget()
             raise self.error(f"was not ready after {timeout_s:g} seconds", _STACK_LINES) from None
         except EOFError:
             code = process.wait()
-            self._close_pipes()
+            self._forget()
             raise self._ended(code) from None
         return line.decode("utf-8", "replace").removeprefix(_READY).split(" ", 1)[0]
 
@@ -211,9 +211,20 @@ class NodeProcess:
             raise self.error("did not stop in time and was killed", _STACK_LINES) from None
         finally:
             self._is_asked = False
-            self._close_pipes()
+            self._forget()
         if process.returncode not in self.clean_exits:
             raise self.error(f"stopped with exit code {process.returncode}")
+
+    def end_by_itself(self) -> BrokerError | None:
+        """What is to be told, once, of one that nobody asked to stop, and that failed. A SIGKILL is
+        somebody's, as `kill` is."""
+        process = self._process
+        if process is None or self._is_asked or process.poll() is None:
+            return None
+        self._forget()
+        if process.returncode in (*self.clean_exits, -signal.SIGKILL):
+            return None
+        return self.error(f"ended by itself with exit code {process.returncode}")
 
     @staticmethod
     def _abort(process: subprocess.Popen[bytes]) -> None:
@@ -262,6 +273,11 @@ class NodeProcess:
         if lines and lines[-1].startswith(_MISTAKE):
             return BrokerError(f"{self.name} did not start: {lines[-1].removeprefix(_MISTAKE)}")
         return self.error(f"ended with exit code {code}")
+
+    def _forget(self) -> None:
+        """It has ended, and how is told."""
+        self._close_pipes()
+        self._process = None
 
     def _close_pipes(self) -> None:
         if self._process is not None:

@@ -84,6 +84,17 @@ def test_kill_is_a_crash_and_what_was_acknowledged_survives_it(tmp_path: Path) -
     assert (tmp_path / "data" / "meta.properties").exists()
 
 
+def test_a_broker_that_failed_by_itself_is_told_of_when_it_is_stopped() -> None:
+    """A test might pass without its broker."""
+    broker = barnabas.Broker().start()
+    assert broker.pid is not None
+    os.kill(broker.pid, signal.SIGABRT)
+    eventually(lambda: broker.pid is None)
+    with pytest.raises(barnabas.BrokerError, match="ended by itself with exit code -6; its log"):
+        broker.stop()
+    assert not broker.data_dir.exists()
+
+
 def test_a_failed_start_says_why() -> None:
     with pytest.raises(barnabas.BrokerError, match=r"num\.partitions.*at least 1"):
         barnabas.Broker(config={"num.partitions": 0}).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from barnabas.cluster import Cluster
 from barnabas.process import BrokerError, NodeProcess
+from testkit.wait import eventually
 
 READY = "print('barnabas ready: 127.0.0.1:1 (node 1)', flush=True)\n"
 
@@ -76,6 +78,32 @@ def test_a_node_that_stops_as_it_is_asked_is_none(tmp_path: Path) -> None:
     process = started(tmp_path, ON_SIGTERM.format(code=0) + READY + "signal.pause()\n")
     process.terminate(60)
     assert process.pid is None
+
+
+@pytest.mark.parametrize("code", [1, -signal.SIGSEGV, 0, -signal.SIGKILL])
+def test_a_node_that_failed_while_nobody_asked_it_to_stop_is_told_once(
+    tmp_path: Path, code: int
+) -> None:
+    ends = f"os.kill(os.getpid(), {-code})" if code < 0 else f"sys.exit({code})"
+    process = started(tmp_path, f"import os, sys\n{READY}{ends}\n")
+    eventually(lambda: process.pid is None)
+    failure = process.end_by_itself()
+    if code in (0, -signal.SIGKILL):
+        assert failure is None
+    else:
+        assert f"node 1 ended by itself with exit code {code}" in str(failure)
+    assert process.end_by_itself() is None
+    process.terminate(60)
+
+
+def test_a_cluster_that_stops_tells_of_nodes_that_failed_before(tmp_path: Path) -> None:
+    cluster = Cluster(nodes=1, data_dir=tmp_path)
+    node = started(tmp_path, f"import sys\n{READY}sys.exit(1)\n")
+    cluster._processes[1] = node
+    eventually(lambda: node.pid is None)
+    with pytest.raises(BrokerError, match="node 1 ended by itself with exit code 1"):
+        cluster.stop()
+    cluster.stop()
 
 
 @pytest.mark.parametrize(("code", "is_error"), [(0, False), (4, True)])
