@@ -196,13 +196,14 @@ class SecuredListener:
         return with_nodes(values, tls) if self._is_among_nodes and self._tls is None else tls
 
     def check_reload(self, config: KafkaConfig) -> None:
-        """Could the listener go on with the stores of this configuration? Raises ConfigError."""
+        """Could the listener go on with the stores of this configuration, if it names others?
+        Files that changed are for `reload` to refuse (TLS-21). Raises ConfigError."""
         if self._tls is None:
             return
-        from server.security.tls import check_exchange, stores_seen
+        from server.security.tls import check_exchange, stores_named
 
         values = self._values(config)
-        if stores_seen(values) != self._seen:
+        if stores_named(values) != stores_named(self._values()):
             check_exchange(values, self._tls, self._read_tls(values))
 
     def reload(self) -> bool:

@@ -239,9 +239,14 @@ def openssl_name(suite: str) -> str:
     return prefix + cipher.replace("_", "-")
 
 
+def stores_named(values: TlsValues) -> tuple[str, ...]:
+    """What the keys say of stores."""
+    return tuple(values.text(name) for name in RELOADABLE)
+
+
 def stores_seen(values: TlsValues) -> tuple[object, ...]:
     """What must differ for a reload to do anything: the keys, and the age of the files."""
-    seen: list[object] = [values.text(name) for name in RELOADABLE]
+    seen: list[object] = [*stores_named(values)]
     for name in ("ssl.keystore.location", "ssl.truststore.location"):
         try:
             state = os.stat(values.text(name)) if values.text(name) else None

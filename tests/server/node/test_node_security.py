@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from server.config.kafka_config import ConfigError, KafkaConfig
-from server.node import quorum_config
+from server.node import quorum_config, settings
 from server.node.node_security import NodeSecurity
 from tests.server.security.security_support import Authority, nobody
 
@@ -194,3 +194,18 @@ def test_stores_are_checked_before_a_change_of_them_is_taken(tmp_path: Path) -> 
     for wrong in (str(other), "/not/there"):
         with pytest.raises(ConfigError):
             made.check_reload(config.with_dynamic({name: wrong}, {}))
+
+
+def test_a_store_that_went_bad_holds_up_no_change_of_anything_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TLS-21: the change is taken, only the log tells of the store."""
+    authority = Authority(tmp_path)
+    store = authority.key_store("s.pem", "localhost", common_name="broker")
+    config = KafkaConfig({"listeners": "SSL://localhost:9092", **authority.tls_keys(store)})
+    made = NodeSecurity(config, quorum_config.check(config), nobody)
+    config.checks.append(made.check_reload)
+    store.write_bytes(b"half of a sto")
+    assert settings.apply_dynamic(config, {}, {"log.retention.ms": "7"}) == {"log.retention.ms"}
+    made.reload()
+    assert "the old certificate stays" in caplog.text
