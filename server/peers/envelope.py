@@ -57,7 +57,7 @@ def unwrap(request: Request, version: int, envelope: EnvelopeResponse) -> Respon
     if code in (ErrorCode.NOT_CONTROLLER, ErrorCode.UNSUPPORTED_VERSION):
         return KafkaError(ErrorCode(code))
     if code or envelope.response_data is None:
-        detail = f"the controller refused the envelope: {ErrorCode(code).name}"
+        detail = f"the controller refused the envelope: error {code}"
         return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, detail)
     frame = bytes(envelope.response_data)
     try:

@@ -138,6 +138,14 @@ def test_the_active_controller_of_this_process_is_asked_directly():
     assert cluster.network.sent == []
 
 
+def test_an_error_that_this_release_does_not_know_is_an_answer_all_the_same():
+    cluster = Cluster()
+    cluster.submit(create_topics(), context=CLIENT)
+    cluster.network.answer(EnvelopeResponse(error_code=9_999, response_data=None))
+    (answer,) = cluster.answers
+    assert (answer.code, "9999" in answer.detail) == (ErrorCode.UNKNOWN_SERVER_ERROR, True)
+
+
 def test_a_clients_request_that_no_envelope_holds_is_refused_and_not_sent_again_and_again():
     """A listener takes it; the controller's closes the connection, which others' requests share."""
     cluster = Cluster()
