@@ -244,20 +244,22 @@ def _start_node(arguments: argparse.Namespace, environment: Environment) -> int:
     write_log(arguments.log_level.upper())
     for note in environment.notes:
         logger.info("%s", note)
+    stop = _StopRequest()
+    stop.watch_signals()
     scratch = None
     if arguments.ephemeral:
         scratch = tempfile.mkdtemp(prefix="barnabas-ephemeral-")
         config = KafkaConfig({**config.static, "log.dirs": scratch})
     try:
-        return _serve(config, arguments, environment.cluster_id)
+        return _serve(config, arguments, environment.cluster_id, stop)
     finally:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _serve(config: KafkaConfig, arguments: argparse.Namespace, cluster_id: str | None) -> int:
-    stop = _StopRequest()
-    stop.watch_signals()
+def _serve(
+    config: KafkaConfig, arguments: argparse.Namespace, cluster_id: str | None, stop: _StopRequest
+) -> int:
     from server.node.node import Node  # late: a bad flag should not pay for it
     from storage.open_files import raise_descriptor_limit
 

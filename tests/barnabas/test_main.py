@@ -177,6 +177,30 @@ def test_a_node_whose_starter_dies_during_the_start_leaves_no_directory(tmp_path
     assert not directory.exists()
 
 
+_ENDED_AS_IT_MAKES_ITS_DIRECTORY = """
+import os, signal, tempfile
+from server.commands.main import main
+
+make = tempfile.mkdtemp
+
+def made(*arguments, **words):
+    path = make(*arguments, **words)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return path
+
+tempfile.mkdtemp = made
+raise SystemExit(main(["start", "--ephemeral", "--listen", "127.0.0.1:0"]))
+"""
+
+
+def test_an_ephemeral_broker_that_is_ended_as_it_begins_leaves_no_directory(tmp_path: Path) -> None:
+    run = subprocess.run([sys.executable, "-c", _ENDED_AS_IT_MAKES_ITS_DIRECTORY],
+                         capture_output=True, text=True, timeout=60,
+                         env=os.environ | {"TMPDIR": str(tmp_path)})  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert not list(tmp_path.iterdir())
+
+
 _STOPPED_BY_ANOTHER_THREAD = """
 import signal, threading
 from server.commands.main import _StopRequest
