@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from barnabas.process import BrokerError, write_private
+from barnabas.process import BrokerError, write_private, write_whole
 
 _DAYS = 365
 _AUTHORITY, _BROKER = "a throw-away authority of barnabas", "barnabas"
@@ -54,7 +54,7 @@ def certificates(
         authority, broker = _by_openssl(names)
     made.authority.unlink(missing_ok=True)  # where it is, it fits the other
     write_private(made.broker, broker)
-    made.authority.write_text(authority, "ascii")
+    write_whole(made.authority, authority, 0o644)
     return made
 
 

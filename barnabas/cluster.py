@@ -40,6 +40,7 @@ from barnabas.process import (
     properties_text,
     property_texts,
     write_private,
+    write_whole,
 )
 
 if TYPE_CHECKING:
@@ -456,9 +457,8 @@ class Cluster(Context):
         self._dir.mkdir(parents=True, exist_ok=True)
         known = {"cluster.id": self.cluster_id, "nodes": str(len(self.nodes))}
         known |= {name: str(port) for name, port in self._ports.items()}
-        whole = path.with_name(f"{path.name}.tmp")  # half of it would be another cluster
-        whole.write_text("".join(f"{key}={value}\n" for key, value in known.items()), "utf-8")
-        whole.replace(path)
+        text = "".join(f"{key}={value}\n" for key, value in known.items())
+        write_whole(path, text, 0o644)  # half of it would be another cluster
 
     @property
     def _controllers(self) -> tuple[int, ...]:

@@ -380,10 +380,17 @@ def properties_text(values: Mapping[str, str]) -> str:
 
 def write_private(path: Path, text: str) -> None:
     """Write a file that only its owner reads: it may hold passwords."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    write_whole(path, text, 0o600)
+
+
+def write_whole(path: Path, text: str, mode: int) -> None:
+    """Write all of a file, or leave what was there: who finds it believes it."""
+    whole = path.with_name(f"{path.name}.tmp")
+    descriptor = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        os.fchmod(descriptor, 0o600)
+        os.fchmod(descriptor, mode)
         file.write(text)
+    whole.replace(path)
 
 
 _ESCAPES = {"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"}

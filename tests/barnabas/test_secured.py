@@ -19,8 +19,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 import barnabas
+from barnabas import authority
 from barnabas.authority import Certificates, certificates
-from barnabas.process import BrokerError
+from barnabas.process import BrokerError, write_private
 from barnabas.secured import LIBRARIES, OPERATIONS, Acl, Security
 from server.config.kafka_config import KafkaConfig
 from server.network.api import Resource
@@ -110,6 +111,27 @@ def test_certificates_that_somebody_else_made_are_not_touched(tmp_path: Path) ->
         before[tmp_path / "broker.pem"] = text.encode()
         certificates(tmp_path, ["new.example"])
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_file_that_could_not_be_written_whole_is_as_it_was(tmp_path: Path) -> None:
+    """Half of a broker's properties would be taken for the whole at the next start."""
+    path = tmp_path / "client.properties"
+    write_private(path, "whole")
+    with pytest.raises(UnicodeEncodeError):  # as a full disk: amid the writing
+        write_private(path, "half \xe9")
+    assert path.read_text() == "whole"
+
+
+def test_certificates_that_could_not_be_written_whole_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(authority, "_by_cryptography", lambda _names: ("half \xe9", "broker"))
+        with pytest.raises(UnicodeEncodeError):
+            certificates(tmp_path, ["127.0.0.1"])
+    made = certificates(tmp_path, ["127.0.0.1"])
+    assert made.authority.read_text().startswith("-----BEGIN CERTIFICATE-----")
+    assert "PRIVATE KEY" in made.broker.read_text()
 
 
 def test_without_either_tool_the_remedy_is_told(
