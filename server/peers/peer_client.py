@@ -237,8 +237,8 @@ class PeerClient:
         self._by_fd[sock.fileno()] = connection
         self._poller.register(sock.fileno(), READ | WRITE)
 
-    def set_writing(self, sock: socket.socket, writing: bool) -> None:
-        self._poller.modify(sock.fileno(), READ | WRITE if writing else READ)
+    def set_writing(self, fd: int, writing: bool) -> None:
+        self._poller.modify(fd, READ | WRITE if writing else READ)
 
     def unregister(self, sock: socket.socket) -> None:
         del self._by_fd[sock.fileno()]
@@ -433,7 +433,8 @@ class _Connection:
             elif self._state in (_State.INTRODUCING, _State.CONNECTED):
                 if event & WRITE:
                     self._write()
-                if event & (READ | _GONE | self._wants):
+                assert self._transport is not None
+                if event & (READ | _GONE | self._transport.wants):
                     self._read(now_ms)
         except (OSError, MalformedFrame) as error:
             self._broken(getattr(error, "strerror", None) or str(error), now_ms)
@@ -471,12 +472,12 @@ class _Connection:
         lifetime_ms = 0 if self._sasl is None else self._sasl.lifetime_ms
         self._session_ends_ms = now_ms + int(lifetime_ms * SESSION_USED) if lifetime_ms else 0
         self._sasl = None
-        self._set_writing(False)
+        self._settle()
 
     def _shake_hands(self, now_ms: int) -> None:
         assert self._transport is not None
         if not self._transport.handshake():
-            self._set_writing(False)
+            self._settle()
         elif self._sasl is None:
             self._established(now_ms)
         else:
@@ -542,18 +543,17 @@ class _Connection:
                 del outbox[0]
             else:
                 outbox[0] = memoryview(outbox[0])[sent:]
-        self._set_writing(bool(outbox) or not self._transport.flush())
+        self._transport.flush()
+        self._settle()
 
-    @property
-    def _wants(self) -> int:
-        return 0 if self._transport is None else self._transport.wants
-
-    def _set_writing(self, writing: bool) -> None:
-        writing = writing or self._wants & WRITE != 0
+    def _settle(self) -> None:
+        """Ask to be told when the socket takes more, if there is more for it."""
+        transport = self._transport
+        assert transport is not None
+        writing = bool(self._outbox or transport.unsent_bytes or transport.wants & WRITE)
         if writing is not self._writing:
-            assert self._socket is not None
             self._writing = writing
-            self._client.set_writing(self._socket, writing)
+            self._client.set_writing(transport.fd, writing)
 
     def _read(self, now_ms: int) -> None:
         assert self._transport is not None
@@ -561,7 +561,7 @@ class _Connection:
         try:
             data = self._transport.recv(reader.read_bytes())
         except (BlockingIOError, InterruptedError):
-            self._set_writing(bool(self._outbox))
+            self._settle()
             return
         if not data:
             self._lost("the peer closed the connection", now_ms)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
@@ -44,6 +45,19 @@ def vote(term: int) -> VoteRequest:
 
 def voted(error_code: int = 0) -> VoteResponse:
     return VoteResponse(error_code=error_code, topics=[])
+
+
+class Secured:
+    """A PeerSecurity without SASL."""
+
+    def __init__(self, transport: Callable[[socket.socket], Any]) -> None:
+        self._transport = transport
+
+    def transport(self, sock: socket.socket, _host: str) -> Any:
+        return self._transport(sock)
+
+    def sasl(self) -> None:
+        return None
 
 
 class Node:
@@ -392,14 +406,11 @@ def test_an_unknown_name_is_an_error_that_says_so(node, name):
 def test_a_node_that_has_no_token_says_so_to_those_who_wait(peer, caplog):
     """It is found out when the connection stands, before anything is said on it."""
 
-    class WithoutToken:
-        def transport(self, sock: socket.socket, _host: str) -> PlaintextTransport:
-            return PlaintextTransport(sock)
-
+    class WithoutToken(Secured):
         def sasl(self) -> None:
             raise AuthenticationError("SASL OAUTHBEARER: No such file or directory")
 
-    node = Node(security=WithoutToken())
+    node = Node(security=WithoutToken(PlaintextTransport))
     try:
         node.send(peer.address, timeout_ms=30_000)
         assert "No such file" in str(node.answer()[1])
@@ -436,6 +447,57 @@ def test_a_name_that_is_found_when_nobody_waits_any_more_is_not_dialled(node, pe
     assert term_of(frame, header) == 2
     connection.answer(header, voted())
     assert isinstance(node.answer()[1], VoteResponse)
+
+
+class Holding:
+    """A transport that has taken a request and sends it when a ticket has arrived."""
+
+    wants = 0
+    kept = b""
+    has_ticket = False
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock, self.fd, self.close = sock, sock.fileno(), sock.close
+
+    @property
+    def unsent_bytes(self) -> int:
+        return len(self.kept)
+
+    def handshake(self) -> bool:
+        return True
+
+    def send(self, data: bytes) -> int:
+        self.kept += data
+        return len(data)
+
+    def flush(self) -> bool:
+        if self.has_ticket:
+            self.sock.sendall(self.kept)
+            self.kept = b""
+        return not self.kept
+
+    def recv(self, count: int) -> bytes:
+        data = self.sock.recv(count)
+        if data == b"ticket":
+            self.has_ticket = True
+            raise BlockingIOError
+        return data
+
+
+def test_a_request_that_is_sent_in_part_goes_on_when_something_else_than_an_answer_arrives(peer):
+    """TLS has encrypted all of it, the socket took some; then the server's tickets come."""
+
+    node = Node(security=Secured(Holding))
+    try:
+        node.send(peer.address, timeout_ms=30_000)
+        connection = peer.accept()
+        connection.sock.sendall(b"ticket")
+        connection.sock.settimeout(20)
+        header, _ = connection.request()
+        connection.answer(header, voted())
+        assert isinstance(node.answer()[1], VoteResponse)
+    finally:
+        node.client.shutdown()
 
 
 def test_a_callback_that_raises_does_not_stop_the_client(node, peer, caplog):
