@@ -212,6 +212,7 @@ class Replica(Protocol):
     cluster_id: str | None
     config: RaftConfig
     endpoints: tuple[Endpoint, ...]
+    listener_name: str
     bootstrap: tuple[Peer, ...]
     history: VoterHistory
     log: LogPosition

@@ -87,8 +87,12 @@ class VoterChanges:
         voter = request.voter
         if voter.node_id < 0 or voter.directory_id == ZERO_DIRECTORY_ID:
             return change_reply(core, ErrorCode.INVALID_REQUEST, "the voter has no directory id")
-        if isinstance(voter, Voter) and not voter.endpoints:
-            return change_reply(core, ErrorCode.INVALID_REQUEST, "the voter has no endpoint")
+        if isinstance(voter, Voter) and core.listener_name not in (e.name for e in voter.endpoints):
+            return change_reply(
+                core,
+                ErrorCode.INVALID_REQUEST,
+                f"the voter has no endpoint of the listener {core.listener_name}",
+            )
         if self.pending is not None or self._awaits_append:
             return change_reply(
                 core, ErrorCode.REQUEST_TIMED_OUT, "another change of the voters is under way"

@@ -468,9 +468,15 @@ def test_changes_of_voters_that_are_refused(tmp_path: Path) -> None:
     quorum.run_until(lambda: quorum.all_have("a"))
     leader, follower = quorum.elect(), quorum.followers()[0]
     newcomer = quorum.members[4].voter
+    elsewhere = (Endpoint("OTHER", "host4", 4),)
     for request, error in (
         (AddVoter(newcomer._replace(directory_id=bytes(16)), 100), ErrorCode.INVALID_REQUEST),
         (AddVoter(newcomer._replace(endpoints=()), 100), ErrorCode.INVALID_REQUEST),
+        (AddVoter(newcomer._replace(endpoints=elsewhere), 100), ErrorCode.INVALID_REQUEST),
+        (
+            UpdateVoter(follower.voter._replace(endpoints=elsewhere), leader.driver.leader_epoch),
+            ErrorCode.INVALID_REQUEST,
+        ),
         (AddVoter(follower.voter, 100), ErrorCode.DUPLICATE_VOTER),
         (AddVoter(newcomer, 100, cluster_id="no"), ErrorCode.INCONSISTENT_CLUSTER_ID),
         (RemoveVoter(ReplicaKey(7, b"\x07" * 16)), ErrorCode.VOTER_NOT_FOUND),
