@@ -197,7 +197,7 @@ def answer_fetch(quorum: QuorumState, event: Fetch, ready: Ready, now_ms: int) -
     if snapshot_id is not None or diverging is not None:
         ready.reply = fetch_reply(quorum, diverging=diverging, snapshot_id=snapshot_id)
         return
-    if event.replica.node_id >= 0 and event.replica != quorum.key:
+    if 0 <= event.replica.node_id != quorum.node_id:
         quorum.replica_fetched(event.replica, event.offset, ready, now_ms)
     ready.serve = event
 

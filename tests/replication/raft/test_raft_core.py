@@ -730,6 +730,13 @@ def test_a_leader_does_not_count_itself_before_its_flush() -> None:
     assert core.step(Flushed(LogPosition(1, 1)), now_ms).high_watermark == 1
 
 
+def test_who_has_the_leaders_id_on_another_disk_does_not_count_for_it() -> None:
+    core, _, now_ms = leading(view=View({1: 1}))
+    stranger = fetch(1, core, 1, 1)._replace(replica=ReplicaKey(1, b"another disk, id"))
+    core.step(fetch(2, core, 1, 1), now_ms)
+    assert core.step(stranger, now_ms).high_watermark is None
+
+
 def test_observers_never_count() -> None:
     core, _, now_ms = leading(view=View({1: 1}))
     core.step(Flushed(LogPosition(1, 1)), now_ms)
