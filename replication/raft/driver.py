@@ -421,7 +421,7 @@ class RaftDriver:
             self._lose_leadership()
         elif (core.epoch, core.leader_id) != before and not core.is_leader:
             logger.info("%s epoch=%s leader=%s", core.role.value, core.epoch, core.leader_id)
-            self._delivery.tell_leader(core.leader_id, core.epoch)
+            self._delivery.tell_leader(self.leader_id, core.epoch)
         if ready.truncate or ready.accept or ready.accept_snapshot:
             self._take(ready)
         if core.is_caught_up and not self._caught_up.is_set():

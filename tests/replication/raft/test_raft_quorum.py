@@ -156,6 +156,17 @@ def test_a_leader_that_stops_hands_over_at_once(tmp_path: Path) -> None:
     assert old.driver._may_stop()
 
 
+def test_a_leader_that_restarts_is_not_told_that_it_leads(tmp_path: Path) -> None:
+    quorum = Quorum(tmp_path)
+    quorum.append("a")
+    quorum.run_until(lambda: quorum.all_have("a"))
+    old = quorum.elect()
+    old.stop()
+    old.start()
+    assert old.driver.core.role is Role.RESIGNED
+    assert [leader for leader, _ in old.recorder.leaders] == [-1]
+
+
 def test_a_whole_quorum_restarts_with_all_that_it_committed(tmp_path: Path) -> None:
     quorum = Quorum(tmp_path)
     quorum.append("a", "b")
