@@ -216,6 +216,12 @@ class GroupCoordinator:
             group_id, lambda shard: shard.consumer.regexes_resolved(group_id, found), ignore
         )
 
+    def awaits_target(self, group_id: str) -> bool:
+        """Whether the next heartbeat of a consumer or share group may make a target, which takes as
+        long as the group is large. A guess, from any thread."""
+        shard = self.runtime.look_at(group_id)
+        return shard is not None and shard.awaits_target(group_id)
+
     def serves(self, kind: str) -> bool:
         """Whether groups of this kind may be spoken to: its feature is finalised, and consumer
         and streams groups are configured (CG-1)."""

@@ -195,6 +195,11 @@ class GroupShard(Machine[CoordinatorRecord]):
         """The kind of the group of this id; None: there is no such group."""
         return next((kind for kind in self._kinds if group_id in kind.groups), None)
 
+    def awaits_target(self, group_id: str) -> bool:
+        """Whether the next heartbeat of a consumer or share group may make a target. From any
+        thread."""
+        return self.consumer.awaits_target(group_id) or self.share.awaits_target(group_id)
+
     def _group(self, group_id: str) -> Group | None:
         kind = self._kind_of(group_id)
         return None if kind is None else kind.groups[group_id]

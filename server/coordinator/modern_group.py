@@ -84,6 +84,11 @@ class ModernGroup(Generic[M, T]):
             )
         return member
 
+    @property
+    def awaits_target(self) -> bool:
+        """Whether the target is of an earlier epoch."""
+        return self.epoch > self.target_epoch
+
     def has_young_target(self, wall_ms: int, interval_ms: int) -> bool:
         """Whether the last target is too young for another one (CG-15)."""
         return self.target_ms != 0 and is_within(interval_ms, self.target_ms, wall_ms)
@@ -141,7 +146,7 @@ class ReconciledGroup(ModernGroup[R, T]):
 
     def _name_of_progress(self) -> str:
         """Kafka's name of the state, once nothing else stands in the way (CG-4)."""
-        if self.epoch > self.target_epoch:
+        if self.awaits_target:
             return "Assigning"
         settled = all(
             member.is_reconciled_to(self.target_epoch) for member in self.members.values()

@@ -171,6 +171,11 @@ class CoordinatorRuntime(Generic[M, R]):
         else:
             shard.read(look, on_complete)
 
+    def look_at(self, key: str) -> M | None:
+        """The machine that owns the key, as `Shard.inspect`; None if another broker has it."""
+        shard = self._shards.get(self.partition_for(key))
+        return None if shard is None else shard.inspect()
+
     def write_to_all(self, decide: Callable[[M], Decision[R]]) -> None:
         """Shard.write on every partition this broker leads; nobody waits for the answers."""
         for shard in self.shards():

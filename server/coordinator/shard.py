@@ -238,7 +238,8 @@ class Shard(Generic[M, R]):
             self.work()
 
     def inspect(self) -> M | None:
-        """The machine, for tests and diagnosis; None unless active."""
+        """The machine, for a look by whoever does not own it: what is seen may be over. None unless
+        active."""
         return self._machine
 
     # -- the owner ---------------------------------------------------------------------------

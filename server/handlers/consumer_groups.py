@@ -1,7 +1,8 @@
 """Consumer groups of KIP-848: heartbeat and describe.
 
 As in `groups`, handlers know versions and error shapes, and what groups do is
-`server.coordinator.consumer`'s. All of them are inline: none waits.
+`server.coordinator.consumer`'s. None waits, but a heartbeat may make a target, which takes half a
+second for 100 members with 9,000 topics.
 """
 
 from __future__ import annotations
@@ -58,6 +59,17 @@ def consumer_group_heartbeat(
         return
     client = Client(ctx.client_id or "", "/" + ctx.peer_host, ctx.api_version, sees_topic)
     groups.consumer_group_heartbeat(request, client, answer)
+
+
+def consumer_group_heartbeat_is_costly(
+    ctx: RequestContext[GroupsBroker], request: ConsumerGroupHeartbeatRequest
+) -> bool:
+    """Whether it may make a target: it says what to subscribe to, or the group waits for one."""
+    return (
+        request.subscribed_topic_names is not None
+        or request.subscribed_topic_regex is not None
+        or ctx.broker.group_coordinator.awaits_target(request.group_id)
+    )
 
 
 def consumer_group_describe(

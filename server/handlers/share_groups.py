@@ -1,7 +1,7 @@
 """Share groups: heartbeat, describe, and where they are.
 
 As in `groups`, handlers know versions and error shapes, and what groups do is
-`server.coordinator.share_groups`'s. All of them are inline: none waits.
+`server.coordinator.share_groups`'s. None waits, but a heartbeat may make a target.
 """
 
 from __future__ import annotations
@@ -65,6 +65,13 @@ def share_group_heartbeat(ctx: Context, request: ShareGroupHeartbeatRequest) -> 
     else:
         client = Client(ctx.client_id or "", "/" + ctx.peer_host, ctx.api_version)
         groups.share.heartbeat(request, client, answer)
+
+
+def share_group_heartbeat_is_costly(ctx: Context, request: ShareGroupHeartbeatRequest) -> bool:
+    """As of a consumer group."""
+    return request.subscribed_topic_names is not None or ctx.broker.group_coordinator.awaits_target(
+        request.group_id
+    )
 
 
 def share_group_describe(ctx: Context, request: ShareGroupDescribeRequest) -> None:

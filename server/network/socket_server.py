@@ -382,9 +382,11 @@ class Acceptor:
                     socket.SOL_SOCKET, socket.SO_SNDBUF, self._config.socket_send_buffer_bytes
                 )
             channel = self._server.new_channel(sock, self.listener_name, host)
-        except OSError:  # the peer has left already
+        except Exception as error:
             self._give_up(sock, host)
-            return
+            if isinstance(error, OSError):  # the peer has left already
+                return
+            raise
         channel.processor.adopt(channel)
 
     def _give_up(self, sock: socket.socket, host: str) -> None:

@@ -190,6 +190,13 @@ class ConsumerGroups:
             self.outside.new_topics_offset(),
         )
 
+    def awaits_target(self, group_id: str) -> bool:
+        """Whether the next heartbeat makes a target, or may: topics are others. From any thread."""
+        group, soft = self.groups.get(group_id), self._soft.get(group_id, _UNHEARD)
+        return group is not None and (
+            group.awaits_target or soft.topics is not self.outside.image().topics_by_name
+        )
+
     def heard(self, step: Step, member: ConsumerMember, client: Client, *, has_moved: bool) -> None:
         """A member was heard: its session begins anew, and the group knows the topics."""
         group_id = step.group.group_id

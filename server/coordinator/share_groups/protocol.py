@@ -119,6 +119,13 @@ class ShareGroups:
         heard = partial(self._heard, group, step, image.topics_by_name, begun)
         return Decision(step.records, response, heard)
 
+    def awaits_target(self, group_id: str) -> bool:
+        """Whether the next heartbeat makes a target, or may: topics are others. From any thread."""
+        group, topics = self.groups.get(group_id), self._told.get(group_id)
+        return group is not None and (
+            group.awaits_target or topics is not self.outside.image().topics_by_name
+        )
+
     def _heard(self, group: ShareGroup, step: _Step, topics: object, begun: Topics) -> None:
         """A member was heard: its session begins anew, and the group knows the topics."""
         group_id = group.group_id

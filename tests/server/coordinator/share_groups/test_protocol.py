@@ -77,6 +77,17 @@ class TestMembers:
         assert settled.wrote == []
         assert len(settled.asked) == 1
 
+    def test_whether_the_next_heartbeat_may_make_a_target_is_known_before(self, settled):
+        assert not settled.shard.awaits_target("g")
+        assert not settled.shard.awaits_target("another")
+        settled.beat("b", 0, "t")
+        assert settled.shard.awaits_target("g"), "the last one is too young"
+        settled.later(1_000)
+        settled.beat("a", 3)
+        assert not settled.shard.awaits_target("g")
+        settled.image = image_of(t=3)
+        assert settled.shard.awaits_target("g")
+
     def test_members_share_and_take_their_target_at_once(self, settled):
         settled.later(1_000)
         answer = settled.beat("b", 0, "t")
