@@ -64,6 +64,7 @@ def check_producers(log: PartitionLog, found: Content) -> None:
     """ProducersFollow."""
     producers, _ = producers_of(found.batches)
     kept = {offset for batch in found.batches for offset, _, _ in batch.rows}
+    may_be_compacted = "compact" in log.config.cleanup_policy
     for producer_id, said in producers.items():
         known = log.producer_state.producer(producer_id)
         if known is None:
@@ -72,7 +73,9 @@ def check_producers(log: PartitionLog, found: Content) -> None:
         is_same = in_log == (said.epoch, said.last_sequence, said.last_offset)
         # Of records that were deleted or compacted since only their marker may be left.
         has_more = known.producer_epoch == said.epoch and said.last_offset < 0
-        if not is_same and not (has_more and known.last_data_offset not in kept):
+        is_newer = may_be_compacted and known.producer_epoch > said.epoch
+        is_gone = (has_more or is_newer) and known.last_data_offset not in kept
+        if not is_same and not is_gone:
             raise _broken("ProducersFollow", log, f"{known}, but the batches say {said}")
         first = known.current_txn_first_offset
         if first != said.txn_first_offset and not (0 <= first < found.start):
@@ -81,6 +84,9 @@ def check_producers(log: PartitionLog, found: Content) -> None:
         newest = max(entry.last_data_offset, entry.current_txn_first_offset)
         if newest >= found.end:
             raise _broken("ProducersFollow", log, f"{entry} in a log that ends at {found.end}")
+        is_open = entry.current_txn_first_offset >= found.start
+        if is_open and entry.producer_id not in producers:
+            raise _broken("ProducersFollow", log, f"nothing is there of the transaction of {entry}")
 
 
 def check_transactions(log: PartitionLog, found: Content) -> None:

@@ -109,8 +109,11 @@ class Possible(NamedTuple):
 
 
 def _is_compaction_of(found: Content, whole: Content) -> bool:
-    """Below the end of `whole`, nothing was found that it has not, and of each key the newest."""
+    """Below the end of `whole`, nothing was found that it has not, and of each key the newest; a
+    deletion that is not there any more has left no older value."""
     rows = {row for batch in whole.batches for row in batch.rows}
+    values = {offset: value for offset, _, value in rows}
+    oldest_found: dict[bytes | None, int] = {}
     newest_found: dict[bytes | None, int] = {}
     offsets = set()
     for batch in found.batches:
@@ -118,9 +121,13 @@ def _is_compaction_of(found: Content, whole: Content) -> bool:
             if row[0] < whole.end and row not in rows:
                 return False
             offsets.add(row[0])
+            oldest_found.setdefault(row[1], row[0])
             newest_found[row[1]] = row[0]
     return all(
-        offset < found.start or offset in offsets or newest_found.get(key, -1) > offset
+        offset < found.start
+        or offset in offsets
+        or newest_found.get(key, -1) > offset
+        or (values[offset] is None and oldest_found.get(key, offset) >= offset)
         for key, offset in newest_by_key(whole).items()
     )
 
@@ -213,6 +220,8 @@ class Replica:
     deleted_to: int = 0
     """The furthest that a deletion ever meant to come before a start."""
     high_watermark: int = 0
+    compacted_to: int = 0
+    """Below it records may be gone that are the newest of their keys once the log is cut there."""
     epoch: int = 0
     """The current leader epoch."""
     producer_epochs: dict[int, int] = field(default_factory=dict)

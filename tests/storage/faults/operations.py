@@ -51,9 +51,8 @@ def _rows(node: Node, count: int) -> list[Record]:
     for _ in range(count):
         node.written += 1
         value = b"%d " % node.written + b"x" * random.choice((0, 30, 150))
-        rows.append(
-            Record(-1, now_ms - random.choice((0, 0, 5)), random.choice(_TOPIC_KEYS), value)
-        )
+        at_ms, key = now_ms - random.choice((0, 0, 5)), random.choice(_TOPIC_KEYS)
+        rows.append(Record(-1, at_ms, key, None if random.random() < 0.2 else value))
     return rows
 
 
@@ -196,10 +195,14 @@ def end_transaction(node: Node, replica: Replica, log: PartitionLog) -> None:
         return
     producer_id = node.world.random.choice(open_ones)
     kind = node.world.random.choice((ControlRecordType.ABORT, ControlRecordType.COMMIT))
+    # In transaction.version 2 the marker begins the next epoch (KIP-890).
+    epoch = producers[producer_id].epoch + node.world.random.choice((0, 1))
+    newest = replica.producer_epochs.get(producer_id, -1)
+    replica.producer_epochs[producer_id] = max(newest, epoch)
     data = end_txn_marker_batch(
         EndTxnMarker(kind, 0),
         producer_id=producer_id,
-        producer_epoch=producers[producer_id].epoch,
+        producer_epoch=epoch,
         timestamp=node.clock.wall_ms(),
     )
     _append(node, replica, log, data, FROM_COORDINATOR)
@@ -263,6 +266,34 @@ def flush_and_roll(node: Node, replica: Replica, log: PartitionLog) -> None:
             step(node, replica, log)
 
 
+def compact_a_transaction(node: Node, replica: Replica, log: PartitionLog) -> None:
+    """One that is open when a segment begins ends in it; compaction may take all of it."""
+    if not replica.is_compacted:
+        return
+    for step in (
+        append_idempotent, _fill, roll, end_transaction, _fill, flush, note_recovery_points, roll,
+        _wait, clean, _wait, clean, _wait, clean,
+    ):  # fmt: skip
+        if not node.is_offline(replica.directory):
+            step(node, replica, log)
+
+
+def _fill(node: Node, replica: Replica, log: PartitionLog) -> None:
+    """With what stays, so that segments remain two."""
+    rows = []
+    for _ in range(3):
+        node.written += 1
+        rows.append(Record(-1, node.clock.wall_ms(), b"%d" % node.written, b"x" * 150))
+    _append(node, replica, log, build_batch(rows))
+
+
+def _wait(node: Node, replica: Replica, log: PartitionLog) -> None:
+    """Until the markers' and deletions' time is over."""
+    node.world.run_until(node.world.ms + log.config.delete_retention_ms + 1)
+    log.update_high_watermark(replica.content.end)
+    node.claim(replica, log)
+
+
 def note_recovery_points(node: Node, replica: Replica, log: PartitionLog) -> None:
     _keep(node, replica, log, node.manager.checkpoint_recovery_points)
 
@@ -310,6 +341,7 @@ def clean(node: Node, replica: Replica, log: PartitionLog) -> None:
         if not replica_log or replica_log[0][1] is None:
             return
         replica, log = replica_log[0]
+    replica.compacted_to = max(replica.compacted_to, log.active_segment.base_offset)
     _keep(node, replica, log, node.manager.cleaner.clean_filthiest)
 
 
@@ -355,6 +387,7 @@ def truncate(node: Node, replica: Replica, log: PartitionLog) -> None:
     before = replica.content
     is_usual = replica.is_compacted or node.world.chance(0.6)
     low = log.high_watermark if is_usual else max(before.start - 2, 0)
+    low = min(max(low, replica.compacted_to), before.end)
     offset = node.world.between(low, before.end)
     base = log.segments.items[0].base_offset
     cut = before.cut(offset)
@@ -479,7 +512,8 @@ def _leave(node: Node, promoted: PartitionLog, old: PartitionLog) -> None:
 
 _CHOICES: tuple[tuple[Operation, int], ...] = (
     (append, 10), (append_run, 5), (append_idempotent, 12), (repeat, 2), (end_transaction, 6),
-    (follow, 8), (new_epoch, 2), (roll, 4), (flush, 6), (flush_and_roll, 3), (replicate, 6),
+    (follow, 8), (new_epoch, 2), (roll, 4), (flush, 6), (flush_and_roll, 3),
+    (compact_a_transaction, 3), (replicate, 6),
     (read, 3), (checkpoint, 5), (clean, 4), (delete_records, 4), (retention, 4), (truncate, 6),
     (begin_anew, 2), (delete, 2), (move, 3),
 )  # fmt: skip

@@ -46,7 +46,7 @@ _PLAIN = LogConfig(
 )  # fmt: skip
 _TABLE = LogConfig(
     cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0, segment_bytes=900,
-    index_interval_bytes=180, file_delete_delay_ms=500,
+    index_interval_bytes=180, file_delete_delay_ms=500, delete_retention_ms=500,
 )  # fmt: skip
 
 
