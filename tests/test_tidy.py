@@ -52,7 +52,6 @@ USED_BY_OTHERS = {
     # What tests look at, to see that nothing is kept or that two states are one.
     "delayed": "replication.replicas.purgatory",
     "heap_size": "replication.replicas.timer",
-    "inspect": "server.coordinator.shard",
     "queue_size": "server.network.request_channel",
     "transaction_count": "server.peers.transaction_markers",
     "state_equals": "replication.metadata.tables",
