@@ -412,13 +412,9 @@ class Partition:
             role, log = self.role, self.log
             if type(role) is not Leading or log is None:
                 raise self._refusal(leader_epoch)
+            now_ms = self._clock.now_ms()
             is_advanced, is_end_moved = role.update_follower_fetch_state(
-                leader_epoch,
-                replica_id,
-                replica_epoch,
-                fetch,
-                leader_end_offset,
-                self._clock.now_ms(),
+                leader_epoch, replica_id, replica_epoch, fetch, leader_end_offset, now_ms
             )
             if not role.all_in_sync and self.isr_changes.may_ask:
                 state = role.expand_isr(leader_epoch, replica_id, brokers, log.high_watermark)
@@ -478,16 +474,20 @@ class Partition:
     def truncate_follower_to(self, offset: int, leader_epoch: int) -> None:
         """Cut off what the leader of `leader_epoch` does not have. Raises as the append does."""
         with self.lock:
-            self._followed_log(leader_epoch).truncate_to(offset)
-            if self.future_log is not None:
-                self.future_log.truncate_to(offset)
+            for log in self._followed_logs(leader_epoch):
+                log.truncate_to(offset)
 
     def truncate_follower_fully(self, offset: int, leader_epoch: int) -> None:
         """Start over, empty, at the leader's log start (E-10). Raises as the append does."""
         with self.lock:
-            self._followed_log(leader_epoch).truncate_fully_and_start_at(offset)
-            if self.future_log is not None:
-                self.future_log.truncate_fully_and_start_at(offset)
+            for log in self._followed_logs(leader_epoch):
+                log.truncate_fully_and_start_at(offset)
+
+    def _followed_logs(self, leader_epoch: int) -> list[PartitionLog]:
+        """To be cut, the future log first: once ours is cut the leader asks for no cut again. One
+        whose disk failed never becomes ours."""
+        log, future = self._followed_log(leader_epoch), self.future_log
+        return [log] if future is None or future.is_offline else [future, log]
 
     def _followed_log(self, leader_epoch: int) -> PartitionLog:
         role, log = self.role, self.log

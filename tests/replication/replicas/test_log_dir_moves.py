@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -23,6 +24,7 @@ from replication.metadata.image import (
     TopicImage,
 )
 from replication.partition import partition as partition_module
+from replication.partition.partition import Partition
 from replication.replicas.log_dir_moves import MoveState
 from replication.replicas.replica_manager import (
     AppendRequest,
@@ -38,6 +40,7 @@ from storage import files
 from storage.checkpoint import PARTITION_METADATA, write_partition_metadata
 from storage.config import LogConfig
 from storage.directories.log_manager import LogManager
+from storage.log.truncation import FilesBehind
 from testkit.clock import WALL_MS, ManualClock
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.quorum import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
@@ -518,6 +521,56 @@ def test_a_follower_cuts_both_logs_and_goes_on_moving(tmp_path: Path) -> None:
     data.close()
     from_leader(4, 2, "next")
     assert log.log_end_offset == 5
+
+
+@pytest.mark.parametrize("cut", ["truncate_to", "truncate_fully_and_start_at"])
+@pytest.mark.parametrize("fails", ["its own log", "the future log"])
+def test_a_cut_that_fails_half_way_leaves_nothing_in_the_future_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str, cut: str
+) -> None:
+    """The leader tells of a divergence as long as the follower's own log diverges: what is left in
+    the copy then would be served once that has taken its place.
+    """
+    node = Node(tmp_path, leader=2, epoch=1)
+    partition = node.manager.partition(ORDERS_0)
+    lost = stamped(batch("a", "lost"), 0, 1) + stamped(batch("lost too"), 2, 1)
+    partition.append_records_to_follower(lost, 1, 0, 0)
+    node.move(node.b)
+    node.scheduler.run()
+    node.apply(registration(leader=2, epoch=2))
+    current, future = partition.open_log(), node.logs.future_logs.all()[0]
+    assert future.log_end_offset == 3
+    with monkeypatch.context() as full:
+
+        def no_room(*_: Any) -> None:
+            raise OSError(errno.ENOSPC, "no room")
+
+        if fails == "its own log":  # once it is cut, before its files are
+            finish = FilesBehind.finish
+            full.setattr(
+                FilesBehind,
+                "finish",
+                lambda files, log: no_room() if log is current else finish(files, log),
+            )
+        else:  # before anything is done
+            full.setattr(future.environment.checkpoints, "lower", no_room)
+        with pytest.raises(KafkaError):
+            follower_cut(partition, cut)
+    if current.log_end_offset:  # else what the leader sends now follows
+        follower_cut(partition, cut)
+    data = b"".join(stamped(batch(f"kept {at}"), at, 2) for at in range(4))
+    partition.append_records_to_follower(data, 2, 0, 0)
+    node.finish_move()
+    moved = partition.open_log()
+    assert moved is future
+    assert values_of(moved.read_bytes(0, 1 << 20, 4)) == [f"kept {at}" for at in range(4)]
+
+
+def follower_cut(partition: Partition, cut: str) -> None:
+    if cut == "truncate_to":
+        partition.truncate_follower_to(0, 2)
+    else:
+        partition.truncate_follower_fully(0, 2)
 
 
 def test_what_was_read_before_a_cut_is_not_copied_after_it(
