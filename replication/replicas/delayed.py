@@ -121,6 +121,8 @@ class Reader(Protocol):
 
     def partition_of(self, key: tuple[str, int]) -> Partition | None: ...
 
+    def is_held_back(self, partition: Partition, replica_id: int) -> bool: ...
+
 
 class DelayedFetch(DelayedOperation):
     """A Fetch that found less than `min_bytes`; when completed it reads once more and answers.
@@ -230,6 +232,8 @@ class DelayedFetch(DelayedOperation):
         if offset >= bound:
             is_beyond = offset > view.end_offset and log is partition.leader_log
             return -1 if is_beyond else 0
+        if self.reader.is_held_back(partition, self.replica_id):
+            return 0  # it would be answered with nothing, and come back at once
         if self.min_bytes <= 1:
             return 1
         return min(log.readable_bytes(offset, bound), request.max_bytes)

@@ -141,18 +141,14 @@ class ReplicaReads:
             self._complete_fetch(fetch)
 
     def _complete_fetch(self, fetch: DelayedFetch) -> None:
-        requests = fetch.requests
+        requests, replica_id = fetch.requests, fetch.replica_id
         found = [self._partitions.get(request.key) for request in requests]
         quiet: list[FetchResult | None] | None = None
-        if fetch.replica_id >= 0:
-            quiet = self._quiet_answers(
-                requests, found, fetch.replica_id, fetch.replica_epoch, None
-            )
+        if replica_id >= 0:
+            quiet = self._quiet_answers(requests, found, replica_id, fetch.replica_epoch, None)
         results = self._read(
-            requests, found, fetch.max_bytes, fetch.isolation, fetch.leader_only, quiet
+            requests, found, fetch.max_bytes, fetch.isolation, fetch.leader_only, quiet, replica_id
         )
-        if self.leader_quota is not None and fetch.replica_id >= 0:
-            self._throttle(fetch.replica_id, found, results)
         fetch.on_answer(results)
 
     def follower_session(self) -> FollowerSession:
@@ -214,9 +210,7 @@ class ReplicaReads:
         partition_of = self._partitions.get
         found = [partition_of(request.key) for request in requests]
         quiet = self._quiet_answers(requests, found, replica_id, replica_epoch, None)
-        results = self._read(requests, found, fetch.max_bytes, None, True, quiet)
-        if self.leader_quota is not None:
-            self._throttle(replica_id, found, results)
+        results = self._read(requests, found, fetch.max_bytes, None, True, quiet, replica_id)
         fetch.on_followed(looked, results)
 
     def list_offset(
@@ -265,8 +259,11 @@ class ReplicaReads:
         isolation: int | None,
         leader_only: bool,
         quiet: list[FetchResult | None] | None = None,
+        replica_id: int = CONSUMER_REPLICA_ID,
     ) -> list[FetchResult]:
-        """Read in order; where `quiet` has an answer already it is taken."""
+        """Read in order; where `quiet` has an answer already it is taken. What a replica's quota
+        holds back takes no room from the others."""
+        is_bounded = replica_id >= 0 and self.leader_quota is not None
         results: list[Any] = [None] * len(requests) if quiet is None else quiet.copy()
         is_first = True
         for at, answer in enumerate(results):
@@ -283,11 +280,17 @@ class ReplicaReads:
             limit = request.max_bytes
             if limit > max_bytes:
                 limit = max_bytes
-            result = partition.read_records(request, limit, is_first, isolation, leader_only)
+            min_one = is_first
+            quota = self._quota_of(partition, replica_id) if is_bounded else None
+            if quota is not None and quota.is_exceeded():
+                limit, min_one = 0, False
+            result = partition.read_records(request, limit, min_one, isolation, leader_only)
             results[at] = result
             if result.records is not None:
                 is_first = False
                 size = result.records.size
+                if quota is not None:
+                    quota.record(size)
                 max_bytes = max_bytes - size if size < max_bytes else 0
         return results
 
@@ -315,9 +318,7 @@ class ReplicaReads:
             None if partition is None else partition.leader_end()
             for partition in (found[at] for at in looked)
         ]
-        results = self._read(requests, found, max_bytes, None, True, quiet)
-        if self.leader_quota is not None:
-            self._throttle(replica_id, found, results)
+        results = self._read(requests, found, max_bytes, None, True, quiet, replica_id)
         for at, end in zip(looked, ends, strict=True):
             partition, result = found[at], results[at]
             if partition is None or end is None or result.error_code:
@@ -372,28 +373,22 @@ class ReplicaReads:
             return error.code
         return ErrorCode.NONE
 
-    def _throttle(
-        self, replica_id: int, found: Sequence[Partition | None], results: list[FetchResult]
-    ) -> None:
-        """Take the records away from throttled replicas that are behind while the quota is used."""
+    def _quota_of(self, partition: Partition, replica_id: int) -> ReplicationQuota | None:
+        """What a throttled replica that is behind is held to (KIP-73); None: nothing holds it."""
+        quota, log = self.leader_quota, partition.leader_log
+        if quota is None or log is None or replica_id in partition.isr:
+            return None
         from replication.following.replication_quota import is_throttled
 
-        quota = self.leader_quota
-        assert quota is not None
-        for partition, result in zip(found, results, strict=True):
-            log = None if partition is None else partition.leader_log
-            if partition is None or log is None or result.records is None:
-                continue
-            throttled_replicas = log.config.leader_replication_throttled_replicas
-            if replica_id in partition.isr or not is_throttled(
-                throttled_replicas, partition.topic_partition[1], replica_id
-            ):
-                continue
-            if quota.is_exceeded():
-                result.records.close()
-                result.records = None
-            else:
-                quota.record(result.records.size)
+        throttled_replicas = log.config.leader_replication_throttled_replicas
+        index = partition.topic_partition[1]
+        return quota if is_throttled(throttled_replicas, index, replica_id) else None
+
+    def is_held_back(self, partition: Partition, replica_id: int) -> bool:
+        """Would a read for this replica, or consumer (-1), give no records for its quota is used
+        up?"""
+        quota = self._quota_of(partition, replica_id) if replica_id >= 0 else None
+        return quota is not None and quota.is_exceeded()
 
     # ------------------------------------------------------------------ consumers by rack
 

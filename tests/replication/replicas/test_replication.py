@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from replication.partition.partition import Partition
-from replication.replicas.replica_manager import AppendRequest, ReplicaManagerConfig
+from replication.replicas.replica_manager import (
+    AppendRequest,
+    FetchPartition,
+    ReplicaManagerConfig,
+)
 from replication.replicas.replica_reads import RACK_AWARE_SELECTOR
 from storage.config import LONG_MAX
 from tests.replication.cluster_support import ORDERS_0, SimCluster, encoded, records
@@ -488,6 +492,35 @@ def test_a_leader_holds_throttled_replicas_that_are_behind_to_their_rate(tmp_pat
     size = cluster.nodes[1].log().size
     assert took_ms == pytest.approx(size / 2_000 * 1_000, rel=0.2)
     assert cluster.log_bytes(3) == cluster.log_bytes(1)
+    cluster.close()
+
+
+def test_throttled_replicas_take_no_room_from_those_in_sync(tmp_path: Path) -> None:
+    """KIP-73: what is held back is not in the answer, and does not make it full or due."""
+    config = ReplicaManagerConfig(
+        replica_fetch_max_bytes=1_000, replica_fetch_response_max_bytes=1_000
+    )
+    cluster = SimCluster(tmp_path, config=config)
+    cluster.create("orders", [1, 2], leader_replication_throttled_replicas="*")
+    cluster.create("live", [1, 3])
+    cluster.run(50)
+    leader = cluster.nodes[1].replica_manager
+    leader.set_throttled_rates(1, LONG_MAX)
+    for _ in range(20):
+        cluster.produce(1, bytes(900), acks=1)
+    cluster.controller.reassign({ORDERS_0: [1, 2, 3]})
+    cluster.publish()
+    cluster.run(3_000)  # the quota is used up
+    assert 0 < leo(cluster, 3)[0] < 20
+    told = cluster.produce(1, b"in sync", key=TopicPartition("live", 0))
+    assert cluster.run_until(lambda: bool(told), 100)
+    assert told[0].error_code == 0
+    answers: list[object] = []
+    behind = FetchPartition("orders", None, 0, 1, current_leader_epoch=-1)
+    leader.fetch(3, 500, 1, 1_000, 0, [behind], answers.append, replica_epoch=cluster.epochs[3])
+    assert answers == []
+    cluster.produce(1, b"more of it", acks=1)
+    assert answers == []
     cluster.close()
 
 
