@@ -12,7 +12,7 @@ partitions, or guards its own progress with its own lock, as `purgatory` asks.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -82,26 +82,40 @@ class DelayedProduce(DelayedOperation):
     ) -> None:
         super().__init__(timeout_ms)
         self._results = results
-        self._pending = pending
+        self._pending = dict(enumerate(pending))
+        """What is not known, by the position of its watch key."""
         self._on_complete = on_complete
         self._on_settled = on_settled
         self._lock = threading.Lock()
 
     def try_complete(self) -> bool:
+        return self._look_at(None)
+
+    def try_complete_at(self, position: int) -> bool:
+        """Of thousands of partitions, each with events of its own, one has changed."""
+        return self._look_at(None if position < 0 else (position,))
+
+    def _look_at(self, positions: Iterable[int] | None) -> bool:
+        """Settle what is known now of these, None: of all; True if this call completed it."""
+        pending, on_settled, known = self._pending, self._on_settled, 0
         with self._lock:  # a leaf: settling reads partitions without their locks
             if self.is_completed:
                 return False
-            pending = [status for status in self._pending if not status.try_settle()]
-            self._pending = pending
-        if not pending:
+            for position in tuple(pending) if positions is None else positions:
+                if position in pending and pending[position].try_settle():
+                    del pending[position]
+            is_settled = not pending
+            if on_settled is not None and pending:
+                known = next(iter(pending.values())).position
+        if is_settled:
             return self.force_complete()
-        if self._on_settled is not None:
-            self._on_settled(self._results, pending[0].position)
+        if on_settled is not None:
+            on_settled(self._results, known)
         return False
 
     def on_complete(self) -> None:
         with self._lock:
-            for status in self._pending:
+            for status in self._pending.values():
                 if not status.try_settle():
                     status.result.error_code = _REQUEST_TIMED_OUT
                     status.result.error_message = "not acknowledged in time; it may be later"
@@ -339,7 +353,7 @@ class DeleteStatus:
 class DelayedDeleteRecords(DelayedOperation):
     """A DeleteRecords that waits for followers to move their log start too."""
 
-    __slots__ = ("_done", "_lock", "_on_complete", "_pending")
+    __slots__ = ("_all", "_done", "_lock", "_on_complete", "_pending")
 
     def __init__(
         self,
@@ -351,26 +365,35 @@ class DelayedDeleteRecords(DelayedOperation):
         super().__init__(timeout_ms)
         self._done = done
         self._pending = pending
+        self._all = tuple(pending)  # in the order of the watch keys
         self._on_complete = on_complete
         self._lock = threading.Lock()
 
     def try_complete(self) -> bool:
+        return self._look_at(self._all)
+
+    def try_complete_at(self, position: int) -> bool:
+        """Of thousands of partitions, each with events of its own, one has changed."""
+        return self._look_at((self._all[position],))
+
+    def _look_at(self, keys: Iterable[tuple[str, int]]) -> bool:
         with self._lock:
             if self.is_completed:
                 return False
-            self._settle()
+            self._settle(keys)
             is_settled = not self._pending
         return is_settled and self.force_complete()
 
     def on_complete(self) -> None:
         with self._lock:
-            self._settle()
+            self._settle(self._all)
             for key, status in self._pending.items():
                 self._done[key] = (_REQUEST_TIMED_OUT, status.low_watermark)
         self._on_complete(self._done)
 
-    def _settle(self) -> None:
-        for key, status in list(self._pending.items()):
-            if status.try_settle():
+    def _settle(self, keys: Iterable[tuple[str, int]]) -> None:
+        for key in keys:
+            status = self._pending.get(key)
+            if status is not None and status.try_settle():
                 self._done[key] = (status.error_code, status.low_watermark)
                 del self._pending[key]
