@@ -44,6 +44,7 @@ import logging
 import threading
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from replication.following.replication_quota import ReplicationQuota
@@ -342,9 +343,11 @@ class LogDirMoves:
             self._tell_controller(move)
         if move.state is not MoveState.ASSIGNED:
             return _WAIT_MS
-        if not self._change_over(move):
+        old = self._change_over(move)
+        if old is None:
             return _WAIT_MS
         self._on_moved(move.partition)
+        self._take_away(old, move.future)
         return None
 
     def _tell_controller(self, move: _Move) -> None:
@@ -361,8 +364,9 @@ class LogDirMoves:
 
         self._assign(partition.topic_id, move.key.partition_index, directory_id, note)
 
-    def _change_over(self, move: _Move) -> bool:
-        """Copy the rest while nothing is appended, and serve from the copy; False: not yet."""
+    def _change_over(self, move: _Move) -> PartitionLog | None:
+        """Copy the rest while nothing is appended, and serve from the copy; returns the old log,
+        None: not yet."""
         partition, future = move.partition, move.future
         futures = self._manager.future_logs
         future.flush()
@@ -371,20 +375,30 @@ class LogDirMoves:
         with partition.lock:
             current = partition.log
             if current is not prepared or partition.is_electing or not self._is_current(move):
-                return False
+                return None
             if future.log_start_offset != current.log_start_offset:
-                return False  # what is deleted stays deleted
+                return None  # what is deleted stays deleted
             end_offset = current.log_end_offset
             rest = current.readable_bytes(future.log_end_offset, end_offset)
             if rest > _REST_BYTES or partition.waits_for_flush(end_offset):
-                return False
+                return None
             while future.log_end_offset < end_offset:
                 future.append_as_follower(self._read(current, future), current.latest_epoch)
             if future.flushed_offset < current.flushed_offset:
-                return False  # what was on disk stays on disk
+                return None  # what was on disk stays on disk
             futures.promote(move.key, current)
             partition.replace_log(future)
             self._forget(move)
-        future.flush()
-        self._manager.discard(current)
-        return True
+        return current
+
+    def _take_away(self, old: PartitionLog, log: PartitionLog) -> None:
+        """The log that `log` has replaced goes, once the name of that is on disk; it is tried again
+        while there is no descriptor to sync it with. Where the disk failed both stay."""
+        try:
+            log.flush()
+        except KafkaError as error:
+            logger.warning("the log of before stays path=%s error=%s", old.directory, error)
+            if not log.is_offline:
+                self._run_later(_RETRY_MS, partial(self._take_away, old, log))
+            return
+        self._manager.discard(old)

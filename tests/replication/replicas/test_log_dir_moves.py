@@ -332,6 +332,35 @@ def test_what_is_appended_during_the_move_is_there_after_it(node: Node) -> None:
     ]  # fmt: skip
 
 
+def test_a_replica_has_moved_although_there_is_no_descriptor_to_sync_its_name_with(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fetcher must hear of it, or it is followed no more; the old log goes when it may."""
+    node.append("a")
+    node.move(node.b)
+    moves = node.manager._moves
+    assert moves is not None
+    moved: list[Partition] = []
+    monkeypatch.setattr(moves, "_on_moved", moved.append)
+    with monkeypatch.context() as taken:
+        sync = files.sync_directory
+
+        def sync_directory(path: Path) -> None:
+            if path == node.b and (path / "orders-0").exists():
+                raise OSError(errno.EMFILE, "too many open files")
+            sync(path)
+
+        taken.setattr(files, "sync_directory", sync_directory)
+        node.finish_move()
+        assert moved == [node.manager.partition(ORDERS_0)]
+        node.scheduler.run(2)
+        assert node.dirs() == ["a/orders-0", "b/orders-0"]
+    node.scheduler.run(3)
+    assert node.dirs() == ["b/orders-0"]
+    assert node.read() == ["a"]
+    assert node.failed == []
+
+
 def test_the_controller_knows_before_the_replica_is_elsewhere(node: Node) -> None:
     node.append("a")
     node.move(node.b)
