@@ -94,12 +94,8 @@ def _parse_bool(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
-def _parse_policy(text: str) -> frozenset[str]:
+def _parse_set(text: str) -> frozenset[str]:
     return frozenset(part.strip().lower() for part in text.split(",") if part.strip())
-
-
-def _parse_list(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +117,11 @@ class LogConfig:
     """Offsets that may be unsynced before an append must wait for fsync; 1 is fsync before ack."""
     flush_ms: int = LONG_MAX
     """Age of unsynced data that makes the background flush sync the log."""
-    follower_replication_throttled_replicas: tuple[str, ...] = ()
+    follower_replication_throttled_replicas: frozenset[str] = frozenset()
+    """`partition:broker` pairs, or `*`; a set, for each partition looks for itself all the time."""
     index_interval_bytes: int = 4096
     """Bytes of log between two index entries."""
-    leader_replication_throttled_replicas: tuple[str, ...] = ()
+    leader_replication_throttled_replicas: frozenset[str] = frozenset()
     local_retention_bytes: int = -2
     local_retention_ms: int = -2
     max_compaction_lag_ms: int = LONG_MAX
@@ -201,8 +198,7 @@ _BY_TYPE: dict[str, Callable[[str], object]] = {
     "float": float,
     "bool": _parse_bool,
     "str": str,
-    "frozenset[str]": _parse_policy,
-    "tuple[str, ...]": _parse_list,
+    "frozenset[str]": _parse_set,
 }
 _PARSERS: dict[str, Callable[[str], object]] = {
     item.name.replace("_", "."): _BY_TYPE[str(item.type)] for item in fields(LogConfig) if item.init

@@ -69,8 +69,8 @@ class ReplicationQuota:
         return total * 1000 > self.rate_limit * elapsed_ms
 
 
-def is_throttled(throttled_replicas: tuple[str, ...], partition_index: int, broker_id: int) -> bool:
-    """Does a topic's list of `partition:broker` pairs (or `*`) name this replica?"""
+def is_throttled(throttled_replicas: frozenset[str], partition_index: int, broker_id: int) -> bool:
+    """Do a topic's `partition:broker` pairs (or `*`) name this replica?"""
     if not throttled_replicas:
         return False
     return ALL in throttled_replicas or f"{partition_index}:{broker_id}" in throttled_replicas

@@ -514,7 +514,7 @@ def test_a_refused_request_is_not_repeated_at_once(follower: Follower) -> None:
 
 
 def test_a_throttled_replica_that_is_behind_waits_for_its_quota(tmp_path: Path) -> None:
-    config = LogConfig(follower_replication_throttled_replicas=("0:1",))
+    config = LogConfig(follower_replication_throttled_replicas=frozenset(("0:1",)))
     follower = Follower(tmp_path, config, count=2)
     follower.quota.rate_limit = 10
     follower.follow()
@@ -530,7 +530,7 @@ def test_a_throttled_replica_that_is_behind_waits_for_its_quota(tmp_path: Path) 
 
 
 def test_a_throttled_replica_in_sync_is_not_held_back(tmp_path: Path) -> None:
-    follower = Follower(tmp_path, LogConfig(follower_replication_throttled_replicas=("*",)))
+    follower = Follower(tmp_path, LogConfig(follower_replication_throttled_replicas=frozenset("*")))
     follower.quota.rate_limit = 10
     follower.follow()
     follower.exchange(sent(batch(0), hw=1))

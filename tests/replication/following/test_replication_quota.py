@@ -8,6 +8,7 @@ import pytest
 
 from replication.following import replication_quota
 from replication.following.replication_quota import ReplicationQuota, is_throttled
+from storage.config import LogConfig
 from testkit.clock import ManualClock
 from tests.replication.interleaving import interleavings
 
@@ -76,4 +77,22 @@ def test_without_a_limit_nothing_is_held_back() -> None:
 def test_a_topic_names_the_replicas_that_are_throttled(
     replicas: tuple[str, ...], throttled: bool
 ) -> None:
-    assert is_throttled(replicas, 3, 2) is throttled
+    assert is_throttled(frozenset(replicas), 3, 2) is throttled
+
+
+def test_a_replica_is_found_however_many_the_topic_names_without_a_search() -> None:
+    """A leader asks for each partition that is behind at each fetch: with a list of 9,000, of 3,000
+    partitions, that took 0.6 s of the network thread."""
+    named = ",".join(f"{index}:{broker}" for index in range(100) for broker in (1, 2))
+    config = LogConfig.from_values({"leader.replication.throttled.replicas": named})
+    compared: list[object] = []
+
+    class Pair(str):
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return str(self) == str(other)
+
+        __hash__ = str.__hash__
+
+    assert Pair("99:2") in config.leader_replication_throttled_replicas
+    assert len(compared) <= 2

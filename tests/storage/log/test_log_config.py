@@ -63,7 +63,7 @@ def test_values_are_read_by_their_kafka_names_and_types() -> None:
     assert config.retention_ms == -1
     assert config.min_cleanable_dirty_ratio == 0.25
     assert config.unclean_leader_election_enable is True
-    assert config.follower_replication_throttled_replicas == ("0:1", "1:2")
+    assert config.follower_replication_throttled_replicas == frozenset(("0:1", "1:2"))
     assert config.flush_messages == LONG_MAX
 
 
