@@ -389,6 +389,7 @@ def context(node: SimNode, version: int, respond: Callable[[Any], None]) -> Any:
         respond=respond,
         park=lambda operation: None,
         exempt=lambda: None,
+        close=lambda: None,  # what was refused without acks, or could not be answered
         fetch_bytes_max=RequestContext.fetch_bytes_max,
     )
 
