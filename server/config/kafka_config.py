@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from math import isinf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,6 +69,7 @@ _INT_BITS = {"SHORT": 16, "INT": 32, "LONG": 64}
 _MINUTES_MS = 60_000
 _HOURS_MS = 3_600_000
 _RANGE = re.compile(r"\[(-?[\d.]+)?(?:,?\.\.\.)(?:,(-?[\d.]+))?\](?: or (-?\d+))?$")
+_DOUBLE = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 _CHOICE = re.compile(r"(\(case insensitive\) )?\[([A-Za-z_0-9, :.]+)\]$")
 # Keys whose values are never shown, mistyped ones too: those of type PASSWORD and their likes.
@@ -156,10 +158,7 @@ def parse_value(definition: ConfigDef, text: str) -> Value:
     if type_ in _INT_BITS:
         value = _parse_int(definition, text, _INT_BITS[type_])
     elif type_ == "DOUBLE":
-        try:
-            value = float(text)
-        except ValueError:
-            raise ConfigError(definition.name, text, "expected a number") from None
+        value = _parse_double(definition, text)
     elif type_ == "LIST":
         value = _parse_list(definition, text)
     else:
@@ -208,6 +207,13 @@ def _parse_int(definition: ConfigDef, text: str, bits: int) -> int:
     value = int(text)
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise ConfigError(definition.name, text, f"does not fit {definition.type} ({bits} bits)")
+    return value
+
+
+def _parse_double(definition: ConfigDef, text: str) -> float:
+    """NaN is within no range and outside of none, so that a range would let it in."""
+    if not _DOUBLE.fullmatch(text) or isinf(value := float(text)):
+        raise ConfigError(definition.name, text, "expected a number")
     return value
 
 

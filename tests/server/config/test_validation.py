@@ -41,6 +41,11 @@ from wire.errors import ErrorCode, KafkaError
             for value in ("0", "0:1,x:2", "0:1,*", "0:-1", "0:1:2", "0=1", "[0:1]", "all")
         ),
         ({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, "at most"),
+        *(
+            ({"min.cleanable.dirty.ratio": value}, "expected a number")
+            for value in ("nan", "NaN", "0_1", "inf", "1e999", "\u0660", ".", "")
+        ),
+        ({"min.cleanable.dirty.ratio": "-1e-3"}, "0 to 1"),
     ],
 )
 def test_topic_overrides_are_refused_with_invalid_config(
@@ -52,6 +57,11 @@ def test_topic_overrides_are_refused_with_invalid_config(
         validate_topic_config(values)
     assert caught.value.code == ErrorCode.INVALID_CONFIG
     assert expected in caught.value.detail
+
+
+@pytest.mark.parametrize("value", ["0", "1", ".5", "1.", "+0.5", "5e-1", "50E-2", " 0.5 "])
+def test_a_ratio_is_written_as_java_reads_it(value: str) -> None:
+    validate_topic_config({"min.cleanable.dirty.ratio": value})
 
 
 @pytest.mark.parametrize("value", ["", "*", " * ", "0:1", "0:1, 12:345", "0:1,,1:1"])
