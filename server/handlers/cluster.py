@@ -135,8 +135,8 @@ def metadata(ctx: RequestContext[ClusterNode], request: MetadataRequest) -> Meta
                deleted is gone (kafka-go) brings it back, but is told the truth. Unlike Kafka's it
                waits for the creation, so that the client that repeats finds leaders. Brokers are
                named by the address the client dialled, unless the listener has a name.
-    Versions:  4 auto-creation is the client's choice. 7 leader epoch. 10 topic ids. 12 ask by id.
-               13 top-level error.
+    Versions:  0 leaves out replicas that cannot be reached: REPLICA_NOT_AVAILABLE. 4 auto-creation
+               is the client's choice. 7 leader epoch. 10 topic ids. 12 ask by id. 13 error code.
     Gaps:      internal topics are made by their coordinators, not by asking for their metadata.
     """
     topics = request.topics
@@ -315,12 +315,14 @@ def _metadata_topic(
     reachable: Mapping[int, tuple[str, int]],
     operations: int,
 ) -> MetadataResponse.Topic:
-    image: MetadataImage = ctx.broker.metadata
+    image = ctx.broker.metadata
     # Old clients take LEADER_NOT_AVAILABLE for "ask again", and LISTENER_NOT_FOUND for a failure.
     unreachable = (
         ErrorCode.LISTENER_NOT_FOUND if ctx.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
     )
     make = MetadataResponse.Topic.Partition
+    # Those of version 0 look every replica up among the brokers that are named.
+    hides, absent = ctx.api_version == 0, ErrorCode.REPLICA_NOT_AVAILABLE
     return MetadataResponse.Topic(
         error_code=_NONE,
         name=topic.name,
@@ -328,12 +330,13 @@ def _metadata_topic(
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
             make(
-                error_code=_partition_error(image, partition.leader, reachable, unreachable),
+                error_code=_partition_error(image, partition.leader, reachable, unreachable)
+                or (absent if hides and not reachable.keys() >= {*partition.replicas} else _NONE),
                 partition_index=index,
                 leader_id=partition.leader if partition.leader in reachable else NO_LEADER,
                 leader_epoch=partition.leader_epoch,
-                replica_nodes=list(partition.replicas),
-                isr_nodes=list(partition.isr),
+                replica_nodes=[b for b in partition.replicas if b in reachable or not hides],
+                isr_nodes=[b for b in partition.isr if b in reachable or not hides],
                 offline_replicas=_offline_replicas(image, partition, reachable),
             )
             for index, partition in sorted(topic.partitions.items())

@@ -252,6 +252,24 @@ def test_fenced_brokers_are_not_shown_and_their_replicas_are_offline():
     assert answer.topics[0].partitions[0].offline_replicas == [2]
 
 
+@pytest.mark.parametrize(
+    ("leader", "version", "shown"),
+    [
+        (1, 0, (ErrorCode.REPLICA_NOT_AVAILABLE, [1], [1])),
+        (2, 0, (ErrorCode.LEADER_NOT_AVAILABLE, [1], [1])),
+        (1, 1, (ErrorCode.NONE, [1, 2], [1, 2])),
+    ],
+)
+def test_version_0_leaves_out_replicas_on_brokers_that_are_not_named(leader, version, shown):
+    topic = topic_image("t", leader=leader)
+    partition = topic.partitions[0]
+    partition.replicas = partition.isr = (1, 2)
+    partition.directories = (bytes(16),) * 2
+    brokers = [broker_registration(1), broker_registration(2, fenced=True)]
+    (found,) = connected(topic, brokers=brokers).ask(metadata(["t"]), version).topics[0].partitions
+    assert (found.error_code, found.replica_nodes, found.isr_nodes) == shown
+
+
 def test_a_replica_in_a_directory_that_failed_is_offline():
     good, failed = b"\x71" * 16, b"\x72" * 16
     topic = topic_image("t")
