@@ -281,8 +281,8 @@ def _metadata_response(
 
 def _reachable_brokers(ctx: RequestContext[ClusterNode]) -> dict[int, tuple[str, int]]:
     """The alive brokers that have this client's listener, and where."""
-    endpoints = {b.broker_id: ctx.broker.endpoint_for(ctx, b) for b in _alive_brokers(ctx)}
-    return {broker_id: at for broker_id, at in endpoints.items() if at[1] >= 0}
+    endpoints = ((b.broker_id, ctx.broker.endpoint_for(ctx, b)) for b in _alive_brokers(ctx))
+    return {broker_id: at for broker_id, at in endpoints if at is not None}
 
 
 def _alive_brokers(ctx: RequestContext[ClusterNode]) -> Sequence[BrokerRegistration]:
@@ -419,17 +419,14 @@ def _brokers(
     ctx: RequestContext[ClusterNode], with_fenced: bool
 ) -> list[DescribeClusterResponse.Broker]:
     image: MetadataImage = ctx.broker.metadata
-    brokers = []
-    for broker_id, broker in sorted(image.brokers.items()):
-        if broker.fenced and not with_fenced:
-            continue
-        host, port = ctx.broker.endpoint_for(ctx, broker)
-        brokers.append(
-            DescribeClusterResponse.Broker(
-                broker_id=broker_id, host=host, port=port, rack=broker.rack, is_fenced=broker.fenced
-            )
+    brokers = [broker for _, broker in sorted(image.brokers.items())]
+    return [
+        DescribeClusterResponse.Broker(
+            broker_id=b.broker_id, host=at[0], port=at[1], rack=b.rack, is_fenced=b.fenced
         )
-    return brokers
+        for b in brokers
+        if (at := ctx.broker.endpoint_for(ctx, b)) is not None and (with_fenced or not b.fenced)
+    ]
 
 
 def _controllers(ctx: RequestContext[ClusterNode]) -> list[DescribeClusterResponse.Broker]:
@@ -592,9 +589,9 @@ def endpoints(
         for registration in (image.partition(*key) for key in partitions)
         if registration is not None
     }
-    reached = []
-    for broker_id in sorted(leaders & image.brokers.keys()):
-        broker = image.brokers[broker_id]
-        host, port = ctx.broker.endpoint_for(ctx, broker)
-        reached.append(make(node_id=broker_id, host=host, port=port, rack=broker.rack))
-    return reached
+    brokers = [image.brokers[leader] for leader in sorted(leaders & image.brokers.keys())]
+    return [
+        make(node_id=b.broker_id, host=at[0], port=at[1], rack=b.rack)
+        for b in brokers
+        if (at := ctx.broker.endpoint_for(ctx, b)) is not None and not b.fenced
+    ]

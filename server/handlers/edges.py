@@ -64,8 +64,8 @@ class QuorumNode(AnyNode, Protocol):
 class _Reachable(AnyNode, Protocol):
     def endpoint_for(
         self, ctx: RequestContext[Any], registration: BrokerRegistration
-    ) -> tuple[str, int]:
-        """Where the client of `ctx` reaches a broker; ("", -1) if not on this listener."""
+    ) -> tuple[str, int] | None:
+        """Where the client of `ctx` reaches a broker; None if not on this listener."""
 
 
 class ClusterNode(QuorumNode, _Reachable, Protocol):

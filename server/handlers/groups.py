@@ -111,11 +111,15 @@ def _put_coordinator(
     key: str,
     found: BrokerRegistration | KafkaError,
 ) -> None:
+    at = None if isinstance(found, KafkaError) else ctx.broker.endpoint_for(ctx, found)
+    node_id, (host, port), code, message = -1, at or ("", -1), 0, ""
     if isinstance(found, KafkaError):
-        node_id, (host, port), code, message = -1, ("", -1), int(found.code), found.detail
+        code, message = int(found.code), found.detail
+    elif at is None:
+        code = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        message = "The coordinator is not on this listener."
     else:
-        node_id, (host, port) = found.broker_id, ctx.broker.endpoint_for(ctx, found)
-        code, message = 0, ""
+        node_id = found.broker_id
     coordinator = FindCoordinatorResponse.Coordinator(
         key=key, node_id=node_id, host=host, port=port, error_code=code, error_message=message
     )

@@ -127,8 +127,8 @@ class BrokerServer(NodePart):
 
     def endpoint_for(
         self, ctx: RequestContext[Any], registration: BrokerRegistration
-    ) -> tuple[str, int]:
-        """Where the client of `ctx` reaches a broker; ("", -1) if not on this listener.
+    ) -> tuple[str, int] | None:
+        """Where the client of `ctx` reaches a broker; None if not on this listener.
 
         The only broker of its cluster, if it was told no name, is where the client dialled it.
         """
@@ -136,9 +136,7 @@ class BrokerServer(NodePart):
         if is_alone and self.listeners.tells_dialled_address(ctx.listener_name):
             return ctx.local_host, ctx.local_port
         endpoint = registration.endpoints.get(ctx.listener_name)
-        if endpoint is None:
-            return "", -1
-        return endpoint.host, endpoint.port
+        return None if endpoint is None else (endpoint.host, endpoint.port)
 
     # ---- life
 

@@ -252,7 +252,7 @@ class FakeBroker:
         if registration.broker_id == NODE:
             return ctx.local_host, ctx.local_port
         endpoint = registration.endpoints.get(ctx.listener_name)
-        return (endpoint.host, endpoint.port) if endpoint else ("", -1)
+        return (endpoint.host, endpoint.port) if endpoint else None
 
     def topic_config(self, topic):
         return self.topic_configs.get(topic) or LogConfig.from_values({})

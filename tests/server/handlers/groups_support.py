@@ -45,6 +45,7 @@ class Broker:
 
     def __init__(self, node: Node) -> None:
         self.node = node
+        self.address: str | None = "dialled"
 
     @property
     def group_coordinator(self) -> Any:
@@ -62,8 +63,8 @@ class Broker:
     def metadata(self) -> Any:
         return self.node.image
 
-    def endpoint_for(self, ctx: Context, broker: Any) -> tuple[str, int]:
-        return "dialled", 9_000 + broker.broker_id
+    def endpoint_for(self, ctx: Context, broker: Any) -> tuple[str, int] | None:
+        return None if self.address is None else (self.address, 9_000 + broker.broker_id)
 
 
 class Clientele:

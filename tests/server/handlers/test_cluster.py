@@ -409,6 +409,14 @@ def test_describe_cluster(version):
     assert answer.cluster_authorized_operations == UNKNOWN_OPERATIONS
 
 
+def test_describe_cluster_leaves_out_brokers_without_this_listener():
+    request = DescribeClusterRequest(
+        include_cluster_authorized_operations=False, include_fenced_brokers=True
+    )
+    answer = connected(brokers=[broker_registration(1), only_inside(2)]).ask(request, 2)
+    assert [(b.broker_id, b.port) for b in answer.brokers] == [(1, 4711)]
+
+
 def test_describe_cluster_shows_fenced_brokers_and_operations_when_asked():
     brokers = [broker_registration(1), broker_registration(2, fenced=True)]
     request = DescribeClusterRequest(

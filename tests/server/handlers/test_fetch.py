@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from replication.metadata.image import Endpoint
 from replication.partition.requests import FetchResult
 from server.handlers import fetch as handlers
 from tests.server.handler_support import (
@@ -151,6 +153,22 @@ def test_a_diverging_log_and_a_moved_leader_are_told():
     assert (diverging.diverging_epoch.epoch, diverging.diverging_epoch.end_offset) == (3, 8)
     assert (moved.current_leader.leader_id, moved.current_leader.leader_epoch) == (2, 4)
     assert [(n.node_id, n.host) for n in answer.node_endpoints] == [(2, "host-2")]
+
+
+@pytest.mark.parametrize(
+    "leader",
+    [
+        replace(broker_registration(2), endpoints={"INSIDE": Endpoint("host-2", 9, 0)}),
+        broker_registration(2, fenced=True),
+    ],
+)
+def test_a_moved_leader_that_cannot_be_reached_is_told_without_an_address(leader):
+    brokers = [broker_registration(1), leader]
+    asked = Asked(FakeBroker(image_of(topic_image("t", leader=2), brokers=brokers)))
+    asked.broker.replica_manager.fetch_results["t", 0] = FetchResult(6)
+    answer = asked.ask(fetch([(TOPIC_ID, [0])]), 16)
+    assert answer.responses[0].partitions[0].current_leader.leader_id == 2
+    assert answer.node_endpoints == []
 
 
 def test_a_session_is_opened_continued_and_refused_over_the_wire(asked):

@@ -69,6 +69,18 @@ def test_other_coordinators_are_refused_at_once_with_a_text(
     assert found.error_message
 
 
+@pytest.mark.parametrize("version", range(7))
+def test_a_coordinator_without_the_clients_listener_is_not_available(
+    clients: Clientele, version: int
+) -> None:
+    clients.broker.address = None
+    request = FindCoordinatorRequest(key="g", coordinator_keys=["g"])
+    answer = clients.ask(groups.find_coordinator, request, version)
+    found = answer.coordinators[0] if version >= 4 else answer
+    assert (found.error_code, found.node_id) == (E.COORDINATOR_NOT_AVAILABLE, -1)
+    assert (found.host, found.port) == ("", -1)
+
+
 def test_no_keys_no_coordinators(clients: Clientele) -> None:
     request = FindCoordinatorRequest(coordinator_keys=[])
     assert clients.ask(groups.find_coordinator, request, 6).coordinators == []
