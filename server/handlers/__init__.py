@@ -30,8 +30,8 @@ _SMALL, _BLOCKS = Cost.SMALL, Cost.BLOCKS
 
 # (api_key, name, area, lowest version, highest version, cost, listeners, operation and resource).
 # Versions and listeners are Kafka 4.3's: "b" brokers', "c" controllers', "f" a broker may pass it
-# on to the controller; "o" what it names twice is answered once, for it tells much about each. Two
-# rows where the two have different handlers.
+# on to the controller; "o" what it names twice is answered once, for each thing is much to tell, or
+# to do. Two rows where the two have different handlers.
 _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (0, "Produce", "produce", 3, 13, _SMALL, "b", "WRITE TOPIC"),
     (1, "Fetch", "fetch", 4, 18, _SMALL, "b", "READ TOPIC"),
@@ -73,7 +73,7 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (40, "ExpireDelegationToken", "tokens", 1, 2, _BLOCKS, "bcf", ""),
     (41, "DescribeDelegationToken", "tokens", 1, 3, _BLOCKS, "b", "DESCRIBE DELEGATION_TOKEN"),
     (42, "DeleteGroups", "groups", 0, 2, _BLOCKS, "b", "DELETE GROUP"),
-    (43, "ElectLeaders", "admin", 0, 2, _BLOCKS, "bcf", "ALTER CLUSTER"),
+    (43, "ElectLeaders", "admin", 0, 2, _BLOCKS, "bcfo", "ALTER CLUSTER"),
     (44, "IncrementalAlterConfigs", "admin", 0, 1, _BLOCKS, "bcf", "ALTER_CONFIGS CLUSTER"),
     (45, "AlterPartitionReassignments", "admin", 0, 1, _BLOCKS, "bcf", "ALTER CLUSTER"),
     (46, "ListPartitionReassignments", "admin", 0, 0, _BLOCKS, "bcf", "DESCRIBE CLUSTER"),

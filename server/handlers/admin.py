@@ -88,7 +88,8 @@ def create_partitions(
 def elect_leaders(ctx: RequestContext[ReplicasBroker], request: ElectLeadersRequest) -> None:
     """Elect the preferred replica, or an unclean one, as leader.
 
-    Behaviour: partitions fail alone; without a list, only those that needed one are named.
+    Behaviour: partitions fail alone; without a list, only those that needed one are named. One
+               that is named twice is looked at once.
     Versions:  1 adds the unclean election.
     Gaps:      -
     """

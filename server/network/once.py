@@ -16,7 +16,7 @@ from wire.errors import ErrorCode, KafkaError
 from wire.schema import Struct
 
 _NAMES = frozenset({
-    "group_id", "name", "resource_name", "resource_type", "topic_id", "topic_name",
+    "group_id", "name", "resource_name", "resource_type", "topic", "topic_id", "topic_name",
 })  # fmt: skip
 
 

@@ -55,8 +55,8 @@ def named(struct, times):
 @pytest.mark.parametrize(
     "name",
     ["ConsumerGroupDescribe", "DescribeConfigs", "DescribeGroups", "DescribeProducers",
-     "DescribeShareGroupOffsets", "DescribeTransactions", "OffsetFetch", "ShareGroupDescribe",
-     "StreamsGroupDescribe"],
+     "DescribeShareGroupOffsets", "DescribeTransactions", "ElectLeaders", "OffsetFetch",
+     "ShareGroupDescribe", "StreamsGroupDescribe"],
 )  # fmt: skip
 def test_what_is_named_twice_is_looked_at_once(name, monkeypatch):
     """A megabyte that names one thing a hundred thousand times must not become gigabytes."""
@@ -88,6 +88,15 @@ def test_other_partitions_of_a_topic_are_named_for_the_first_time():
     request = make(topics=[make.Topic(name=n, partition_indexes=of) for n, of in rows])
     name_once(request)
     kept = [(topic.name, topic.partition_indexes) for topic in request.topics]
+    assert kept == [("a", [0, 1]), ("b", [0]), ("a", [2])]
+
+
+def test_so_are_other_partitions_to_elect_a_leader_of():
+    make = admin.ElectLeadersRequest
+    rows = [("a", [0, 0, 1]), ("b", [0]), ("a", [1, 2])]
+    request = make(topic_partitions=[make.Topic(topic=name, partitions=of) for name, of in rows])
+    name_once(request)
+    kept = [(topic.topic, topic.partitions) for topic in request.topic_partitions]
     assert kept == [("a", [0, 1]), ("b", [0]), ("a", [2])]
 
 
