@@ -8,7 +8,7 @@ use and costs a broker's start nothing.
 What arrives may be hostile. 1 MiB of gzip can become 1 GiB, so `decompress` never makes more than
 the caller's `max_bytes`, nor more than RATIO_MAX times the input beyond what RATIO_FREE_BYTES
 allows: output is drawn in chunks and counted, declared sizes are compared with the cap before
-anything is allocated for them, and zstd's window is bounded. Nor is output the only work: a
+anything is allocated for them. Nor is output the only work: a
 megabyte of empty gzip members makes none. So their number (members, frames, blocks of snappy and
 zstd) has a bound in proportion to the input too, input is handed to the libraries in pieces, which
 they may copy, and all work is linear in what arrived. Every failure is KafkaError INVALID_RECORD,
@@ -56,10 +56,14 @@ _BLOCK_SIZE = Struct(">i")
 _SNAPPY_RATIO_MAX = 64
 """Snappy's longest copy makes 64 bytes of 3, so a larger declared length is a lie."""
 _ZSTD_WINDOW_BYTES_MAX = 128 * 1024 * 1024
+"""As Java's reader. Streams of levels 20 to 22 declare 32 to 128 MiB, however little they hold; of
+the library's buffer only what is written becomes memory, and that is counted."""
 _ZSTD_HEADER_BYTES_MAX = 18
 _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
 _ZSTD_RLE_BLOCK = 1
 _LZ4_LEVEL_DEFAULT = 9
+_LZ4_FLAGS_FIXED, _LZ4_FLAGS = 0b11100011, 0b01100000
+"""Version 1, blocks that do not depend on each other, nothing reserved."""
 
 
 class Codec(NamedTuple):
@@ -110,6 +114,17 @@ def decompressed_chunks(
     view = memoryview(data)
     found = _codec(codec)
     return found.chunks(view, _Bounds(found.name, view.nbytes, max_bytes))
+
+
+def starts_as(data: Buffer, codec: int) -> bool:
+    """Whether the bytes begin as Java's reader of the codec wants them, which takes no lz4 frame
+    whose blocks depend on each other (Lz4BlockOutputStream.FLG)."""
+    magic = CODECS[codec].magic
+    if data[: len(magic)] != magic:
+        return False
+    return codec != LZ4 or (
+        len(data) > len(magic) and data[len(magic)] & _LZ4_FLAGS_FIXED == _LZ4_FLAGS
+    )
 
 
 def decompressed_limit(compressed_bytes: int, max_bytes: int) -> int:
@@ -311,8 +326,7 @@ def _zstd_compress(data: Buffer, level: int | None) -> bytes:
 def _zstd_chunks(data: memoryview, bounds: _Bounds) -> Iterator[bytes]:
     import zstandard
 
-    window = min(_ZSTD_WINDOW_BYTES_MAX, max(1 << 23, 1 << bounds.limit.bit_length()))
-    opener: Any = zstandard.ZstdDecompressor(max_window_size=window)
+    opener: Any = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX)
     try:
         _check_zstd_frames(data, bounds)
         with opener.stream_reader(data, read_across_frames=True) as reader:

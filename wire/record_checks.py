@@ -11,9 +11,9 @@ So bodies of large batches that are malformed further in, under a right CRC, are
 fail in the consumer. The max timestamp is the header's word too (Kafka recomputes it). The second
 checks everything.
 
-A compressed batch must start with its codec's magic. With `open_compressed` it is decompressed to
-its end as well (in C, a piece at a time), so that no consumer meets data that cannot be, and what
-comes out is held to what an uncompressed batch is.
+A compressed batch must start as its codec's readers want it. With `open_compressed` it is
+decompressed to its end as well (in C, a piece at a time), so that no consumer meets data that
+cannot be, and what comes out is held to what an uncompressed batch is.
 
 Two strictnesses Kafka lacks: there, a CreateTime topic accepts a batch that claims LogAppendTime
 (and clears the bit) while its records' times are in bounds; and attribute bits 6 to 15, which no
@@ -30,6 +30,7 @@ from wire.compression import (
     ZSTD,
     decompress,
     decompressed_chunks,
+    starts_as,
 )
 from wire.crc import crc32c
 from wire.errors import ErrorCode, KafkaError
@@ -224,9 +225,8 @@ def _check_plausible(view: memoryview, pos: int, size: int, count: int) -> None:
 
 
 def _check_compressed(packed: memoryview, codec: int, count: int, open_it: bool) -> None:
-    """The codec's magic; with `open_it` all of the data, and then the records as above."""
-    magic = CODECS[codec].magic
-    if packed[: len(magic)] != magic:
+    """The codec's start; with `open_it` all of the data, and then the records as above."""
+    if not starts_as(packed, codec):
         raise invalid_record(f"records are not {CODECS[codec].name} data")
     if not open_it:
         return

@@ -101,6 +101,16 @@ def test_streams_without_a_declared_size_and_of_several_parts_are_read() -> None
         assert decompress(compress(data, codec) + compress(b"more", codec), codec) == data + b"more"
 
 
+@pytest.mark.parametrize("window_log", [25, 26, 27])
+def test_a_zstd_stream_of_any_level_is_read_however_little_it_holds(window_log: int) -> None:
+    """Java's producer does not say how much will come: its window is that of levels 20 to 22."""
+    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=window_log)
+    writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    packed = writer.compress(b"record") + writer.flush()
+    assert zstandard.get_frame_parameters(packed).window_size == 1 << window_log
+    assert decompress(packed, ZSTD) == b"record"
+
+
 def test_the_table_has_the_names_of_compression_type() -> None:
     assert [codec.name for codec in CODECS] == ["none", "gzip", "snappy", "lz4", "zstd"]
     assert [codec.id for codec in CODECS] == list(range(5))

@@ -9,12 +9,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+import lz4.frame
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testkit.clock import WALL_MS
-from wire.compression import CODECS, compress
+from wire.compression import CODECS, LZ4, compress
 from wire.crc import crc32c
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.records import (
@@ -368,6 +369,24 @@ def test_a_header_without_a_key_is_refused(records: int, codec: int) -> None:
             assert [r.headers[-1] for r in read_records(batch) if r.headers] == [("h", None)]
         else:
             assert refusal(batch, open_compressed=True) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_lz4_blocks_that_depend_on_each_other_are_refused_as_no_java_client_reads_them(
+    opened: bool,
+) -> None:
+    plain = build_batch([Record(-1, WALL_MS, None, os.urandom(100))] * 2000)
+    for is_linked in (False, True):
+        packed = lz4.frame.compress(plain[BATCH_OVERHEAD:], block_linked=is_linked)
+        size = struct.pack(">i", len(packed) + BATCH_OVERHEAD - 12)
+        head = plain[:8] + size + plain[12:BATCH_OVERHEAD]
+        batch = with_field(head + packed, 21, ">h", LZ4)
+        if is_linked:
+            assert refusal(batch, open_compressed=opened) == ErrorCode.INVALID_RECORD
+        else:
+            validate_producer_batch(batch, open_compressed=opened)
+    cut = with_field(batch[:8] + struct.pack(">i", 53) + batch[12:65], 21, ">h", LZ4)
+    assert refusal(cut) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", range(1, 5))
