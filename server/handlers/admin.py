@@ -271,7 +271,8 @@ def list_config_resources(
 ) -> ListConfigResourcesResponse:
     """Name the resources that have configs.
 
-    Behaviour: topics and brokers are listed whether or not they have dynamic configs.
+    Behaviour: topics and brokers are listed whether or not they have dynamic configs, and no broker
+               that has some and is not registered: nobody answers for it.
     Versions:  0 lists client metrics only. 1 takes resource types; none means all.
     Gaps:      -
     """
@@ -289,7 +290,7 @@ def list_config_resources(
             code = int(ErrorCode.UNSUPPORTED_VERSION)
             return ListConfigResourcesResponse(error_code=code, config_resources=[])
     image = ctx.broker.metadata
-    named = {(type_, name) for type_, name in image.configs if name}
+    named = {key for key in image.configs if key[0] in (schema.CLIENT_METRICS, schema.GROUP)}
     named |= {(schema.TOPIC, name) for name in image.topics_by_name}
     for broker_id in image.brokers:
         named |= {(schema.BROKER, str(broker_id)), (schema.BROKER_LOGGER, str(broker_id))}

@@ -364,7 +364,7 @@ def test_keys_that_kafka_does_not_know_are_described_without_their_value(
             assert {s.value for s in entry.synonyms} == {None}
 
 
-def test_resources_are_listed_by_type(asked: Asked) -> None:
+def test_resources_are_listed_by_type(asked: Asked, broker: FakeBroker) -> None:
     def listed(version: int, *types: int) -> set[tuple[int, str]]:
         answer = asked.ask(ListConfigResourcesRequest(resource_types=list(types)), version)
         return {(r.resource_type, r.resource_name) for r in answer.config_resources}
@@ -372,6 +372,10 @@ def test_resources_are_listed_by_type(asked: Asked) -> None:
     assert listed(1, TOPIC) == {(TOPIC, "t")}
     assert listed(0) == set()
     assert {(TOPIC, "t"), (BROKER, ME), (LOGGER, ME)} <= listed(1)
+    configs = {(BROKER, "7"): {"k": "v"}, (METRICS, "m"): {"k": "v"}, (GROUP, "g"): {"k": "v"}}
+    broker.metadata = replace(broker.metadata, configs=configs)
+    assert listed(1, BROKER, METRICS, GROUP) == {(BROKER, ME), (METRICS, "m"), (GROUP, "g")}
+    assert listed(0) == {(METRICS, "m")}
     unknown = asked.ask(ListConfigResourcesRequest(resource_types=[3]), 1)
     assert unknown.error_code == ErrorCode.UNSUPPORTED_VERSION
 
