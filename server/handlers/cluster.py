@@ -3,9 +3,10 @@
 ApiVersions and DescribeCluster are served on controller listeners too, where they speak of
 controllers (KIP-919).
 
-All of them read the metadata image, which never changes while it is read; only Metadata may ask the
-controller for something, a topic to be created. What may not be seen, and the authorized operations
-of a resource, are for `server.handlers.access`; without it they are all there are.
+All of them take the metadata image once: it never changes, but the broker may be given another at
+any time. Only Metadata may ask the controller for something, a topic to be created. What may not be
+seen, and the authorized operations of a resource, are for `server.handlers.access`; without it they
+are all there are.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from replication.metadata.image import (
-        BrokerRegistration,
         MetadataImage,
         PartitionRegistration,
         TopicImage,
@@ -141,17 +141,17 @@ def metadata(ctx: RequestContext[ClusterNode], request: MetadataRequest) -> Meta
     """
     topics = request.topics
     version = ctx.api_version
+    image: MetadataImage = ctx.broker.metadata
     if topics is None or (version == 0 and not topics):
-        return _metadata_response(ctx, request, sorted(ctx.broker.metadata.topics_by_name))
+        return _metadata_response(ctx, image, request, sorted(image.topics_by_name))
     if version < 12 and any(t.name is None or t.topic_id != ZERO_UUID for t in topics):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"topic ids are not supported in version {version}"
         )
     ids = list(dict.fromkeys(t.topic_id for t in topics if t.topic_id != ZERO_UUID))
     if ids:
-        return _metadata_by_id(ctx, request, ids)
+        return _metadata_by_id(ctx, image, request, ids)
     names = list(dict.fromkeys(t.name or "" for t in topics))
-    image: MetadataImage = ctx.broker.metadata
     creatable = [
         name
         for name in names
@@ -164,9 +164,9 @@ def metadata(ctx: RequestContext[ClusterNode], request: MetadataRequest) -> Meta
         and request.allow_auto_topic_creation
         and ctx.broker.config.get("auto.create.topics.enable")
     ):
-        _create_then_answer(ctx, creatable, _metadata_response(ctx, request, names))
+        _create_then_answer(ctx, creatable, _metadata_response(ctx, image, request, names))
         return None
-    return _metadata_response(ctx, request, names)
+    return _metadata_response(ctx, image, request, names)
 
 
 def metadata_is_costly(ctx: RequestContext[ClusterNode], request: MetadataRequest) -> bool:
@@ -231,13 +231,14 @@ def _create_then_answer(
 
 
 def _metadata_by_id(
-    ctx: RequestContext[ClusterNode], request: MetadataRequest, ids: list[bytes]
+    ctx: RequestContext[ClusterNode],
+    image: MetadataImage,
+    request: MetadataRequest,
+    ids: list[bytes],
 ) -> MetadataResponse:
-    image: MetadataImage = ctx.broker.metadata
     found = [image.topics_by_id.get(topic_id) for topic_id in ids]
-    response = _metadata_response(
-        ctx, request, [topic.name for topic in found if topic is not None]
-    )
+    names = [topic.name for topic in found if topic is not None]
+    response = _metadata_response(ctx, image, request, names)
     response.topics += [
         MetadataResponse.Topic(
             error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id, partitions=[]
@@ -249,19 +250,21 @@ def _metadata_by_id(
 
 
 def _metadata_response(
-    ctx: RequestContext[ClusterNode], request: MetadataRequest, names: Iterable[str]
+    ctx: RequestContext[ClusterNode],
+    image: MetadataImage,
+    request: MetadataRequest,
+    names: Iterable[str],
 ) -> MetadataResponse:
-    image: MetadataImage = ctx.broker.metadata
     asks_operations = request.include_topic_authorized_operations
     operations = ALL_TOPIC_OPERATIONS if asks_operations else UNKNOWN_OPERATIONS
-    reachable = _reachable_brokers(ctx)
+    reachable = _reachable_brokers(ctx, image)
     topics = []
     for name in names:
         topic = image.topics_by_name.get(name)
         if topic is None:
             topics.append(_absent_topic(name, operations))
         else:
-            topics.append(_metadata_topic(ctx, topic, reachable, operations))
+            topics.append(_metadata_topic(ctx, image, topic, reachable, operations))
     cluster_operations = request.include_cluster_authorized_operations
     return MetadataResponse(
         brokers=[
@@ -279,15 +282,12 @@ def _metadata_response(
     )
 
 
-def _reachable_brokers(ctx: RequestContext[ClusterNode]) -> dict[int, tuple[str, int]]:
+def _reachable_brokers(
+    ctx: RequestContext[ClusterNode], image: MetadataImage
+) -> dict[int, tuple[str, int]]:
     """The alive brokers that have this client's listener, and where."""
-    endpoints = ((b.broker_id, ctx.broker.endpoint_for(ctx, b)) for b in _alive_brokers(ctx))
+    endpoints = ((b.broker_id, ctx.broker.endpoint_for(ctx, b)) for b in image.alive_brokers())
     return {broker_id: at for broker_id, at in endpoints if at is not None}
-
-
-def _alive_brokers(ctx: RequestContext[ClusterNode]) -> Sequence[BrokerRegistration]:
-    image: MetadataImage = ctx.broker.metadata
-    return image.alive_brokers()
 
 
 def _controller_id(ctx: RequestContext[ClusterNode], image: MetadataImage) -> int:
@@ -311,11 +311,11 @@ def _absent_topic(name: str, operations: int) -> MetadataResponse.Topic:
 
 def _metadata_topic(
     ctx: RequestContext[ClusterNode],
+    image: MetadataImage,
     topic: TopicImage,
     reachable: Mapping[int, tuple[str, int]],
     operations: int,
 ) -> MetadataResponse.Topic:
-    image = ctx.broker.metadata
     # Old clients take LEADER_NOT_AVAILABLE for "ask again", and LISTENER_NOT_FOUND for a failure.
     unreachable = (
         ErrorCode.LISTENER_NOT_FOUND if ctx.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
@@ -395,13 +395,13 @@ def describe_cluster(
     if request.endpoint_type != served:
         return _wrong_endpoint(ctx.api_version, request.endpoint_type, served)
     if served == _CONTROLLER_ENDPOINTS:
-        nodes = _controllers(ctx)
+        nodes = _controllers(ctx, image)
         controller_id = ctx.broker.raft.leader_id
         if all(node.broker_id != controller_id for node in nodes):
             controller_id = -1  # it leads, but has not said yet where it is
     else:
-        nodes = _brokers(ctx, request.include_fenced_brokers)
-        controller_id = _controller_id(ctx, ctx.broker.metadata)
+        nodes = _brokers(ctx, image, request.include_fenced_brokers)
+        controller_id = _controller_id(ctx, image)
     operations = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         error_code=_NONE,
@@ -416,9 +416,8 @@ def describe_cluster(
 
 
 def _brokers(
-    ctx: RequestContext[ClusterNode], with_fenced: bool
+    ctx: RequestContext[ClusterNode], image: MetadataImage, with_fenced: bool
 ) -> list[DescribeClusterResponse.Broker]:
-    image: MetadataImage = ctx.broker.metadata
     brokers = [broker for _, broker in sorted(image.brokers.items())]
     return [
         DescribeClusterResponse.Broker(
@@ -429,9 +428,10 @@ def _brokers(
     ]
 
 
-def _controllers(ctx: RequestContext[ClusterNode]) -> list[DescribeClusterResponse.Broker]:
+def _controllers(
+    ctx: RequestContext[ClusterNode], image: MetadataImage
+) -> list[DescribeClusterResponse.Broker]:
     """The registered controllers that have the listener that was asked."""
-    image: MetadataImage = ctx.broker.metadata
     return [
         DescribeClusterResponse.Broker(
             broker_id=controller_id, host=endpoint.host, port=endpoint.port, rack=None
@@ -486,7 +486,7 @@ def describe_topic_partitions(
         ctx.broker.config.get_int("max.request.partition.size.limit"),
         request.response_partition_limit,
     )
-    page = _Page(image, _reachable_brokers(ctx), max(1, limit))
+    page = _Page(image, _reachable_brokers(ctx, image), max(1, limit))
     for name in names:
         first = cursor.partition_index if cursor and cursor.topic_name == name else 0
         if not page.add(name, first):

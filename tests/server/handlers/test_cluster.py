@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import cycle
 from types import SimpleNamespace
 
 import pytest
@@ -292,6 +293,41 @@ def test_other_brokers_are_named_by_what_they_registered():
         (1, "127.9.9.9", None),
         (2, "host-2", "r"),
     ]
+
+
+class ReplacedMidway(FakeBroker):
+    """Its metadata is another at each look."""
+
+    def __init__(self, *images):
+        super().__init__(images[0])
+        self.images = cycle(images)
+
+    metadata = property(lambda self: next(self.images), lambda self, image: None)
+
+
+@pytest.mark.parametrize("of_id", [False, True])
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_answer_is_of_one_image_though_another_comes_meanwhile(first, of_id):
+    """A topic is made again under its name, and a broker with a replica is unregistered."""
+    old, new = topic_image("t"), topic_image("t", topic_id=OTHER_ID)
+    for topic in (old, new):
+        topic.partitions[0].replicas = (1, 2)
+        topic.partitions[0].directories = (bytes(16),) * 2
+    brokers = [broker_registration(1), broker_registration(2)]
+    images = [image_of(old, brokers=brokers), image_of(new, brokers=brokers[:1])]
+    asked = Asked(ReplacedMidway(*images[first:], *images[:first]))
+    request = metadata(["t"])
+    if of_id:
+        request.topics = [MetadataRequest.Topic(topic_id=TOPIC_ID, name=None)]
+    answer = asked.ask(request, 12)
+    (topic,) = answer.topics
+    found = (topic.topic_id, [b.node_id for b in answer.brokers])
+    if topic.error_code:
+        assert (topic.error_code, found) == (ErrorCode.UNKNOWN_TOPIC_ID, (TOPIC_ID, [1]))
+        return
+    offline = topic.partitions[0].offline_replicas
+    assert (found, offline) in [((TOPIC_ID, [1, 2]), []), ((OTHER_ID, [1]), [2])]
+    assert not of_id or topic.topic_id == TOPIC_ID
 
 
 def test_internal_topics_are_marked():
