@@ -161,8 +161,9 @@ class LogCleaner:
             if not has_cleaned:
                 self._wait(self.config.log_cleaner_backoff_ms / 1000)
 
-    def _wait(self, seconds: float) -> None:
-        self._wake.wait(min(seconds, threading.TIMEOUT_MAX))
+    def _wait(self, seconds: float) -> bool:
+        """Whether the cleaner is stopping."""
+        return self._wake.wait(min(seconds, threading.TIMEOUT_MAX))
 
     def log_removed(self, key: TopicPartition) -> None:
         """A log is gone; another of its name may be cleaned."""

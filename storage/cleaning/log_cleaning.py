@@ -18,6 +18,7 @@ threads that serve requests, and if `log.cleaner.io.max.bytes.per.second` asks f
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -50,6 +51,8 @@ from wire.records import read_records
 _YIELD_BYTES = 16 * 1024
 _YIELD_SECONDS = 0.0001
 _THROTTLE_WINDOW_MS = 300
+_LOOK_MS = 1_000
+"""How often who waits looks whether the rate is another."""
 
 FoundBatch = tuple[memoryview, BatchHeader]
 
@@ -74,12 +77,13 @@ class CleanerStats:
 class Pace:
     """How fast the cleaner may go: polite always, throttled if asked to (Kafka: Throttler).
 
-    One for all threads: where one is too far ahead, all wait.
+    One for all threads: where one is too far ahead, all wait. At a rate of 0 until it is another.
     """
 
     def __init__(
         self, clock: Clock, bytes_per_second: float, wait: Callable[[float], object] = time.sleep
     ) -> None:
+        """`wait` so many seconds; what it returns says whether to wait no more."""
         self.bytes_per_second = bytes_per_second
         self._clock = clock
         self._wait = wait
@@ -104,11 +108,16 @@ class Pace:
         elapsed_ms = self._clock.now_ms() - self._window_start_ms
         if elapsed_ms < _THROTTLE_WINDOW_MS and self._in_window < self.bytes_per_second:
             return
-        ahead_ms = self._in_window * 1000 / self.bytes_per_second - elapsed_ms
-        if ahead_ms >= 1:
-            self._wait(ahead_ms / 1000)
+        while (ahead_ms := self._ahead_ms()) >= 1:
+            if self._wait(min(ahead_ms, _LOOK_MS) / 1000):
+                break
         self._window_start_ms = self._clock.now_ms()
         self._in_window = 0
+
+    def _ahead_ms(self) -> float:
+        rate = self.bytes_per_second
+        allowed_ms = self._in_window * 1000 / rate if rate else math.inf
+        return allowed_ms - (self._clock.now_ms() - self._window_start_ms)
 
 
 class Cleaning:

@@ -1033,6 +1033,33 @@ def test_the_cleaner_keeps_to_its_bytes_per_second() -> None:
     assert waits == []
 
 
+@pytest.mark.parametrize("rate", [0, 1e-300, 1])
+def test_who_was_slowed_down_too_far_goes_on_when_the_rate_is_put_right(rate: float) -> None:
+    clock = ManualClock()
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        clock.ms += int(seconds * 1000)
+        if len(waits) == 5:
+            pace.bytes_per_second = 1e9
+
+    pace = Pace(clock, rate, wait)
+    pace.spend(1_000_000)
+    assert waits == [1.0] * 5
+
+
+def test_a_cleaner_that_stands_still_can_be_stopped() -> None:
+    waits: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return True
+
+    Pace(ManualClock(), 0, wait).spend(1_000_000)
+    assert waits == [1.0]
+
+
 # --- with others at work -----------------------------------------------------------------------
 
 
