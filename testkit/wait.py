@@ -8,6 +8,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+HANGS_S = 300
+"""How long something hangs that a test lets go on. Whoever must not wait for it is waited for much
+shorter: were both the same the hang would be over first, and the test could not fail."""
+
 
 def eventually(
     probe: Callable[[], T], *, timeout_s: float = 20.0, every_s: float = 0.05, what: str = ""

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from replication.partition.partition import Partition
     from storage.directories.log_manager import LogManager
     from storage.log.partition_log import PartitionLog
+    from storage.log.results import LogAppendInfo
 
 logger = logging.getLogger(__name__)
 
@@ -322,10 +323,15 @@ class LogDirMoves:
         with partition.lock:
             if partition.log is not current or current.truncations != seen:
                 return len(data)  # cut off meanwhile: what was read may not be there any more
-            size = move.future.append_as_follower(data, current.latest_epoch).size
+            size = self._append(move.future, data, current).size
         if self.quota.is_set:
             self.quota.record(size)
         return size
+
+    @staticmethod
+    def _append(future: PartitionLog, data: bytes, current: PartitionLog) -> LogAppendInfo:
+        """Waits for no sync of the disk: the partition is locked."""
+        return future.append_as_follower(data, current.latest_epoch, is_copy=True)
 
     def _read(self, current: PartitionLog, future: PartitionLog) -> bytes:
         offset = future.log_end_offset
@@ -383,7 +389,7 @@ class LogDirMoves:
             if rest > _REST_BYTES or partition.waits_for_flush(end_offset):
                 return None
             while future.log_end_offset < end_offset:
-                future.append_as_follower(self._read(current, future), current.latest_epoch)
+                self._append(future, self._read(current, future), current)
             if future.flushed_offset < current.flushed_offset:
                 return None  # what was on disk stays on disk
             futures.promote(move.key, current)

@@ -281,17 +281,24 @@ class PartitionLog(LogReader):
         return segment
 
     def append_as_follower(
-        self, records: files.Buffer, leader_epoch: int, leader_start_offset: int = 0
+        self,
+        records: files.Buffer,
+        leader_epoch: int,
+        leader_start_offset: int = 0,
+        *,
+        is_copy: bool = False,
     ) -> LogAppendInfo:
         """Write batches as the leader stamped them: offsets from the log's end on, ascending (E-9).
 
         The longest valid prefix is written, with one system call if it fits into one segment; a
         partial batch at the end is left out. A log that ends within the first batch, and holds
         nothing above its own start or the leader's, begins anew with the whole of it: records are
-        deleted by offset, batches are copied whole (Kafka: UnexpectedAppendOffsetException). Raises
-        KafkaError CORRUPT_MESSAGE or INVALID_RECORD if not even the first batch is valid,
-        OFFSET_OUT_OF_RANGE if it starts below the log's end, FENCED_LEADER_EPOCH if it is of an
-        epoch above `leader_epoch`, KAFKA_STORAGE_ERROR (what was written before the error stays).
+        deleted by offset, batches are copied whole (Kafka: UnexpectedAppendOffsetException). Epochs
+        that began in them are on disk on return, unless it is a copy, which nobody acknowledges
+        before a flush. Raises KafkaError CORRUPT_MESSAGE or INVALID_RECORD if not even the first
+        batch is valid, OFFSET_OUT_OF_RANGE if it starts below the log's end, FENCED_LEADER_EPOCH if
+        it is of an epoch above `leader_epoch`, KAFKA_STORAGE_ERROR (what was written before the
+        error stays).
         Budget: 5 us, and 2 us for each batch (benchmarks/micro/log.py).
         """
         with self.lock:
@@ -306,8 +313,8 @@ class PartitionLog(LogReader):
                 info = write_given(self, records, batches)
             except OSError as error:
                 raise self._storage_error(error, "append") from error
-        # The next fetch acknowledges these: epochs that began in them must be on disk by then.
-        self._sync_epochs()
+        if not is_copy:  # what the next fetch acknowledges
+            self._sync_epochs()
         return info
 
     def assign_epoch_start(self, epoch: int, offset: int | None) -> None:

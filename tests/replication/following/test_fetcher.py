@@ -22,6 +22,7 @@ from storage.environment import LogEnvironment
 from storage.log.partition_log import PartitionLog
 from storage.recovery import open_log
 from testkit.clock import WALL_MS, ManualClock
+from testkit.wait import HANGS_S
 from wire.errors import ErrorCode
 from wire.messages.data import (
     FetchRequest,
@@ -556,7 +557,7 @@ class Leader:
         if self.answers:
             return self.answers.pop(0)
         self.is_waiting.set()
-        self.is_disturbed.wait(60)
+        self.is_disturbed.wait(HANGS_S)
         self.is_disturbed.clear()
         raise ConnectionError("closed")
 
@@ -621,7 +622,7 @@ def test_an_interruption_is_for_the_exchange_that_it_found(tmp_path: Path) -> No
             if not self.asked:
                 self.asked.append(request)
                 self.is_waiting.set()
-                self.is_disturbed.wait(60)
+                self.is_disturbed.wait(HANGS_S)
                 self.is_disturbed.clear()
                 return FetchResponse(error_code=0, session_id=9, responses=[])
             return super().exchange(request)

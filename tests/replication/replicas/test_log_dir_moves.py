@@ -42,6 +42,7 @@ from storage.config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.log.truncation import FilesBehind
 from testkit.clock import WALL_MS, ManualClock
+from testkit.wait import HANGS_S
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.quorum import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from wire.primitives import TopicPartition
@@ -786,7 +787,7 @@ class Hanging:
         def replace(source: Path, target: Path) -> None:
             if source.parent == directory and not self.answers.is_set():
                 self.has_hung.set()
-                self.answers.wait(30)
+                self.answers.wait(HANGS_S)
             real(source, target)
 
         monkeypatch.setattr(files, "replace", replace)
@@ -859,7 +860,7 @@ def test_a_new_disk_that_hangs_in_a_sync_does_not_hold_up_the_replica(
         path = Path(os.readlink(f"/proc/self/fd/{fd}"))
         if path == node.b and (node.b / "orders-0").exists() is has_name:
             has_hung.set()
-            answers.wait(30)
+            answers.wait(HANGS_S)
         real(fd)
 
     node.append("a")
@@ -878,6 +879,38 @@ def test_a_new_disk_that_hangs_in_a_sync_does_not_hold_up_the_replica(
     node.finish_move()
     assert node.dirs() == ["b/orders-0"]
     assert node.read() == ["a", "b"]
+
+
+def test_a_new_disk_that_hangs_as_an_epoch_is_copied_does_not_hold_up_the_replica(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a leader epoch began was synced with its first batch, under the partition's lock."""
+    has_hung, answers, done = (threading.Event() for _ in range(3))
+    real = files.fsync
+
+    def hanging(fd: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if node.b in path.parents and "leader-epoch" in path.name:
+            has_hung.set()
+            answers.wait(HANGS_S)
+        real(fd)
+
+    node.append("a")
+    monkeypatch.setattr(files, "fsync", hanging)
+    mover = threading.Thread(target=node.finish_move, daemon=True)
+    node.move(node.b)
+    mover.start()
+    assert has_hung.wait(30)
+    threading.Thread(target=lambda: (node.append("b"), done.set()), daemon=True).start()
+    assert done.wait(30)
+    answers.set()
+    mover.join(30)
+    node.finish_move()
+    assert node.dirs() == ["b/orders-0"]
+    assert node.read() == ["a", "b"]
+    log = node.logs.get(("orders", 0))
+    assert log is not None
+    assert log.leader_epochs.entries
 
 
 def test_the_old_log_stays_until_the_new_ones_name_is_on_disk(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from replication.replicas.timer import SLACK_MS_MAX, BackgroundScheduler, Timer, TimerQueue
 from storage.config import SystemClock
 from testkit.clock import ManualClock
+from testkit.wait import HANGS_S
 
 
 @settings(deadline=None)
@@ -213,7 +214,7 @@ def test_shutdown_waits_for_the_job_under_way_and_drops_the_others() -> None:
 
     def job() -> None:
         started.set()
-        may_end.wait(60)
+        may_end.wait(HANGS_S)
         ended.set()
 
     scheduler.schedule_once("slow", 0, job)

@@ -18,6 +18,7 @@ from server.network.request_channel import (
     RequestChannel,
     elements_max,
 )
+from testkit.wait import HANGS_S
 from tests.server import kafka_apis
 from tests.server.handler_support import CLOSED, TOPIC_ID, Asked, FakeBroker, image_of, topic_image
 from tests.server.wire_client import request_bytes
@@ -389,7 +390,7 @@ def test_threads_that_the_system_does_not_give_are_missed_by_nobody(monkeypatch)
         raise RuntimeError("can't start new thread")
 
     def job():
-        go.wait(60)
+        go.wait(HANGS_S)
         done.release()
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
@@ -413,7 +414,7 @@ def test_handler_threads_start_when_needed_and_end_with_the_channel():
 
     def slow(ctx, request):
         started.set()
-        go.wait(60)
+        go.wait(HANGS_S)
         return HeartbeatResponse(error_code=0)
 
     connection = Asked(FakeBroker(image_of()))

@@ -26,6 +26,7 @@ from server.network.poller import WRITE
 from server.network.socket_server import BindError, SocketServer, SocketServerConfig
 from server.network.transport import PlaintextTransport
 from testkit.clock import ManualClock
+from testkit.wait import HANGS_S
 from tests.server.network.network_support import turn, wait_until
 from tests.server.wire_client import WireClient, request_bytes
 from wire.errors import ErrorCode, KafkaError
@@ -126,7 +127,7 @@ class Handlers:
 
     def list_offsets(self, ctx, request):
         if self.list_offsets_gate is not None:
-            self.list_offsets_gate.wait(60)
+            self.list_offsets_gate.wait(HANGS_S)
         self.listed.append(request.replica_id)
         return ListOffsetsResponse(topics=[], throttle_time_ms=request.replica_id)
 

@@ -18,7 +18,7 @@ from server.node.node import Node
 from server.peers.replica_transport import cluster_links
 from storage import files
 from storage.directories.log_dirs import LogDirError
-from testkit.wait import eventually
+from testkit.wait import HANGS_S, eventually
 from tests.storage.log_support import append
 from wire.errors import KafkaError
 from wire.messages.admin import CreateTopicsRequest, UpdateFeaturesRequest
@@ -184,7 +184,7 @@ def test_a_directory_whose_sync_hangs_delays_no_isr_expiry_and_no_other_director
     def fsync(fd: int) -> None:
         if os.readlink(f"/proc/self/fd/{fd}").startswith(str(bad)):
             has_hung.set()
-            answers.wait(60)
+            answers.wait(HANGS_S)
         real(fd)
 
     try:

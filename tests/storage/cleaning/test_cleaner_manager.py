@@ -18,6 +18,7 @@ from storage.dir_checkpoints import DirCheckpoints
 from storage.directories.log_manager import LogManager
 from storage.log.partition_log import PartitionLog
 from testkit.clock import WALL_MS, ManualClock
+from testkit.wait import HANGS_S
 from tests.storage.cleaning.cleaner_support import compacted, records, table
 from tests.storage.log_support import ManualScheduler
 from wire.primitives import TopicPartition
@@ -174,7 +175,7 @@ def test_a_disk_that_hangs_keeps_no_other_from_being_cleaned(
     def hanging(fd: int) -> None:
         if os.readlink(f"/proc/self/fd/{fd}").startswith(str(tmp_path / "bad")):
             has_hung.set()
-            answers.wait(60)
+            answers.wait(HANGS_S)
         sync(fd)
 
     def noting(self: DirCheckpoints, *what: Any) -> None:

@@ -18,6 +18,7 @@ from storage.checkpoint import CLEAN_SHUTDOWN, RECOVERY_POINT_CHECKPOINT, Offset
 from storage.config import LogConfig, SystemClock
 from storage.directories.log_manager import LogManager
 from storage.log.partition_log import PartitionLog
+from testkit.wait import HANGS_S
 from tests.storage.log_support import append
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
@@ -39,7 +40,7 @@ class HangingDisk:
         def sync(fd: int) -> None:
             if os.readlink(f"/proc/self/fd/{fd}").startswith(root) and not self.answers.is_set():
                 self.has_hung.set()
-                self.answers.wait(WAIT_S)
+                self.answers.wait(HANGS_S)
             real(fd)
 
         return sync

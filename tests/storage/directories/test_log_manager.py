@@ -43,6 +43,7 @@ from storage.directories.log_dirs import (
 from storage.directories.log_manager import LogManager
 from storage.log.partition_log import FROM_COORDINATOR, PartitionLog
 from testkit.clock import WALL_MS, ManualClock
+from testkit.wait import HANGS_S
 from tests.storage.log_support import (
     FaultyDisk,
     ManualScheduler,
@@ -724,7 +725,7 @@ def test_waiters_share_a_sync_and_are_all_told(tmp_path: Path) -> None:
         nonlocal syncs
         syncs += 1
         started.set()
-        go_on.wait(60)
+        go_on.wait(HANGS_S)
         real()
 
     log.flush = flush  # type: ignore[method-assign]

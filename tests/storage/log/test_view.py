@@ -16,6 +16,7 @@ from storage.log.append_source import FROM_COORDINATOR
 from storage.log.partition_log import PartitionLog
 from storage.log.producer_state import ProducerStateManager
 from testkit.clock import WALL_MS
+from testkit.wait import HANGS_S
 from tests.storage.log_support import (
     FaultyDisk,
     append,
@@ -312,7 +313,7 @@ def test_an_epoch_is_synced_without_the_logs_lock_and_before_the_answer(
 
     def fsync(fd: int) -> None:
         began.set()
-        go_on.wait(60)
+        go_on.wait(HANGS_S)
         real(fd)
 
     def change() -> None:
