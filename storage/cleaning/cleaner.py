@@ -20,8 +20,7 @@ older values come back.
 A log whose cleaning fails for its contents (a checksum, a batch that cannot be read) is left alone
 until the next start and logged once. A disk that fails takes its directory offline as ever.
 
-Duties of the owner: the directories' checkpoints are read before `start`; `log_removed` when that
-happens; `shutdown`.
+Duties of the owner: the directories' checkpoints are read before `start`; `shutdown`.
 
 Each log directory has a thread of its own: a disk that hangs keeps no other's logs from being
 cleaned, which threads that take any log, as Kafka's do, would not ensure, for one after the other
@@ -40,6 +39,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakSet
 
 from storage.checkpoint import CLEANER_OFFSET_CHECKPOINT
 from storage.cleaning.log_cleaning import CleanerStats, Cleaning, Pace
@@ -49,7 +49,6 @@ from storage.log.partition_log import PartitionLog
 from storage.log.segment_swap import CleaningAborted
 from storage.segments.segment import LogSegment
 from wire.errors import ErrorCode, KafkaError
-from wire.primitives import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -103,8 +102,8 @@ class LogCleaner:
     ) -> None:
         """`logs` are in these directories."""
         self.config = config or CleanerConfig()
-        self.uncleanable: set[TopicPartition] = set()
-        """Partitions whose contents could not be cleaned; not tried again."""
+        self.uncleanable: WeakSet[PartitionLog] = WeakSet()
+        """Whose contents could not be cleaned; not tried again, unlike another log of the name."""
         self.last_stats = CleanerStats()
         self.cleanings = 0
         self.bytes_read = 0
@@ -165,10 +164,6 @@ class LogCleaner:
         """Whether the cleaner is stopping."""
         return self._wake.wait(min(seconds, threading.TIMEOUT_MAX))
 
-    def log_removed(self, key: TopicPartition) -> None:
-        """A log is gone; another of its name may be cleaned."""
-        self.uncleanable.discard(key)
-
     # -- choice ----------------------------------------------------------------------------------
 
     def choose(self, directory: Path | None = None) -> CleanableLog | None:
@@ -177,7 +172,7 @@ class LogCleaner:
         for log in self._logs():
             if directory not in (None, log.directory.parent):
                 continue
-            if not log.config.is_compacted or log.topic_partition in self.uncleanable:
+            if not log.config.is_compacted or log in self.uncleanable:
                 continue
             candidate = self._examine(log)
             if candidate is None:
@@ -271,7 +266,7 @@ class LogCleaner:
     def _give_up(self, log: PartitionLog) -> None:
         """The contents cannot be cleaned: trying again would fail again."""
         logger.exception("log cannot be cleaned partition=%s", log.topic_partition)
-        self.uncleanable.add(log.topic_partition)
+        self.uncleanable.add(log)
 
     def clean(self, cleanable: CleanableLog) -> CleanerStats:
         """Clean one log now and note up to where. Raises what `Cleaning.run` raises."""

@@ -413,7 +413,6 @@ class LogManager:
         self._dir_of(log).rename_away(log.directory, path)
         log.change_directory(path)
         self._dir_of(log).log_left(log.topic_partition)
-        self.cleaner.log_removed(log.topic_partition)
 
     def _dir_of(self, log: PartitionLog) -> LogDir:
         return self._dirs[log.directory.parent]

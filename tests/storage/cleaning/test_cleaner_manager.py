@@ -192,6 +192,25 @@ def test_a_disk_that_hangs_keeps_no_other_from_being_cleaned(
     answers.set()
 
 
+def test_a_log_that_is_given_up_when_its_topic_is_made_again_leaves_the_new_one_to_be_cleaned(
+    tmp_path: Path, start: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = start(tmp_path)
+    fill(node.log(), b"1", b"2")
+
+    def make_again(_cleanable: object) -> None:
+        node.manager.delete(TABLE)
+        fill(node.log(), b"3", b"4")
+        raise ValueError("a batch that cannot be read")
+
+    cleaner = node.manager.cleaner
+    monkeypatch.setattr(cleaner, "clean", make_again)
+    assert not cleaner.clean_filthiest()
+    chosen = cleaner.choose()
+    assert chosen is not None
+    assert chosen.log is node.log()
+
+
 def test_an_error_does_not_end_the_thread(
     tmp_path: Path, start: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
