@@ -349,6 +349,8 @@ class KafkaConfig:
         self._state = _State({}, {}, {})
         self.listeners: list[Callable[[set[str]], None]] = []
         self.checks: list[Callable[[KafkaConfig], object]] = []
+        self.named: frozenset[str] = frozenset()
+        """What a change names that is to be checked, also where the value is as it was."""
         for name in given:
             if name in known:
                 parse_value(known[name], given[name])
@@ -441,11 +443,14 @@ class KafkaConfig:
             listener(changed)
         return changed
 
-    def with_dynamic(self, broker: Mapping[str, str], default: Mapping[str, str]) -> KafkaConfig:
+    def with_dynamic(
+        self, broker: Mapping[str, str], default: Mapping[str, str], named: Iterable[str] = ()
+    ) -> KafkaConfig:
         """The configuration this node would have with other dynamic values; checked by its `checks`
         and of the right types. Raises ConfigError.
         """
         other = KafkaConfig(self.static)
+        other.named = frozenset(named)
         other.update_dynamic(broker, default)
         known = catalogue().broker
         for name, text in (*default.items(), *broker.items()):

@@ -16,7 +16,7 @@ Stricter than Kafka: listeners can be neither added nor removed while a broker r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from server import linear_regex
 from server.config.kafka_config import (
@@ -239,16 +239,17 @@ def validate_broker_config(values: Mapping[str, str], *, per_broker: bool) -> No
 
 
 def validate_reconfiguration(
-    config: KafkaConfig, values: Mapping[str, str], *, per_broker: bool
+    config: KafkaConfig, values: Mapping[str, str], *, per_broker: bool, named: Iterable[str] = ()
 ) -> None:
     """Check that this broker, which runs with `config`, could take these values as its own dynamic
-    ones, or as the cluster-wide ones. Raises KafkaError(INVALID_REQUEST).
+    ones, or as the cluster-wide ones; `named` are those that were given, if only some were. Raises
+    KafkaError(INVALID_REQUEST).
     """
     validate_broker_config(values, per_broker=per_broker)
     own = values if per_broker else config.dynamic_broker
     default = config.dynamic_default if per_broker else values
     try:
-        changed = config.with_dynamic(own, default)
+        changed = config.with_dynamic(own, default, named)
         _check_threads(config, changed)
         _check_classes(config, changed)
         _check_listeners(config, changed)

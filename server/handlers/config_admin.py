@@ -154,7 +154,12 @@ def _check_entries(resource: Any, nulls: list[str]) -> None:
 
 
 def _check_broker(ctx: RequestContext[AnyNode], resource: Any, values: dict[str, str]) -> None:
-    validate_reconfiguration(ctx.broker.config, values, per_broker=bool(resource.resource_name))
+    validate_reconfiguration(
+        ctx.broker.config,
+        values,
+        per_broker=bool(resource.resource_name),
+        named=[one.name for one in resource.configs],
+    )
 
 
 def _check_cordoned(ctx: RequestContext[AnyNode], resource: Any, values: dict[str, str]) -> None:

@@ -16,7 +16,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from server.config.kafka_config import ConfigError, KafkaConfig, ListenerConfig
+from server.config.kafka_config import (
+    ConfigError,
+    KafkaConfig,
+    ListenerConfig,
+    without_listener_prefix,
+)
 from server.network.channel import Channel, Gate, SecureChannel
 from server.network.transport import PlaintextTransport
 from server.security.gates import SaslGate, SaslPolicy, TlsGate, mapped_name
@@ -196,14 +201,16 @@ class SecuredListener:
         return with_nodes(values, tls) if self._is_among_nodes and self._tls is None else tls
 
     def check_reload(self, config: KafkaConfig) -> None:
-        """Could the listener go on with the stores of this configuration, if it names others?
-        Files that changed are for `reload` to refuse (TLS-21). Raises ConfigError."""
+        """Could the listener go on with the stores of this configuration, if they are others, or a
+        change names them? Other changes are taken whatever lies in the files, which are for
+        `reload` to refuse (TLS-21). Raises ConfigError."""
         if self._tls is None:
             return
-        from server.security.tls import check_exchange, stores_named
+        from server.security.tls import RELOADABLE, check_exchange, stores_named
 
         values = self._values(config)
-        if stores_named(values) != stores_named(self._values()):
+        is_told = any(without_listener_prefix(name) in RELOADABLE for name in config.named)
+        if is_told or stores_named(values) != stores_named(self._values()):
             check_exchange(values, self._tls, self._read_tls(values))
 
     def reload(self) -> bool:

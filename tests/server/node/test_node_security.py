@@ -207,5 +207,8 @@ def test_a_store_that_went_bad_holds_up_no_change_of_anything_else(
     config.checks.append(made.check_reload)
     store.write_bytes(b"half of a sto")
     assert settings.apply_dynamic(config, {}, {"log.retention.ms": "7"}) == {"log.retention.ms"}
+    name = "listener.name.ssl.ssl.keystore.location"
+    with pytest.raises(ConfigError):  # who names the store again is told what is wrong with it
+        config.with_dynamic({}, {}, named=[name])
     made.reload()
     assert "the old certificate stays" in caplog.text
