@@ -207,6 +207,16 @@ def test_who_does_not_is_told_late_and_the_same(
     assert str(failed.value) == expected
 
 
+@pytest.mark.parametrize(("protocol", "is_told"), [("SASL_PLAINTEXT", True), ("SASL_SSL", False)])
+def test_passwords_that_are_not_encrypted_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, protocol: str, is_told: bool
+) -> None:
+    authority = Authority(tmp_path)
+    tls = authority.tls_keys(authority.key_store("s.pem", "localhost"))
+    secured(protocol, {**SASL, **tls}, credentials)
+    assert ("takes passwords unencrypted" in caplog.text) is is_told
+
+
 @pytest.mark.parametrize(
     ("request_", "version"),
     [
