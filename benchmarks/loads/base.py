@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 Figures = dict[str, float]
 
 commands: list[str] = []
 """The command lines this process ran, as a person would type them; they go into the result."""
+
+_PARTITIONS_AT_ONCE = 5_000
 
 
 class LoadFailed(Exception):
@@ -62,8 +64,12 @@ def create_topic(
     It has as many replicas as the broker's default: one for a node alone, three in a cluster.
     """
     admin = _admin(bootstrap)
-    new = NewTopic(topic, partitions, -1, config=config or {})
+    # A controller of either kind takes no more than 10,000 records in one request.
+    first, *more = [*range(_PARTITIONS_AT_ONCE, partitions, _PARTITIONS_AT_ONCE), partitions]
+    new = NewTopic(topic, first, -1, config=config or {})
     admin.create_topics([new])[topic].result(60)
+    for count in more:
+        admin.create_partitions([NewPartitions(topic, count)])[topic].result(60)
     await_leaders(bootstrap, topic, partitions)
 
 
