@@ -13,11 +13,15 @@ attempt goes alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from operator import attrgetter
 from typing import NamedTuple
 
 from server.share.in_flight import ACQUIRED, ARCHIVED, AVAILABLE, NOBODY, Batch, InFlight, Run
+
+_FIRST, _LAST = attrgetter("first"), attrgetter("last")
 
 
 class AcquireMode(IntEnum):
@@ -49,7 +53,7 @@ class Fetched(NamedTuple):
     batches: Sequence[Span]
     """Base and last offset of each record batch, in order; at least one."""
     aborted: Sequence[Span] = ()
-    """Those of an aborted transaction, which read_committed keeps from the member."""
+    """Those of an aborted transaction, in order, which read_committed keeps from the member."""
 
 
 class Wish(NamedTuple):
@@ -252,7 +256,7 @@ class Acquisition:
         for first, last in self._fetched.aborted:
             for batch in self._flight.overlapping(first, last):
                 self._archive_acquired(batch, first, last)
-            self._acquired = [part for got in self._acquired for part in _without(got, first, last)]
+        self._acquired = _without(self._acquired, self._fetched.aborted)
 
     def _archive_acquired(self, batch: Batch, first: int, last: int) -> None:
         mine = self._wish.member_id
@@ -266,10 +270,17 @@ class Acquisition:
                 run.member_id, run.lock_until_ms = NOBODY, None
 
 
-def _without(acquired: Acquired, first: int, last: int) -> list[Acquired]:
-    """What is left of records acquired when [first, last] are taken out."""
-    parts = (
-        acquired._replace(last=min(acquired.last, first - 1)),
-        acquired._replace(first=max(acquired.first, last + 1)),
-    )
-    return [part for part in parts if part.first <= part.last]
+def _without(acquired: Iterable[Acquired], aborted: Sequence[Span]) -> list[Acquired]:
+    """What is left of records acquired when others, which are in order, are taken out; there may be
+    thousands of both."""
+    left = []
+    for first, last, count in acquired:
+        low = bisect_left(aborted, first, key=_LAST)
+        high = bisect_right(aborted, last, key=_FIRST)
+        for gone in aborted[low:high]:
+            if first < gone.first:
+                left.append(Acquired(first, gone.first - 1, count))
+            first = gone.last + 1
+        if first <= last:
+            left.append(Acquired(first, last, count))
+    return left

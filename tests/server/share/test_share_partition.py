@@ -25,6 +25,7 @@ from server.share.share_partition import (
     SharePartition,
 )
 from server.share.state_batches import StateBatch
+from testkit.calls import calls_of
 from wire.errors import ErrorCode, KafkaError
 
 LIMITS = Limits(lock_duration_ms=30, delivery_count_limit=5)
@@ -168,6 +169,23 @@ def test_a_window_full_of_aborted_records_moves_on() -> None:
     assert fetch(partition, (0, 9), aborted=((0, 9),), limits=limits) == []
     assert partition.can_acquire(limits)
     assert fetch(partition, (10, 10), limits=limits) == [(10, 10, 1)]
+
+
+def test_many_aborted_records_cost_no_more_each_than_few() -> None:
+    def cost(count: int) -> int:
+        """Every second record is of an aborted transaction."""
+        limits = LIMITS._replace(max_record_locks=2 * count)
+        partition = SharePartition(0)
+        read = [Span(at, at) for at in range(2 * count)]
+        fetched = Fetched(0, read, read[1::2])
+        acquired: list[Acquired] = []
+        calls = calls_of(
+            lambda: acquired.extend(partition.acquire(fetched, Wish("m", 2 * count, 30), limits))
+        )
+        assert acquired == [(first, last, 1) for first, last in read[::2]]
+        return calls
+
+    assert cost(400) < 5 * cost(100)
 
 
 # ---- after a load

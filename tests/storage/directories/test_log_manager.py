@@ -42,6 +42,7 @@ from storage.directories.log_dirs import (
 )
 from storage.directories.log_manager import LogManager
 from storage.log.partition_log import FROM_COORDINATOR, PartitionLog
+from testkit.calls import calls_of
 from testkit.clock import WALL_MS, ManualClock
 from testkit.wait import HANGS_S
 from tests.storage.log_support import (
@@ -361,22 +362,6 @@ def test_new_partitions_go_where_there_are_fewest(tmp_path: Path) -> None:
     total, usable = node.manager.dir_space(dirs[0])
     assert total >= usable > 0
     node.stop()
-
-
-def calls_of(what: Callable[[], object]) -> int:
-    """How many calls of Python's functions it takes."""
-    count = 0
-
-    def note(_frame: object, event: str, _argument: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(note)
-    try:
-        what()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 @pytest.mark.parametrize("names", ["a", "ab"])
