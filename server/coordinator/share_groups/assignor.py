@@ -37,17 +37,18 @@ def assign(
     members: Mapping[str, ShareMemberSpec], assignable: Partitions, *, is_homogeneous: bool
 ) -> dict[str, Partitions]:
     """The target of each member, of partitions whose state is there (`assignable`)."""
-    topics = sorted(frozenset().union(*(member.topics for member in members.values())))
-    if not topics:
+    subscribed = frozenset[bytes]().union(*(member.topics for member in members.values()))
+    if not subscribed:
         return {}
     targets: dict[str, dict[bytes, set[int]]] = {
         id_: {
             topic_id: set(held)
             for topic_id, held in member.target.items()
-            if topic_id in topics or not is_homogeneous
+            if topic_id in subscribed or not is_homogeneous
         }
         for id_, member in members.items()
     }
+    topics = sorted(subscribed)
     for shared in [topics] if is_homogeneous else [[topic_id] for topic_id in topics]:
         takers = [id_ for id_, member in members.items() if member.topics.issuperset(shared)]
         _share_out(takers, shared, assignable, targets)

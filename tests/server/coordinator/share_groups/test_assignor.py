@@ -93,3 +93,21 @@ def test_a_partition_is_not_looked_for_among_all_that_a_member_has():
     found = assign(specs, {T: frozenset(map(Index, range(count)))}, is_homogeneous=True)
     assert len(found["a"][T]) == count
     assert len(compared) < 10 * count
+
+
+def test_a_topic_is_not_looked_for_among_all_that_are_subscribed_to():
+    compared = []
+
+    class Id(bytes):
+        __hash__ = bytes.__hash__
+
+        def __eq__(self, other):
+            compared.append(other)
+            return bytes(self) == bytes(other)
+
+    count = 200
+    topics = frozenset(Id(index.to_bytes(16, "big")) for index in range(count))
+    held = {topic_id: frozenset({0}) for topic_id in topics}
+    specs = {"a": ShareMemberSpec(topics, held)}
+    assert assign(specs, held, is_homogeneous=True) == {"a": held}
+    assert len(compared) < 10 * count
