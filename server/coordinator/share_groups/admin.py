@@ -68,26 +68,28 @@ def begin_delete(groups: ShareGroups, group_id: str) -> GroupDecision:
 
 
 def begin_delete_offsets(groups: ShareGroups, group_id: str, names: Iterable[str]) -> GroupDecision:
-    """State of these topics is to go. KafkaErrors GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+    """State of these topics is to go, also what is just being begun: who is told that it was finds
+    that nobody waits for it (`StateTopics.done`). KafkaErrors GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+    """
     group = groups.of_id(group_id)
     _must_be_empty(group)
     topics, image = group.topics, groups.outside.image()
-    initialized, deleting = dict(topics.initialized), dict(topics.deleting)
+    kept, deleting = joined(topics.initialized, topics.initializing), dict(topics.deleting)
     partitions: dict[bytes, frozenset[int]] = {}
     failed = []
     for name in names:
         topic = image.topics_by_name.get(name)
         if topic is None:
             failed.append(deleted(ZERO_UUID, name, _UNKNOWN, _UNKNOWN_TEXT))
-        elif topic.topic_id in initialized:
-            partitions[topic.topic_id] = initialized.pop(topic.topic_id).partitions
+        elif topic.topic_id in topics.initialized:
+            partitions[topic.topic_id] = kept[topic.topic_id].partitions
             deleting[topic.topic_id] = name
         elif topic.topic_id in deleting:
             partitions[topic.topic_id] = frozenset(topic.partitions)
         else:
             text = "There is no offset information to delete."
             failed.append(deleted(ZERO_UUID, name, _UNKNOWN, text))
-    after = topics._replace(initialized=initialized, deleting=deleting)
+    after = topics.without(partitions)._replace(deleting=deleting)
     records = [written.topics_record(group_id, after)] if after != topics else []
     return Decision(records, Deleting(partitions, failed))
 

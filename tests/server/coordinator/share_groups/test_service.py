@@ -23,24 +23,38 @@ from wire.messages.share import (
 
 
 class State:
-    """Keeps where share partitions begin; `broken` ones answer with a code."""
+    """Keeps where share partitions begin; `broken` ones answer with a code. What is `held` is done
+    in its order, when it is let go."""
 
     def __init__(self):
         self.starts = {}
         self.broken = {}
         self.asked_about = []
+        self.held = None
 
     def initialize(self, key, state_epoch, start_offset, on_complete):
-        code = self.broken.get(key.partition, ErrorCode.NONE)
-        if not code:
-            self.starts[key.topic_id, key.partition] = (state_epoch, start_offset)
-        on_complete(code)
+        begun = (state_epoch, start_offset)
+        self._do(key, lambda at: self.starts.update({at: begun}), on_complete)
 
     def delete(self, key, on_complete):
-        code = self.broken.get(key.partition, ErrorCode.NONE)
-        if not code:
-            self.starts.pop((key.topic_id, key.partition), None)
-        on_complete(code)
+        self._do(key, lambda at: self.starts.pop(at, None), on_complete)
+
+    def _do(self, key, change, on_complete):
+        def do():
+            code = self.broken.get(key.partition, ErrorCode.NONE)
+            if not code:
+                change((key.topic_id, key.partition))
+            on_complete(code)
+
+        if self.held is None:
+            do()
+        else:
+            self.held.append(do)
+
+    def let_go(self):
+        held, self.held = self.held, None
+        for do in held:
+            do()
 
     def summary(self, key, on_complete):
         self.asked_about.append(key.partition)
@@ -189,6 +203,19 @@ def test_state_goes_before_its_group(world):
     assert world.call("forget_state", "g").results == [None]
     assert world.state.starts == {}
     assert world.call("forget_state", "nothing").results == [None]
+
+
+def test_offsets_that_are_deleted_while_they_are_altered_are_gone(world):
+    """A group that believed in state that nobody keeps could not read the topic any more."""
+    world.alter(t=[4, 1])
+    world.state.held = []
+    altered = world.alter(t=[7, 7])
+    deleted = world.delete("t")
+    world.state.let_go()
+    assert [one.error_code for one in altered.response.responses[0].partitions] == [0, 0]
+    assert deleted.response.responses[0].error_code == 0
+    assert world.state.starts == {}
+    assert not any(world.group.topics)
 
 
 def test_groups_without_a_name_are_refused(world):
