@@ -48,7 +48,8 @@ class Altering(NamedTuple):
 def begin_delete(groups: ShareGroups, group_id: str) -> GroupDecision:
     """All state of a group is to go, also what an earlier attempt left. KafkaError NON_EMPTY_GROUP;
     nothing for a group that is no share group. Of a topic that was deleted while nobody
-    coordinated the group there is nothing that could be deleted."""
+    coordinated the group there is nothing that could be deleted. What the record names after this
+    was begun since, and keeps the group (`ShareGroups.tombstones`)."""
     group = groups.groups.get(group_id)
     if group is None:
         return Decision(response=Deleting({}))
@@ -61,10 +62,10 @@ def begin_delete(groups: ShareGroups, group_id: str) -> GroupDecision:
         if id_ in known
     }
     candidates = {id_: one for id_, one in joined(kept, left_over).items() if id_ in known}
-    deleting = {id_: topic.name for id_, topic in candidates.items()}
+    after = StateTopics({}, {}, {id_: topic.name for id_, topic in candidates.items()})
     partitions = {id_: topic.partitions for id_, topic in candidates.items()}
-    record = written.topics_record(group_id, StateTopics({}, {}, deleting))
-    return Decision([record] if candidates else (), Deleting(partitions))
+    records = [written.topics_record(group_id, after)] if after != group.topics else []
+    return Decision(records, Deleting(partitions))
 
 
 def begin_delete_offsets(groups: ShareGroups, group_id: str, names: Iterable[str]) -> GroupDecision:

@@ -217,8 +217,13 @@ class ShareGroups:
         """Nobody commits."""
 
     def tombstones(self, group_id: str) -> Records:
-        """See GroupKind."""
-        return written.group_tombstones(self.groups[group_id])
+        """See GroupKind. KafkaError NON_EMPTY_GROUP if state was begun since all of it was deleted:
+        it would be left behind, for the next group of this name."""
+        group = self.groups[group_id]
+        if group.topics.initializing or group.topics.initialized:
+            detail = "State of the group was begun while it was deleted."
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, detail)
+        return written.group_tombstones(group)
 
     def of_id(self, group_id: str, *, may_be_new: bool = False) -> ShareGroup:
         """KafkaError GROUP_ID_NOT_FOUND, also if it is of another kind."""

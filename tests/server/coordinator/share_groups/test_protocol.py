@@ -309,6 +309,8 @@ def test_as_any_kind_of_group(settled):
     settled.beat("a", -1)
     settled.play(settled.shard.sweep())
     assert settled.wrote == [], "an empty group stays: its state would be left behind"
+    refused(lambda: settled.shard.delete_group("g"), ErrorCode.NON_EMPTY_GROUP)
+    settled.play(begin_delete(settled.shard.share, "g"))
     settled.play(settled.shard.delete_group("g"))
     assert settled.wrote == [-12, -15, -11]
     assert settled.shard.share.groups == {}

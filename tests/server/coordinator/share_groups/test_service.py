@@ -218,6 +218,29 @@ def test_offsets_that_are_deleted_while_they_are_altered_are_gone(world):
     assert not any(world.group.topics)
 
 
+def join_and_leave(world):
+    world.member()
+    world.member(-1)
+
+
+@pytest.mark.parametrize("begin", [lambda world: world.alter(t=[7, 7]), join_and_leave])
+def test_a_group_whose_state_is_begun_while_it_is_deleted_is_kept(world, begin):
+    """Its state, of a later epoch, would keep out the next group of its name."""
+    world.alter(t=[4, 1])
+    world.state.held = []
+    forgotten = world.call("forget_state", "g")
+    begin(world)
+    world.state.let_go()
+    assert forgotten.results == [None]
+    with pytest.raises(KafkaError) as kept:
+        world.shard.delete_group("g")
+    assert kept.value.code == ErrorCode.NON_EMPTY_GROUP
+    assert world.group.topics.initialized[TOPIC_ID].partitions == {0, 1}
+    assert world.call("forget_state", "g").results == [None]
+    world.play(world.shard.delete_group("g"))
+    assert (world.state.starts, world.shard.share.groups) == ({}, {})
+
+
 def test_groups_without_a_name_are_refused(world):
     (group,) = world.call("describe", [""]).response
     assert group.error_code == ErrorCode.INVALID_GROUP_ID
