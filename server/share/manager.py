@@ -80,12 +80,7 @@ class ShareManager:
         is, and what is wrong with others, once, unless the operation is cancelled. Much that is
         wrong is told at once: not on the thread of who lets others go on, or of the timer."""
         errors: dict[SharedPartition, ErrorCode] = {}
-        led: list[tuple[ShareLeader, SharedPartition]] = []
-        for partition in partitions:
-            try:
-                led.append((self._leader(ShareKey(group_id, *partition)), partition))
-            except KafkaError as error:
-                errors[partition] = error.code
+        led = self._led(Member(group_id, params.member_id), partitions, errors)
 
         def load() -> None:
             for leader, partition in led:
@@ -191,6 +186,24 @@ class ShareManager:
         self._fence(over)
 
     # -- share partitions --------------------------------------------------------------------
+
+    def _led(
+        self,
+        member: Member,
+        partitions: Sequence[SharedPartition],
+        errors: dict[SharedPartition, ErrorCode],
+    ) -> list[tuple[ShareLeader, SharedPartition]]:
+        """Those that are led here; what is wrong with the others goes to `errors`. Of a member that
+        left meanwhile nothing is kept: when its session ended these were not there yet."""
+        led = []
+        for partition in partitions:
+            try:
+                led.append((self._leader(ShareKey(member.group_id, *partition)), partition))
+            except KafkaError as error:
+                errors[partition] = error.code
+        if member not in self.sessions:
+            self._forget_unused()
+        return led
 
     def _leader(self, key: ShareKey) -> ShareLeader:
         """The share partition. KafkaErrors: those of `check_leads`."""

@@ -381,6 +381,7 @@ def test_much_that_is_wrong_is_told_at_once_and_not_by_who_lets_others_go_on(
     node: ShareNode,
 ) -> None:
     node.append(1)
+    node.manager.sessions.fetch(Member("g", "m1"), 0, [], [], None, acknowledges=False)
     told: list[int] = []
 
     def fetch(count: int) -> DelayedShareFetch | None:
@@ -620,6 +621,27 @@ def test_a_group_that_is_used_again_just_then_is_not_forgotten_with_what_it_gave
     comes.join()
     assert acquired(answers[0]) == [(0, 1, 2)]
     assert acquired(node.client().fetch(0, member="m3")) == []
+
+
+def test_a_fetch_that_is_still_begun_when_its_connection_has_ended_leaves_nothing_in_memory(
+    node: ShareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who comes next would begin where that one was, not where the group was reset to."""
+    node.append(4)
+    client = node.client()
+    client.fetch(0)
+    whole = node.manager.sessions.fetch
+
+    def fetch_and_leave(*how: Any, **more: Any) -> Any:
+        found = whole(*how, **more)
+        client.disconnect()
+        return found
+
+    with monkeypatch.context() as leaving:
+        leaving.setattr(node.manager.sessions, "fetch", fetch_and_leave)
+        client.fetch()
+    node.initialize(state_epoch=2, start_offset=3)
+    assert acquired(node.client().fetch(0)) == [(3, 3, 1)]
 
 
 def test_a_fetch_between_metadata_and_leadership_keeps_nobody_out(node: ShareNode) -> None:
