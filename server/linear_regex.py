@@ -23,11 +23,5 @@ def compiled(expression: str) -> Any:
         why = error.args[0] if error.args else error
         text = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
         raise ValueError(text) from None
-
-
-def forget() -> None:
-    """Free what re2 keeps of the last 128 expressions, megabytes of some of them, unless somebody
-    has them still."""
-    import re2
-
-    re2.purge()
+    finally:
+        re2.purge()  # it would keep the last 128, and what they need while they match: megabytes

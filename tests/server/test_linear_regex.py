@@ -48,3 +48,11 @@ def test_an_expression_that_would_take_python_for_ever() -> None:
     started = time.monotonic()
     assert not compiled("(a*)*(a|a)*(aa?)*b").fullmatch("a" * 100_000)
     assert time.monotonic() - started < 20
+
+
+def test_nothing_is_kept_of_an_expression_that_nobody_has() -> None:
+    """RE2's wrapper keeps the last 128, whoever sent them, with what they needed to match."""
+    import re2
+
+    assert compiled("a+").fullmatch("aa")
+    assert re2._Regexp._make.cache_info().currsize == 0

@@ -49,7 +49,6 @@ def resolved(
             continue
         found = [name for name in names if matches(name)]
         del matches
-        linear_regex.forget()
         if sees is not None:
             seen.update({name: sees(name) for name in found if name not in seen})
             found = [name for name in found if seen[name]]
