@@ -222,6 +222,12 @@ class GroupCoordinator:
         shard = self.runtime.look_at(group_id)
         return shard is not None and shard.awaits_target(group_id)
 
+    def is_assigned_here(self, group_id: str) -> bool:
+        """Whether it is a consumer group, so that a JoinGroup may make a target, too. As
+        `awaits_target`."""
+        shard = self.runtime.look_at(group_id)
+        return shard is not None and group_id in shard.consumer.groups
+
     def serves(self, kind: str) -> bool:
         """Whether groups of this kind may be spoken to: its feature is finalised, and consumer
         and streams groups are configured (CG-1)."""

@@ -1,8 +1,8 @@
 """Group APIs: find the coordinator, join, sync, heartbeat, leave, describe, list, delete.
 
-Handlers here know versions and error shapes; what groups do is `server.coordinator`'s. All of them
-are inline: none waits. What cannot be answered yet is parked in the coordinator, which answers
-later through a callback, on whatever thread makes it possible.
+Handlers here know versions and error shapes; what groups do is `server.coordinator`'s. None of them
+waits: what cannot be answered yet is parked in the coordinator, which answers later through a
+callback, on whatever thread makes it possible.
 
 What the sender may do was asked before (server.handlers.access), which also puts right what is said
 here of a group's authorized operations: all there are.
@@ -153,6 +153,12 @@ def join_group(
 
     client = Client(ctx.client_id or "", "/" + ctx.peer_host, version, sees_topic)
     _coordinator(ctx).join_group(request, client, answer)
+
+
+def join_group_is_costly(ctx: RequestContext[GroupsBroker], request: JoinGroupRequest) -> bool:
+    """Whether it may make a target: in a consumer group the broker assigns, whatever the protocol
+    of the member."""
+    return _coordinator(ctx).is_assigned_here(request.group_id)
 
 
 def _join_failed(request: JoinGroupRequest, error: KafkaError) -> JoinGroupResponse:

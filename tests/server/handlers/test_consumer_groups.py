@@ -147,6 +147,22 @@ def test_a_heartbeat_that_may_make_a_target_holds_up_no_network_thread(clients: 
     assert not is_costly()
 
 
+def test_a_join_of_a_classic_member_that_may_make_a_target_holds_up_no_network_thread(
+    clients: Clientele,
+) -> None:
+    """A consumer group's target takes as long whatever the member speaks that has it made."""
+    context: Any = Context(clients.broker, 9)
+
+    def is_costly() -> bool:
+        return groups.join_group_is_costly(context, join_request())
+
+    assert not is_costly(), "there is no such group"
+    classic_member(clients)
+    assert not is_costly(), "a member assigns"
+    join(clients)
+    assert is_costly()
+
+
 def test_a_feature_that_is_not_finalised_is_not_served(clients: Clientele) -> None:
     clients.node.finalise("group.version", 0)
     assert join(clients).error_code == E.UNSUPPORTED_VERSION
