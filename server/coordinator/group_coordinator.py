@@ -11,6 +11,7 @@ thread. Nothing here waits.
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -76,7 +77,6 @@ G = TypeVar("G")
 class _Look(NamedTuple):
     """A look at a group's regular expressions, under way."""
 
-    group_id: str
     wanted: int
     """How many there are."""
     looks: Iterator[tuple[str, ResolvedRegex]]
@@ -110,7 +110,8 @@ class GroupCoordinator:
         self._around = around
         self._new_topics_offset = -1
         self._looks_lock = threading.Lock()
-        self._looked_at: set[str] = set()  # guarded by _looks_lock
+        self._looks: OrderedDict[str, _Look] = OrderedDict()
+        """By group, in turn; at the first one the loader's thread is. Guarded by `_looks_lock`."""
         self._outside = Outside(
             around.metadata,
             self._consumer_config,
@@ -181,40 +182,46 @@ class GroupCoordinator:
 
     def _resolve(self, group_id: str, regexes: Collection[str], sees: SeesTopic | None) -> None:
         """On the loader's thread, for it takes time in proportion to topics and expressions; one
-        expression at a time, for others wait there to be loaded. Of a group that is looked at
-        already nothing is done (CG-30): it asks again."""
+        expression of one group at a time, for others wait there to be loaded. Of a group that is
+        looked at already nothing is done (CG-30): it asks again."""
         with self._looks_lock:
-            if group_id in self._looked_at:
+            if group_id in self._looks:
                 return
-            self._looked_at.add(group_id)
-        self._go_on(_Look(group_id, len(regexes), self._looks(regexes, sees), {}))
+            self._looks[group_id] = _Look(len(regexes), self._found(regexes, sees), {})
+            is_first = len(self._looks) == 1
+        if is_first:
+            self._go_on()
 
-    def _looks(
+    def _found(
         self, regexes: Collection[str], sees: SeesTopic | None
     ) -> Iterator[tuple[str, ResolvedRegex]]:
         image, wall_ms = self._around.metadata(), self._around.clock.wall_ms()
         for regex, topics in resolved(regexes, image.topics_by_name, sees):
             yield regex, ResolvedRegex(topics, image.offset, wall_ms)
 
-    def _go_on(self, look: _Look) -> None:
-        self._around.run_on_loader(f"regex-{look.group_id}", partial(self._look_at_next, look))
+    def _go_on(self) -> None:
+        self._around.run_on_loader("regex", self._look_at_next)
 
-    def _look_at_next(self, look: _Look) -> None:
-        group_id, wanted, looks, found = look
+    def _look_at_next(self) -> None:
+        """At one expression of the first group, which is the last one then."""
+        with self._looks_lock:
+            group_id, (wanted, looks, found) = next(iter(self._looks.items()))
         is_over = True
         try:
             found.update([next(looks)])
             is_over = len(found) == wanted
         finally:
-            if is_over:
-                with self._looks_lock:
-                    self._looked_at.discard(group_id)
-        if not is_over:
-            self._go_on(look)
-            return
-        self.runtime.write(
-            group_id, lambda shard: shard.consumer.regexes_resolved(group_id, found), ignore
-        )
+            with self._looks_lock:
+                self._looks.move_to_end(group_id)
+                if is_over:
+                    del self._looks[group_id]
+                is_any_left = bool(self._looks)
+            if is_any_left:
+                self._go_on()
+        if is_over:
+            self.runtime.write(
+                group_id, lambda shard: shard.consumer.regexes_resolved(group_id, found), ignore
+            )
 
     def awaits_target(self, group_id: str) -> bool:
         """Whether the next heartbeat of a consumer or share group may make a target, which takes as

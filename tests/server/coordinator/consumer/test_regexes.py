@@ -32,8 +32,8 @@ def node(tmp_path: Path) -> Iterator[Node]:
         node.close()
 
 
-def beat(node: Node, member: str, epoch: int, regex: str | None = None) -> None:
-    request = ConsumerGroupHeartbeatRequest(group_id="g", member_id=member, member_epoch=epoch)
+def beat(node: Node, member: str, epoch: int, regex: str | None = None, group: str = "g") -> None:
+    request = ConsumerGroupHeartbeatRequest(group_id=group, member_id=member, member_epoch=epoch)
     if epoch == 0:
         request.rebalance_timeout_ms, request.topic_partitions = 60_000, []
         request.subscribed_topic_regex = regex
@@ -42,10 +42,10 @@ def beat(node: Node, member: str, epoch: int, regex: str | None = None) -> None:
     assert answer.error == 0
 
 
-def looked_at(node: Node) -> dict[str, Any]:
-    machine = node.groups.runtime.shards()[node.groups.partition_for("g")].inspect()
+def looked_at(node: Node, group: str = "g") -> dict[str, Any]:
+    machine = node.groups.runtime.shards()[node.groups.partition_for(group)].inspect()
     assert machine is not None
-    return dict(machine.consumer.groups["g"].regexes)
+    return dict(machine.consumer.groups[group].regexes)
 
 
 def work_off(jobs: list[Callable[[], None]]) -> None:
@@ -67,6 +67,28 @@ def test_who_is_to_be_loaded_waits_for_one_expression_and_not_for_all(node: Node
     work_off(jobs)
     assert seen == [1], "what is found is told together: m0's is from before"
     assert len(looked_at(node)) == 3
+
+
+def test_who_is_to_be_loaded_waits_for_one_group_and_not_for_all(node: Node) -> None:
+    """Of hundreds each with an expression that takes long; they take turns."""
+    jobs = node.loads
+    for group in "ghi":
+        for number in range(2):
+            beat(node, f"m{number}", 0, f"orders|{number}", group)
+    for _ in range(3):
+        assert len(jobs) == 1
+        jobs.pop(0)()
+    assert not jobs
+    node.pass_time(WAIT_MS)
+    for group in "ghi":
+        beat(node, "m0", 1, group=group)
+    for _ in range(3):
+        jobs.pop(0)()
+    assert [len(looked_at(node, group)) for group in "ghi"] == [1, 1, 1]
+    for count in range(1, 4):
+        jobs.pop(0)()
+        assert sum(len(looked_at(node, group)) for group in "ghi") == 3 + count
+    assert not jobs
 
 
 def test_a_group_that_is_looked_at_is_not_looked_at_besides(node: Node) -> None:
