@@ -61,6 +61,8 @@ from wire.primitives import NO_LEADER_EPOCH, ZERO_UUID
 
 INVALID_OFFSET = -1
 _NO_RETENTION = -1
+_NEVER_MS = 2**63 - 1
+"""The last time that a record can say."""
 _GROUP_ID_NOT_FOUND_VERSION = 9
 
 
@@ -115,7 +117,7 @@ class Offsets:
         not pass `check` is an error of all."""
         expire_ms = NO_EXPIRY
         if request.retention_time_ms != _NO_RETENTION:
-            expire_ms = wall_ms + request.retention_time_ms
+            expire_ms = min(wall_ms + request.retention_time_ms, _NEVER_MS)
         group_id = request.group_id
         records: Records = []
         answers = []

@@ -361,6 +361,16 @@ def test_a_commit_with_its_own_retention_expires_by_it_and_is_written_as_version
     assert world.fetch() == -1
 
 
+def test_a_commit_that_is_never_to_expire_does_not() -> None:
+    """A client's word for never; in Kafka the sum wraps, and it expires at once."""
+    world = World()
+    world.looks_twice = False
+    assert world.commit(1, retention_ms=2**63 - 1, version=4) == 0
+    world.fail_over()
+    world.advance(2 * 10_080 * 60_000)
+    assert world.fetch() == 1
+
+
 def test_an_empty_group_that_somebody_is_about_to_join_is_not_swept_away() -> None:
     world = World(config(offsets_retention_check_interval_ms=5_000))
     member_id = world.join(session_ms=10_000).response.member_id
