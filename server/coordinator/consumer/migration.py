@@ -11,7 +11,12 @@ from collections.abc import Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from server.coordinator.classic_group import ClassicGroup, ClassicMember, select_protocol
+from server.coordinator.classic_group import (
+    ClassicGroup,
+    ClassicMember,
+    GroupState,
+    select_protocol,
+)
 from server.coordinator.classic_protocol import ClassicGroups
 from server.coordinator.consumer import embedded
 from server.coordinator.consumer import records as written
@@ -167,11 +172,14 @@ def _no_upgrade(group_id: str, why: str) -> KafkaError:
 def _upgraded(classic: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
     """All members have what they were last assigned. Raises MalformedFrame, KafkaError.
 
-    A group whose first members still wait for others has neither generation nor protocol yet; Kafka
-    fails there, and who came dies of it.
+    While the group rebalances some have nothing, and nobody leads it any more: it awaits a target.
+    In Kafka only what the new member subscribes to makes one. A group whose first members still
+    wait for others has neither generation nor protocol yet; Kafka fails there, and who came dies of
+    it.
     """
     group = ConsumerGroup(classic.group_id)
-    group.epoch = group.target_epoch = max(classic.generation_id, FIRST_EPOCH)
+    epoch = group.target_epoch = max(classic.generation_id, FIRST_EPOCH)
+    group.epoch = epoch if classic.state is GroupState.STABLE else epoch + 1
     members = classic.members.values()
     name = select_protocol(members) if members else ""  # all may have left again
     for member in members:
@@ -196,9 +204,9 @@ def _upgraded(classic: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
                 member.client_host,
                 member.rebalance_timeout_ms,
                 frozenset(subscription.topics),
-                epoch=group.epoch,
-                previous_epoch=group.epoch,
-                assigned={id_: dict.fromkeys(p, group.epoch) for id_, p in assigned.items()},
+                epoch=epoch,
+                previous_epoch=epoch,
+                assigned={id_: dict.fromkeys(p, epoch) for id_, p in assigned.items()},
                 classic=ClassicPart(member.session_timeout_ms, tuple(member.protocols)),
             )
         )

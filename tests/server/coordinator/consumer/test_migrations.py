@@ -380,3 +380,34 @@ def test_members_that_leave_together_are_not_compared_each_with_each(
     )
     assert world.leave(*((f"m{number}", None) for number in range(count))) == [0] * count
     assert len(compared) < count
+
+
+@pytest.mark.parametrize("state", ["PreparingRebalance", "CompletingRebalance"])
+def test_who_waits_for_a_generation_gets_something_whatever_the_consumer_that_comes_asks_for(
+    state: str,
+) -> None:
+    """The first of KIP-848, which may subscribe to nothing. In Kafka only what it subscribes to
+    makes a target, and those that waited stayed without partitions."""
+    world = Lives(0).world
+    first, second = ClassicClient(world, "a"), ClassicClient(world, "b")
+    for _ in range(5):
+        first.turn()
+    assert first.owned == set(range(PARTITIONS))
+    for _ in range(3):
+        second.turn()
+    if state == "CompletingRebalance":
+        first.turn()
+        first.turn()
+    assert world.state() == state
+    request = by_regex("k")
+    request.subscribed_topic_names, request.subscribed_topic_regex = [], None
+    answer = world.run(lambda: world.shard.consumer_heartbeat(request, Client("c", "/h", 1)))
+    assert answer.error == 0
+    for _ in range(9):
+        first.turn()
+        second.turn()
+        world.advance(1_100)
+    assert sorted([*first.owned, *second.owned]) == list(range(PARTITIONS))
+    assert first.owned
+    assert second.owned
+    assert world.shard.digest() == world.replayed().digest()
