@@ -144,8 +144,10 @@ def explain(error: BaseException, log_text: str = "", connector: str = "") -> st
 
 def from_os(error: OSError) -> PipelineError:
     """A system error of a file, as a line."""
+    full = "; the disk is full: free some space and run the same command again"
     step = {
-        errno.ENOSPC: "; the disk is full: free some space and run the same command again",
+        errno.ENOSPC: full,
+        errno.EDQUOT: full,
         errno.EACCES: "; check who owns it",
         errno.ENOENT: "; check the path",
     }.get(error.errno or 0, "")

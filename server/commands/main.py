@@ -93,7 +93,9 @@ def main(argv: Sequence[str] | None = None, extend: Callable[[Any], None] | None
         _drop_output()
         return code
     except OSError as error:
-        if error.errno != errno.ENOSPC or error.filename is not None:
+        from storage.files import is_disk_full
+
+        if error.filename is not None or not is_disk_full(error):
             raise
         print(f"barnabas: standard output cannot be written: {error.strerror}", file=sys.stderr)
         _drop_output()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import os
 import signal
 import socket
@@ -14,7 +16,7 @@ import pytest
 
 from barnabas.fresh import random_uuid
 from server.commands import demo
-from server.commands.main import seconds
+from server.commands.main import main, seconds
 from testkit.wait import eventually
 
 BARNABAS = [sys.executable, "-m", "barnabas"]
@@ -75,6 +77,20 @@ def test_an_output_that_is_full_is_one_line() -> None:
         _out, complaint = process.communicate(timeout=60)
     assert process.returncode == 1
     assert complaint == "barnabas: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("why", [errno.EDQUOT, errno.EFBIG])
+def test_an_output_for_which_there_is_no_room_by_a_rule_is_one_line(
+    why: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(why, os.strerror(why))
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert main(["random-uuid"]) == 1
+    said = f"barnabas: standard output cannot be written: {os.strerror(why)}\n"
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is full by its nature")

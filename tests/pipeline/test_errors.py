@@ -128,6 +128,7 @@ def test_the_log_of_spark_is_asked_for_what_keeps_it_from_starting_only() -> Non
     ("number", "step"),
     [
         (errno.ENOSPC, "free some space"),
+        (errno.EDQUOT, "free some space"),
         (errno.EACCES, "check who owns it"),
         (errno.ENOENT, "check the path"),
     ],
