@@ -78,7 +78,9 @@ def _add_status(actions: Any) -> None:
         description="Ask every node of a cluster, beginning with any broker, who is there and what"
         " is missing. Exit code 0 if nothing is, else 1.",
     )
-    status.add_argument("--bootstrap", metavar="HOST:PORT[,...]", default="127.0.0.1:9092")
+    status.add_argument(
+        "--bootstrap", "--bootstrap-server", metavar="HOST:PORT[,...]", default="127.0.0.1:9092"
+    )
     status.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=5.0)
     add_client_config(status)
     add_json(status)

@@ -113,7 +113,7 @@ def _add_archive(commands: Any) -> None:
         description="Archive topics into a directory, exactly once over restarts: stop it, kill it,"
         " run the same command again.",
     )
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="the broker(s)")
+    _add_bootstrap(parser, "the broker(s)")
     topics = parser.add_mutually_exclusive_group()
     topics.add_argument("--topics", metavar="A,B", type=names, help="topics by name")
     topics.add_argument(
@@ -157,7 +157,7 @@ def _add_replay(commands: Any) -> None:
         " compared at the end.",
     )
     parser.add_argument("--from", metavar="DIR", dest="source", required=True, help="the archive")
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", required=True)
+    _add_bootstrap(parser, "the broker(s)", required=True)
     _add_format_hint(parser)
     names = parser.add_mutually_exclusive_group()
     names.add_argument(
@@ -241,7 +241,7 @@ def _add_profile(commands: Any) -> None:
         " log directory.",
     )
     parser.add_argument("data_dir", metavar="DATA_DIR", nargs="?", help="log directory")
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="the broker, instead of DATA_DIR")
+    _add_bootstrap(parser, "the broker, instead of DATA_DIR")
     parser.add_argument(
         "--from", metavar="DIR", dest="source", help="an archive, instead of DATA_DIR"
     )
@@ -251,6 +251,12 @@ def _add_profile(commands: Any) -> None:
     add_flags(parser)
     _add_spark(parser, client=True)
     parser.set_defaults(run=_told(_profile))
+
+
+def _add_bootstrap(parser: argparse.ArgumentParser, what: str, *, required: bool = False) -> None:
+    parser.add_argument(
+        "--bootstrap", "--bootstrap-server", metavar="HOST:PORT", required=required, help=what
+    )
 
 
 def _add_format_hint(parser: argparse.ArgumentParser) -> None:

@@ -28,6 +28,7 @@ def add_flags(command: argparse.ArgumentParser, *, timeout_s: float = 10.0) -> N
     """The flags that every client command has."""
     command.add_argument(
         "--bootstrap",
+        "--bootstrap-server",
         metavar="HOST:PORT[,...]",
         default=BOOTSTRAP,
         help=f"brokers to begin with, the first that answers is taken ({BOOTSTRAP})",

@@ -56,7 +56,9 @@ def add_commands(commands: Any) -> None:
         description="Resolve and dial the bootstrap addresses, ask every node that is advertised,"
         " and say what is wrong, one line each. Exit code 0 if nothing is, else 1.",
     )
-    command.add_argument("--bootstrap", metavar="HOST:PORT[,...]", default=BOOTSTRAP)
+    command.add_argument(
+        "--bootstrap", "--bootstrap-server", metavar="HOST:PORT[,...]", default=BOOTSTRAP
+    )
     command.add_argument(
         "--timeout", metavar="SECONDS", type=seconds, default=3.0, help="for each answer (3)"
     )

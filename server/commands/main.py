@@ -153,6 +153,7 @@ def _parser(extend: Callable[[Any], None] | None) -> argparse.ArgumentParser:
     )
     health.add_argument(
         "--bootstrap",
+        "--bootstrap-server",
         metavar="HOST:PORT[,...]",
         help="the broker to ask; of several the first that is healthy counts",
     )

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.__main__ import _extend
+from barnabas.client_commands.completion import _words
 from barnabas.fresh import random_uuid
 from server.commands import demo
-from server.commands.main import main, seconds
+from server.commands.main import _parser, main, seconds
 from testkit.wait import eventually
 
 BARNABAS = [sys.executable, "-m", "barnabas"]
@@ -59,6 +61,14 @@ def test_a_mistake_is_one_line_that_says_where_to_read_on(line: str, complaint: 
     with barnabas(*line.split()) as process:
         assert process.communicate(timeout=60) == ("", f"barnabas: {complaint}\n")
     assert process.returncode == 2
+
+
+def test_every_command_takes_the_flag_that_kafkas_own_tools_have() -> None:
+    flags = {path: words for path, words in _words(_parser(_extend), "") if "--bootstrap" in words}
+    assert len(flags) > 20
+    assert not [path for path, words in flags.items() if "--bootstrap-server" not in words]
+    arguments = _parser(_extend).parse_args(["topic", "list", "--bootstrap-server", "a:1"])
+    assert arguments.bootstrap == "a:1"
 
 
 def test_a_reader_that_has_gone_is_no_error() -> None:
