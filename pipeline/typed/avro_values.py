@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from .framing import Undecodable
@@ -98,9 +99,47 @@ def _parsed(schema: Schema) -> tuple[Any, dict[str, Any]]:
         for _, text in schema.imports:
             fastavro.parse_schema(_without_other_logical_types(json.loads(text)), named)
         raw = _without_other_logical_types(_json_or_name(schema.text))
-        return fastavro.parse_schema(raw, named), named
+        root = fastavro.parse_schema(raw, named)
     except Exception as error:  # fastavro has many
         raise ValueError(f"no Avro schema: {type(error).__name__}: {error}") from None
+    _require_bytes_of_items(root, named)
+    return root, named
+
+
+def _require_bytes_of_items(root: Any, named: dict[str, Any]) -> None:
+    """Raise ValueError for an array whose items take no bytes: ten bytes may say that there are
+    2^62 of them, and fastavro would make them all."""
+    known: dict[str, bool] = {}
+
+    def is_empty(node: Any) -> bool:
+        if isinstance(node, list):  # which of them it is takes a byte
+            return False
+        if isinstance(node, str):
+            return node == "null" or (node not in _LEAVES and is_empty(named[node]))
+        kind = node["type"]
+        if kind == "fixed":
+            return bool(node["size"] == 0)
+        if kind in ("record", "error"):
+            name = node["name"]
+            if name not in known:
+                known[name] = False  # what contains itself does so behind a byte
+                known[name] = all(is_empty(field["type"]) for field in node["fields"])
+            return known[name]
+        return kind not in ("array", "map") and is_empty(kind)
+
+    if any(is_empty(items) for node in (root, *named.values()) for items in _items(node)):
+        raise ValueError("one with an array whose items take no bytes: nothing bounds how many")
+
+
+def _items(node: Any) -> Iterator[Any]:
+    """Of all arrays in a schema, but for those of types that it names only."""
+    if isinstance(node, dict):
+        if node.get("type") == "array":
+            yield node["items"]
+        node = [node.get(key) for key in ("type", "items", "values", "fields")]
+    if isinstance(node, list):
+        for one in node:
+            yield from _items(one)
 
 
 def _json_or_name(text: str) -> Any:

@@ -134,6 +134,43 @@ def test_avro_takes_named_types_of_schemas_it_refers_to() -> None:
     assert values.read(b"\x0a", 0, values.writer(schema)) == {"paid": {"n": 5}}
 
 
+EMPTY = {"type": "record", "name": "E", "fields": [{"name": "n", "type": "null"}]}
+PAIR = {"type": "record", "name": "P", "fields": [
+    {"name": "a", "type": EMPTY},
+    {"name": "more", "type": {"type": "array", "items": "E"}}]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": "null"},
+        {"type": "map", "values": {"type": "array", "items": EMPTY}},
+        ["null", {"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}],
+        PAIR,
+    ],
+)
+def test_an_avro_array_whose_items_take_no_bytes_is_refused(schema: Any) -> None:
+    """Ten bytes of a record would make 2^62 of them."""
+    with pytest.raises(ValueError, match="an array whose items take no bytes"):
+        AvroValues(avro(schema))
+    values = AvroValues(avro("string"))
+    with pytest.raises(ValueError, match="an array whose items take no bytes"):
+        values.writer(avro(schema, number=1))
+
+
+def test_an_avro_array_whose_items_take_bytes_is_read() -> None:
+    tree = {"type": "record", "name": "T", "fields": [
+        {"name": "none", "type": EMPTY},
+        {"name": "below", "type": {"type": "array", "items": "T"}}]}  # fmt: skip
+    leaf = {"none": {"n": None}, "below": []}
+    for schema, value in (
+        ({"type": "array", "items": ["null", "int"]}, [None, 1]),
+        ({"type": "map", "values": "null"}, {"a": None}),
+        ({"type": "array", "items": tree}, [leaf | {"below": [leaf]}]),
+    ):
+        assert AvroValues(avro(schema)).read(encoded(schema, value), 0, None) == value
+
+
 @pytest.mark.parametrize("text", ["", "{", '{"type": "recrd"}', '"Unknown"', "[]x"])
 def test_what_is_no_avro_schema_says_so(text: str) -> None:
     with pytest.raises(ValueError, match="no Avro schema"):
