@@ -38,7 +38,10 @@ class JsonValues:
             raise ValueError(f"no JSON: {error}") from None
         if not isinstance(root, dict):
             raise ValueError("no JSON Schema: it is no object")
-        self.type = _Types(root, imports).of(root, ())
+        try:
+            self.type = _Types(root, imports).of(root, ())
+        except (AttributeError, TypeError) as error:
+            raise ValueError(f"no JSON Schema: {error}") from None
 
     def writer(self, schema: Schema) -> Any:
         """Nothing: a value says its own fields."""

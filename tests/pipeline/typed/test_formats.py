@@ -208,6 +208,15 @@ def test_json_schema_types() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "document",
+    [[], {"properties": ["a"]}, {"type": 5}, {"type": [{}]}, {"enum": 5}, {"anyOf": 5}],
+)
+def test_what_is_no_json_schema_says_so(document: Any) -> None:
+    with pytest.raises(ValueError, match="no JSON Schema"):
+        JsonValues(Schema(json.dumps(document), "JSON"))
+
+
 @pytest.mark.parametrize("data", [b"", b'{"a": ', b"\xff\xfe\xfd", b'{"a": NaN}', b"[" * 100_000])
 def test_what_is_no_json_does_not_decode(data: bytes) -> None:
     with pytest.raises(Undecodable, match="no JSON"):
