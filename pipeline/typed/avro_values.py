@@ -15,7 +15,7 @@ from typing import Any
 
 from .framing import Undecodable
 from .registry import Schema
-from .types import JSON, Type, ddl, struct
+from .types import JSON, Structs, Type, ddl
 
 _LEAVES: dict[str, Type] = {
     "null": "string",
@@ -49,7 +49,7 @@ class AvroValues:
     def __init__(self, reader: Schema) -> None:
         self._schema = reader
         self._reader, named = _parsed(reader)
-        self.type = _type(self._reader, named, ())
+        self.type = _Types(named).of(self._reader, ())
 
     def writer(self, schema: Schema) -> Any:
         """What `read` needs of the schema that values were written with."""
@@ -165,28 +165,36 @@ def _without_other_logical_types(node: Any) -> Any:
     return kept
 
 
-def _type(node: Any, named: dict[str, Any], within: tuple[str, ...]) -> Type:
-    """`within`: names of the records around it, which it must not contain again."""
-    if isinstance(node, list):
-        return _union(node, named, within)
-    if isinstance(node, str):
-        return _LEAVES[node] if node in _LEAVES else _type(named[node], named, within)
-    kind = node["type"]
-    if kind in ("record", "error"):
-        if node["name"] in within:
-            return JSON
-        inside = (*within, node["name"])
-        return struct({one["name"]: _type(one["type"], named, inside) for one in node["fields"]})
-    if kind == "array":
-        return {"array": _type(node["items"], named, within)}
-    if kind == "map":
-        return {"map": _type(node["values"], named, within)}
-    if node.get("logicalType") == "decimal":
-        return f"decimal({node['precision']},{node.get('scale', 0)})"
-    logical = _LOGICAL.get((kind, node.get("logicalType", ""))) if isinstance(kind, str) else None
-    return logical or _type(kind, named, within)
+class _Types:
+    """Types of the parts of one schema."""
 
+    def __init__(self, named: dict[str, Any]) -> None:
+        self._named, self._structs = named, Structs()
 
-def _union(branches: list[Any], named: dict[str, Any], within: tuple[str, ...]) -> Type:
-    types = [_type(one, named, within) for one in branches if one != "null"] or ["string"]
-    return types[0] if len({ddl(one) for one in types}) == 1 else JSON
+    def of(self, node: Any, within: tuple[str, ...]) -> Type:
+        """`within`: names of the records around it, which it must not contain again."""
+        if isinstance(node, list):
+            return self._union(node, within)
+        if isinstance(node, str):
+            return _LEAVES[node] if node in _LEAVES else self.of(self._named[node], within)
+        kind = node["type"]
+        if kind in ("record", "error"):
+            if node["name"] in within:
+                return JSON
+            inside = (*within, node["name"])
+            return self._structs.of(
+                {one["name"]: self.of(one["type"], inside) for one in node["fields"]}
+            )
+        if kind == "array":
+            return {"array": self.of(node["items"], within)}
+        if kind == "map":
+            return {"map": self.of(node["values"], within)}
+        if node.get("logicalType") == "decimal":
+            return f"decimal({node['precision']},{node.get('scale', 0)})"
+        is_named = isinstance(kind, str)
+        logical = _LOGICAL.get((kind, node.get("logicalType", ""))) if is_named else None
+        return logical or self.of(kind, within)
+
+    def _union(self, branches: list[Any], within: tuple[str, ...]) -> Type:
+        types = [self.of(one, within) for one in branches if one != "null"] or ["string"]
+        return types[0] if len({ddl(one) for one in types}) == 1 else JSON

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from .framing import Undecodable
 from .registry import Schema
-from .types import JSON, Type, struct
+from .types import JSON, Structs, Type
 
 _LEAVES: dict[str, Type] = {
     "string": "string",
@@ -63,7 +63,7 @@ class _Types:
     """Types of the parts of one document."""
 
     def __init__(self, root: dict[str, Any], imports: dict[str, Any]) -> None:
-        self._root, self._imports = root, imports
+        self._root, self._imports, self._structs = root, imports, Structs()
 
     def of(self, node: Any, within: tuple[str, ...]) -> Type:
         """`within`: references around it, which it must not follow again."""
@@ -87,7 +87,8 @@ class _Types:
             return _LEAVES.get(kind, JSON)
         properties = node.get("properties")
         if properties:
-            return struct({name: self.of(one, within) for name, one in properties.items()})
+            fields = {name: self.of(one, within) for name, one in properties.items()}
+            return self._structs.of(fields)
         others = node.get("additionalProperties")
         return {"map": self.of(others, within)} if isinstance(others, dict) and others else JSON
 

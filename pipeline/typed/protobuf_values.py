@@ -17,7 +17,7 @@ from typing import Any
 
 from .framing import Undecodable, message_path
 from .registry import Schema
-from .types import JSON, Type, struct
+from .types import JSON, Structs, Type
 
 _TIMESTAMP = "google.protobuf.Timestamp"
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -36,7 +36,7 @@ class ProtobufValues:
         descriptor = _message(pool, files, message)
         self.message = descriptor.full_name
         self._class: Any = message_factory.GetMessageClass(descriptor)
-        self.type, self._get = _message_type(descriptor, ())
+        self.type, self._get = _message_type(descriptor, (), Structs())
 
     def writer(self, schema: Schema) -> Any:
         """The messages of the schema that values were written with, by their places."""
@@ -132,34 +132,34 @@ def _name_at(file: Any, path: tuple[int, ...]) -> str:
     return str(found.full_name)
 
 
-def _message_type(descriptor: Any, within: tuple[str, ...]) -> tuple[Type, _Get]:
+def _message_type(descriptor: Any, within: tuple[str, ...], structs: Structs) -> tuple[Type, _Get]:
     """Its type, and what makes a value of a message."""
     if descriptor.full_name == _TIMESTAMP:
         return "timestamp", _moment
     if descriptor.full_name in within or not descriptor.fields:
         return JSON, _as_dict
     inside = (*within, descriptor.full_name)
-    fields = {field.name: _field(field, inside) for field in descriptor.fields}
-    given = struct({name: one for name, (one, _) in fields.items()})
+    fields = {field.name: _field(field, inside, structs) for field in descriptor.fields}
+    given = structs.of({name: one for name, (one, _) in fields.items()})
     if given == JSON:
         return JSON, _as_dict
     gets = [(name, get) for name, (_, get) in fields.items()]
     return given, lambda message: {name: get(message) for name, get in gets}
 
 
-def _field(field: Any, within: tuple[str, ...]) -> tuple[Type, _Get]:
+def _field(field: Any, within: tuple[str, ...], structs: Structs) -> tuple[Type, _Get]:
     """Its type, and what takes it from its message."""
     name = field.name
     if _is_repeated(field):
         entry = field.message_type
         if entry is not None and entry.GetOptions().map_entry:
-            given, get = _single(entry.fields_by_name["value"], within)
+            given, get = _single(entry.fields_by_name["value"], within, structs)
             return {"map": given}, lambda message: {
                 str(key): get(one) for key, one in getattr(message, name).items()
             }
-        given, get = _single(field, within)
+        given, get = _single(field, within, structs)
         return {"array": given}, lambda message: [get(one) for one in getattr(message, name)]
-    given, get = _single(field, within)
+    given, get = _single(field, within, structs)
     if not field.has_presence:
         return given, lambda message: get(getattr(message, name))
     unset = get(field.default_value) if field.has_default_value else None
@@ -172,9 +172,9 @@ def _is_repeated(field: Any) -> bool:
     return bool(field.label == field.LABEL_REPEATED if found is None else found)
 
 
-def _single(field: Any, within: tuple[str, ...]) -> tuple[Type, _Get]:
+def _single(field: Any, within: tuple[str, ...], structs: Structs) -> tuple[Type, _Get]:
     if field.message_type is not None:
-        return _message_type(field.message_type, within)
+        return _message_type(field.message_type, within, structs)
     if field.enum_type is not None:
         names = {number: one.name for number, one in field.enum_type.values_by_number.items()}
         return "string", lambda value: names.get(value, str(value))

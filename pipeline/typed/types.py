@@ -22,6 +22,7 @@ Type = str | dict[str, Any]
 Convert = Callable[[Any], Any]
 
 JSON = "json"
+_MOST_FIELDS = 10_000
 _ARROW = {
     "boolean": "bool_",
     "bigint": "int64",
@@ -39,6 +40,20 @@ def struct(fields: dict[str, Type]) -> Type:
     if not fields or len({name.lower() for name in fields}) < len(fields):
         return JSON
     return {"struct": fields}
+
+
+class Structs:
+    """The structs of one type, whose fields have a bound: of a schema of a kilobyte, in which each
+    record has two of the next, they may be 2^30. Raises ValueError above it."""
+
+    def __init__(self) -> None:
+        self._fields = 0
+
+    def of(self, fields: dict[str, Type]) -> Type:
+        self._fields += len(fields)
+        if self._fields > _MOST_FIELDS:
+            raise ValueError(f"a schema of more than {_MOST_FIELDS:,} fields")
+        return struct(fields)
 
 
 def ddl(given: Type) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import json
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -313,3 +314,47 @@ def test_what_is_no_descriptor_and_a_message_that_is_not_there_say_so() -> None:
         ProtobufValues(Schema("", "protobuf"))
     with pytest.raises(ValueError, match=r"there is no message shop\.Nothing"):
         ProtobufValues(a_set(), "shop.Nothing")
+
+
+# ---- a schema in which each part has two of the next
+
+
+def avro_doubling(parts: int) -> AvroValues:
+    field: Any = "long"
+    for number in range(parts):
+        again = f"R{number - 1}" if number else "long"
+        pair = [{"name": "a", "type": field}, {"name": "b", "type": again}]
+        field = {"type": "record", "name": f"R{number}", "fields": pair}
+    return AvroValues(avro(field))
+
+
+def json_doubling(parts: int) -> JsonValues:
+    pairs = [
+        {"properties": {name: {"$ref": f"#/$defs/{number + 1}"} for name in "ab"}}
+        for number in range(parts)
+    ]
+    defs = {str(number): pair for number, pair in enumerate(pairs)} | {str(parts): {"type": "null"}}
+    return JsonValues(Schema(json.dumps({"$defs": defs, "$ref": "#/$defs/0"}), "JSON"))
+
+
+def protobuf_doubling(parts: int) -> ProtobufValues:
+    file = descriptor_pb2.FileDescriptorProto(name="x.proto", syntax="proto3")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for number in range(parts):
+        message = file.message_type.add(name=f"M{number}")
+        for place, name in enumerate("ab", 1):
+            field = message.field.add(name=name, number=place, type=kinds.TYPE_INT32, label=1)
+            if number + 1 < parts:
+                field.type, field.type_name = kinds.TYPE_MESSAGE, f".M{number + 1}"
+    files = descriptor_pb2.FileDescriptorSet(file=[file])
+    return ProtobufValues(Schema(files.SerializeToString().decode("latin-1"), "protobuf"))
+
+
+@pytest.mark.parametrize("doubling", [avro_doubling, json_doubling, protobuf_doubling])
+def test_a_schema_that_says_more_fields_than_can_be_is_refused(
+    doubling: Callable[[int], Any],
+) -> None:
+    """A kilobyte of it took all memory of who read it."""
+    assert ddl(doubling(5).type).count("`") == 2 * (2 + 4 + 8 + 16 + 32)
+    with pytest.raises(ValueError, match="a schema of more than 10,000 fields"):
+        doubling(40)
