@@ -15,7 +15,7 @@ from typing import Any
 
 from .framing import Undecodable
 from .registry import Schema
-from .types import JSON, Structs, Type, ddl
+from .types import JSON, Structs, Type
 
 _LEAVES: dict[str, Type] = {
     "null": "string",
@@ -197,4 +197,4 @@ class _Types:
 
     def _union(self, branches: list[Any], within: tuple[str, ...]) -> Type:
         types = [self.of(one, within) for one in branches if one != "null"] or ["string"]
-        return types[0] if len({ddl(one) for one in types}) == 1 else JSON
+        return types[0] if all(one == types[0] for one in types) else JSON

@@ -18,7 +18,7 @@ from pipeline.typed.framing import Undecodable, message_path, schema_id
 from pipeline.typed.json_values import JsonValues
 from pipeline.typed.protobuf_values import ProtobufValues
 from pipeline.typed.registry import Schema
-from pipeline.typed.types import ddl
+from pipeline.typed.types import JSON, ddl
 
 # ---- the wire format
 
@@ -133,6 +133,12 @@ def test_avro_takes_named_types_of_schemas_it_refers_to() -> None:
     values = AvroValues(schema)
     assert ddl(values.type) == "struct<`paid`:struct<`n`:bigint>>"
     assert values.read(b"\x0a", 0, values.writer(schema)) == {"paid": {"n": 5}}
+
+
+def test_an_avro_union_of_a_string_and_the_record_around_it_is_json_text() -> None:
+    either = [{"name": "v", "type": ["string", "T"]}, {"name": "w", "type": ["null", "string"]}]
+    values = AvroValues(avro({"type": "record", "name": "T", "fields": either}))
+    assert values.type == {"struct": {"v": JSON, "w": "string"}}
 
 
 EMPTY = {"type": "record", "name": "E", "fields": [{"name": "n", "type": "null"}]}
