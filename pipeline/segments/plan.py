@@ -66,6 +66,11 @@ class Wanted(NamedTuple):
     until_ms: int | None = None
     committed_only: bool = True
     log_end: bool = False
+    only: frozenset[int] | None = None
+    """What a filter leaves of the partitions. It may name some that there are not."""
+
+    def has(self, partition: int) -> bool:
+        return all(named is None or partition in named for named in (self.partitions, self.only))
 
 
 class SegmentPart(NamedTuple):
@@ -126,7 +131,7 @@ def plan(paths: list[str], *wanted: Wanted) -> list[PartitionPlan]:
         plans += [
             _plan_partition(place, partition, one)
             for partition, place in sorted(places[one.topic].items())
-            if one.partitions is None or partition in one.partitions
+            if one.has(partition)
         ]
     return plans
 

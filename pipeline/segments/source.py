@@ -175,8 +175,7 @@ def _narrow_partitions(wanted: Wanted, kind: str, value: Any) -> Wanted:
     if kind not in ("EqualTo", "In"):
         return wanted
     allowed = frozenset([value] if kind == "EqualTo" else value)
-    before = wanted.partitions
-    return wanted._replace(partitions=allowed if before is None else before & allowed)
+    return wanted._replace(only=allowed if wanted.only is None else wanted.only & allowed)
 
 
 def _narrow_offsets(wanted: Wanted, kind: str, value: int) -> Wanted:

@@ -271,7 +271,7 @@ def test_filters_of_pyspark_narrow_the_plan() -> None:
     wanted = narrow(wanted, of("EqualTo", "partition", 2))
     wanted = narrow(wanted, of("GreaterThan", "offset", 9))
     wanted = narrow(wanted, of("LessThanOrEqual", "offset", 99))
-    assert wanted.partitions == {2}
+    assert [wanted.has(partition) for partition in range(3)] == [False, False, True]
     assert wanted.from_offsets == {-1: 10, 0: 50}
     assert wanted.to_offsets == {-1: 100}
     moment = datetime.datetime(2023, 1, 1, tzinfo=datetime.UTC)
@@ -280,6 +280,15 @@ def test_filters_of_pyspark_narrow_the_plan() -> None:
     wanted = narrow(wanted, of("LessThan", "timestamp", moment))
     assert (wanted.since_ms, wanted.until_ms) == (ms, ms + 1)
     assert narrow(wanted, of("StringContains", "value", "x")) == wanted
+
+
+def test_a_filter_may_name_partitions_that_are_not_there(log_dir: Path) -> None:
+    """Of several topics some have fewer; an option that names one is a mistake."""
+    write_segment(log_dir, [simple(0)], high_watermark=3)
+    nine = type("EqualTo", (), {"attribute": ("partition",), "value": 9})()
+    assert plan([str(log_dir)], narrow(Wanted("t"), nine)) == []
+    with pytest.raises(PlanError, match="has no partition 9"):
+        plan([str(log_dir)], Wanted("t", frozenset([9])))
 
 
 ZIPS = """\
