@@ -15,8 +15,9 @@ _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def names(text: str) -> tuple[str, ...]:
-    found = tuple(topic_name(name.strip()) for name in text.split(",") if name.strip())
-    return found or (topic_name(text),)
+    """Each once: who reads topics would read one that is named twice twice."""
+    found = dict.fromkeys(topic_name(name.strip()) for name in text.split(",") if name.strip())
+    return tuple(found) or (topic_name(text),)
 
 
 def topic_name(text: str) -> str:

@@ -124,16 +124,17 @@ def parse_options(options: dict[str, str]) -> tuple[list[str], list[Wanted]]:
     log_end = _one_of(options, "readto", ("highwatermark", "logend")) == "logend"
     wanted = [
         Wanted(
-            topic.strip(),
+            topic,
             None if partitions is None else frozenset(int(one) for one in partitions.split(",")),
-            _offsets(options, "startingoffsets", topic.strip()),
-            _offsets(options, "endingoffsets", topic.strip()),
+            _offsets(options, "startingoffsets", topic),
+            _offsets(options, "endingoffsets", topic),
             int(options["since"]) if "since" in options else None,
             int(options["until"]) if "until" in options else None,
             isolation == "read_committed",
             log_end,
         )
-        for topic in options["topic"].split(",")
+        # One that is named twice is not to be read twice.
+        for topic in dict.fromkeys(one.strip() for one in options["topic"].split(","))
     ]
     return [path.strip() for path in options["path"].split(",")], wanted
 

@@ -27,6 +27,7 @@ from pipeline.flag_values import (
     [
         (names, "orders", ("orders",)),
         (names, " a , b_1.x-y ,", ("a", "b_1.x-y")),
+        (names, "b,a, b", ("b", "a")),
         (topic_name, "x" * 249, "x" * 249),
         (pattern, "orders-.*", "orders-.*"),
         (pair, "key=value", ("key", "value")),

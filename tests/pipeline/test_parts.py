@@ -338,6 +338,11 @@ def test_unknown_options_are_refused() -> None:
         parse_options({"path": "/x"})
 
 
+def test_a_topic_that_is_named_twice_is_read_once() -> None:
+    _, wanted = parse_options({"path": "/x", "topic": "b, a,b"})
+    assert [one.topic for one in wanted] == ["b", "a"]
+
+
 def test_offsets_as_people_write_them() -> None:
     assert parse_offsets("100-200") == ({-1: 100}, {-1: 200})
     assert parse_offsets("0:5-,3:-9") == ({0: 5}, {3: 9})
