@@ -69,6 +69,8 @@ def test_a_value_as_people_write_it(
         (positive, "x", "no positive number"),
         (rate, "0", "no positive number"),
         (rate, "x", "no positive number"),
+        (rate, "nan", "no positive number"),
+        (rate, "inf", "no positive number"),
         (duration_ms, "30", "expected a duration"),
         (duration_ms, "30 weeks", "expected a duration"),
         (interval_ms, "0s", "too short"),
