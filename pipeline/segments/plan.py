@@ -116,6 +116,7 @@ class _Place(NamedTuple):
 
 def plan(paths: list[str], *wanted: Wanted) -> list[PartitionPlan]:
     """The plan of each partition of the wanted topics, in their order. Raises PlanError."""
+    names = {one.topic for one in wanted}
     places: dict[str, dict[int, _Place]] = {}
     for path in paths:
         check_log_dir(path)
@@ -124,7 +125,12 @@ def plan(paths: list[str], *wanted: Wanted) -> list[PartitionPlan]:
         for topic, partition, folder in partitions_in(path):
             key = (topic, partition)
             place = _Place(folder, high_watermarks.get(key), log_starts.get(key, 0))
-            places.setdefault(topic, {})[partition] = place
+            known = places.setdefault(topic, {}).setdefault(partition, place)
+            if known.folder != folder and topic in names:
+                raise PlanError(
+                    f"{topic}-{partition} is in {os.path.dirname(known.folder)} and in {path}, as"
+                    " in two brokers; give the log directories of one"
+                )
     plans: list[PartitionPlan] = []
     for one in wanted:
         _require(one, places, paths)

@@ -374,6 +374,20 @@ def test_a_topic_that_is_not_there_is_told_beside_some_that_are_and_how_many(
         plan([str(log_dir)], Wanted("orders"))
 
 
+def test_a_partition_that_lies_in_two_directories_is_not_read_from_one_of_them(
+    tmp_path: Path,
+) -> None:
+    """As with those of two brokers: the other may have more of it."""
+    paths = [str(tmp_path / "a"), str(tmp_path / "b")]
+    for path in map(Path, paths):
+        (path / f"only-{path.name}-0").mkdir(parents=True)
+        write_segment(path, [simple(0)], high_watermark=3)
+    with pytest.raises(PlanError, match=r"t-0 is in .*/a and in .*/b, as in two brokers"):
+        plan(paths, Wanted("t"))
+    assert len(plan(paths, Wanted("only-a"), Wanted("only-b"))) == 2
+    assert len(plan([paths[0]] * 2, Wanted("t"))) == 1
+
+
 def test_what_a_person_configured_for_spark_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
