@@ -119,17 +119,23 @@ def parse_options(options: dict[str, str]) -> tuple[list[str], list[Wanted]]:
     for key in ("path", "topic"):
         if not options.get(key):
             raise PlanError(f"format barnabas needs the option {key!r}")
-    partitions = options.get("partitions")
+    partitions: frozenset[int] | None = None
+    if "partitions" in options:
+        named = options["partitions"].split(",")
+        partitions = frozenset(_number("partitions", one) for one in named)
+    since, until = (
+        _number(key, options[key]) if key in options else None for key in ("since", "until")
+    )
     isolation = _one_of(options, "isolationlevel", ("read_committed", "read_uncommitted"))
     log_end = _one_of(options, "readto", ("highwatermark", "logend")) == "logend"
     wanted = [
         Wanted(
             topic,
-            None if partitions is None else frozenset(int(one) for one in partitions.split(",")),
+            partitions,
             _offsets(options, "startingoffsets", topic),
             _offsets(options, "endingoffsets", topic),
-            int(options["since"]) if "since" in options else None,
-            int(options["until"]) if "until" in options else None,
+            since,
+            until,
             isolation == "read_committed",
             log_end,
         )
@@ -137,6 +143,13 @@ def parse_options(options: dict[str, str]) -> tuple[list[str], list[Wanted]]:
         for topic in dict.fromkeys(one.strip() for one in options["topic"].split(","))
     ]
     return [path.strip() for path in options["path"].split(",")], wanted
+
+
+def _number(key: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise PlanError(f"option {key} has {text!r}; expected a whole number") from None
 
 
 def _one_of(options: dict[str, str], key: str, choices: tuple[str, ...]) -> str:

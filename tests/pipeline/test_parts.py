@@ -338,6 +338,12 @@ def test_unknown_options_are_refused() -> None:
         parse_options({"path": "/x"})
 
 
+@pytest.mark.parametrize("option", ["since", "until", "partitions"])
+def test_an_option_that_is_no_number_is_named(option: str) -> None:
+    with pytest.raises(PlanError, match=f"option {option} has 'x'; expected a whole number"):
+        parse_options({"path": "/x", "topic": "t", option: "x"})
+
+
 def test_a_topic_that_is_named_twice_is_read_once() -> None:
     _, wanted = parse_options({"path": "/x", "topic": "b, a,b"})
     assert [one.topic for one in wanted] == ["b", "a"]
