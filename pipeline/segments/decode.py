@@ -116,27 +116,44 @@ def _batches(part: SegmentPart) -> Iterator[tuple[tuple[int, ...], memoryview]]:
             if len(buffer) - at < HEADER_BYTES:
                 buffer, at = os.pread(fd, _READ_BYTES, position), 0
                 if len(buffer) < HEADER_BYTES:
-                    return
+                    break
             head = struct.unpack_from(HEADER, buffer, at)
             base, length, magic = head[0], head[1], head[3]
-            if base >= part.to_offset or length == 0:  # zeros: a preallocated file's free space
+            if base >= part.to_offset:
                 return
+            if length == 0:  # zeros: a preallocated file's free space
+                buffer = b""
+                break
             if magic != MAGIC or length < HEADER_BYTES - BEFORE_LENGTH:
                 raise SegmentError(_not_a_batch(part, position, magic))
             size = BEFORE_LENGTH + length
             if len(buffer) - at < size:
                 buffer, at = os.pread(fd, max(_READ_BYTES, size), position), 0
                 if len(buffer) < size:
-                    if part.is_last:
-                        return  # being written, or cut off by a crash: never acknowledged
-                    raise SegmentError(f"{part.path} ends within the batch at offset {base}")
+                    break
             yield head, memoryview(buffer)[at : at + size]
             if base + head[6] + 1 >= part.to_offset:
                 return  # what follows may be the remains of a crash
             position += size
             at += size
+        _check_end(part, buffer)
     finally:
         os.close(fd)
+
+
+def _check_end(part: SegmentPart, rest: bytes) -> None:
+    """Raise SegmentError for a file that ends where it cannot. `rest`: behind its last batch; the
+    active one's may be half a batch, being written or cut off by a crash."""
+    if part.is_whole:
+        raise SegmentError(
+            f"{part.path} ends before offset {part.to_offset}, up to which its broker knew it to"
+            " be replicated: records are lost, as by a power failure; --log-end (readTo logEnd)"
+            " reads what is left"
+        )
+    if rest.strip(b"\0") and not part.is_last:
+        raise SegmentError(
+            f"{part.path} ends within the batch at offset {int.from_bytes(rest[:8], 'big')}"
+        )
 
 
 def _not_a_batch(part: SegmentPart, position: int, magic: int) -> str:

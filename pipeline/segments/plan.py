@@ -91,6 +91,8 @@ class SegmentPart(NamedTuple):
     """Bytes of the segment file from `position` on: an estimate of the work."""
     is_last: bool
     """Whether the segment is the active one, whose end may be a batch half written."""
+    is_whole: bool
+    """Whether it must have all up to `to_offset`, as the active one up to the high watermark."""
 
 
 class PartitionPlan(NamedTuple):
@@ -242,6 +244,7 @@ def _part(
     return SegmentPart(
         name + ".log", wanted.topic, partition, start, stop, position, overlapping,
         wanted.since_ms, wanted.until_ms, wanted.committed_only, size - position, is_last,
+        is_last and not wanted.log_end,
     )  # fmt: skip
 
 

@@ -183,6 +183,32 @@ def test_a_torn_end_of_the_active_segment_is_no_error_but_of_a_closed_one_it_is(
         read(log_dir, log_end=True)
 
 
+def test_a_closed_segment_may_not_end_within_a_batchs_header_either(log_dir: Path) -> None:
+    write_segment(log_dir, [simple(0), simple(3)[:40]])
+    assert offsets(read(log_dir, log_end=True)) == [0, 1, 2]
+    write_segment(log_dir, [simple(6)], base=6)
+    with pytest.raises(SegmentError, match="ends within the batch at offset 3"):
+        read(log_dir, log_end=True)
+    write_segment(log_dir, [simple(0), simple(3), bytes(40)])  # of a file that was preallocated
+    assert offsets(read(log_dir, log_end=True)) == list(range(9))
+
+
+@pytest.mark.parametrize("end", [simple(3)[:-1], simple(3)[:40], b"", bytes(200)])
+def test_a_log_that_ends_below_its_high_watermark_has_lost_records(
+    log_dir: Path, end: bytes
+) -> None:
+    """The file that says so was on disk when the power failed, and they were not."""
+    write_segment(log_dir, [simple(0), end], high_watermark=6)
+    with pytest.raises(
+        SegmentError, match=r"ends before offset 6.* --log-end .* reads what is left"
+    ):
+        read(log_dir)
+    assert offsets(read(log_dir, log_end=True)) == [0, 1, 2]
+    assert offsets(read(log_dir, to_offsets={0: 3})) == [0, 1, 2]
+    write_segment(log_dir, [simple(0), simple(3), end], high_watermark=6)
+    assert offsets(read(log_dir)) == list(range(6))
+
+
 def txn(offset: int, producer: int) -> bytes:
     return simple(offset, producer_id=producer, producer_epoch=0, base_sequence=0,
                   is_transactional=True)  # fmt: skip
