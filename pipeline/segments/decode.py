@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,20 +84,31 @@ def read_part(part: SegmentPart, include_headers: bool) -> Iterator[pa.RecordBat
 # ---- batches
 
 
+class _Aborted:
+    """Transactions to leave out. Those of one producer follow each other."""
+
+    def __init__(self, spans: Iterable[tuple[int, int, int]]) -> None:
+        self._firsts: dict[int, list[int]] = {}
+        self._lasts: dict[int, list[int]] = {}
+        for producer, first, last in sorted(spans):
+            self._firsts.setdefault(producer, []).append(first)
+            self._lasts.setdefault(producer, []).append(last)
+
+    def has(self, producer: int, offset: int) -> bool:
+        at = bisect_right(self._firsts.get(producer, ()), offset) - 1
+        return at >= 0 and offset <= self._lasts[producer][at]
+
+
 def _wanted_batches(part: SegmentPart) -> Iterator[Batch]:
     crc32c = checksum_function()
-    aborted: dict[int, list[tuple[int, int]]] = {}
-    for producer, first, last in part.aborted:
-        aborted.setdefault(producer, []).append((first, last))
+    aborted = _Aborted(part.aborted)
     for head, data in _batches(part):
         base, _, _, _, crc, attributes, delta, first_time, last_time, producer, _, _, count = head
         if base + delta < part.from_offset or not count or attributes & CONTROL:
             continue
         if part.since_ms is not None and last_time < part.since_ms:
             continue
-        if attributes & TRANSACTIONAL and any(
-            first <= base <= last for first, last in aborted.get(producer, ())
-        ):
+        if attributes & TRANSACTIONAL and aborted.has(producer, base):
             continue
         if crc32c(data[CRC_START:]) != crc:
             raise SegmentError(

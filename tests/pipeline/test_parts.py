@@ -235,6 +235,30 @@ def test_aborted_control_and_open_batches_are_left_out(log_dir: Path) -> None:
     ]  # fmt: skip
 
 
+class Counted(int):
+    """An offset that counts how often it is compared."""
+
+    times = 0
+
+    def __le__(self, other: int) -> bool:
+        Counted.times += 1
+        return int(self) <= other
+
+    def __gt__(self, other: int) -> bool:
+        Counted.times += 1
+        return int(self) > other
+
+
+def test_a_batch_is_not_compared_with_every_aborted_transaction(log_dir: Path) -> None:
+    """A producer that aborts often has thousands of them in a segment."""
+    write_segment(log_dir, [txn(3 * n, 1) for n in range(400)], high_watermark=1200)
+    (part,) = plan([str(log_dir)], Wanted("t", committed_only=False))[0].parts
+    aborted = tuple((1, Counted(3 * n), 3 * n + 2) for n in range(0, 400, 2))
+    read_back = list(read_part(part._replace(aborted=aborted), False))
+    assert sum(batch.num_rows for batch in read_back) == 600
+    assert Counted.times < 400 * 20
+
+
 def test_to_the_logs_end_an_open_transaction_is_left_out_and_hides_nothing(log_dir: Path) -> None:
     write_segment(
         log_dir,
