@@ -63,7 +63,7 @@ def compact_files(
     if small and snapshot.compact_name is not None:
         show(f"merging {len(small)} files ...")
         merged = _merge(spark, log, small, made, totals)
-        _publish(log, snapshot, small, merged)
+        _publish(log, small, merged)
     return totals
 
 
@@ -124,13 +124,11 @@ def _write(
     )
 
 
-def _publish(
-    log: ArchiveLog, before: Snapshot, replaced: list[LoggedFile], added: list[dict[str, Any]]
-) -> None:
+def _publish(log: ArchiveLog, replaced: list[LoggedFile], added: list[dict[str, Any]]) -> None:
     now = log.snapshot()
-    if now.compact_name != before.compact_name:
-        _lost_race()
     gone = {file.relative for file in replaced}
+    if not gone <= {file.relative for file in now.compacted}:
+        _lost_race()  # another compaction has put files of its own in their place
     replaced_paths = {file.entry["path"] for file in replaced}
     entries = [one for one in now.compact_entries if one["path"] not in replaced_paths]
     assert now.compact_name is not None
@@ -146,7 +144,7 @@ def _publish(
 
 def _lost_race() -> None:
     raise PipelineError(
-        "a running archive committed its log at the same moment, so nothing was exchanged (and"
+        "another run changed the archive's log at the same moment, so nothing was exchanged (and"
         " nothing lost); run --compact again"
     )
 

@@ -1,0 +1,72 @@
+"""Which files of an archive count after its compaction, and which are removed: no Spark."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.archive import file_compaction
+from pipeline.archive.file_compaction import compact_files
+from pipeline.archive.listing import data_files
+from pipeline.archive.log import ArchiveLog, Description, new_entry
+from pipeline.archive.table import CompactionTotals
+from pipeline.errors import PipelineError
+from tests.pipeline.archive.local_files import LocalFiles
+
+MADE = Description("parquet", "day")
+
+
+def data_file(log: ArchiveLog, name: str) -> dict[str, Any]:
+    """The log's line for a new one."""
+    path = Path(log.files.join("topic=t", "day=1", name))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(name)
+    return new_entry(log.files.info(str(path)))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> ArchiveLog:
+    """Of ten batches of a file each, so that Spark's log has its first .compact file."""
+    files: Any = LocalFiles(tmp_path / "lake")
+    made = ArchiveLog(files)
+    for batch in range(10):
+        made.commit(batch, [data_file(made, f"{batch}.parquet")], {})
+    return made
+
+
+def compact(log: ArchiveLog) -> CompactionTotals:
+    return compact_files(None, log, MADE, 3_600_000, lambda text: None)  # type: ignore[arg-type]
+
+
+def test_two_compactions_at_a_time_leave_each_record_in_the_archive_once(
+    log: ArchiveLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = count()
+
+    def merge(*_: Any) -> list[dict[str, Any]]:
+        number = next(numbers)
+        if number == 0:  # while the first one merges, the other does all of it
+            compact(log)
+        return [data_file(log, f"merged-{number}.parquet")]
+
+    monkeypatch.setattr(file_compaction, "_merge", merge)
+    with pytest.raises(PipelineError, match="another run changed the archive's log"):
+        compact(log)
+    assert [Path(path).name for path in data_files(log.files.root)] == ["merged-1.parquet"]
+
+
+def test_batches_that_are_archived_meanwhile_keep_nothing_from_being_merged(
+    log: ArchiveLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def merge(*_: Any) -> list[dict[str, Any]]:
+        for batch in range(10, 21):
+            log.commit(batch, [data_file(log, f"{batch}.parquet")], {})
+        return [data_file(log, "merged.parquet")]
+
+    monkeypatch.setattr(file_compaction, "_merge", merge)
+    compact(log)
+    names = {Path(path).name for path in data_files(log.files.root)}
+    assert names == {"merged.parquet", *(f"{batch}.parquet" for batch in range(10, 21))}
