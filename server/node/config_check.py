@@ -46,6 +46,8 @@ _AT_LEAST: Mapping[str, int] = {
     "default.replication.factor": 1,
     "group.min.session.timeout.ms": 1,
     "log.cleaner.threads": 1,
+    "max.connection.creation.rate": 1,
+    "max.connections": 1,
     "offset.metadata.max.bytes": 0,
     "replica.fetch.min.bytes": 0,
     "replica.fetch.wait.max.ms": 0,

@@ -152,10 +152,17 @@ def _listener_limits(config: KafkaConfig) -> dict[str, ListenerLimits]:
     for listener in config.get_list("listeners"):
         name = listener.partition("://")[0].upper()
         own = ListenerConfig(config, name)
-        limits[name] = ListenerLimits(
-            *(own.get_int(key) if own.key(key) != key else NO_LIMIT for key in _OF_LISTENERS)
-        )
+        limits[name] = ListenerLimits(*(_own_limit(own, key) for key in _OF_LISTENERS))
     return {name: one for name, one in limits.items() if one != ListenerLimits()}
+
+
+def _own_limit(own: ListenerConfig, key: str) -> int:
+    """With 0 nobody could come to set it right (Kafka: ListenerConnectionQuota). Raises
+    ConfigError."""
+    limit = own.get_int(key) if own.key(key) != key else NO_LIMIT
+    if limit < 1:
+        raise own.error(key, "expected at least 1")
+    return limit
 
 
 def _ip_overrides(config: KafkaConfig) -> dict[str, int]:
