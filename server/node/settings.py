@@ -349,15 +349,59 @@ def apply_dynamic(
 ) -> set[str]:
     """Take the node's dynamic values and the cluster-wide ones; returns the changed keys.
 
-    Values that this node could not start with (another broker took them, or an older release) are
-    not taken: the node goes on with those it has, and says so.
+    Of a key with which this node could not start (another broker took it, an older release, or the
+    file says something else since) it keeps the value that it has, and says so. The others are
+    taken: without a longer retention that was set logs would be deleted.
     """
-    try:
-        config.with_dynamic(own, default)
-    except ConfigError as error:
-        logger.error("dynamic configs could not be applied error=%s", error)
-        return set()
-    changed = config.update_dynamic(own, default)
+    changed = config.update_dynamic(*_possible(config, own, default))
     if changed:
         logger.info("configs changed keys=%s", ",".join(sorted(changed)))
     return changed
+
+
+def _possible(
+    config: KafkaConfig, own: Mapping[str, str], default: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    now = (config.dynamic_broker, config.dynamic_default)
+    wanted = (dict(own), dict(default))
+    while (error := _objection(config, *wanted)) is not None:
+        logger.error("dynamic config could not be applied error=%s", error)
+        name = error.name
+        for layer, known in zip(wanted, now, strict=True):
+            if layer.get(name) != known.get(name):
+                _put(layer, name, known.get(name))
+                break
+        else:
+            return _one_by_one(config, wanted)
+    return wanted
+
+
+def _one_by_one(
+    config: KafkaConfig, wanted: tuple[dict[str, str], dict[str, str]]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Where what is wrong is how some fit with what the file says: each that fits, in its turn."""
+    taken = (dict(config.dynamic_broker), dict(config.dynamic_default))
+    for layer, given in zip(taken, wanted, strict=True):
+        for name in sorted({*layer, *given}):
+            known = layer.get(name)
+            _put(layer, name, given.get(name))
+            if _objection(config, *taken) is not None:
+                _put(layer, name, known)
+    return taken
+
+
+def _put(layer: dict[str, str], name: str, text: str | None) -> None:
+    if text is None:
+        layer.pop(name, None)
+    else:
+        layer[name] = text
+
+
+def _objection(
+    config: KafkaConfig, own: Mapping[str, str], default: Mapping[str, str]
+) -> ConfigError | None:
+    try:
+        config.with_dynamic(own, default)
+    except ConfigError as error:
+        return error
+    return None

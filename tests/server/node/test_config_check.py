@@ -10,7 +10,7 @@ import pytest
 from server.commands.main import main
 from server.config.kafka_config import ConfigError, KafkaConfig, catalogue
 from server.node.config_check import check
-from server.node.settings import notes, socket_server
+from server.node.settings import apply_dynamic, notes, socket_server
 
 COMBINED = {
     "process.roles": "broker,controller",
@@ -156,3 +156,31 @@ def test_an_address_has_its_own_limit_however_it_is_written() -> None:
     config = KafkaConfig({**ALONE, "max.connections.per.ip.overrides": text})
     limits = socket_server(config).max_connections_per_ip_overrides
     assert limits == {"::1": 5, "fe80::1": 6, "10.0.0.7": 7}
+
+
+MIN_SESSION, SESSION = (
+    "group.consumer.min.session.timeout.ms",
+    "group.consumer.session.timeout.ms",
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "taken"),
+    [
+        ({"log.cleaner.threads": "0"}, {"log.cleaner.threads": "2"}),
+        ({"log.cleaner.threads": "2", MIN_SESSION: "60000"}, {"log.cleaner.threads": "2"}),
+        (
+            {"log.cleaner.threads": "x", MIN_SESSION: "60000", SESSION: "60000"},
+            {"log.cleaner.threads": "2", MIN_SESSION: "60000", SESSION: "60000"},
+        ),
+    ],
+)
+def test_what_cannot_be_applied_keeps_its_value_and_the_others_are_taken(
+    wanted: dict[str, str], taken: dict[str, str]
+) -> None:
+    config = KafkaConfig(ALONE)
+    config.checks.append(check)
+    apply_dynamic(config, {}, {"log.cleaner.threads": "2"})
+    apply_dynamic(config, {"log.retention.ms": "7"}, wanted)
+    assert config.dynamic_default == taken
+    assert config.get_int("log.retention.ms") == 7

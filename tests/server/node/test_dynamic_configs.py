@@ -207,3 +207,24 @@ def test_a_directory_that_is_cordoned_in_the_file_is_from_the_start_on(tmp_path:
             assert created(client, "first") == ErrorCode.INVALID_REPLICATION_FACTOR
     finally:
         node.shutdown()
+
+
+def test_a_directory_that_was_cordoned_and_taken_away_takes_no_other_config_along(
+    tmp_path: Path,
+) -> None:
+    """Its config is still there at the next start; a retention that was forgotten deletes logs."""
+    node, year_ms = two_dirs(tmp_path), 31_536_000_000
+    try:
+        node.start()
+        alter(node, "cordoned.log.dirs", str(tmp_path / "b"), "1")
+        alter(node, "log.retention.ms", str(year_ms))
+    finally:
+        node.shutdown()
+    again = two_dirs(tmp_path, log_dirs=str(tmp_path / "a"))
+    try:
+        again.start()
+        server = again.broker_server
+        assert server.config.topic_config({}).retention_ms == year_ms
+        assert server.log_manager.cordoned_dirs == frozenset()
+    finally:
+        again.shutdown()
