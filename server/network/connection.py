@@ -109,8 +109,8 @@ class Connection(FrameReader):
         """The pool said no: nothing is read before it says that there is room."""
         self.charged_bytes = 0
         """What the pool was charged for the large frame, under way or in flight."""
-        self.charged_ms = 0
-        """When it was first charged."""
+        self.charged_ms = -1
+        """When it was first charged; -1 once the frame has arrived whole."""
 
     # -- reading
 
@@ -119,15 +119,18 @@ class Connection(FrameReader):
         self.last_active_ms = now_ms
         complete = len(self.frames)
         self.feed(data)
+        if len(self.frames) != complete:
+            self.charged_ms = self.frame_started_ms = -1
         if not self._chunks:
             self.frame_started_ms = -1
-        elif self.frame_started_ms < 0 or len(self.frames) != complete:
+        elif self.frame_started_ms < 0:
             self.frame_started_ms = now_ms
 
     @property
     def holds_half_sent(self) -> bool:
-        """Whether what the pool was charged for is a frame that has not arrived whole."""
-        return self.charged_bytes > 0 and bool(self._chunks)
+        """Whether what the pool was charged for is a frame that has not arrived whole. What has
+        arrived behind one that has is not charged yet."""
+        return self.charged_bytes > 0 and self.charged_ms >= 0
 
     def mute(self) -> None:
         """Reading stops: a request is in flight, or there is no room for what would come."""

@@ -103,6 +103,20 @@ def test_a_request_that_arrived_whole_is_not_hurried():
     assert subject.expired(9_000_000, is_memory_short=True) in (None, "idle")
 
 
+def test_a_large_request_in_flight_is_not_hurried_for_the_beginning_of_the_next():
+    subject = connection(ConnectionLimits())
+    whole = frame(bytes(200_000))
+    subject.receive(whole[:1_000], 0)
+    subject.charged_bytes, subject.charged_ms = len(whole), 0
+    assert subject.holds_half_sent
+    subject.receive(whole[1_000:], 0)
+    subject.begin(subject.frames.popleft())
+    subject.receive(whole[:1_000], 0)
+    subject.mute()
+    assert subject.expired(9_000_000, is_memory_short=True) is None
+    assert not subject.is_silent(9_000_000)
+
+
 def test_one_read_never_asks_for_more_than_its_bound_whatever_was_announced():
     subject = Connection(ConnectionLimits(), 0)
     subject.receive(struct.pack(">i", 100_000_000) + b"a", 0)

@@ -195,6 +195,27 @@ def test_a_large_request_that_waits_for_memory_is_read_on_although_the_one_befor
         assert served.taken == [1, 500_000]
 
 
+def test_a_large_request_that_waits_for_its_answer_is_not_closed_for_the_next_one_behind_it():
+    """A producer that does not wait for answers has always begun its next request."""
+    with serving(memory=1_000_000) as served:
+        pipelining = served.client()
+        pipelining.sock.sendall(request_bytes(produce(3_000_000, timeout_ms=1), 9, 1))
+        answer = served.parked.get()
+        pipelining.sock.sendall(produce_frame(500_000)[:1_000])
+        channels = served.server.processors[0].channels
+        wait_until(served.server, lambda: [c for c in list(channels.values()) if c._chunks])
+        other, large = served.client(), produce_frame(500_000)
+        other.sock.sendall(large[:100_000])
+        wait_until(served.server, lambda: served.pool.blocker is not None)
+        served.let_pass(2_000)
+        served.let_pass(20_000)
+        assert served.connections == 2
+        answer()
+        pipelining.read(PRODUCE, 9)
+        other.sock.sendall(large[100_000:])
+        other.read(PRODUCE, 9)
+
+
 def test_a_wait_for_memory_ends_when_the_one_before_leaves():
     pool = MemoryPool(100)
     woken = []
