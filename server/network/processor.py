@@ -415,10 +415,8 @@ class Processor:
 
     def pause(self, channel: Channel, pause_ms: int) -> None:
         """Start no request of the connection for so long (KIP-219); on this thread."""
-        channel.throttled_until_ms = self.now_ms + pause_ms
-        heapq.heappush(
-            self._throttled, (channel.throttled_until_ms, channel.connection_id, channel)
-        )
+        channel.throttled_until_ms = until_ms = self.now_ms + pause_ms
+        heapq.heappush(self._throttled, (until_ms, channel.connection_id, channel))
 
     def _settle(self, channel: Channel) -> None:
         """After something happened to a connection: close it if it is done, else set its interest.
@@ -556,7 +554,10 @@ class Processor:
             if channel.gate is not None:
                 reason = channel.gate.overdue(channel) or reason
             if channel in blockers and channel.is_silent(self.now_ms):
-                reason = "frame paused while others waited for queued.max.request.bytes"
+                if channel.in_flight is None:
+                    reason = "frame paused while others waited for queued.max.request.bytes"
+                else:  # it is not read before its answer has left, when it asks again
+                    channel.memory.release(channel, 0)
             if reason is not None:
                 self._expire(channel, reason)
         unread = [

@@ -216,6 +216,27 @@ def test_a_large_request_that_waits_for_its_answer_is_not_closed_for_the_next_on
         other.read(PRODUCE, 9)
 
 
+def test_who_waits_for_an_answer_leaves_his_turn_to_be_read_on_to_others():
+    with serving(memory=1_000_000) as served:
+        served.pool.charge(2_000_000)  # requests that are in flight hold it
+        pipelining, large = served.client(), produce_frame(500_000)
+        pipelining.sock.sendall(request_bytes(produce(1, timeout_ms=1), 9, 1) + large[:1_000])
+        answer = served.parked.get()
+        pipelining.sock.sendall(large[1_000:2_000])
+        wait_until(served.server, lambda: served.pool._overdrawn is not None)
+        other = served.client()
+        other.sock.sendall(large[:100_000])
+        wait_until(served.server, lambda: served.pool.blocker is not None)
+        served.let_pass(2_000)
+        other.sock.sendall(large[100_000:])
+        other.read(PRODUCE, 9)
+        answer()
+        pipelining.read(PRODUCE, 9)
+        pipelining.sock.sendall(large[2_000:])
+        pipelining.read(PRODUCE, 9)
+        assert served.taken == [1, 500_000, 500_000]
+
+
 def test_a_wait_for_memory_ends_when_the_one_before_leaves():
     pool = MemoryPool(100)
     woken = []
