@@ -28,6 +28,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from replication.partition.requests import (
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
     from replication.metadata.image import MetadataDelta, MetadataImage
     from replication.partition.partition import Partition
-    from replication.partition.requests import IsrChange
+    from replication.partition.requests import AlteredIsr, IsrChange
     from replication.replicas.assignments import AssignmentsManager
     from replication.replicas.cluster_replication import ClusterReplication
     from replication.replicas.log_dir_moves import LogDirMoves
@@ -151,6 +152,7 @@ class ReplicaManager:
         self._node_id = node_id
         self._clock = clock
         self._timer = timer
+        self._run_aside = run_aside
         self._links = links
         self._cluster: ClusterReplication | None = None
         self._cluster_lock = threading.Lock()
@@ -312,9 +314,17 @@ class ReplicaManager:
         self.parked.partition_changed(partition)
 
     def _alter_isr(self, change: IsrChange) -> None:
+        """Who brings the answer carries the heartbeats and the quorum's requests, too, or is the
+        controller: it must not wait for the partition's lock while an append is held up by a disk.
+        (Kafka's channel for these requests has a thread of its own.)
+        """
         cluster = self.cluster()
         assert cluster is not None, "only a partition of a cluster asks for another ISR"
-        cluster.alter_partition.submit(change)
+
+        def on_answer(answer: AlteredIsr | ErrorCode) -> None:
+            self._run_aside(partial(change.on_answer, answer))
+
+        cluster.alter_partition.submit(change._replace(on_answer=on_answer))
 
     def shutdown(self) -> None:
         """End the fetchers, drop every parked request: their connections are closed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,24 @@ def test_a_follower_that_caught_up_joins_the_isr_again(orders: SimCluster) -> No
     assert leo(orders, 3) == [101]
     changed = orders.alterations[-1].topics[0].partitions[0]
     assert {m.broker_id: m.broker_epoch for m in changed.new_isr_with_epochs} == orders.epochs
+
+
+def test_the_controllers_answer_waits_for_no_partition_on_the_thread_that_brings_it(
+    orders: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heartbeats and the quorum's requests are on that thread, too; an append that the disk holds
+    up has the partition's lock."""
+    aside: list[Callable[[], None]] = []
+    monkeypatch.setattr(orders.nodes[1].replica_manager, "_run_aside", aside.append)
+    monkeypatch.setattr(orders.nodes[1], "publish", lambda: None)  # metadata would tell as well
+    orders.cut(1, 3)
+    orders.produce(1, b"lags behind", acks=1)
+    orders.run_until(lambda: bool(aside))
+    state = orders.nodes[1].partition().role.isr_state
+    assert (state.isr, state.proposed) == ({1, 2, 3}, {1, 2})
+    (told,) = aside
+    told()
+    assert orders.nodes[1].partition().isr == {1, 2}
 
 
 def test_a_fenced_follower_does_not_join_the_isr(orders: SimCluster) -> None:
