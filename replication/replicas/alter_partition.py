@@ -20,21 +20,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from replication.partition.requests import AlteredIsr, IsrChange
 from replication.replicas.one_in_flight import Delay, OneInFlight, Submit
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.quorum import AlterPartitionRequest, AlterPartitionResponse
 
-if TYPE_CHECKING:
-    from wire.primitives import TopicPartition
-
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 50
 _Topic = AlterPartitionRequest.Topic
 _Partition = AlterPartitionRequest.Topic.Partition
+_Key = tuple[bytes, int]
+"""(topic id, partition index): who is made again under a name waits for no answer about another."""
 
 
 class AlterPartitionManager:
@@ -45,7 +44,7 @@ class AlterPartitionManager:
     ) -> None:
         self._broker_epoch = broker_epoch
         self._node_id = node_id
-        self._pending: dict[TopicPartition, IsrChange] = {}
+        self._pending: dict[_Key, IsrChange] = {}
         self._controller = OneInFlight(
             submit,
             timer,
@@ -63,9 +62,7 @@ class AlterPartitionManager:
     def submit(self, change: IsrChange) -> None:
         """Ask for a change; `change.on_answer` tells what became of it."""
         with self._controller.lock:
-            is_taken = change.topic_partition not in self._pending
-            if is_taken:
-                self._pending[change.topic_partition] = change
+            is_taken = self._pending.setdefault(_key(change), change) is change
         if is_taken:
             self._controller.send()
         else:
@@ -113,15 +110,15 @@ class AlterPartitionManager:
                 for p in topic.partitions
             }
             for change in changes:
-                found = by_key.get((change.topic_id, change.topic_partition[1]))
+                found = by_key.get(_key(change))
                 if found is not None:
                     answers.append((change, _outcome(found)))
         else:
             logger.warning("controller did not answer AlterPartition error=%s", _reason(answer))
         with self._controller.lock:
             for change, _ in answers:
-                if self._pending.get(change.topic_partition) is change:
-                    del self._pending[change.topic_partition]
+                if self._pending.get(_key(change)) is change:
+                    del self._pending[_key(change)]
         is_smooth = len(answers) == len(changes)
         for change, outcome in answers:
             if isinstance(outcome, ErrorCode):
@@ -135,6 +132,10 @@ class AlterPartitionManager:
             except Exception:
                 logger.exception("ISR change failed partition=%s-%s", *change.topic_partition)
         return is_smooth
+
+
+def _key(change: IsrChange) -> _Key:
+    return change.topic_id, change.topic_partition[1]
 
 
 def _outcome(partition: Any) -> AlteredIsr | ErrorCode:

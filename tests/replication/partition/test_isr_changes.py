@@ -51,22 +51,27 @@ class Leader:
     """Collects what a change was answered with."""
 
     def __init__(
-        self, index: int = 0, isr: tuple[tuple[int, int], ...] = ((1, -1), (2, 72))
+        self,
+        index: int = 0,
+        isr: tuple[tuple[int, int], ...] = ((1, -1), (2, 72)),
+        topic_id: bytes = TOPIC_ID,
     ) -> None:
         self.told: list[AlteredIsr | ErrorCode] = []
         self.change = IsrChange(
-            TopicPartition("orders", index), TOPIC_ID, 4, 9, isr, self.told.append
+            TopicPartition("orders", index), topic_id, 4, 9, isr, self.told.append
         )
 
 
-def altered(*partitions: tuple[int, int], isr: tuple[int, ...] = (1, 2)) -> AlterPartitionResponse:
+def altered(
+    *partitions: tuple[int, int], isr: tuple[int, ...] = (1, 2), topic_id: bytes = TOPIC_ID
+) -> AlterPartitionResponse:
     """(index, error code) each."""
     partition = AlterPartitionResponse.Topic.Partition
     return AlterPartitionResponse(
         error_code=0,
         topics=[
             AlterPartitionResponse.Topic(
-                topic_id=TOPIC_ID,
+                topic_id=topic_id,
                 partitions=[
                     partition(
                         partition_index=index, error_code=code, leader_id=1, leader_epoch=4,
@@ -129,6 +134,24 @@ def test_a_second_change_of_a_partition_is_not_attempted(
     assert second.told == [ErrorCode.OPERATION_NOT_ATTEMPTED]
     channel.answer(altered((0, 0)))
     assert len(first.told) == 1
+
+
+def test_a_topic_that_was_made_again_does_not_wait_for_what_was_asked_of_the_one_before(
+    channel: Channel, manager: AlterPartitionManager
+) -> None:
+    before, again = Leader(), Leader(topic_id=b"orders-topic-id2")
+    manager.submit(before.change)
+    manager.submit(again.change)
+    assert again.told == []
+    channel.answer(KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+    channel.ring()
+    assert [topic.topic_id for topic in channel.requests[1].topics] == [
+        before.change.topic_id,
+        again.change.topic_id,
+    ]
+    channel.answer(altered((0, 0), topic_id=again.change.topic_id))
+    assert again.told == [AlteredIsr(4, 10, (1, 2))]
+    assert (before.told, manager.pending) == ([], 1)
 
 
 @pytest.mark.parametrize(
