@@ -34,7 +34,8 @@ Duties of the caller, in this order, for each Ready:
 5. Before any other event: `truncate` -> `Truncated`; `accept` -> `VotersAppended` for each set in
    it, then `Fetched`; `accept_snapshot` -> `SnapshotPart` or `SnapshotLoaded`. `begin_snapshot`
    comes before `send`.
-Steps must come from one thread. Call `step(Tick(), now_ms)` no later than `deadline_ms`.
+Steps must come from one thread. Call `step(Tick(), now_ms)` at `deadline_ms`, when all that came
+until then has been stepped.
 """
 
 from __future__ import annotations
@@ -81,8 +82,15 @@ class RaftCore(QuorumState):
             _with_peers().POLLS[self.role](self, current, ready, now_ms)
         return ready
 
-    def _on_nothing(self, _event: Tick, _ready: Ready, _now_ms: int) -> None:
-        """Time has passed; the role's poll looks at it."""
+    def _on_tick(self, _event: Tick, ready: Ready, now_ms: int) -> None:
+        """Time has passed; what else it means is for the role's poll.
+
+        Only here a leader finds that nobody fetches from it (K-6): whoever did while our own disk
+        kept us has been heard by now. (Kafka's looks after each message that it handles.)
+        """
+        current = self.current
+        if isinstance(current, Leader) and current.state.is_deserted(now_ms):
+            self._resign(current, ready, now_ms)
 
     def _on_resign(self, _event: Resign, ready: Ready, now_ms: int) -> None:
         if isinstance(self.current, Leader):
@@ -118,9 +126,7 @@ class RaftCore(QuorumState):
         leader = leading.state
         if leading.changes_begun is not None:
             leading.changes_begun.expire(ready, now_ms)
-        deserted = leader.quorum_deadline_ms is not None and now_ms >= leader.quorum_deadline_ms
-        removed = not leader.is_voter and self.history.latest_offset < self.high_watermark
-        if deserted or removed:
+        if not leader.is_voter and self.history.latest_offset < self.high_watermark:  # removed
             self._resign(leading, ready, now_ms)
         elif leader.announce_ms is not None and now_ms >= leader.announce_ms:
             _with_peers().announce(self, leader, ready, now_ms)
@@ -137,7 +143,7 @@ class RaftCore(QuorumState):
 
 _HANDLERS: Mapping[type, Callable[[RaftCore, Any, Ready, int], None]] = {
     Start: RaftCore.initialize,
-    Tick: RaftCore._on_nothing,
+    Tick: RaftCore._on_tick,
     Resign: RaftCore._on_resign,
     Shutdown: RaftCore._on_shutdown,
     Flushed: RaftCore._on_flushed,

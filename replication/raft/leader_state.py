@@ -140,6 +140,10 @@ class LeaderState:
             self._fetched.clear()
             self.quorum_deadline_ms = now_ms + self._check_quorum_ms
 
+    def is_deserted(self, now_ms: int) -> bool:
+        """Has no majority fetched for one and a half fetch timeouts (K-6)."""
+        return self.quorum_deadline_ms is not None and now_ms >= self.quorum_deadline_ms
+
     def _forget_silent(self, now_ms: int) -> None:
         for key, progress in list(self.observers.items()):
             if progress.last_fetch_ms is not None and (

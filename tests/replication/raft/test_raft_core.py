@@ -458,6 +458,18 @@ def test_observers_do_not_keep_a_leader_in_office() -> None:
     core, _, now_ms = leading()
     for passed in range(0, 3001, 500):
         core.step(fetch(9, core, 0, 0), now_ms + passed)
+    core.step(Tick(), now_ms + 3000)
+    assert core.role is Role.RESIGNED
+
+
+def test_a_leader_whose_own_disk_was_slow_hears_who_fetched_meanwhile_before_it_resigns() -> None:
+    core, _, now_ms = leading(view=View({1: 1}))
+    core.step(Flushed(LogPosition(1, 1)), now_ms + 3500)
+    core.step(fetch(9, core, 0, 0), now_ms + 3500)
+    core.step(fetch(2, core, 1, 1), now_ms + 3500)
+    core.step(Tick(), now_ms + 3500)
+    assert (core.role, core.high_watermark) == (Role.LEADER, 1)
+    core.step(Tick(), now_ms + 6500)
     assert core.role is Role.RESIGNED
 
 
