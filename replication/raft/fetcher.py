@@ -190,7 +190,7 @@ class Fetcher:
 
     def taken(self, now_ms: int, made_progress: bool) -> None:
         """What was in hand is on disk, or could not be used."""
-        self.in_hand = False
+        self._put_away(now_ms)
         if not made_progress:
             self._ready_ms = now_ms + ASK_INTERVAL_MS
 
@@ -198,14 +198,22 @@ class Fetcher:
         """The unfinished snapshot's size; None when its piece could not be used: on a full disk the
         next one will hardly do better at once.
         """
-        self.in_hand = False
+        self._put_away(now_ms)
         if position is None:
             self._snapshot_id = None
             self._ready_ms = now_ms + ASK_INTERVAL_MS
         else:
             self._snapshot_position = position
 
-    def snapshot_loaded(self) -> None:
+    def snapshot_loaded(self, now_ms: int) -> None:
         """There is nothing to download any more."""
-        self.in_hand = False
+        self._put_away(now_ms)
         self._snapshot_id = None
+
+    def _put_away(self, now_ms: int) -> None:
+        """Nothing is in hand any more. How long that took tells of our disk, not of the leader: who
+        stood for election now would not fetch, and with one voter less the leader would be alone.
+        """
+        if self.in_hand and now_ms > self._ready_ms:  # when it came
+            self._core.wait_for_leader(now_ms)
+        self.in_hand = False

@@ -89,7 +89,7 @@ def on_snapshot_loaded(
 ) -> None:
     was_voter = quorum.is_voter
     if isinstance(quorum.current, Fetching):
-        quorum.current.fetcher.snapshot_loaded()
+        quorum.current.fetcher.snapshot_loaded(now_ms)
     quorum.log_ends(event.log)
     quorum.history.restart(event.log.end_offset, event.voters)
     quorum.voter_or_observer(was_voter, now_ms)

@@ -23,6 +23,7 @@ from replication.raft.events import (
     Fetched,
     FetchReply,
     FetchSnapshot,
+    FetchSnapshotReply,
     Flushed,
     LeaderChange,
     LogPosition,
@@ -32,6 +33,7 @@ from replication.raft.events import (
     Shutdown,
     SnapshotId,
     SnapshotLoaded,
+    SnapshotPart,
     Start,
     Tick,
     Truncated,
@@ -648,6 +650,32 @@ def test_a_follower_fetches_again_only_when_what_it_got_is_on_disk() -> None:
     assert voter.step(Tick(), 5).send == []
     ready = voter.step(Fetched(LogPosition(5, 3), 1), 10)
     assert [request.offset for _, request in ready.send] == [3]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("sent", "put_away"),
+    [
+        ({"records": b"x"}, Fetched(LogPosition(5, 3), 1)),
+        ({"snapshot_id": SnapshotId(50, 4)}, SnapshotPart(1)),
+        ({"snapshot_id": SnapshotId(50, 4)}, SnapshotLoaded(LogPosition(4, 50), None)),
+    ],
+)
+def test_a_follower_whose_disk_is_slow_fetches_on_and_does_not_stand(
+    sent: dict[str, object], put_away: Event
+) -> None:
+    """Its leader answered at once: while it asked for votes, it would not fetch."""
+    voter = following(2, 5)
+    ready = fetched(voter, 0, **sent)
+    if ready.begin_snapshot is not None:
+        ((to, request),) = ready.send
+        piece = FetchSnapshotReply(NO, 5, ready.begin_snapshot, 2, size=2, data=b"x")
+        voter.step(Answered(to, request, piece), 0)
+    late_ms = 2 * voter.config.fetch_timeout_ms
+    ready = voter.step(put_away, late_ms)
+    assert voter.role is Role.FOLLOWER
+    assert [to.node_id for to, _ in ready.send] == [2]
+    voter.step(Tick(), 2 * late_ms)
+    assert voter.role is Role.PROSPECTIVE
 
 
 def test_a_follower_believes_a_high_watermark_only_as_far_as_its_log() -> None:
