@@ -84,8 +84,7 @@ class LogEnvironment:
         A full disk and a lack of descriptors pass: the operation failed and was undone, and the
         next is tried afresh (S-16, S-17). Everything else is final (S-4).
         """
-        passes = files.is_disk_full(error) or files.is_out_of_descriptors(error)
-        if passes and not getattr(error, "is_final", False):
+        if files.may_pass(error) and not getattr(error, "is_final", False):
             logger.warning("%s failed log_dir=%s error=%s", doing, self.log_dir, error)
         else:
             self.fail(error)

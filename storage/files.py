@@ -222,3 +222,8 @@ def with_room(write: Callable[[], _T], make_room: Callable[[], bool]) -> _T:
 def is_out_of_descriptors(error: OSError) -> bool:
     """The process or the system has no file descriptor left: nothing is wrong with the disk."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def may_pass(error: OSError) -> bool:
+    """A full disk and a lack of descriptors pass: what failed is tried afresh (S-16, S-17)."""
+    return is_disk_full(error) or is_out_of_descriptors(error)

@@ -1,8 +1,9 @@
 """What a leader gave us goes to disk, then the core hears of it (K-4, K-8, K-9).
 
 Records are appended and synced before the next fetch leaves, a log that parted from the leader's is
-cut back, the pieces of a snapshot are put together. A disk without room or a damaged piece is not
-final: the leader is asked again. Owner: the raft driver's thread.
+cut back, the pieces of a snapshot are put together. A disk without room, a process without
+descriptors and a damaged piece are not final: the leader is asked again. Owner: the raft driver's
+thread.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from replication.raft.events import (
     Fetched,
     FetchReply,
     FetchSnapshotReply,
+    LogPosition,
     Ready,
     SnapshotLoaded,
     SnapshotPart,
@@ -23,7 +25,7 @@ from replication.raft.events import (
 )
 from replication.raft.log import RaftLog
 from replication.raft.snapshots import CorruptSnapshot
-from storage import files
+from wire.errors import KafkaError
 
 logger = logging.getLogger(__name__)
 
@@ -37,14 +39,22 @@ class Follower:
         self._must_sync = must_sync
 
     def take(self, ready: Ready) -> None:
-        """Do `ready.truncate`, `accept` or `accept_snapshot`. Raises KafkaError, OSError."""
+        """Do `ready.truncate`, `accept` or `accept_snapshot`. KafkaError and OSError are final."""
         if ready.truncate is not None:
-            self._log.truncate_to_common(ready.truncate)
-            self._step(Truncated(self._log.position))
+            self._truncate(ready.truncate)
         elif ready.accept is not None:
             self._accept(ready.accept)
         elif ready.accept_snapshot is not None:
             self._accept_part(ready.accept_snapshot)
+
+    def _truncate(self, leader_ends: LogPosition) -> None:
+        try:
+            self._log.truncate_to_common(leader_ends)
+        except KafkaError as error:
+            if not self._log.may_pass(error):
+                raise
+            logger.error("the metadata log cannot be truncated now error=%s", error)
+        self._step(Truncated(self._log.position))
 
     def _accept(self, reply: FetchReply) -> None:
         sets = self._log.append_as_follower(reply.records, reply.epoch)
@@ -65,10 +75,10 @@ class Follower:
         except CorruptSnapshot as error:
             logger.error("downloaded snapshot is not usable error=%s", error)
             self._begin_anew()
-        except OSError as error:
-            if not files.is_disk_full(error):
+        except (OSError, KafkaError) as error:
+            if not self._log.may_pass(error):
                 raise
-            logger.error("no room for a snapshot error=%s", error)
+            logger.error("a snapshot cannot be stored now error=%s", error)
             self._begin_anew()
         else:
             logger.info("restarting the log at snapshot=%s", snapshot_id.file_name)

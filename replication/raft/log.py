@@ -127,8 +127,18 @@ class RaftLog:
         self._log.increment_log_start_offset(latest.offset)
 
     def _restart_at(self, snapshot_id: SnapshotId) -> None:
-        self._log.truncate_fully_and_start_at(snapshot_id.offset)
-        self._log.assign_epoch_start(snapshot_id.epoch, snapshot_id.offset)
+        """Begin anew at the snapshot's end. Raises KafkaError with the log as it was.
+
+        Files that could not be brought to that yet are before the next append; after a crash the
+        next start finds them below the snapshot.
+        """
+        try:
+            self._log.truncate_fully_and_start_at(snapshot_id.offset)
+            self._log.assign_epoch_start(snapshot_id.epoch, snapshot_id.offset)
+        except KafkaError as error:
+            if self._log.is_offline or self.start_offset != snapshot_id.offset:
+                raise
+            logger.warning("files of the old log stay for now error=%s", error)
 
     # --- state ----------------------------------------------------------------------------------
 
@@ -369,6 +379,10 @@ class RaftLog:
         stem = snapshot_id.file_name.removesuffix(SUFFIX)
         return self.directory / f"{stem}.fetched{PART_SUFFIX}"
 
+    def may_pass(self, error: OSError | KafkaError) -> bool:
+        """May what failed so succeed later: is nothing wrong with the disk itself."""
+        return files.may_pass(error) if isinstance(error, OSError) else not self._log.is_offline
+
     def give_up_download(self) -> None:
         """What was downloaded of a snapshot so far is not wanted, or cannot go on."""
         for path in self.directory.glob(f"*.fetched{PART_SUFFIX}"):
@@ -387,7 +401,8 @@ class RaftLog:
     def finish_snapshot(self, snapshot_id: SnapshotId) -> VoterSet | None:
         """The download is complete: check it, make it durable, restart the log at its end (K-9).
 
-        Returns the voter set it names. Raises CorruptSnapshot, with the file deleted; OSError.
+        Returns the voter set it names. Raises CorruptSnapshot, with the file deleted; OSError, or
+        KafkaError with the log as it was.
         """
         part = self._part_path(snapshot_id)
         try:

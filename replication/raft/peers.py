@@ -66,7 +66,7 @@ from wire.errors import ErrorCode
 def on_truncated(quorum: QuorumState, event: Truncated, _ready: Ready, now_ms: int) -> None:
     was_voter = quorum.is_voter
     if isinstance(quorum.current, Fetching):
-        quorum.current.fetcher.taken(now_ms, True)
+        quorum.current.fetcher.taken(now_ms, event.log != quorum.log)
     quorum.log_ends(event.log)
     quorum.history.truncate_to(event.log.end_offset)
     quorum.voter_or_observer(was_voter, now_ms)

@@ -329,7 +329,7 @@ class Reserve:
         except OSError as error:
             with suppress(OSError):
                 files.unlink(self.path)
-            if not files.is_disk_full(error) and not files.is_out_of_descriptors(error):
+            if not files.may_pass(error):
                 raise
             return False
         self.is_held = True

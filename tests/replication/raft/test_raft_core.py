@@ -616,6 +616,14 @@ def test_a_follower_truncates_where_the_leader_says_and_fetches_again() -> None:
     assert (request.offset, request.last_epoch) == (12, 2)
 
 
+def test_a_follower_that_cannot_truncate_now_asks_again_in_a_while() -> None:
+    voter, _ = started(1, (1, 2, 3), log=LogPosition(3, 30), state=ElectionState(3))
+    voter.step(BeginQuorumEpoch(2, 5), 0)
+    fetched(voter, 0, diverging=LogPosition(2, 12))
+    assert voter.step(Truncated(LogPosition(3, 30)), 0).send == []
+    assert asked(voter.step(Tick(), 100), Fetch) == [2]
+
+
 def test_an_answer_to_what_we_asked_before_our_log_grew_is_not_used() -> None:
     """Found by simulation: a leader steps down with a record that is not synced, asks from before
     it, and then has it; the answer would go behind it."""

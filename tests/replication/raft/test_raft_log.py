@@ -7,10 +7,12 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from replication.raft.events import ElectionState, LogPosition
+from replication.raft.events import ElectionState, Event, LogPosition, Ready, Truncated
+from replication.raft.follower import Follower
 from replication.raft.log import RaftLog
 from replication.raft.quorum_state_store import (
     CorruptQuorumState,
@@ -28,6 +30,7 @@ from replication.raft.snapshots import (
 )
 from replication.raft.voter_set import ReplicaKey
 from storage import files
+from storage.log import partition_log
 from testkit.clock import ManualClock
 from tests.replication.raft_support import Disk
 from wire.control_records import ControlRecordType
@@ -284,6 +287,40 @@ def test_snapshot_names_are_kafkas() -> None:
     assert parse_name(name) == SnapshotId(23, 2)
     for other in (name + ".part", "bootstrap.checkpoint", "23-2.checkpoint", "x", name[1:]):
         assert parse_name(other) is None
+
+
+# --- what a leader has a follower do ------------------------------------------------------------
+
+
+def test_a_truncation_that_the_disk_cannot_take_now_is_told_as_far_as_it_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(tmp_path, 3)
+    for offset in (3, 4):
+        log.append(batch(offset, "lost", epoch=2), 2)
+    log.flush()
+    told: list[Event] = []
+    follower = Follower(log, told.append, must_sync=True)
+    ready, real = Ready(truncate=LogPosition(1, 3)), files.open_file
+
+    def none_left(*_: object) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def full(path: Any, *rest: Any) -> int:
+        if "leader-epoch-checkpoint" in Path(path).name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(path, *rest)
+
+    for module, name, broken, left in (
+        (partition_log, "plan_cut", none_left, LogPosition(2, 5)),
+        (files, "open_file", full, LogPosition(1, 3)),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, broken)
+            follower.take(ready)
+        assert told.pop() == Truncated(left)
+    log.append(batch(3, "v3", epoch=3), 3)
+    assert values(log) == ["v0", "v1", "v2", "v3"]
 
 
 # --- voters in the log (KIP-853) ----------------------------------------------------------------

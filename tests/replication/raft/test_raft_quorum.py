@@ -321,6 +321,42 @@ def test_a_download_that_fills_the_disk_gives_the_room_back_and_is_made_again(
     assert not list(directory.glob("*.part"))
 
 
+@pytest.mark.parametrize("name", ["{:020d}.log", "leader-epoch-checkpoint"])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EMFILE])
+def test_a_download_that_leaves_no_room_for_the_log_to_begin_anew_ends_no_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: int
+) -> None:
+    quorum = Quorum(tmp_path)
+    quorum.append("a")
+    quorum.run_until(lambda: quorum.all_have("a"))
+    late = quorum.followers()[0]
+    late.stop()
+    quorum.append("b")
+    quorum.run(100)
+    offset = _snapshot(quorum.elect()).offset
+    late.start()
+    directory, unwritable = late.path / "__cluster_metadata-0", name.format(offset)
+    real, refused = files.open_file, 0
+
+    def full(path: Any, flags: int, *rest: Any) -> Any:
+        nonlocal refused
+        path = Path(path)
+        if path.parent == directory and unwritable in path.name and flags & os.O_CREAT:
+            refused += 1
+            raise OSError(error, os.strerror(error))
+        return real(path, flags, *rest)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(files, "open_file", full)
+        quorum.run(1000)
+        assert refused > 0
+    quorum.append("c")
+    quorum.run_until(lambda: quorum.all_have("a", "b", "c"))
+    late.stop()
+    late.start()
+    quorum.run_until(lambda: quorum.all_have("a", "b", "c"))
+
+
 def test_nobody_is_told_more_at_once_than_a_replica_would_ask_for(tmp_path: Path) -> None:
     quorum = Quorum(tmp_path, config=RaftConfig(fetch_max_bytes=300))
     texts = [f"record {n} " + "x" * 50 for n in range(20)]
