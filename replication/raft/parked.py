@@ -11,6 +11,7 @@ Owner: the raft driver's thread.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from replication.raft.events import Fetch, FetchReply, FetchSnapshot, FetchSnaps
 from replication.raft.log import RaftLog
 from replication.raft.quorum_state import QuorumState
 from wire.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
 
 OnFetched = Callable[[FetchReply], None]
 
@@ -103,9 +106,17 @@ def _bytes_for(core: QuorumState, request: Fetch | FetchSnapshot) -> int:
 
 
 def snapshot_piece(core: QuorumState, log: RaftLog, request: FetchSnapshot) -> FetchSnapshotReply:
-    """The piece asked for (K-9), or SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE."""
+    """The piece asked for (K-9), or SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE; KAFKA_STORAGE_ERROR
+    without a descriptor for it: nobody who asks may end a leader. Raises OSError for a bad disk.
+    """
     snapshot_id, position = request.snapshot_id, request.position
-    found = log.read_snapshot_part(snapshot_id, position, _bytes_for(core, request))
+    try:
+        found = log.read_snapshot_part(snapshot_id, position, _bytes_for(core, request))
+    except OSError as error:
+        if not log.may_pass(error):
+            raise
+        logger.warning("snapshot cannot be read now replica=%s error=%s", request.replica, error)
+        return snapshot_reply(core, snapshot_id, ErrorCode.KAFKA_STORAGE_ERROR)
     if found is None:
         return snapshot_reply(core, snapshot_id, ErrorCode.SNAPSHOT_NOT_FOUND)
     size, data = found

@@ -392,6 +392,29 @@ def test_snapshot_requests_outside_of_what_there_is_are_refused(tmp_path: Path) 
         assert reply.error is error
 
 
+def test_a_leader_without_a_descriptor_for_a_snapshot_says_so_and_leads_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quorum = Quorum(tmp_path)
+    quorum.append("a")
+    quorum.run_until(lambda: quorum.all_have("a"))
+    leader = quorum.elect()
+    request = FetchSnapshot(ReplicaKey(9), leader.driver.leader_epoch, _snapshot(leader), 0)
+    real = files.open_file
+
+    def none_left(path: Any, *rest: Any) -> Any:
+        if str(path).endswith(".checkpoint"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, *rest)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(files, "open_file", none_left)
+        (refusal,) = reply_to(quorum, leader, request)
+    (piece,) = reply_to(quorum, leader, request)
+    assert (refusal.error, piece.error) == (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE)
+    assert quorum.leader is leader
+
+
 # --- parked fetches -----------------------------------------------------------------------------
 
 
