@@ -53,6 +53,10 @@ def change_reply(core: Replica, error: ErrorCode, message: str = "") -> VoterCha
     return VoterChangeReply(error, core.epoch, message, core.leader_id, endpoints)
 
 
+def _range(voter: Voter) -> str:
+    return "..".join(map(str, voter.kraft_versions))
+
+
 class VoterChanges:
     """The leader's changes of the voter set; one object for each leadership."""
 
@@ -143,12 +147,11 @@ class VoterChanges:
 
     def _update(self, request: UpdateVoter, ready: Ready) -> VoterChangeReply:
         core, voter = self._core, request.voter
-        lowest, highest = voter.kraft_versions
-        if not lowest <= core.voters.kraft_version <= highest:
+        if not voter.supports(core.voters.kraft_version):
             return change_reply(
                 core,
                 ErrorCode.INVALID_REQUEST,
-                f"kraft.version {core.voters.kraft_version} is not in {lowest}..{highest}",
+                f"kraft.version {core.voters.kraft_version} is not in {_range(voter)}",
             )
         if not core.voters.is_voter(voter.key):
             return change_reply(
@@ -189,7 +192,7 @@ class VoterChanges:
             for voter in known
             if voter.directory_id == ZERO_DIRECTORY_ID
             or not voter.endpoints
-            or not voter.kraft_versions[0] <= level <= voter.kraft_versions[1]
+            or not voter.supports(level)
         ]
         if unable:
             raise KafkaError(
@@ -213,16 +216,16 @@ class VoterChanges:
             or pending.request.voter.node_id != node_id
         ):
             return
-        core, voter = self._core, pending.request.voter
+        core = self._core
         assert core.leader is not None, "only a leader changes voters"
         if reply is None or reply.error is not ErrorCode.NONE:
             self._finish(ErrorCode.REQUEST_TIMED_OUT, "the new voter does not answer", ready)
             return
-        lowest, highest = reply.kraft_versions
-        if not lowest <= core.voters.kraft_version <= highest:
+        voter = pending.request.voter._replace(kraft_versions=reply.kraft_versions)
+        if not voter.supports(core.voters.kraft_version):
             self._finish(
                 ErrorCode.INVALID_REQUEST,
-                f"the new voter supports kraft.version {lowest}..{highest} only",
+                f"the new voter supports kraft.version {_range(voter)} only",
                 ready,
             )
         elif not core.leader.is_caught_up(voter.key, now_ms):
@@ -230,7 +233,7 @@ class VoterChanges:
                 ErrorCode.REQUEST_TIMED_OUT, "the new voter is not caught up with the log", ready
             )
         else:
-            self._append(core.voters.plus(voter._replace(kraft_versions=(lowest, highest))), ready)
+            self._append(core.voters.plus(voter), ready)
 
     def appended(self, offset: int, ready: Ready) -> None:
         """The record with the new set stands at `offset`."""

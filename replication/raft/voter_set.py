@@ -56,6 +56,11 @@ class Voter(NamedTuple):
         """Is `other` this voter; a static voter's directory is not known and not compared."""
         return self.key.accepts(other)
 
+    def supports(self, kraft_version: int) -> bool:
+        """Is it in the range; one with a bound below 0 is none (Kafka: SupportedVersionRange)."""
+        lowest, highest = self.kraft_versions
+        return 0 <= lowest <= kraft_version <= highest
+
     def endpoint(self, listener: str) -> Endpoint | None:
         """Its endpoint by that name; its first one when none has the name."""
         for endpoint in self.endpoints:

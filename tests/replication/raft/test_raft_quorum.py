@@ -538,6 +538,7 @@ def test_changes_of_voters_that_are_refused(tmp_path: Path) -> None:
     quorum.run_until(lambda: quorum.all_have("a"))
     leader, follower = quorum.elect(), quorum.followers()[0]
     newcomer = quorum.members[4].voter
+    epoch = leader.driver.leader_epoch
     elsewhere = (Endpoint("OTHER", "host4", 4),)
     for request, error in (
         (AddVoter(newcomer._replace(directory_id=bytes(16)), 100), ErrorCode.INVALID_REQUEST),
@@ -554,7 +555,11 @@ def test_changes_of_voters_that_are_refused(tmp_path: Path) -> None:
         (UpdateVoter(newcomer, leader.driver.leader_epoch), ErrorCode.VOTER_NOT_FOUND),
         (UpdateVoter(follower.voter, 0), ErrorCode.FENCED_LEADER_EPOCH),
         (
-            UpdateVoter(follower.voter._replace(kraft_versions=(0, 0)), leader.driver.leader_epoch),
+            UpdateVoter(follower.voter._replace(kraft_versions=(0, 0)), epoch),
+            ErrorCode.INVALID_REQUEST,
+        ),
+        (
+            UpdateVoter(follower.voter._replace(kraft_versions=(-1, 1)), epoch),
             ErrorCode.INVALID_REQUEST,
         ),
     ):
