@@ -42,7 +42,8 @@ class BlockingPeer:
     """One request at a time, each answered before the next.
 
     Connects when it is first needed, and again after a failure. `timeout_s` bounds connecting,
-    sending, and waiting for an answer, each. One thread uses it; any may `close` it.
+    sending, and waiting for an answer, each. A larger frame than `frame_bytes_max` is not Kafka's.
+    One thread uses it; any may `close` it.
 
     Cost of an answer: two system calls and one copy, out of the kernel, into a `bytes` of its exact
     size. Its records stay a memoryview of that and are valid as long as somebody holds them; the
@@ -56,12 +57,14 @@ class BlockingPeer:
         client_id: str,
         timeout_s: float = 10.0,
         security: PeerSecurity | None = None,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
         self._host = host
         self._port = port
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._security = security
+        self._frame_bytes_max = frame_bytes_max
         self._session_ends_s = math.inf
         self._correlation_id = 0
         self._socket: socket.socket | None = None
@@ -112,7 +115,7 @@ class BlockingPeer:
             transport.send_all(part)  # type: ignore[arg-type]  # a request holds no file
         deadline_s = time.monotonic() + self._timeout_s
         (size,) = _SIZE.unpack(self._receive(transport, _SIZE.size, deadline_s))
-        if not _SIZE.size <= size <= FRAME_BYTES_MAX:
+        if not _SIZE.size <= size <= self._frame_bytes_max:
             raise MalformedFrame(f"frame size {size}")
         frame = self._receive(transport, size, deadline_s)
         correlation_id, position = decode_response_header(request.api_key, version, frame)

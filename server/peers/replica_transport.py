@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from server.security.peer_security import PeerSecurity
     from storage.config import Clock, Scheduler
 
+_ANSWER_BYTES_MAX = (1 << 31) - 1
+"""A batch comes whole, whatever it weighs; of several as much as fetch.max.bytes there and
+replica.fetch.response.max.bytes here allow (Kafka: NetworkReceive.UNLIMITED)."""
 _RESPONSES: dict[type, type[Any]] = {
     FetchRequest: FetchResponse,
     ListOffsetsRequest: ListOffsetsResponse,
@@ -109,7 +112,12 @@ def cluster_links(broker: ReplicatingBroker) -> ClusterLinks:
 
         def connect() -> BlockingPeer:
             return BlockingPeer(
-                leader.host, leader.port, client_id, timeout_s, broker.inter_broker_security
+                leader.host,
+                leader.port,
+                client_id,
+                timeout_s,
+                broker.inter_broker_security,
+                _ANSWER_BYTES_MAX,
             )
 
         return FetcherThread(fetcher, BrokerLeaderEndpoint(connect), clock)

@@ -105,6 +105,30 @@ def test_a_blocking_peer_that_stops_within_an_answer_times_out(peer):
     asker.join()
 
 
+@pytest.mark.parametrize(
+    ("bound", "failure"), [({}, ConnectionError), ({"frame_bytes_max": 2**31 - 1}, TimeoutError)]
+)
+def test_how_much_an_answer_may_hold_is_for_its_asker_to_say(peer, bound, failure):
+    """A follower waits for the rest of what its leader began to send; who may have met anything at
+    all on that port does not."""
+    blocking = BlockingPeer(*peer.address, "broker-1", 0.05, **bound)
+    failures: SimpleQueue[BaseException] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+        except OSError as error:
+            failures.put(error)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    connection = peer.accept()
+    connection.request()
+    connection.sock.sendall(struct.pack(">ih", 200 << 20, 0))
+    assert type(failures.get(timeout=PATIENCE_S)) is failure
+    asker.join()
+
+
 def test_a_blocking_peer_connects_again_after_a_failure(peer):
     blocking = BlockingPeer(*peer.address, "broker-1", PATIENCE_S)
     results: SimpleQueue[Any] = SimpleQueue()

@@ -28,9 +28,16 @@ class Peer:
     made: list[Peer]
 
     def __init__(
-        self, host: str, port: int, client_id: str, timeout_s: float, security: object = None
+        self,
+        host: str,
+        port: int,
+        client_id: str,
+        timeout_s: float,
+        security: object = None,
+        frame_bytes_max: int = 0,
     ) -> None:
         self.security = security
+        self.frame_bytes_max = frame_bytes_max
         self.address = host, port
         self.client_id = client_id
         self.timeout_s = timeout_s
@@ -108,4 +115,5 @@ def test_a_broker_is_known_by_its_client_id_and_its_epoch(peers: list[Peer]) -> 
     (peer,) = peers
     assert (peer.client_id, peer.address) == ("broker-3-fetcher-2-leader-1", ("leader", 9092))
     assert peer.timeout_s == 5
+    assert peer.frame_bytes_max == 2**31 - 1, "whatever a batch of the leader's weighs"
     assert peer.is_closed
