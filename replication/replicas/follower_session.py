@@ -22,8 +22,9 @@ A parked fetch is `parked` here, and what is touched meanwhile lets it look at t
 A session whose follower has gone without closing it stops watching after `MISSED_MAX` events, and
 starts anew should it come back.
 
-Lock: `_lock` guards the sets; the purgatory is called without it. Order in which partitions are
-looked at: those that waited longest first, those that just gave records last (KIP-74).
+Lock: `_lock` guards the sets and what is watched; the purgatory's is taken under it, and never held
+when something happens. Order in which partitions are looked at: those that waited longest first,
+those that just gave records last (KIP-74).
 """
 
 from __future__ import annotations
@@ -127,18 +128,18 @@ class FollowerSession:
         with self._lock:
             watch = self._watches.pop(partition, None)
             self._touched.pop(partition, None)
-        if watch is not None:
-            self._leave(watch)
+            if watch is not None:
+                self._leave(watch)
 
     def close(self) -> None:
         """Watch nothing; a fetch that comes all the same looks at everything."""
         with self._lock:
-            watches = list(self._watches.values())
             self._look_due_ms = None
-        for watch in watches:
-            self._leave(watch)
+            for watch in self._watches.values():
+                self._leave(watch)
 
     def _leave(self, watch: _Watch) -> None:
+        """The lock is held: a fetch must find all of them watched, or none."""
         key, watch.key = watch.key, None
         if key is not None:
             self._purgatory.stop_watching(watch, key)
@@ -186,11 +187,12 @@ class FollowerSession:
                         taken[one] = None
             looked = list(taken)
             watches = self._watches
-            moved = [watches[one] for one in looked if watches[one].key != one.request.key]
-        for watch in moved:
-            self._leave(watch)
-            watch.key = watch.partition.request.key
-            self._purgatory.watch(watch, watch.key)
+            for one in looked:
+                watch, key = watches[one], one.request.key
+                if watch.key != key:
+                    self._leave(watch)
+                    watch.key = key
+                    self._purgatory.watch(watch, key)
         return looked
 
     def put_back(

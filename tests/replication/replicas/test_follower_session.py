@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from replication.partition.requests import FetchPartition, FetchResult, QuietAnswer
+from replication.replicas import follower_session
 from replication.replicas.follower_session import MISSED_MAX, FollowerSession
 from replication.replicas.purgatory import Purgatory
 from replication.replicas.timer import Timer
 from storage.config import SystemClock
+from tests.replication.interleaving import interleavings
 
 FOLLOWER = (2, 11)
 LOOK_MS = 500
@@ -142,6 +145,21 @@ def test_a_session_whose_follower_is_gone_stops_watching(made: Session) -> None:
         made.happens(1)
     assert not made.purgatory.watchers
     assert made.settle(2) == [1, 0, 2, 3, 4]
+
+
+def test_a_follower_that_comes_back_while_its_session_stops_watching_misses_nothing() -> None:
+    races: list[Session] = []
+
+    def race() -> tuple[Callable[[], object], Callable[[], object]]:
+        made = Session(Purgatory("Fetch", Timer(SystemClock())))
+        races.append(made)
+        return made.session.close, lambda: made.settle(1)
+
+    for _ in interleavings(follower_session, race, waits=lambda: races[-1].session._lock.locked()):
+        for index in range(5):
+            races[-1].happens(index)
+        assert sorted(races[-1].settle(2)) == [0, 1, 2, 3, 4]
+    assert len(races) > 1
 
 
 def test_a_topic_whose_name_becomes_known_is_watched_under_it(made: Session) -> None:
