@@ -106,4 +106,4 @@ class Election:
         longest = min(
             _BACKOFF_BASE_MS << min(self.lost, 10), self._core.config.election_backoff_max_ms
         )
-        return now_ms + 1 + self._core.random_below(max(longest, 1))
+        return now_ms + 1 + self._core.random_below(longest)

@@ -200,7 +200,8 @@ class QuorumState:
         return self.current.changes_begun if isinstance(self.current, Leader) else None
 
     def random_below(self, stop: int) -> int:
-        return self._random.randrange(stop)
+        """From 0 on; 0 where there is nothing to choose from, as in a part of a short time."""
+        return self._random.randrange(max(stop, 1))
 
     def peer_of(self, voter: Voter) -> Peer:
         """Where that voter is dialled."""
@@ -310,7 +311,7 @@ class QuorumState:
         """Stand after the fetch timeout and a bit: parked fetches are answered all at once, and
         followers that stood all at once would split the votes.
         """
-        jitter_ms = self.random_below(max(self.config.election_timeout_ms // 4, 1))
+        jitter_ms = self.random_below(self.config.election_timeout_ms // 4)
         self.wait(now_ms, self.config.fetch_timeout_ms + jitter_ms)
 
     def wait_for_election(self, now_ms: int) -> None:

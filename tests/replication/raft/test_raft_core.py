@@ -28,6 +28,7 @@ from replication.raft.events import (
     LeaderChange,
     LogPosition,
     Peer,
+    RaftConfig,
     Ready,
     Resign,
     Shutdown,
@@ -300,6 +301,17 @@ def test_two_leaders_in_one_epoch_are_a_bug_not_a_choice() -> None:
     to, request = in_flight(voter)
     with pytest.raises(AssertionError, match="two leaders in epoch 5"):
         voter.step(Answered(to, request, FetchReply(NO, 5, 2)), 0)
+
+
+@pytest.mark.parametrize("election_timeout_ms", [1, 2, 3, 4])
+def test_an_election_timeout_may_be_as_short_as_the_clock_can_tell(
+    election_timeout_ms: int,
+) -> None:
+    config = RaftConfig(election_timeout_ms=election_timeout_ms, election_backoff_max_ms=0)
+    history = VoterHistory(VoterSet.of_ids(1, 2, 3))
+    voter = RaftCore(ReplicaKey(1), history, Random(1), View({}), config=config)
+    voter.step(Start(ElectionState(3, 2), EMPTY_LOG), 0)
+    until(voter, Role.PROSPECTIVE)
 
 
 def test_a_majority_of_pre_votes_then_of_votes_makes_a_leader_that_announces_itself() -> None:
