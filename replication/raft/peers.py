@@ -235,7 +235,7 @@ def tell_leader_of_us(
     if is_static:
         request = UpdateVoter(me, quorum.epoch, quorum.cluster_id) if quorum.is_voter else None
     elif known is not None and known.key == quorum.key:
-        if known.endpoints != quorum.endpoints:
+        if set(known.endpoints) != set(quorum.endpoints):  # Kafka's are in no order
             request = UpdateVoter(me, quorum.epoch, quorum.cluster_id)
     elif quorum.config.auto_join and known is not None:
         request = RemoveVoter(known.key, quorum.cluster_id)

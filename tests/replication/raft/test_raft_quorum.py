@@ -23,7 +23,7 @@ from replication.raft.events import (
 from replication.raft.log import RaftLog
 from replication.raft.roles import Role
 from replication.raft.snapshots import SnapshotId
-from replication.raft.voter_set import Endpoint, ReplicaKey
+from replication.raft.voter_set import Endpoint, ReplicaKey, Voter
 from storage import files
 from tests.replication.raft_quorum import Member, Quorum
 from wire.errors import ErrorCode, KafkaError
@@ -718,6 +718,21 @@ def test_a_voter_whose_endpoints_changed_tells_the_leader(tmp_path: Path) -> Non
     voter = quorum.elect().driver.voters.get(moved.node_id)
     assert voter is not None
     assert voter.endpoints[0].host == "elsewhere"
+
+
+def test_a_voter_whose_endpoints_stand_in_another_order_has_nothing_to_tell(tmp_path: Path) -> None:
+    """Apache Kafka writes them in the order of a hash map, and once more each time it is told."""
+    quorum = Quorum(tmp_path, voters=3, dynamic=True)
+    quorum.append("a")
+    quorum.run_until(lambda: quorum.all_have("a"))
+    core = quorum.followers()[0].driver.core
+    core.endpoints = (*core.endpoints, Endpoint("INTERNAL", "inside", 9))
+    quorum.run(5000)
+    assert quorum.elect().driver.voters.get(core.node_id) == Voter(*core.key, core.endpoints)
+    core.endpoints = core.endpoints[::-1]
+    quorum.sent.clear()
+    quorum.run(5000)
+    assert not [request for _, request in quorum.sent if isinstance(request, UpdateVoter)]
 
 
 def test_a_wiped_voter_is_another_replica_and_may_be_replaced(tmp_path: Path) -> None:
