@@ -4,8 +4,9 @@ It is parked with the fetches, under its partitions, which appends look at, and 
 partitions, which everything looks at that makes records available there.
 
 Which of its share partitions it may read for is decided again at each attempt (`begin_fetch`); what
-it got hold of it reads, and keeps if that is enough. Several attempts may run at once, on several
-threads: they get hold of different share partitions, and the first with enough answers.
+it got hold of it reads, and keeps if that is enough. Where one byte is enough, what happens to one
+share partition says nothing of the others. Several attempts may run at once, on several threads:
+they get hold of different share partitions, and the first with enough answers.
 
 Kafka: DelayedShareFetch, ShareFetchUtils.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from replication.partition.requests import CONSUMER_REPLICA_ID, FetchPartition, FetchResult
@@ -89,10 +90,25 @@ class DelayedShareFetch(DelayedOperation):
         self._reads: list[_Read] | None = None
         """What it answers with, if an attempt had enough."""
 
+    def keys(self) -> list[Hashable]:
+        """What it is to be parked under: two of each share partition."""
+        return [key for leader in self._leaders for key in (leader.key, leader.topic_partition)]
+
+    def try_complete_at(self, position: int) -> bool:
+        """Look at all only if the share partition of this key is worth it."""
+        if position >= 0 and len(self._leaders) > 1 and self._params.min_bytes <= 1:
+            changed = self._leaders[position // 2 : position // 2 + 1]
+            reads = self._read(changed)
+            is_enough = self._is_enough(changed, reads)
+            _let_go(reads)
+            if not is_enough:
+                return False
+        return self.try_complete()
+
     def try_complete(self) -> bool:
         """Answer if there is enough, or something is wrong with a partition."""
-        reads = self._read()
-        if not self._is_enough(reads) or not self._offer(reads):
+        reads = self._read(self._leaders)
+        if not self._is_enough(self._leaders, reads) or not self._offer(reads):
             _let_go(reads)
             return False
         if self.force_complete():
@@ -105,7 +121,7 @@ class DelayedShareFetch(DelayedOperation):
         """Acquire and answer; at the deadline with what there is."""
         reads = self._take()
         if reads is None:
-            reads = self._read()
+            reads = self._read(self._leaders)
         try:
             deliveries = self._deliver(reads)
         finally:
@@ -126,12 +142,10 @@ class DelayedShareFetch(DelayedOperation):
 
     # -- reading -----------------------------------------------------------------------------
 
-    def _read(self) -> list[_Read]:
+    def _read(self, leaders: Sequence[ShareLeader]) -> list[_Read]:
         """Get hold of what can be had, and read it."""
         held = [
-            (leader, offset)
-            for leader in self._leaders
-            if (offset := leader.begin_fetch()) is not None
+            (leader, offset) for leader in leaders if (offset := leader.begin_fetch()) is not None
         ]
         if not held:
             return []
@@ -163,8 +177,8 @@ class DelayedShareFetch(DelayedOperation):
         )  # fmt: skip
         return results
 
-    def _is_enough(self, reads: list[_Read]) -> bool:
-        if any(leader.is_over for leader in self._leaders):
+    def _is_enough(self, leaders: Sequence[ShareLeader], reads: list[_Read]) -> bool:
+        if any(leader.is_over for leader in leaders):
             return True
         size = 0
         for read in reads:

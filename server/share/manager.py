@@ -100,8 +100,7 @@ class ShareManager:
         leaders = [leader for leader, _ in led]
         operation = DelayedShareFetch(params, leaders, self._broker.replica_manager, answer)
         if params.max_wait_ms > 0 and len(errors) <= LARGE:
-            keys = [key for leader in leaders for key in (leader.key, leader.topic_partition)]
-            self._purgatory.try_complete_else_watch(operation, keys)
+            self._purgatory.try_complete_else_watch(operation, operation.keys())
             # Then: who is loaded first is answered alone, as by Kafka. librdkafka's tests want it.
             load()
         else:

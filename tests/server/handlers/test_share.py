@@ -150,6 +150,27 @@ def test_a_fetch_waits_for_records(node: ShareNode) -> None:
     assert client.answer.responses == []
 
 
+@pytest.mark.parametrize(("min_bytes", "looked_at"), [(1, [[1]]), (1_000, [[0, 1, 2]])])
+def test_what_happens_to_one_partition_is_no_reason_to_read_the_others(
+    node: ShareNode, monkeypatch: pytest.MonkeyPatch, min_bytes: int, looked_at: list[list[int]]
+) -> None:
+    """A member may have hundreds; unless it wants more than one of them may have."""
+    client = node.client()
+    assert client.fetch(0, 1, 2, max_wait_ms=60_000, min_bytes=min_bytes) is None
+    looks: list[list[int]] = []
+    whole = node.node.replica_manager.fetch
+
+    def fetch(*how: Any) -> Any:
+        looks.append([one.key[1] for one in how[5]])
+        return whole(*how)
+
+    monkeypatch.setattr(node.node.replica_manager, "fetch", fetch)
+    node.node.replica_manager.parked.fetch.check_and_complete(("t", 1))
+    assert looks == looked_at
+    node.append(200, index=1)
+    assert acquired(client.answer, 1) == [(0, 199, 1)]
+
+
 def test_a_fetch_waits_for_records_of_others(node: ShareNode) -> None:
     node.append(2)
     first, second = node.client(), node.client()
