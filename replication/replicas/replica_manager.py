@@ -118,6 +118,7 @@ class ReplicaManager:
         a node alone, when the controller is first to be told where a replica is, or one moves.
         `run_aside` runs a job that may take long on a thread that nobody waits for."""
         self.config = config
+        self.run_aside = run_aside
         self.parked = ParkedRequests(timer)
         self.local = LocalReplicas(
             log_manager,

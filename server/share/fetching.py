@@ -4,9 +4,9 @@ It is parked with the fetches, under its partitions, which appends look at, and 
 partitions, which everything looks at that makes records available there.
 
 Which of its share partitions it may read for is decided again at each attempt (`begin_fetch`); what
-it got hold of it reads, and keeps if that is enough. Where one byte is enough, what happens to one
-share partition says nothing of the others. Several attempts may run at once, on several threads:
-they get hold of different share partitions, and the first with enough answers.
+it got hold of it reads, and keeps if that is enough. What happens to one share partition has it
+look at that one: what the others had is known. Several attempts may run at once, on several
+threads: they get hold of different share partitions, and the first with enough answers.
 
 Kafka: DelayedShareFetch, ShareFetchUtils.
 """
@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from replication.partition.requests import CONSUMER_REPLICA_ID, FetchPartition, FetchResult
+from replication.replicas.delayed import LARGE
 from replication.replicas.purgatory import DelayedOperation
 from server.share.acquisition import Acquired, AcquireMode, Fetched, Span
 from server.share.leading import ShareLeader
@@ -72,7 +73,9 @@ class _Read(NamedTuple):
 class DelayedShareFetch(DelayedOperation):
     """See the module."""
 
-    __slots__ = ("_leaders", "_lock", "_on_answer", "_params", "_reads", "_replica_manager")
+    __slots__ = (
+        "_leaders", "_lock", "_on_answer", "_params", "_reads", "_replica_manager", "_sizes",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -89,26 +92,34 @@ class DelayedShareFetch(DelayedOperation):
         self._lock = threading.Lock()
         self._reads: list[_Read] | None = None
         """What it answers with, if an attempt had enough."""
+        self._sizes: dict[ShareLeader, int] = {}
+        """How many bytes each had when it was last looked at."""
 
     def keys(self) -> list[Hashable]:
         """What it is to be parked under: two of each share partition."""
         return [key for leader in self._leaders for key in (leader.key, leader.topic_partition)]
 
     def try_complete_at(self, position: int) -> bool:
-        """Look at all only if the share partition of this key is worth it."""
-        if position >= 0 and len(self._leaders) > 1 and self._params.min_bytes <= 1:
-            changed = self._leaders[position // 2 : position // 2 + 1]
-            reads = self._read(changed)
-            is_enough = self._is_enough(changed, reads)
-            _let_go(reads)
-            if not is_enough:
+        """Look at all only if they may have enough, now that one has changed."""
+        if position >= 0 and len(self._leaders) > 1:
+            if not self._is_worth_it(self._leaders[position // 2]):
                 return False
+            if len(self._leaders) > LARGE:
+                return self.force_complete()
         return self.try_complete()
+
+    def _is_worth_it(self, changed: ShareLeader) -> bool:
+        reads = self._read((changed,))
+        with self._lock:
+            self._sizes[changed] = sum(map(_size, reads))
+            size = sum(self._sizes.values())
+        _let_go(reads)
+        return _is_told_of((changed,), reads) or (bool(reads) and size >= self._params.min_bytes)
 
     def try_complete(self) -> bool:
         """Answer if there is enough, or something is wrong with a partition."""
         reads = self._read(self._leaders)
-        if not self._is_enough(self._leaders, reads) or not self._offer(reads):
+        if not self._is_enough(reads) or not self._offer(reads):
             _let_go(reads)
             return False
         if self.force_complete():
@@ -118,10 +129,20 @@ class DelayedShareFetch(DelayedOperation):
         return False
 
     def on_complete(self) -> None:
-        """Acquire and answer; at the deadline with what there is."""
+        """Acquire and answer; at the deadline with what there is. Many are not read by whose thread
+        this is: the timer's, or a producer's."""
         reads = self._take()
-        if reads is None:
-            reads = self._read(self._leaders)
+        if reads is not None:
+            self._answer(reads)
+        elif len(self._leaders) > LARGE:
+            self._replica_manager.run_aside(self._read_and_answer)
+        else:
+            self._read_and_answer()
+
+    def _read_and_answer(self) -> None:
+        self._answer(self._read(self._leaders))
+
+    def _answer(self, reads: list[_Read]) -> None:
         try:
             deliveries = self._deliver(reads)
         finally:
@@ -177,16 +198,12 @@ class DelayedShareFetch(DelayedOperation):
         )  # fmt: skip
         return results
 
-    def _is_enough(self, leaders: Sequence[ShareLeader], reads: list[_Read]) -> bool:
-        if any(leader.is_over for leader in leaders):
-            return True
-        size = 0
-        for read in reads:
-            if read.result.error_code:
-                return True
-            if read.result.records is not None:
-                size += read.result.records.size
-        return bool(reads) and size >= self._params.min_bytes
+    def _is_enough(self, reads: list[_Read]) -> bool:
+        sizes = {read.leader: _size(read) for read in reads}
+        with self._lock:
+            self._sizes = sizes
+        has_enough = bool(reads) and sum(sizes.values()) >= self._params.min_bytes
+        return has_enough or _is_told_of(self._leaders, reads)
 
     # -- delivering --------------------------------------------------------------------------
 
@@ -244,6 +261,16 @@ def _read_to(last_offset: int, records: FileSlice) -> tuple[bytes, list[tuple[in
         if size >= records.size or (headers and headers[-1][1].last_offset >= last_offset):
             return data, headers
         size *= 4
+
+
+def _size(read: _Read) -> int:
+    return 0 if read.result.records is None else read.result.records.size
+
+
+def _is_told_of(leaders: Sequence[ShareLeader], reads: Sequence[_Read]) -> bool:
+    """Whether something is wrong with one of them, which is told at once."""
+    is_wrong = any(read.result.error_code for read in reads)
+    return is_wrong or any(leader.is_over for leader in leaders)
 
 
 def _let_go(reads: list[_Read]) -> None:

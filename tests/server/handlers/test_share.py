@@ -150,11 +150,11 @@ def test_a_fetch_waits_for_records(node: ShareNode) -> None:
     assert client.answer.responses == []
 
 
-@pytest.mark.parametrize(("min_bytes", "looked_at"), [(1, [[1]]), (1_000, [[0, 1, 2]])])
+@pytest.mark.parametrize("min_bytes", [1, 1_000])
 def test_what_happens_to_one_partition_is_no_reason_to_read_the_others(
-    node: ShareNode, monkeypatch: pytest.MonkeyPatch, min_bytes: int, looked_at: list[list[int]]
+    node: ShareNode, monkeypatch: pytest.MonkeyPatch, min_bytes: int
 ) -> None:
-    """A member may have hundreds; unless it wants more than one of them may have."""
+    """A member may have hundreds."""
     client = node.client()
     assert client.fetch(0, 1, 2, max_wait_ms=60_000, min_bytes=min_bytes) is None
     looks: list[list[int]] = []
@@ -166,9 +166,39 @@ def test_what_happens_to_one_partition_is_no_reason_to_read_the_others(
 
     monkeypatch.setattr(node.node.replica_manager, "fetch", fetch)
     node.node.replica_manager.parked.fetch.check_and_complete(("t", 1))
-    assert looks == looked_at
+    assert looks == [[1]]
     node.append(200, index=1)
     assert acquired(client.answer, 1) == [(0, 199, 1)]
+
+
+def test_partitions_may_have_enough_together(node: ShareNode) -> None:
+    client = node.client()
+    assert client.fetch(0, 1, 2, max_wait_ms=60_000, min_bytes=100) is None
+    node.append(1, index=0)
+    assert client.answer is None
+    node.append(1, index=2)
+    answer = client.answer
+    assert [acquired(answer, index) for index in range(3)] == [[(0, 0, 1)], [], [(0, 0, 1)]]
+
+
+def test_many_partitions_are_not_read_by_who_lets_a_fetch_go_on(
+    node: ShareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither at an append nor at the deadline."""
+    aside: list[Any] = []
+    monkeypatch.setattr("server.share.fetching.LARGE", 2)
+    monkeypatch.setattr(node.node.replica_manager, "run_aside", aside.append)
+    client = node.client()
+    assert client.fetch(0, 1, 2, max_wait_ms=60_000) is None
+    node.append(2, index=1)
+    assert client.answer is None
+    aside.pop()()
+    assert acquired(client.answer, 1) == [(0, 1, 1)]
+    assert client.fetch(max_wait_ms=1_000) is None
+    node.node.pass_time(1_000)
+    assert client.answer is None
+    aside.pop()()
+    assert (acquired(client.answer, 1), aside) == ([], [])
 
 
 def test_a_fetch_waits_for_records_of_others(node: ShareNode) -> None:
