@@ -128,11 +128,14 @@ class ClassicMembers:
         owned: Partitions,
     ) -> GroupDecision:
         """A static member of KIP-848, the last one, came back with the classic protocol: so the
-        group is a classic one."""
+        group is a classic one. Unless each member has what it is to have, all must join it: nobody
+        would tell them when it is free, and Kafka tells nobody."""
         group = step.group
         is_stale = group.target_epoch < step.epoch
         after = asked if is_stale else step.reconcile(asked, owned)
-        converted = self._migration.with_replaced(group, replaced, after, rebalances=is_stale)
+        members = [after, *(m for m in group.members.values() if m is not replaced)]
+        is_settled = all(member.is_reconciled_to(step.epoch) for member in members)
+        converted = self._migration.with_replaced(group, replaced, after, rebalances=not is_settled)
         assert after.classic is not None, "it has just joined by it"
         return Decision(
             [*step.records, *converted.records],

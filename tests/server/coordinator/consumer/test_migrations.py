@@ -411,3 +411,53 @@ def test_who_waits_for_a_generation_gets_something_whatever_the_consumer_that_co
     assert first.owned
     assert second.owned
     assert world.shard.digest() == world.replayed().digest()
+
+
+class StaticConsumer(ConsumerClient):
+    """Of KIP-848, with an instance id; wants neighbouring partitions."""
+
+    def _ask(self, request: ConsumerGroupHeartbeatRequest) -> Answer:
+        request.instance_id, request.server_assignor = "i", "range"
+        return super()._ask(request)
+
+
+class StaticClassicClient(ClassicClient):
+    """The same one with the classic protocol."""
+
+    def _join(self) -> None:
+        self.owned, self._is_joining = set(), True
+        self._waits = self.world.join(
+            self.member_id, instance_id="i", session_ms=SESSION_MS, client_id=self.name
+        )
+
+
+def test_who_takes_the_last_ones_place_in_the_middle_of_a_rebalance_has_all_join_again() -> None:
+    """The group is a classic one from now on: who waited for a partition would never have been told
+    that it is free."""
+    world = Lives(0).world
+    grown = world.image
+    (topic,) = grown.topics_by_name.values()
+    small = replace(topic, partitions={p: topic.partitions[p] for p in range(PARTITIONS - 1)})
+    world.image = replace(grown, topics_by_name={"t": small}, topics_by_id={TOPIC_ID: small})
+    last, back = StaticConsumer(world, "s"), StaticClassicClient(world, "s")
+    first, second = ClassicClient(world, "a"), ClassicClient(world, "b")
+    for _ in range(9):
+        for client in (last, first, second):
+            client.turn()
+        world.advance(1_100)
+    assert [last.owned, first.owned, second.owned] == [{0}, {1}, {2}]
+    world.image = grown
+    last.turn()
+    for _ in range(4):
+        first.turn()
+    assert not first.owned, "it has given back one, and waits for the next one's"
+    back.turn()
+    assert GROUP in world.shard.classic.groups
+    for _ in range(12):
+        for client in (first, second, back):
+            client.turn()
+        world.advance(1_100)
+    assert world.state() == "Stable"
+    owned = sorted([*back.owned, *first.owned, *second.owned])
+    assert owned == list(range(PARTITIONS))
+    assert world.shard.digest() == world.replayed().digest()
