@@ -182,24 +182,40 @@ class ClassicMembers:
 
     def heartbeat(self, request: HeartbeatRequest) -> GroupDecision:
         """Whether the member must join again: there is another target, it has something to give
-        back, or what it waits for is free."""
+        back, what it waits for is free, or its JoinGroup would make the target that is due."""
         group = self._consumer.groups[request.group_id]
         member, _ = _classic_member(group, request.member_id, request.group_instance_id)
         _check_generation(member, request.generation_id)
+        step = self._last_resort(group, member)
         must_join = (
             member.epoch < group.target_epoch
             or member.state is MemberState.UNREVOKED_PARTITIONS
             or (member.state is MemberState.UNRELEASED_PARTITIONS and not group.is_waiting(member))
+            or (step is not None and step.is_target_due)
         )
         code = ErrorCode.REBALANCE_IN_PROGRESS if must_join else 0
         return Decision(
-            (),
+            () if step is None else step.records,
             HeartbeatResponse(error_code=code),
-            partial(self._beaten, group.group_id, member, must_join),
+            partial(self._beaten, group.group_id, member, must_join, step),
         )
 
-    def _beaten(self, group_id: str, member: ConsumerMember, must_join: bool) -> None:
+    def _last_resort(self, group: ConsumerGroup, member: ConsumerMember) -> Step | None:
+        """Where nobody is left who speaks the other protocol, nobody else's heartbeat tells the
+        group of topics, or makes its next target. Kafka's group waits for ever."""
+        if group.classic_count < len(group.members):
+            return None
+        config = self._consumer.outside.config(group.group_id)
+        step = Step(group, self._consumer.scene(group.group_id, config))
+        step.update(member, member)
+        return step
+
+    def _beaten(
+        self, group_id: str, member: ConsumerMember, must_join: bool, step: Step | None
+    ) -> None:
         timers = self._consumer.timers
+        if step is not None:
+            self._consumer.know(group_id, step.topics)
         timers.heard(group_id, member, has_moved=False)
         if must_join:
             timers.must_join(group_id, member)

@@ -197,11 +197,16 @@ class ConsumerGroups:
             group.awaits_target or soft.topics is not self.outside.image().topics_by_name
         )
 
+    def know(self, group_id: str, topics: object) -> _Soft:
+        """The group was told of these topics."""
+        soft = self._soft.setdefault(group_id, _Soft())
+        soft.topics = topics
+        return soft
+
     def heard(self, step: Step, member: ConsumerMember, client: Client, *, has_moved: bool) -> None:
         """A member was heard: its session begins anew, and the group knows the topics."""
         group_id = step.group.group_id
-        soft = self._soft.setdefault(group_id, _Soft())
-        soft.topics = step.topics
+        soft = self.know(group_id, step.topics)
         if step.to_resolve:
             soft.asked_ms = self._moment.now_ms
             look = partial(self.outside.resolve, group_id, step.to_resolve, client.sees_topic)

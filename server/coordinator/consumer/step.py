@@ -157,14 +157,20 @@ class Step:
             old = group.target.get(self.replaced.member_id)
         self._target = old or NOTHING
 
-    def find_target(self, member: ConsumerMember) -> None:
-        """Compute the target anew if it is of an earlier epoch and old enough (CG-15)."""
+    @property
+    def is_target_due(self) -> bool:
+        """Whether it is of an earlier epoch, and old enough for another one (CG-15)."""
         group, scene = self.group, self._scene
-        if group.target_epoch >= self.epoch:
-            return
         interval_ms = scene.config.group_consumer_assignment_interval_ms
-        if group.has_young_target(scene.wall_ms, interval_ms):
+        return group.target_epoch < self.epoch and not group.has_young_target(
+            scene.wall_ms, interval_ms
+        )
+
+    def find_target(self, member: ConsumerMember) -> None:
+        """Compute the target anew if it is due."""
+        if not self.is_target_due:
             return
+        group, scene = self.group, self._scene
         members = {id_: known for id_, known in group.members.items() if known != self.replaced}
         members[member.member_id] = member
         targets = {id_: group.target.get(id_, NOTHING) for id_ in members}

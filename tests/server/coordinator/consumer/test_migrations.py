@@ -18,6 +18,7 @@ from replication.metadata.image import EMPTY_IMAGE, TopicImage
 from replication.metadata.registrations import PartitionRegistration
 from server.coordinator.consumer import embedded
 from server.coordinator.consumer.member import ConsumerMember
+from server.coordinator.group_config import ConsumerConfig
 from server.coordinator.group_messages import Client
 from tests.server.coordinator.group_support import GROUP, Answer, World, config, subscription
 from wire.errors import ErrorCode as E
@@ -460,4 +461,39 @@ def test_who_takes_the_last_ones_place_in_the_middle_of_a_rebalance_has_all_join
     assert world.state() == "Stable"
     owned = sorted([*back.owned, *first.owned, *second.owned])
     assert owned == list(range(PARTITIONS))
+    assert world.shard.digest() == world.replayed().digest()
+
+
+def test_members_that_are_left_to_themselves_share_what_the_last_consumer_had() -> None:
+    """The group stays a consumer group (group.consumer.migration.policy), in which nobody else
+    makes a target. In Kafka nobody does, then."""
+    world = Lives(0).world
+    world.consumer_config = ConsumerConfig(group_consumer_migration_policy="upgrade")
+    first, second = ClassicClient(world, "a"), ClassicClient(world, "b")
+    last = ConsumerClient(world, "m")
+    for _ in range(9):
+        for client in (first, second, last):
+            client.turn()
+        world.advance(1_100)
+    assert [len(client.owned) for client in (first, second, last)].count(0) == 0
+
+    def settle() -> list[int]:
+        for _ in range(9):
+            first.turn()
+            second.turn()
+            world.advance(1_100)
+        for client in (first, second):
+            assert world.heartbeat(client.member_id, client.generation) == 0
+        return sorted([*first.owned, *second.owned])
+
+    last.leave()
+    assert settle() == list(range(PARTITIONS))
+    (topic,) = world.image.topics_by_name.values()
+    registration = topic.partitions[0]
+    grown = replace(topic, partitions=dict.fromkeys(range(PARTITIONS + 2), registration))
+    world.image = replace(
+        world.image, offset=2, topics_by_name={"t": grown}, topics_by_id={TOPIC_ID: grown}
+    )
+    assert settle() == list(range(PARTITIONS + 2))
+    assert world.shard.consumer.groups[GROUP].classic_count == 2
     assert world.shard.digest() == world.replayed().digest()
