@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _NEWEST = 3
 _PREFIX = 2
+_ELEMENTS_MAX = 100_000
+"""Topics and partitions that a member may name, together; in memory each is many times as large."""
 
 
 def version_of(data: bytes) -> int:
@@ -31,12 +33,12 @@ def version_of(data: bytes) -> int:
 
 def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
     """Raises MalformedFrame."""
-    return ConsumerProtocolSubscription.decode(data, version_of(data), _PREFIX)
+    return ConsumerProtocolSubscription.decode(data, version_of(data), _PREFIX, _ELEMENTS_MAX)
 
 
 def read_assignment(data: bytes) -> ConsumerProtocolAssignment:
     """Raises MalformedFrame."""
-    return ConsumerProtocolAssignment.decode(data, version_of(data), _PREFIX)
+    return ConsumerProtocolAssignment.decode(data, version_of(data), _PREFIX, _ELEMENTS_MAX)
 
 
 def write_assignment(given: Partitions | Held, version: int, image: MetadataImage) -> bytes:

@@ -22,6 +22,7 @@ from server.coordinator.group_config import ConsumerConfig
 from server.coordinator.group_messages import Client
 from tests.server.coordinator.group_support import GROUP, Answer, World, config, subscription
 from wire.errors import ErrorCode as E
+from wire.errors import MalformedFrame
 from wire.messages.groups import ConsumerGroupHeartbeatRequest
 
 TOPIC_ID = b"t".ljust(16)
@@ -497,3 +498,15 @@ def test_members_that_are_left_to_themselves_share_what_the_last_consumer_had() 
     assert settle() == list(range(PARTITIONS + 2))
     assert world.shard.consumer.groups[GROUP].classic_count == 2
     assert world.shard.digest() == world.replayed().digest()
+
+
+def test_what_members_tell_each_other_is_read_within_bounds() -> None:
+    """Each name of nothing is two bytes here, and an object of a hundred once it is read."""
+    count = 200_000
+    names = b"\0\0" + count.to_bytes(4, "big") + bytes(2 * count) + b"\xff" * 4
+    with pytest.raises(MalformedFrame, match="more than are allowed"):
+        embedded.read_subscription(names)
+    world = Lives(0).world
+    ConsumerClient(world, "m").turn()
+    _, joined = world.join_new(protocols=[("range", names)])
+    assert joined.error == E.INCONSISTENT_GROUP_PROTOCOL
