@@ -38,6 +38,7 @@ offsets cost what their fields cost. Whoever forgets to `_open` one gets an exce
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from types import MappingProxyType
 from typing import Any, cast
@@ -147,6 +148,12 @@ class ClassicMember:
 _NOBODY: dict[str, Any] = cast("dict[str, Any]", MappingProxyType({}))
 _NO_TOPICS: frozenset[str] = frozenset()
 _NOBODYS_IDS: set[str] = cast("set[str]", frozenset())
+TOPICS_READ_MAX = 100_000
+"""Names that are read of a generation. No record of a group holds as many, but a stranger's
+JoinGroup may; in memory they are many times as large, and the shard's thread reads them."""
+_KINDS_MAX = 8
+"""Subscriptions that are remembered, for members that say the same."""
+_VERSION_BYTES, _COUNT_BYTES, _LENGTH_BYTES = 2, 4, 2
 
 
 class ClassicGroup:
@@ -493,13 +500,8 @@ class ClassicGroup:
         if not self.members:
             self._subscribed_topics = _NO_TOPICS
         elif self.protocol_name is not None:
-            topics: set[str] = set()
-            for member in self.members.values():
-                subscription = subscribed_topics(member.metadata(self.protocol_name))
-                if subscription is None:
-                    return
-                topics.update(subscription)
-            self._subscribed_topics = frozenset(topics)
+            name = self.protocol_name
+            self._subscribed_topics = _topics_of(m.metadata(name) for m in self.members.values())
 
     def _count_protocols(self, member: ClassicMember, step: int) -> None:
         counts = self.supported_protocols
@@ -524,8 +526,27 @@ def select_protocol(members: Collection[ClassicMember]) -> str:
     return max(votes, key=votes.__getitem__)
 
 
-def subscribed_topics(metadata: bytes) -> list[str] | None:
-    """The topics of a ConsumerProtocolSubscription of any version; None if it is not one.
+def _topics_of(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
+    """What all name together; None if one cannot be read, or they are too many. Members name the
+    same topics, as a rule: those once."""
+    found: set[str] = set()
+    seen, left = deque[bytes](maxlen=_KINDS_MAX), TOPICS_READ_MAX
+    for metadata in subscriptions:
+        if any(metadata.startswith(topics, _VERSION_BYTES) for topics in seen):
+            continue
+        names = subscribed_topics(metadata, left)
+        if names is None:
+            return None
+        found.update(names)
+        left -= len(names)
+        size = _COUNT_BYTES + sum(_LENGTH_BYTES + len(name.encode()) for name in names)
+        seen.append(metadata[_VERSION_BYTES : _VERSION_BYTES + size])
+    return frozenset(found)
+
+
+def subscribed_topics(metadata: bytes, at_most: int) -> list[str] | None:
+    """The topics of a ConsumerProtocolSubscription of any version; None if it is not one, or names
+    more.
 
     Layout: version int16, topics array of string, then what later versions add. Version 0 is a
     prefix of all versions, so nothing more is read (ClassicGroup.computeSubscribedTopics).
@@ -535,7 +556,7 @@ def subscribed_topics(metadata: bytes) -> list[str] | None:
         return None
     count = int.from_bytes(metadata[2:6], "big", signed=True)
     position = 6
-    if not 0 <= count <= (size - position) // 2:
+    if not 0 <= count <= min(at_most, (size - position) // 2):
         return None
     topics = []
     for _ in range(count):

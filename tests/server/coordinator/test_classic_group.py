@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from server.coordinator.classic_group import (
+    TOPICS_READ_MAX,
     ClassicGroup,
     ClassicMember,
     GroupState,
@@ -919,13 +920,14 @@ def test_every_event_in_every_state(state: str, event: str, error: int | None, a
 
 def test_subscriptions_of_every_version_tell_their_topics() -> None:
     later = subscription("a", "b").replace(b"\x00\x00", b"\x00\x03", 1) + b"what is new in 3"
-    assert subscribed_topics(later) == ["a", "b"]
-    assert subscribed_topics(subscription()) == []
+    assert subscribed_topics(later, 2) == ["a", "b"]
+    assert subscribed_topics(later, 1) is None
+    assert subscribed_topics(subscription(), 0) == []
 
 
 @pytest.mark.parametrize("cut", range(len(subscription("topic"))))
 def test_a_cut_subscription_is_not_misread(cut: int) -> None:
-    found = subscribed_topics(subscription("topic")[:cut])
+    found = subscribed_topics(subscription("topic")[:cut], 9)
     assert found is None or found == ["topic"]
 
 
@@ -938,7 +940,25 @@ def test_a_cut_subscription_is_not_misread(cut: int) -> None:
     ],
 )
 def test_garbage_is_no_subscription(raw: bytes) -> None:
-    assert subscribed_topics(raw) is None
+    assert subscribed_topics(raw, 9) is None
+
+
+def test_the_topics_of_members_that_say_the_same_are_read_once_and_not_by_the_million() -> None:
+    """They were, all of them whenever a generation began: a JoinGroup of a kilobyte held up others
+    for as long as that took, where a static member that was away had sent megabytes of names."""
+    world = World()
+    world.looks_twice = False
+    names = [f"t{i}" for i in range(TOPICS_READ_MAX * 2 // 5)]
+    world.stable(3, protocols=[("range", subscription(*names))])
+    group = world.groups[GROUP]
+    assert group.is_subscribed_to("t7")
+    assert not group.is_subscribed_to("x")
+    many = World()
+    many.looks_twice = False
+    names = [f"t{i}" for i in range(TOPICS_READ_MAX + 1)]
+    many.stable(protocols=[("range", subscription(*names))])
+    assert many.groups[GROUP].is_subscribed_to("x"), "it may be"
+    assert many.groups[GROUP].expiry() is None
 
 
 def test_metadata_of_kafka_pythons_own_assignors_is_read() -> None:
@@ -952,7 +972,7 @@ def test_metadata_of_kafka_pythons_own_assignors_is_read() -> None:
         instance = assignor() if isinstance(assignor, type) else assignor
         metadata = instance.metadata({"orders", "payments"})
         raw = metadata.encode() if hasattr(metadata, "encode") else bytes(metadata)
-        topics = subscribed_topics(raw)
+        topics = subscribed_topics(raw, 9)
         assert topics is not None
         assert set(topics) == {"orders", "payments"}
 
