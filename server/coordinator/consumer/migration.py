@@ -21,7 +21,7 @@ from server.coordinator.classic_protocol import ClassicGroups
 from server.coordinator.consumer import embedded
 from server.coordinator.consumer import records as written
 from server.coordinator.consumer.group import NOTHING, ConsumerGroup
-from server.coordinator.consumer.member import ClassicPart, ConsumerMember
+from server.coordinator.consumer.member import ClassicPart, ConsumerMember, Partitions
 from server.coordinator.consumer.protocol import Conversion, Outside
 from server.coordinator.consumer.topics import TopicHashes
 from server.coordinator.group import CONSUMER_PROTOCOL_TYPE, not_of_kind
@@ -172,14 +172,15 @@ def _no_upgrade(group_id: str, why: str) -> KafkaError:
 def _upgraded(classic: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
     """All members have what they were last assigned. Raises MalformedFrame, KafkaError.
 
-    While the group rebalances some have nothing, and nobody leads it any more: it awaits a target.
-    In Kafka only what the new member subscribes to makes one. A group whose first members still
-    wait for others has neither generation nor protocol yet; Kafka fails there, and who came dies of
-    it.
+    While the group rebalances some have nothing, and nobody leads it any more: it awaits a target,
+    as it does if there is something wrong with the last assignment. In Kafka only what the new
+    member subscribes to makes one. A group whose first members still wait for others has neither
+    generation nor protocol yet; Kafka fails there, and who came dies of it.
     """
     group = ConsumerGroup(classic.group_id)
     epoch = group.target_epoch = max(classic.generation_id, FIRST_EPOCH)
-    group.epoch = epoch if classic.state is GroupState.STABLE else epoch + 1
+    is_settled = classic.state is GroupState.STABLE
+    given: dict[bytes, set[int]] = {}
     members = classic.members.values()
     name = select_protocol(members) if members else ""  # all may have left again
     for member in members:
@@ -194,7 +195,8 @@ def _upgraded(classic: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
                 )
             assigned = dict(embedded.by_id(assignment.assigned_partitions, image))
         subscription = embedded.read_subscription(member.metadata(name))
-        group.target[member.member_id] = assigned
+        target = group.target[member.member_id] = _own_of(assigned, given, image)
+        is_settled &= target == assigned
         group.put_member(
             ConsumerMember(
                 member.member_id,
@@ -210,7 +212,21 @@ def _upgraded(classic: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
                 classic=ClassicPart(member.session_timeout_ms, tuple(member.protocols)),
             )
         )
+    group.epoch = epoch if is_settled else epoch + 1
     return group
+
+
+def _own_of(assigned: Partitions, given: dict[bytes, set[int]], image: MetadataImage) -> Partitions:
+    """What of it there is, and is nobody else's: the members' leader may have said anything, but an
+    assignor goes on from a target as it makes them itself. Kafka's fails, then."""
+    own = {}
+    for topic_id, partitions in assigned.items():
+        others = given.setdefault(topic_id, set())
+        left = partitions.intersection(image.topics_by_id[topic_id].partitions) - others
+        others |= left
+        if left:
+            own[topic_id] = left
+    return own
 
 
 def _classic_member(member: ConsumerMember, classic: ClassicPart) -> ClassicMember:

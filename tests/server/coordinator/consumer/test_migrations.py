@@ -115,7 +115,7 @@ class ClassicClient:
         parts = {}
         if told.leader == self.member_id:
             for at, member in enumerate(told.members):
-                own = frozenset(range(at, PARTITIONS, len(told.members)))
+                own = self.share(at, len(told.members))
                 parts[member.member_id] = embedded.write_assignment(
                     {TOPIC_ID: own} if own else {}, 0, self.world.image
                 )
@@ -123,6 +123,10 @@ class ClassicClient:
         self._waits = self.world.sync(
             self.member_id, generation, parts, protocol_name=told.protocol_name
         )
+
+    def share(self, at: int, count: int) -> frozenset[int]:
+        """What the leader gives to the member at this place."""
+        return frozenset(range(at, PARTITIONS, count))
 
     def _synced(self, answer: Answer) -> None:
         if answer.error:
@@ -510,3 +514,32 @@ def test_what_members_tell_each_other_is_read_within_bounds() -> None:
     ConsumerClient(world, "m").turn()
     _, joined = world.join_new(protocols=[("range", names)])
     assert joined.error == E.INCONSISTENT_GROUP_PROTOCOL
+
+
+class Lavish(ClassicClient):
+    """Gives everything to everybody, and more than there is."""
+
+    def share(self, at: int, count: int) -> frozenset[int]:
+        return frozenset(range(-1, 2 * PARTITIONS))
+
+
+@pytest.mark.parametrize("is_by_regex", [False, True])
+def test_what_the_members_leader_said_without_sense_is_not_gone_on_from(is_by_regex: bool) -> None:
+    """No target could be made of it: each heartbeat failed, or partitions were nobody's."""
+    world = Lives(0).world
+    first, second = Lavish(world, "a"), Lavish(world, "b")
+    for _ in range(9):
+        first.turn()
+        second.turn()
+        world.advance(1_100)
+    assert len(first.owned) == len(second.owned) == 2 * PARTITIONS + 1
+    third = ConsumerClient(world, "m")
+    if is_by_regex:
+        world.run(lambda: world.shard.consumer_heartbeat(by_regex("r"), Client("c", "/h", 1)))
+    for _ in range(12):
+        for client in (third, first, second):
+            client.turn()
+        world.advance(1_100)
+    owned = sorted([*first.owned, *second.owned, *third.owned])
+    assert owned == list(range(PARTITIONS))
+    assert world.shard.digest() == world.replayed().digest()
