@@ -85,6 +85,8 @@ T = TypeVar("T")
 _MINUTE_MS = 60_000
 _DESCRIBE_NOT_FOUND_VERSION = 6
 _SWEEP = "sweep"
+_LOOKS_PER_RECORD = 20
+"""At groups and offsets that stay: as long as it takes to write one that goes."""
 
 
 class GroupShard(Machine[CoordinatorRecord]):
@@ -468,8 +470,9 @@ class GroupShard(Machine[CoordinatorRecord]):
         return Decision([record for _, part in parts for record in part], change=change)
 
     def _expired(self, ids: Sequence[str]) -> Iterator[tuple[int, Records]]:
-        """Of which group, by its place. What goes may go in several steps, but a group at once:
-        somebody may join it between."""
+        """From which group on there is more, by its place. What goes may go in several steps, but a
+        group at once: somebody may join it between. To look takes time, too."""
+        looked = 0
         for at, group_id in enumerate(ids):
             kind = self._kind_of(group_id)
             group = None if kind is None else kind.groups[group_id]
@@ -479,8 +482,12 @@ class GroupShard(Machine[CoordinatorRecord]):
                 count += 1
                 yield at, [record]
             is_unused = kind is not None and kind.groups[group_id].is_unused
+            looked += 1 + len(self.offsets.of_group(group_id))
             if kind is not None and is_unused and self.offsets.has_only(group_id, count):
                 yield at, kind.tombstones(group_id)
+            while looked >= _LOOKS_PER_RECORD:
+                looked -= _LOOKS_PER_RECORD
+                yield at + 1, []
 
     # -- for tests and diagnosis -------------------------------------------------------------
 

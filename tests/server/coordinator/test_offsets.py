@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -416,6 +417,29 @@ def test_many_steps_look_at_each_offset_about_once(
 
     assert list(world.shard.offsets.of_group(GROUP)) == [("kept", 0)]
     assert len(looked_at) < 2 * 200 + 30
+
+
+def test_the_sweep_looks_at_some_groups_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing goes, too: a million offsets held up the timer's thread for a second."""
+    monkeypatch.setattr(sweeps, "SWEEP_RECORDS_MAX", 10)
+    world = World()
+    world.looks_twice = False
+    groups = [f"g{i}" for i in range(20)]
+    for group in groups:
+        for partition in range(30):
+            world.commit(1, group=group, partition=partition)
+    seen: list[str] = []
+    look = Offsets.expired
+
+    def expired(offsets: Offsets, group_id: str, *how: Any) -> Any:
+        seen.append(group_id)
+        return look(offsets, group_id, *how)
+
+    monkeypatch.setattr(Offsets, "expired", expired)
+    world.run(world.shard.sweep)
+    assert 0 < len(seen) < 10
+    world.advance(20 * sweeps.SWEEP_STEP_MS)
+    assert sorted(seen) == sorted(groups), "each once"
 
 
 def test_the_sweep_of_groups_with_long_names_goes_in_steps_that_the_log_takes() -> None:
