@@ -43,6 +43,8 @@ from pipeline.errors import PipelineError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from pipeline.spark.hadoop_files import FileInfo
+
 TARGET_BYTES = 128 * 1024 * 1024
 
 
@@ -155,19 +157,23 @@ def _remove_unlisted(log: ArchiveLog, snapshot: Snapshot, grace_ms: int) -> int:
     expired, held = _replaced(log, now_ms - grace_ms)
     keep = held | {file.relative for file in snapshot.files}
     removed = 0
-    for info in log.files.walk(log.files.root):
+
+    def is_remains(info: FileInfo) -> bool:
+        return now_ms - info.modified_ms > max(grace_ms, REMAINS_AGE_MS)
+
+    for info in log.present():
         relative = info.path[len(log.files.root) + 1 :]
-        if relative in keep or relative[0] in "_." or not relative.endswith(DATA_SUFFIXES):
+        if relative in keep or not relative.startswith("topic="):
             continue
-        if relative in expired or now_ms - info.modified_ms > max(grace_ms, REMAINS_AGE_MS):
+        if relative.endswith(DATA_SUFFIXES) and (relative in expired or is_remains(info)):
             log.files.delete(info.path)
             removed += 1
-    for name in log.files.names(log.files.join(OWN)):
-        scratch = log.files.join(OWN, name)
-        if name.startswith(("compact-", "batch-")) and all(
-            now_ms - info.modified_ms > REMAINS_AGE_MS for info in log.files.walk(scratch)
-        ):
-            log.files.delete(scratch, recursive=True)
+    for info in log.files.infos(log.files.join(OWN)):
+        name = info.path.rpartition("/")[2]
+        # A batch that has just begun has a folder, and no file in it yet.
+        is_old = name.startswith(("compact-", "batch-")) and is_remains(info)
+        if is_old and all(is_remains(file) for file in log.files.walk(info.path)):
+            log.files.delete(info.path, recursive=True)
     return removed
 
 

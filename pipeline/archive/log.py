@@ -125,7 +125,7 @@ class ArchiveLog:
 
     def check_complete(self, snapshot: Snapshot) -> None:
         """Raise PipelineError unless every file of the log is there with its size."""
-        present = {info.path: info.size for info in self.files.walk(self.files.root)}
+        present = {info.path: info.size for info in self.present()}
         missing = [
             file.relative
             for file in snapshot.files
@@ -137,6 +137,13 @@ class ArchiveLog:
                 f" {self.files.root} lists are missing or cut short (the first: {missing[0]});"
                 " copy it again in full, or restore them"
             )
+
+    def present(self) -> list[FileInfo]:
+        """The files that are there, listed or not, but for those of our own folders: in these a
+        batch under way makes and removes folders while they are looked through."""
+        names = self.files.names(self.files.root)
+        folders = [self.files.join(name) for name in names if name[0] not in "_."]
+        return [info for folder in folders for info in self.files.walk(folder)]
 
     def replace_compact(self, name: str, entries: list[dict[str, Any]]) -> None:
         """Publish another list of files under the name of the last `.compact` file, atomically."""

@@ -50,6 +50,12 @@ class HadoopFiles:
             str(status.getPath().getName()) for status in self._fs.listStatus(self._path(folder))
         ]
 
+    def infos(self, folder: str) -> list[FileInfo]:
+        """Of what is in a folder, folders too; [] when it does not exist."""
+        if not self.exists(folder):
+            return []
+        return [self._info(status) for status in self._fs.listStatus(self._path(folder))]
+
     def info(self, path: str) -> FileInfo:
         return self._info(self._fs.getFileStatus(self._path(path)))
 

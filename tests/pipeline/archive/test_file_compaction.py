@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pipeline.archive import file_compaction
 from pipeline.archive.file_compaction import compact_files
 from pipeline.archive.listing import data_files
 from pipeline.archive.log import ArchiveLog, Description, new_entry
-from pipeline.archive.table import CompactionTotals
+from pipeline.archive.table import REMAINS_AGE_MS, CompactionTotals
 from pipeline.errors import PipelineError
 from tests.pipeline.archive.local_files import LocalFiles
 
@@ -39,6 +40,12 @@ def log(tmp_path: Path) -> ArchiveLog:
 
 def compact(log: ArchiveLog) -> CompactionTotals:
     return compact_files(None, log, MADE, 3_600_000, lambda text: None)  # type: ignore[arg-type]
+
+
+def age(path: Path) -> None:
+    """As old as what a killed run left, and older."""
+    then_s = path.stat().st_mtime - REMAINS_AGE_MS / 1000 - 60
+    os.utime(path, (then_s, then_s))
 
 
 def test_two_compactions_at_a_time_leave_each_record_in_the_archive_once(
@@ -70,3 +77,37 @@ def test_batches_that_are_archived_meanwhile_keep_nothing_from_being_merged(
     compact(log)
     names = {Path(path).name for path in data_files(log.files.root)}
     assert names == {"merged.parquet", *(f"{batch}.parquet" for batch in range(10, 21))}
+
+
+def test_what_a_batch_under_way_has_is_left_alone_whether_or_not_it_has_a_file_yet(
+    log: ArchiveLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_compaction, "_small_files", lambda snapshot: [])
+    own = Path(log.files.join("_barnabas"))
+    begun, killed, killed_early, lasting = (
+        own / f"batch-{name}" for name in ("begun", "killed", "killed-early", "lasting")
+    )
+    for folder in (begun, killed, killed_early, lasting):
+        folder.mkdir()
+    (lasting / "x.parquet").touch()
+    (killed / "x.parquet").touch()
+    for path in (killed / "x.parquet", killed, killed_early, lasting):
+        age(path)
+    compact(log)
+    assert [path.exists() for path in (begun, lasting, killed, killed_early)] == [
+        True, True, False, False,
+    ]  # fmt: skip
+
+
+def test_files_that_no_archive_makes_are_left_alone(
+    log: ArchiveLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_compaction, "_small_files", lambda snapshot: [])
+    own = Path(log.files.join("exports", "mine.parquet"))
+    own.parent.mkdir()
+    own.touch()
+    data_file(log, "killed.parquet")
+    for path in (own, Path(log.files.join("topic=t", "day=1", "killed.parquet"))):
+        age(path)
+    assert compact(log).removed == 1
+    assert own.exists()
