@@ -214,7 +214,7 @@ def is_here(host: str) -> bool:
 
 def _look_at_cluster(arguments: argparse.Namespace, findings: list[Finding]) -> None:
     """When all nodes can be reached: are they fenced, and is there a leader for everything?"""
-    from kafka.errors import ClusterAuthorizationFailedError, KafkaError
+    from kafka.errors import KafkaError
 
     with admin_client(arguments) as client:
         try:
@@ -225,17 +225,26 @@ def _look_at_cluster(arguments: argparse.Namespace, findings: list[Finding]) -> 
             findings += partition_findings(client.describe_topics())
         except KafkaError as error:
             findings.append(Finding(False, f"the cluster does not describe itself: {error}"))
-        try:
-            quorum = client.describe_metadata_quorum()["topics"][0]["partitions"][0]
-            well = quorum.get("error_code", 0) == 0 and quorum["leader_id"] >= 0
-            led = f"the quorum is led by node {quorum['leader_id']}"
-            findings.append(Finding(well, led if well else "quorum lost: it has no leader"))
-        except ClusterAuthorizationFailedError:
-            findings.append(Finding(False, str(RightsMissing("describe"))))
-        except KafkaError as error:
-            name = type(error).__name__
-            text = f"quorum lost: its leader does not answer ({name}); start the missing"
-            findings.append(Finding(False, f"{text} controllers: `barnabas cluster status`"))
+        findings += quorum_findings(client)
+
+
+def quorum_findings(client: Any) -> list[Finding]:
+    """One line of the metadata quorum; none of a cluster that has no such thing."""
+    from kafka.errors import ClusterAuthorizationFailedError, KafkaError, UnsupportedVersionError
+
+    try:
+        quorum = client.describe_metadata_quorum()["topics"][0]["partitions"][0]
+    except UnsupportedVersionError:
+        return []  # with ZooKeeper, or of another make
+    except ClusterAuthorizationFailedError:
+        return [Finding(False, str(RightsMissing("describe")))]
+    except KafkaError as error:
+        name = type(error).__name__
+        text = f"quorum lost: its leader does not answer ({name}); start the missing"
+        return [Finding(False, f"{text} controllers: `barnabas cluster status`")]
+    well = quorum.get("error_code", 0) == 0 and quorum["leader_id"] >= 0
+    led = f"the quorum is led by node {quorum['leader_id']}"
+    return [Finding(well, led if well else "quorum lost: it has no leader")]
 
 
 def partition_findings(topics: list[dict[str, Any]]) -> list[Finding]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from barnabas.client_commands.doctor import (
@@ -9,7 +11,11 @@ from barnabas.client_commands.doctor import (
     is_of_one_machine,
     merge,
     partition_findings,
+    quorum_findings,
 )
+
+# kafka-python reads its schemas in a way that Python's newest versions advise against.
+pytestmark = pytest.mark.filterwarnings("ignore:(open|read)_text is:DeprecationWarning")
 
 
 def test_addresses_that_mean_another_machine_to_everybody() -> None:
@@ -50,3 +56,38 @@ def test_partitions(leader: int, isr: list[int], words: str) -> None:
     topics = [{"name": "t", "partitions": [partition | {"isr_nodes": isr}]}]
     (finding,) = partition_findings(topics)
     assert finding == Finding(len(isr) == 2, words)
+
+
+class Client:
+    """A KafkaAdminClient that answers, or raises an error of this name, when it is asked for the
+    quorum."""
+
+    def __init__(self, answer: dict[str, int] | str) -> None:
+        self._answer = answer
+
+    def describe_metadata_quorum(self) -> dict[str, Any]:
+        from kafka import errors
+
+        if isinstance(self._answer, str):
+            raise getattr(errors, self._answer)
+        return {"topics": [{"partitions": [self._answer]}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_well", "words"),
+    [
+        ({"leader_id": 2}, True, "the quorum is led by node 2"),
+        ({"leader_id": -1}, False, "quorum lost: it has no leader"),
+        ("ClusterAuthorizationFailedError", False, "that takes describe on the cluster"),
+        ("KafkaTimeoutError", False, "its leader does not answer (KafkaTimeoutError)"),
+    ],
+)
+def test_the_quorum(answer: dict[str, int] | str, is_well: bool, words: str) -> None:
+    (finding,) = quorum_findings(Client(answer))
+    assert finding.is_well == is_well
+    assert words in finding.text
+
+
+@pytest.mark.parametrize("error", ["IncompatibleBrokerVersion", "UnsupportedVersionError"])
+def test_a_cluster_without_a_quorum_has_not_lost_it(error: str) -> None:
+    assert quorum_findings(Client(error)) == []
