@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from urllib.parse import urlsplit
 
 from pipeline.errors import EXIT_USAGE, PipelineError
 from pipeline.typed.columns import SideOptions, TypedOptions, is_installed, read_schema
@@ -77,12 +78,20 @@ def _side(arguments: argparse.Namespace, name: str) -> SideOptions:
 
 
 def _check_registry(url: str) -> None:
-    if not url.startswith(("http://", "https://")):
+    if not all(_is_address(one.strip()) for one in url.split(",")):
         raise _usage(f"--registry {url}: expected http://HOST:PORT or https://HOST:PORT")
     try:
         Registry(url, tries=1).check()
     except RegistryError as error:
         raise PipelineError(str(error)) from None
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # such as half of the brackets of IPv6
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _usage(message: str) -> PipelineError:

@@ -16,8 +16,9 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+_Kind = TypeVar("_Kind")
 _TIMEOUT_S = 10.0
 _TRIES = 4
 _PAUSE_S = 0.5
@@ -65,21 +66,22 @@ class Registry:
     def _version(self, subject: str, version: str) -> Schema | None:
         quoted = urllib.parse.quote(subject, safe="")
         found = self._get(f"/subjects/{quoted}/versions/{version}")
-        return None if found is None else self.by_id(int(found["id"]))
+        return None if found is None else self.by_id(_part(found, "id", int))
 
-    def _schema(self, schema_id: int, found: dict[str, Any]) -> Schema:
+    def _schema(self, schema_id: int, found: Any) -> Schema:
         imports: dict[str, str] = {}
-        for one in found.get("references") or ():
-            schema = self._version(one["subject"], str(one["version"]))
+        text, kind = _part(found, "schema", str), found.get("schemaType", "AVRO")
+        for one in _part(found, "references", list) if found.get("references") else ():
+            subject, version = _part(one, "subject", str), _part(one, "version", int)
+            schema = self._version(subject, str(version))
             if schema is None:
                 raise RegistryError(
-                    f"the schema registry has no {one['subject']} version {one['version']}, which"
-                    f" schema {schema_id} refers to"
+                    f"the schema registry has no {subject} version {version}, which schema"
+                    f" {schema_id} refers to"
                 )
             imports |= dict(schema.imports)
-            imports[one["name"]] = schema.text
-        kind = found.get("schemaType", "AVRO")
-        return Schema(found["schema"], kind, tuple(imports.items()), schema_id)
+            imports[_part(one, "name", str)] = schema.text
+        return Schema(text, kind, tuple(imports.items()), schema_id)
 
     def _get(self, path: str) -> Any:
         """JSON of the first registry that answers; None for what it does not have."""
@@ -105,7 +107,7 @@ def _answer(url: str, path: str) -> Any:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
-            if error.code == 404:
+            if error.code == 404 and _is_a_registrys(error):
                 return None
             text = f"the schema registry {_shown(url)} answers {error.code} {error.reason}"
             kind = _NoAnswer if error.code >= 500 else RegistryError
@@ -119,6 +121,23 @@ def _answer(url: str, path: str) -> Any:
         raise RegistryError(
             f"{_shown(url)} is no schema registry: its answer is no JSON; check --registry"
         ) from None
+
+
+def _is_a_registrys(answer: Any) -> bool:
+    """Whether a registry has not what was asked for, which it gives a number, or who answers has
+    nothing at that path: another program, or a registry at another one."""
+    try:
+        return "error_code" in json.load(answer)
+    except (OSError, http.client.HTTPException, ValueError, TypeError):
+        return False
+
+
+def _part(answer: Any, name: str, kind: type[_Kind]) -> _Kind:
+    """A part of an answer. Raises RegistryError for one that a registry does not give."""
+    value = answer.get(name) if isinstance(answer, dict) else None
+    if not isinstance(value, kind):
+        raise RegistryError(f"no schema registry answers without {name!r}; check --registry")
+    return value
 
 
 def _request(url: str, path: str) -> urllib.request.Request:

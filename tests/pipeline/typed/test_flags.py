@@ -37,6 +37,8 @@ def schema_file(folder: Path, **fields: str) -> str:
         (["--value-format", "string", "--value-schema", "x"], "takes no --value-schema"),
         (["--value-format", "json", "--value-schema", "/no/such"], "No such file"),
         (["--value-format", "json", "--registry", "x:80"], "expected http://"),
+        (["--value-format", "json", "--registry", "http://[::1"], "expected http://"),
+        (["--value-format", "json", "--registry", "http://x,y:80"], "expected http://"),
     ],
 )
 def test_wrong_flags(words: list[str], why: str) -> None:

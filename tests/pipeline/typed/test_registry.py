@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import base64
 import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -71,3 +75,47 @@ def test_what_answers_with_something_else_is_no_registry(tmp_path: Path) -> None
     (tmp_path / "schemas" / "types").write_text("<html>")
     with pytest.raises(RegistryError, match="is no schema registry"):
         Registry(tmp_path.as_uri()).check()
+
+
+@contextmanager
+def program(status: int, body: bytes) -> Iterator[str]:
+    """The address of one that answers everything alike."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b"5"])
+def test_a_program_that_has_nothing_there_is_no_registry_without_the_subject(body: bytes) -> None:
+    """All values would be archived undecoded, as of subjects that the registry has not."""
+    with program(404, body) as url:
+        with pytest.raises(RegistryError, match="answers 404 Not Found; check --registry"):
+            Registry(url, tries=1).check()
+        with pytest.raises(RegistryError, match="answers 404"):
+            Registry(url, tries=1).latest("orders-value")
+
+
+@pytest.mark.parametrize("body", [b"[]", b'{"id": "x"}', b'{"schema": 5}', b'"schema"'])
+def test_an_answer_that_no_registry_gives_is_told(body: bytes) -> None:
+    with program(200, body) as url:
+        registry = Registry(url, tries=1)
+        with pytest.raises(RegistryError, match="no schema registry answers without 'id'"):
+            registry.latest("orders-value")
+        with pytest.raises(RegistryError, match="no schema registry answers without 'schema'"):
+            registry.by_id(1)
