@@ -304,11 +304,13 @@ def check_reachable(bootstrap: str) -> None:
     problems: list[str] = []
     for address in bootstrap.split(","):
         host, colon, port = address.strip().rpartition(":")
-        if not colon or not port.isdigit():
+        if not (colon and port.isascii() and port.isdigit() and int(port) < 65_536):
             raise PipelineError(f"--bootstrap {address!r}: expected HOST:PORT", 2)
         try:
             socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
             return
+        except UnicodeError:  # of a name with an empty part, or one that is too long
+            problems.append(f"{address.strip()}: the name does not resolve")
         except OSError as error:
             problems.append(f"{address.strip()}: {error.strerror or error}")
     raise PipelineError(

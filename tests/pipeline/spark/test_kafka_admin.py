@@ -9,8 +9,9 @@ from unittest.mock import MagicMock
 import pytest
 
 from pipeline.broker_facts import Bounds, Groups
+from pipeline.errors import PipelineError
 from pipeline.spark import kafka_admin
-from pipeline.spark.kafka_admin import KafkaAdmin, Offsets
+from pipeline.spark.kafka_admin import KafkaAdmin, Offsets, check_reachable
 
 _Kind = TypeVar("_Kind", bound=KafkaAdmin)
 
@@ -129,3 +130,20 @@ def test_a_survey_that_fails_though_all_topics_are_there_has_failed(
     admin.meanwhile = refused
     with pytest.raises(RuntimeError, match="TopicAuthorizationException"):
         admin.survey(["stays"], without_groups="-")
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "code", "words"),
+    [
+        ("broker", 2, "expected HOST:PORT"),
+        ("broker:99999", 2, "expected HOST:PORT"),
+        ("broker:²", 2, "expected HOST:PORT"),
+        ("broker..example:9092", 1, r"broker\.\.example:9092: the name does not resolve"),
+        (f"{'x' * 64}.example:9092", 1, "the name does not resolve"),
+        ("127.0.0.1:1", 1, "127.0.0.1:1: Connection refused"),
+    ],
+)
+def test_an_address_that_is_none_is_one_line(bootstrap: str, code: int, words: str) -> None:
+    with pytest.raises(PipelineError, match=words) as told:
+        check_reachable(bootstrap)
+    assert told.value.exit_code == code
