@@ -466,8 +466,7 @@ def _profile(arguments: argparse.Namespace) -> int:
         found = topic_profile.run_profile(job, options)
         _say(job, text.summary(found))
         if options.html is not None:
-            with open(options.html, "w", encoding="utf-8") as file:
-                file.write(page.page(found))
+            page.write(page.page(found), options.html)
             print(f"page: {options.html}")
         return EXIT_OK
 
@@ -483,7 +482,7 @@ def _profile(arguments: argparse.Namespace) -> int:
     if options.data_dir is not None:
         segments.plan_segments(segments.SegmentsOptions(options.data_dir, (options.topic,)))
     if options.html is not None:
-        open(options.html, "a", encoding="utf-8").close()  # known before the work, not after it
+        page.check_place(options.html)  # known before the work, not after it
     return _with_spark(
         arguments, "barnabas-profile", run, needs_kafka=options.bootstrap is not None,
         bootstrap=options.bootstrap, archive=options.archive,

@@ -8,7 +8,9 @@ figure as a tooltip. Light and dark by the reader's system.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from html import escape
 from typing import NamedTuple
 
@@ -102,6 +104,37 @@ def page(profile: TopicProfile) -> str:
         + "\n".join(sections)
         + "</body></html>\n"
     )
+
+
+def check_place(path: str) -> None:
+    """Raise OSError unless a page can be written there; nothing is changed."""
+    place, draft = _places(path)
+    open(draft, "a", encoding="utf-8").close()
+    if draft != place:
+        os.unlink(draft)
+
+
+def write(text: str, path: str) -> None:
+    """Write a page whole, or leave what was there. Raises OSError."""
+    place, draft = _places(path)
+    try:
+        with open(draft, "w", encoding="utf-8") as file:
+            file.write(text)
+        if draft != place:
+            os.replace(draft, place)
+    except OSError:
+        if draft != place:
+            with suppress(OSError):
+                os.unlink(draft)
+        raise
+
+
+def _places(path: str) -> tuple[str, str]:
+    """Where a page is to be, and where it is written first: the same of what is no plain file."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        return path, path
+    place = os.path.realpath(path)
+    return place, f"{place}.tmp"
 
 
 def _odd(profile: TopicProfile) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pipeline.cli import run_command
 from pipeline.profile.codecs import CodecUse, codecs_in
 from pipeline.profile.odd import odd
-from pipeline.profile.page import buckets, page
+from pipeline.profile.page import buckets, page, write
 from pipeline.profile.text import summary
 from pipeline.profile.topic_profile import (
     Format,
@@ -208,3 +211,36 @@ def test_codecs_are_counted_from_the_headers_of_batches(tmp_path: Path) -> None:
     (tmp_path / "replication-offset-checkpoint").write_text("0\n1\nt 0 7\n")
     (one,) = plan([str(tmp_path)], Wanted("t"))
     assert [use[:3] for use in codecs_in(one.parts)] == [("lz4", 2, 6), ("none", 1, 1)]
+
+
+def test_a_page_for_which_there_is_no_room_leaves_the_one_that_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "t.html"
+    write("before", str(path))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write("x" * 1_000_000, str(path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_profile_that_fails_leaves_no_empty_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.html"
+    command = ["profile", "--from", str(tmp_path / "none"), "--topic", "t", "--html"]
+    assert run_command([*command, str(path)]) == 1
+    assert "does not exist; check --from" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    assert run_command([*command, str(tmp_path)]) == 1
+    assert run_command([*command, str(tmp_path / "none" / "t.html")]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert ["Is a directory" in said[0], "No such file" in said[1]] == [True, True]
+
+
+def test_a_page_may_go_to_what_is_no_file() -> None:
+    write("x", os.devnull)
+    assert not Path(os.devnull).is_file()
