@@ -122,17 +122,21 @@ def wanted(
     keeps_partitions: bool,
 ) -> dict[tuple[str, str], dict[int, int]]:
     """Where each (group, topic) is to go on, by partition of the target."""
+    there: dict[str, set[int]] = {}
+    for topic, index in ends:
+        there.setdefault(topic, set()).add(index)
     found: dict[tuple[str, str], dict[int, int]] = {}
     for stop in read:
-        partitions = (
-            [stop.partition]
-            if keeps_partitions
-            else [index for topic, index in ends if topic == stop.topic]
-        )
-        places = found.setdefault((stop.group, stop.topic), {})
+        group = (stop.group, stop.topic)
+        partitions = there.get(stop.topic, set())
+        if keeps_partitions:  # it may have an offset of one that is not there (any more)
+            partitions = partitions & {stop.partition}
+        elif group in found:
+            continue
         for index in partitions:
             end = ends[stop.topic, index]
-            places[index] = first.get((stop.topic, stop.group, index), end)
+            place = first.get((stop.topic, stop.group, index), end)
+            found.setdefault(group, {})[index] = place
     return found
 
 

@@ -54,6 +54,14 @@ def test_a_group_goes_on_at_what_it_has_not_read_or_at_the_end() -> None:
     assert spread == {("g", "t"): {0: 20, 1: 7, 2: 40}}
 
 
+def test_an_offset_of_a_partition_that_is_not_there_is_left_out() -> None:
+    """Of a topic of that name that had more, whose offsets nobody has cleaned up."""
+    topic = ArchivedTopic("A", 0, (9,), {}, {"g": {0: Committed(4, ""), 5: Committed(7, "")},
+                                             "h": {5: Committed(7, "")}})  # fmt: skip
+    read = stops({"t": topic}, {"t": "t"}, keeps_partitions=True)
+    assert wanted(read, {}, {("t", 0): 20}, keeps_partitions=True) == {("g", "t"): {0: 20}}
+
+
 def test_what_a_group_has_is_not_overwritten_silently() -> None:
     places = {0: 5, 1: 6}
     same = {0: Committed(5, ""), 1: Committed(6, "x")}
