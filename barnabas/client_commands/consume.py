@@ -143,8 +143,7 @@ class _Reading:
             self._consumer.topics()
         while self._left != 0 and not self._is_done():
             self._check_moves()
-            batches = self._consumer.poll(_POLL_MS)
-            for partition, batch in batches.items():
+            for partition, batch in self._poll().items():
                 self._print(partition, batch)
             sys.stdout.buffer.flush()  # printed before it counts as read
             self._commit()
@@ -154,6 +153,17 @@ class _Reading:
                 f" all partitions of {self._arguments.topic!r}",
                 file=sys.stderr,
             )
+
+    def _poll(self) -> dict[Any, list[Any]]:
+        """What came. Raises UserError for a record that the library cannot read."""
+        try:
+            found: dict[Any, list[Any]] = self._consumer.poll(_POLL_MS)
+        except UnicodeDecodeError:
+            raise UserError(
+                f"topic {self._arguments.topic!r} has a record with a header whose name is no"
+                " UTF-8, which kafka-python cannot read; --partition and --from go around it"
+            ) from None
+        return found
 
     def _membership(self) -> Any:
         """What kafka-python tells which partitions are ours: none is an answer, too."""

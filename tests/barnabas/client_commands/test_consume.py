@@ -142,3 +142,13 @@ def test_a_commit_waits_as_long_as_was_said_and_who_follows_commits_again(
     with pytest.raises(KeyboardInterrupt):
         run(member, monkeypatch, "--group", "g", "--timeout", "2", "--follow")
     assert member.asked == [({0: 10}, 2000)] * 2
+
+
+def test_a_header_that_the_library_cannot_read_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unreadable(Consumer):
+        def poll(self, _timeout_ms: int) -> dict[Any, list[Any]]:
+            b"\xff".decode()
+            return {}
+
+    with pytest.raises(UserError, match="topic 't' has a record with a header whose name is no"):
+        run(Unreadable(), monkeypatch)
