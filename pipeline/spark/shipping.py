@@ -42,9 +42,11 @@ def carry(spark: SparkSession, name: str, packages: Sequence[str]) -> None:
     archive = Path(folder, name)
     if archive.exists():
         return
-    with zipfile.ZipFile(archive, "w") as file:
+    draft = archive.with_name(f"{name}.tmp")
+    with zipfile.ZipFile(draft, "w") as file:
         for package in packages:
             _add(file, package)
+    draft.replace(archive)  # half of it would be taken for all
     context.addFile(str(archive))
 
 

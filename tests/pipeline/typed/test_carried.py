@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from pipeline.spark import shipping
 from pipeline.spark.shipping import carry
 
 PROGRAM = """
@@ -35,3 +40,22 @@ def test_a_python_with_no_packages_reads_avro_and_protobuf_with_the_carried_file
     )  # fmt: skip
     assert done.stderr == ""
     assert done.stdout.split("\n")[:2] == ["{'a': 5}", "5"]
+
+
+def test_what_could_not_be_packed_is_packed_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added: list[str] = []
+    spark: Any = SimpleNamespace(
+        sparkContext=SimpleNamespace(_temp_dir=str(tmp_path), addFile=added.append)
+    )
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(shipping, "_add", fail)
+        with pytest.raises(OSError, match="No space left"):
+            carry(spark, "carried.zip", ["google.protobuf"])
+    carry(spark, "carried.zip", ["google.protobuf"])
+    assert added == [str(tmp_path / "carried.zip")]
