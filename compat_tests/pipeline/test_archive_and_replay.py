@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import barnabas
 from compat_tests.pipeline.conftest import SMALL_SPARK, Pipeline, command_line, environment
 from compat_tests.pipeline.records import (
     FIRST_MS,
@@ -288,3 +289,16 @@ def test_segments_writes_an_archive_that_replay_takes(
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert read_all(broker.bootstrap_servers, "back", 3) == original
+
+
+def test_segments_of_a_topic_without_records_writes_an_archive_without_records(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    (data / "orders-0").mkdir(parents=True)
+    (data / "orders-0" / f"{0:020d}.log").touch()
+    (data / "replication-offset-checkpoint").write_text("0\n1\norders 0 0\n")
+    done = pipeline("segments", data, "--topic", "orders", "--to", tmp_path / "lake")
+    assert done.returncode == 0, done.stderr
+    assert "read 0 rows of orders" in done.stdout
+    assert barnabas.archive_files(str(tmp_path / "lake")) == []

@@ -293,4 +293,5 @@ def _write(
 ) -> None:
     landed = write_archive(job, frame, to, None, typed)
     totals.files, totals.bytes = len(landed), sum(file.size for file in landed)
-    totals.rows = job.spark.read.parquet(HadoopFiles(job.spark, to).root).count()
+    if landed:  # Spark would want the schema of an archive without records
+        totals.rows = job.spark.read.parquet(HadoopFiles(job.spark, to).root).count()
