@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from .framing import Undecodable
 from .registry import Schema
@@ -37,6 +38,8 @@ _LOGICAL: dict[tuple[str, str], Type] = {
     ("long", "local-timestamp-micros"): "timestamp_ntz",
 }
 _MOST_DIGITS = 38
+_FRAMES = 6_000
+"""Of Python, for a value that lies within itself: a thousand times, as JSON text may."""
 _LONGEST_REASON = 80
 """Characters: what is longer is both schemas as JSON."""
 
@@ -48,33 +51,49 @@ class AvroValues:
 
     def __init__(self, reader: Schema) -> None:
         self._schema = reader
-        self._reader, named = _parsed(reader)
-        self.type = _Types(named).of(self._reader, ())
+        self._reader = _parsed(reader)
+        self.type = _Types(self._reader.named).of(self._reader.root, ())
 
     def writer(self, schema: Schema) -> Any:
         """What `read` needs of the schema that values were written with."""
-        return _parsed(schema)[0]
+        return _parsed(schema)
 
     def read(self, data: bytes, at: int, writer: Any) -> Any:
         """One value, of all bytes from `at` on. Raises Undecodable and what fastavro raises."""
-        import fastavro
         from fastavro.read import SchemaResolutionError
 
+        written, wanted = (self._reader, None) if writer is None else (writer, self._reader.root)
         source = io.BytesIO(data)
         source.seek(at)
         try:
-            if writer is None:
-                value = fastavro.schemaless_reader(source, self._reader, None)
-            else:
-                value = fastavro.schemaless_reader(source, writer, self._reader)
+            value = _value(source, written, wanted)
         except EOFError:
             raise Undecodable("ends too early") from None
+        except RecursionError:
+            raise Undecodable("lies too deep within itself") from None
         except SchemaResolutionError as error:
-            raise Undecodable(_mismatch(writer, self._reader, str(error))) from None
+            raise Undecodable(_mismatch(written.root, wanted, str(error))) from None
         left = len(data) - source.tell()
         if left:
             raise Undecodable(f"{left} bytes are left behind the value")
         return value
+
+
+def _value(source: io.BytesIO, written: _Parsed, wanted: Any) -> Any:
+    """What fastavro reads. Its code in C would end the process where a few thousand bytes say that
+    a record is within itself a few thousand times: such schemas are read by that in Python."""
+    import fastavro
+
+    if not written.is_recursive:
+        return fastavro.schemaless_reader(source, written.root, wanted)
+    from fastavro import _read_py
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _FRAMES))
+    try:
+        return _read_py.schemaless_reader(source, written.root, wanted)
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def _mismatch(writer: Any, reader: Any, said: str) -> str:
@@ -91,7 +110,15 @@ def _named(schema: Any) -> str:
     return str(schema.get("name", schema["type"]))
 
 
-def _parsed(schema: Schema) -> tuple[Any, dict[str, Any]]:
+class _Parsed(NamedTuple):
+    """A schema as fastavro has it, its named types, and whether one contains itself."""
+
+    root: Any
+    named: dict[str, Any]
+    is_recursive: bool
+
+
+def _parsed(schema: Schema) -> _Parsed:
     import fastavro
 
     named: dict[str, Any] = {}
@@ -103,7 +130,27 @@ def _parsed(schema: Schema) -> tuple[Any, dict[str, Any]]:
     except Exception as error:  # fastavro has many
         raise ValueError(f"no Avro schema: {type(error).__name__}: {error}") from None
     _require_bytes_of_items(root, named)
-    return root, named
+    return _Parsed(root, named, _contains_itself(root, named, (), set()))
+
+
+def _contains_itself(
+    node: Any, named: dict[str, Any], within: tuple[str, ...], done: set[str]
+) -> bool:
+    """`within`: names of the records around it; `done`: of those that do not contain themselves."""
+    if isinstance(node, str):
+        return node in named and _contains_itself(named[node], named, within, done)
+    if isinstance(node, list):
+        return any(_contains_itself(one, named, within, done) for one in node)
+    if node["type"] not in ("record", "error"):
+        inner = [node[key] for key in ("type", "items", "values") if key in node]
+        return any(_contains_itself(one, named, within, done) for one in inner)
+    name = node["name"]
+    if name in within or name in done:
+        return name in within
+    types = [one["type"] for one in node["fields"]]
+    found = _contains_itself(types, named, (*within, name), done)
+    done.add(name)
+    return found
 
 
 def _require_bytes_of_items(root: Any, named: dict[str, Any]) -> None:

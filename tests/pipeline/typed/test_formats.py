@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -13,7 +15,7 @@ import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from pipeline.typed.avro_values import AvroValues
+from pipeline.typed.avro_values import AvroValues, _parsed
 from pipeline.typed.framing import Undecodable, message_path, schema_id
 from pipeline.typed.json_values import JsonValues
 from pipeline.typed.protobuf_values import ProtobufValues
@@ -176,6 +178,45 @@ def test_an_avro_array_whose_items_take_bytes_is_read() -> None:
         ({"type": "array", "items": tree}, [leaf | {"below": [leaf]}]),
     ):
         assert AvroValues(avro(schema)).read(encoded(schema, value), 0, None) == value
+
+
+NODE = {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}
+AROUND = {"type": "map", "values": {"type": "array", "items": NODE}}
+
+
+@pytest.mark.parametrize(("schema", "before"), [(NODE, b""), (AROUND, b"\x02\x00\x02")])
+def test_an_avro_value_that_lies_deep_within_itself_ends_no_process(
+    schema: Any, before: bytes
+) -> None:
+    """fastavro's C goes down as deep as the bytes say."""
+    program = (
+        "import sys, json\n"
+        "from pipeline.typed.avro_values import AvroValues\n"
+        "from pipeline.typed.registry import Schema\n"
+        "values = AvroValues(Schema(sys.argv[1], 'AVRO'))\n"
+        "for writer in (None, values.writer(Schema(sys.argv[1], 'AVRO', (), 1))):\n"
+        "    try:\n"
+        "        values.read(bytes.fromhex(sys.argv[2]) + b'\\2' * 1_000_000, 0, writer)\n"
+        "    except Exception as error:\n"
+        "        print(error)\n"
+    )
+    command = [sys.executable, "-c", program, json.dumps(schema), before.hex()]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "lies too deep within itself\n" * 2), run.stderr
+
+
+def test_which_avro_schemas_contain_themselves_and_how_their_values_are_read() -> None:
+    """What is named before, and not around it, is no recursion."""
+    twice = {"type": "record", "name": "T", "fields": [
+        {"name": "a", "type": EMPTY}, {"name": "b", "type": "E"}]}  # fmt: skip
+    assert [_parsed(avro(one)).is_recursive for one in (twice, ORDER, NODE, AROUND)] == [
+        False, True, True, True,
+    ]  # fmt: skip
+    deep: Any = {"next": None}
+    for _ in range(500):
+        deep = {"next": deep}
+    found = AvroValues(avro(NODE)).read(b"\2" * 500 + b"\0", 0, None)
+    assert json.dumps(found) == json.dumps(deep)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"type": "recrd"}', '"Unknown"', "[]x"])
