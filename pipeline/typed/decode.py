@@ -42,9 +42,12 @@ class Side(NamedTuple):
 
 def values_of(name: str, schema: Schema, message: str | None) -> Any:
     """What reads values of a format. Raises ValueError for a schema that is none."""
-    if name == "protobuf":
-        return ProtobufValues(schema, message)
-    return AvroValues(schema) if name == "avro" else JsonValues(schema)
+    try:
+        if name == "protobuf":
+            return ProtobufValues(schema, message)
+        return AvroValues(schema) if name == "avro" else JsonValues(schema)
+    except RecursionError:
+        raise ValueError("a schema whose parts lie too deep in each other") from None
 
 
 def decode_batches(batches: Iterable[Any], sides: list[Side]) -> Iterator[Any]:

@@ -16,6 +16,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from pipeline.typed.avro_values import AvroValues, _parsed
+from pipeline.typed.decode import values_of
 from pipeline.typed.framing import Undecodable, message_path, schema_id
 from pipeline.typed.json_values import JsonValues
 from pipeline.typed.protobuf_values import ProtobufValues
@@ -405,3 +406,21 @@ def test_a_schema_that_says_more_fields_than_can_be_is_refused(
     assert ddl(doubling(5).type).count("`") == 2 * (2 + 4 + 8 + 16 + 32)
     with pytest.raises(ValueError, match="a schema of more than 10,000 fields"):
         doubling(40)
+
+
+@pytest.mark.parametrize("kind", ["avro", "json", "protobuf"])
+def test_a_schema_that_is_too_deep_is_refused(kind: str) -> None:
+    """It is a registry's, perhaps: then a topic's values do not decode, and all else goes on."""
+    avro_text, json_text = '"long"', "{}"
+    file = descriptor_pb2.FileDescriptorProto(name="x.proto", syntax="proto3")
+    for number in range(2000):
+        fields = f'[{{"name": "a", "type": {avro_text}}}]'
+        avro_text = f'{{"type": "record", "name": "R{number}", "fields": {fields}}}'
+        json_text = f'{{"properties": {{"a": {json_text}}}}}'
+        below = file.message_type.add(name=f"M{number}").field.add(name="a", number=1, label=1)
+        below.type, below.type_name = below.TYPE_MESSAGE, f".M{min(number + 1, 1999)}"
+    files = descriptor_pb2.FileDescriptorSet(file=[file])
+    texts = {"avro": avro_text, "json": json_text,
+             "protobuf": files.SerializeToString().decode("latin-1")}  # fmt: skip
+    with pytest.raises(ValueError, match=r"too deep in each other|no Avro schema: RecursionError"):
+        values_of(kind, Schema(texts[kind], kind), None)
