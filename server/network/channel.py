@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from server.network.connection import Connection, ConnectionLimits
-from server.network.poller import READ
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,7 +153,8 @@ class Channel(Connection):
         self.client_id = ""
         self.client_id_raw = b""
         self.client_software = ("unknown", "unknown")
-        self.interest = READ
+        self.interest = 0
+        """What the selector tells of it; 0: it does not stand there."""
         self.ending = False
         self.memory: MemoryPool
         """That was charged for the large frame."""

@@ -32,6 +32,7 @@ import select
 import socket
 import threading
 from collections import OrderedDict, deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from server.network.channel import Channel, RequestReceiver, release_slices
@@ -116,7 +117,7 @@ class Processor:
 
     def adopt(self, channel: Channel) -> None:
         """Take over a connection that was just accepted."""
-        self._command(lambda: self._register(channel))
+        self._command(partial(self._guarded, channel, self._register))
 
     def complete(
         self, channel: Channel, request: RequestContext[Any], parts: list[Part] | None
@@ -298,7 +299,8 @@ class Processor:
             channel.charged_ms = self.now_ms
             channel.memory = self._memory if channel.is_known else self._strangers
             self._charge(channel, channel.frame_bytes_arrived)
-        if channel.memory.may_read(channel, lambda: self._command(lambda: self._has_room(channel))):
+        has_room = partial(self._guarded, channel, self._has_room)
+        if channel.memory.may_read(channel, partial(self._command, has_room)):
             return True
         channel.awaits_memory = True
         channel.mute()
@@ -311,8 +313,7 @@ class Processor:
 
     def _has_room(self, channel: Channel) -> None:
         channel.awaits_memory = False
-        if not channel.closed and channel.in_flight is None:
-            self._serve(channel)
+        self._serve(channel)
 
     def _give_memory_back(self, channel: Channel) -> None:
         count, channel.charged_bytes = channel.charged_bytes, 0
@@ -514,13 +515,11 @@ class Processor:
     # -- beginning and end of connections
 
     def _register(self, channel: Channel) -> None:
-        if self._draining or self._stopping:
-            channel.closed = True
-            channel.transport.close()
-            self._quotas.release(channel.peer_host, channel.listener_name)
-            return
         self.channels[channel.fd] = channel
-        self._poller.register(channel.fd, channel.interest)
+        if self._draining:
+            self._close(channel)
+        else:
+            self._set_interest(channel, READ)
 
     def _close(self, channel: Channel) -> None:
         """End a connection: cancel what it waits for, free what it holds."""

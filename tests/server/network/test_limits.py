@@ -16,7 +16,7 @@ from server.network.limits import MemoryPool, Unread, UnreadAnswers
 from server.network.listeners import Listener
 from server.network.socket_server import SocketServer, SocketServerConfig
 from testkit.clock import SkippingClock
-from tests.server.network.network_support import wait_until
+from tests.server.network.network_support import Full, wait_until
 from tests.server.wire_client import WireClient, request_bytes
 from wire.messages.data import ProduceRequest, ProduceResponse
 
@@ -235,6 +235,23 @@ def test_who_waits_for_an_answer_leaves_his_turn_to_be_read_on_to_others():
         pipelining.sock.sendall(large[2_000:])
         pipelining.read(PRODUCE, 9)
         assert served.taken == [1, 500_000, 500_000]
+
+
+def test_who_cannot_be_read_on_when_there_is_room_is_closed(monkeypatch):
+    with serving(memory=1_000_000) as served:
+        hostile = served.half_sent(claimed=50_000_000, sent=1_100_000)
+        left = served.pool.available
+        hostile.sock.sendall(b"x")  # is the one that may go on
+        wait_until(served.server, lambda: served.pool.available < left)
+        unlucky = served.client()
+        unlucky.sock.sendall(produce_frame(500_000)[:100_000])
+        wait_until(served.server, lambda: served.pool.blocker is not None)
+        (processor,) = served.server.processors
+        monkeypatch.setattr(processor, "_poller", Full(processor._poller))
+        hostile.close()
+        assert unlucky.is_closed()
+        wait_until(served.server, lambda: not served.connections)
+        assert served.pool.available == 1_000_000
 
 
 def test_a_wait_for_memory_ends_when_the_one_before_leaves():

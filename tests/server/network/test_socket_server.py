@@ -27,7 +27,7 @@ from server.network.socket_server import BindError, SocketServer, SocketServerCo
 from server.network.transport import PlaintextTransport
 from testkit.clock import ManualClock
 from testkit.wait import HANGS_S
-from tests.server.network.network_support import turn, wait_until
+from tests.server.network.network_support import Full, turn, wait_until
 from tests.server.wire_client import WireClient, request_bytes
 from wire.errors import ErrorCode, KafkaError
 from wire.frame import encode_response
@@ -1193,6 +1193,17 @@ def test_a_process_without_descriptors_pauses_and_goes_on(served, monkeypatch):
         assert client.ask(heartbeat(1), 4).error_code == 1
     assert acceptor.exhausted == 3
     assert time.monotonic() - started >= 0.3
+
+
+def test_a_connection_for_which_the_selector_has_no_place_is_closed(served, monkeypatch):
+    server, _ = served
+    (processor,) = server.processors
+    monkeypatch.setattr(processor, "_poller", Full(processor._poller))
+    with WireClient(server.port) as client:
+        assert client.is_closed()
+    wait_until(server, lambda: server.quotas.count == 0)
+    with WireClient(server.port) as client:
+        assert client.ask(heartbeat(1), 4).error_code == 1
 
 
 def test_an_occupied_port_is_one_clear_error():
