@@ -415,7 +415,7 @@ def _listen(address: Listener, config: SocketServerConfig) -> socket.socket:
             info = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)[0]
             family, host = info[0], str(info[4][0])
         listener = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name can be so
         raise BindError(_bind_message(address, error)) from error
     try:
         # A restarted broker must not wait for the old connections' TIME_WAIT.
