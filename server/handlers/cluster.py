@@ -126,15 +126,20 @@ def _api_keys(role: str, unlisted: frozenset[int]) -> list[ApiVersionsResponse.A
 # ---- Metadata
 
 
-def metadata(ctx: RequestContext[ClusterNode], request: MetadataRequest) -> MetadataResponse | None:
+def metadata(
+    ctx: RequestContext[ClusterNode],
+    request: MetadataRequest,
+    may_create: Callable[[str], bool] | None = None,
+) -> MetadataResponse | None:
     """Name the brokers, and the partitions of topics with their leaders.
 
-    Behaviour: null topics means all (v0: empty means all). Unknown topics are created if request
-               and auto.create.topics.enable allow it. The answer says
-               UNKNOWN_TOPIC_OR_PARTITION, as Kafka's: a client that looks whether the topic it
-               deleted is gone (kafka-go) brings it back, but is told the truth. Unlike Kafka's it
-               waits for the creation, so that the client that repeats finds leaders. Brokers are
-               named by the address the client dialled, unless the listener has a name.
+    Behaviour: null topics means all (v0: empty means all). Unknown topics are created if request,
+               auto.create.topics.enable and `may_create`, an authorizer's word on each, allow it.
+               The answer says UNKNOWN_TOPIC_OR_PARTITION, as Kafka's: a client that looks whether
+               the topic it deleted is gone (kafka-go) brings it back, but is told the truth.
+               Unlike Kafka's it waits for the creation, so that the client that repeats finds
+               leaders. Brokers are named by the address the client dialled, unless the listener
+               has a name.
     Versions:  0 leaves out replicas that cannot be reached: REPLICA_NOT_AVAILABLE. 4 auto-creation
                is the client's choice. 7 leader epoch. 10 topic ids. 12 ask by id. 13 error code.
     Gaps:      internal topics are made by their coordinators, not by asking for their metadata.
@@ -152,20 +157,18 @@ def metadata(ctx: RequestContext[ClusterNode], request: MetadataRequest) -> Meta
     if ids:
         return _metadata_by_id(ctx, image, request, ids)
     names = list(dict.fromkeys(t.name or "" for t in topics))
-    creatable = [
-        name
-        for name in names
-        if name not in image.topics_by_name
-        and name not in INTERNAL_TOPICS
-        and absent_topic_error(name).code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    ]
-    if (
-        creatable
-        and request.allow_auto_topic_creation
-        and ctx.broker.config.get("auto.create.topics.enable")
-    ):
-        _create_then_answer(ctx, creatable, _metadata_response(ctx, image, request, names))
-        return None
+    if request.allow_auto_topic_creation and ctx.broker.config.get("auto.create.topics.enable"):
+        creatable = [
+            name
+            for name in names
+            if name not in image.topics_by_name
+            and name not in INTERNAL_TOPICS
+            and absent_topic_error(name).code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            and (may_create is None or may_create(name))
+        ]
+        if creatable:
+            _create_then_answer(ctx, creatable, _metadata_response(ctx, image, request, names))
+            return None
     return _metadata_response(ctx, image, request, names)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -112,7 +112,7 @@ def metadata(access: Access, request: Any) -> Verdict:
     """What may not be described is as if it were not there; so is what may not be created."""
     version, topics = access.ctx.api_version, request.topics
     if topics is None or (version == 0 and not topics):
-        return lambda response: _shown_metadata(access, request, response, [])
+        return partial(_shown_metadata, access, request, refused=(), is_emptied=False)
     if version < 12 and any(t.name is None or t.topic_id != ZERO_UUID for t in topics):
         return None  # refused by the handler, whoever asks
     uses_ids = any(topic.topic_id != ZERO_UUID for topic in topics)
@@ -133,12 +133,13 @@ def metadata(access: Access, request: Any) -> Verdict:
     asks_operations = (
         request.include_topic_authorized_operations or request.include_cluster_authorized_operations
     )
-    if not refused and not asks_operations and is_settled:
-        return None
-    request.topics = kept
-    if not kept and version == 0:
-        return lambda response: _shown_metadata(access, request, _emptied(response), refused)
-    return lambda response: _shown_metadata(access, request, response, refused)
+    finish: Finish | None = None
+    if refused or asks_operations or not is_settled:
+        request.topics = kept
+        is_emptied = version == 0 and not kept
+        finish = partial(_shown_metadata, access, request, refused=refused, is_emptied=is_emptied)
+    # One that is there may be gone when the handler looks: it asks before it makes it again.
+    return With(partial(_may_create, access), finish)
 
 
 def _may_be_created(access: Access, request: Any, name: str) -> bool:
@@ -150,6 +151,10 @@ def _may_be_created(access: Access, request: Any, name: str) -> bool:
         or not broker.config.get("auto.create.topics.enable")
     ):
         return True
+    return _may_create(access, name)
+
+
+def _may_create(access: Access, name: str) -> bool:
     return access.sees(Operation.CREATE, CLUSTER) or access.may(Operation.CREATE, TOPIC, name)
 
 
@@ -165,16 +170,13 @@ def _unnamed(topic_id: bytes) -> MetadataResponse.Topic:
     )
 
 
-def _emptied(response: Any) -> Any:
-    """Version 0 has no way to ask for no topics."""
-    response.topics = []
-    return response
-
-
-def _shown_metadata(access: Access, request: Any, response: Any, refused: list[Any]) -> Any:
+def _shown_metadata(
+    access: Access, request: Any, response: Any, *, refused: Sequence[Any], is_emptied: bool
+) -> Any:
+    """`is_emptied`: nothing was left to be asked for, which version 0 has no way to say."""
     response.topics = [
         topic
-        for topic in response.topics
+        for topic in (() if is_emptied else response.topics)
         if topic.name is None or access.sees(Operation.DESCRIBE, TOPIC, topic.name)
     ]
     if request.include_topic_authorized_operations:

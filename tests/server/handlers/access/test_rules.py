@@ -121,6 +121,27 @@ def test_a_topic_is_made_for_who_may_make_it(right):
         assert shown(asked.received(metadata("new"), 12)) == [(29, "new", ZERO_UUID, 0)]
 
 
+class GoneMeanwhile(Policy):
+    """Topic a is deleted while a request is looked at."""
+
+    def authorize(self, *asked):
+        if asked[-1] == "b":
+            self.broker.metadata = broker_with("b").metadata
+        return super().authorize(*asked)
+
+
+@pytest.mark.parametrize("right", [(Op.CREATE, T, "a"), None])
+def test_a_topic_that_is_deleted_a_moment_later_comes_back_for_who_may_make_it(right):
+    policy = GoneMeanwhile([(Op.DESCRIBE, T, None), *([right] if right else [])])
+    asked = Asked(broker_with("a", "b"), policy)
+    policy.broker, asked.channel.principal = asked.broker, "User:alice"
+    asked.send(metadata("a", "b", auto=True), 12)
+    assert len(asked.broker.controller.submitted) == (right is not None)
+    if right is None:
+        answer = shown(asked.received(metadata("a", "b"), 12))
+        assert answer == [(3, "a", ZERO_UUID, 0), (0, "b", B, 2)]
+
+
 def test_operations_are_those_that_are_allowed():
     asked = alice(broker_with("a", "b"), (Op.DESCRIBE, T, None), (Op.READ, T, "a"))
     answer = asked.ask(metadata("a", "b", operations=True), 8)
