@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from replication.controller.context import ControllerContext
-from replication.metadata.topic_names import INTERNAL_TOPICS, absent_topic_error
 from server.coordinator.group_messages import Client
 from server.coordinator.streams_groups.describe import not_described
 from server.coordinator.streams_groups.group import STREAMS
@@ -21,11 +20,10 @@ from server.coordinator.streams_groups.topology import (
     MISSING_INTERNAL_TOPICS,
     InternalTopic,
     Status,
-    invalid_topology,
 )
-from server.handlers.access.streams import topology_topics
+from server.handlers.access.streams import topology_topics, wrong_names
 from server.handlers.consumer_groups import NOT_SERVED, described
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import KafkaError
 from wire.messages.admin import CreateTopicsRequest
 from wire.messages.streams import (
     StreamsGroupDescribeRequest,
@@ -78,7 +76,7 @@ def streams_group_heartbeat(
     if not groups.serves(STREAMS):
         answer(NOT_SERVED)
         return
-    error = _wrong_names(request)
+    error = wrong_names(topology_topics(request.topology))
     if error is not None:
         answer(error)
         return
@@ -97,23 +95,6 @@ def _refused(error: KafkaError) -> StreamsGroupHeartbeatResponse:
         task_offset_interval_ms=0,
         status=None,
         endpoint_information_epoch=0,
-    )
-
-
-def _wrong_names(request: StreamsGroupHeartbeatRequest) -> KafkaError | None:
-    names = topology_topics(request.topology)
-    prohibited = ",".join(name for name in names if name in INTERNAL_TOPICS)
-    if prohibited:
-        return invalid_topology(
-            f"Use of Kafka internal topics {prohibited} in a Kafka Streams topology is prohibited."
-        )
-    invalid = ",".join(
-        name
-        for name in names
-        if absent_topic_error(name).code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    )
-    return (
-        invalid_topology(f"Topic names {invalid} are not valid topic names.") if invalid else None
     )
 
 

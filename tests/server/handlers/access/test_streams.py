@@ -70,14 +70,14 @@ def asked_by_alice(*allowed):
     return alice(broker, *allowed), made
 
 
-def heartbeat(*allowed):
+def heartbeat(*allowed, reads="in"):
     asked, made = asked_by_alice(*allowed)
     request = StreamsGroupHeartbeatRequest(
         group_id="g",
         member_id="m",
         member_epoch=0,
         endpoint_information_epoch=0,
-        topology=topology(subtopology(changelogs=("log",))),
+        topology=topology(subtopology(reads=(reads,), changelogs=("log",))),
         shutdown_application=False,
     )
     return asked.ask(request, 0), made
@@ -87,6 +87,16 @@ def heartbeat(*allowed):
 def test_a_member_reads_its_group_and_sees_all_topics_of_its_topology(allowed, code):
     answer, made = heartbeat(*allowed)
     assert (answer.error_code, made) == (code, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("__consumer_offsets", "prohibited"), ("a b", "not valid")]
+)
+def test_names_that_no_topology_may_use_are_told_to_who_may_not_see_such_topics(name, text):
+    answer, made = heartbeat(READ, reads=name)
+    assert (answer.error_code, made) == (130, [])
+    assert text in answer.error_message
+    assert heartbeat(reads=name)[0].error_code == 30
 
 
 def test_topics_are_not_made_for_who_may_not_make_them():
