@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from wire.errors import ErrorCode
 from wire.schema import RESPONSES, Field, Request, Response, Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_PRODUCE = 0
 _ERROR_CODES = frozenset({"error_code", "partition_error_code"})
 # Which array of the request an array of the response answers, where the names differ.
 _ANSWERS: dict[str, tuple[str, ...]] = {
@@ -66,6 +68,12 @@ _UNKNOWN_MINUS_ONE = frozenset(
         "producer_epoch",
     }
 )
+
+
+def fault_code(api_key: int) -> ErrorCode:
+    """What a fault of ours is told as. Of Produce nobody knows whether the batch was appended: the
+    code is one that is retried (P-1)."""
+    return ErrorCode.REQUEST_TIMED_OUT if api_key == _PRODUCE else ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def error_response(

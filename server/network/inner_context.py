@@ -7,8 +7,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from server.network.error_responses import fault_code
 from server.network.request_channel import RequestContext
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +59,7 @@ class InnerContext(RequestContext[Any]):
             self.respond_error(request, error.code, error.detail)
         except Exception:
             logger.exception("request failed %r", self)
-            self.respond_error(request, ErrorCode.UNKNOWN_SERVER_ERROR)
+            self.respond_error(request, fault_code(self.api_key))
         else:
             if response is not None:
                 self.respond(response)

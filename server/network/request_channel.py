@@ -46,7 +46,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from server.network.channel import read_small_slices
-from server.network.error_responses import error_response
+from server.network.error_responses import error_response, fault_code
 from wire.errors import ErrorCode, KafkaError, MalformedFrame, TooManyElements
 from wire.frame import API_VERSIONS, encode_response
 from wire.primitives import skip_tags
@@ -65,7 +65,6 @@ B = TypeVar("B", covariant=True)
 """What the handlers of an area ask of the node: a Protocol of `server.handlers.edges`."""
 
 _HEADER = Struct(">4xhhih")  # size, api_key, api_version, correlation_id, length of client_id
-_PRODUCE = 0
 _CLIENT_ID_SHOWN = 256
 
 INLINE_FRAME_BYTES = 1_114_112
@@ -481,10 +480,7 @@ class RequestChannel:
         """A fault of ours."""
         self.failed += 1
         logger.error("request failed %r", context, exc_info=error)
-        code = ErrorCode.UNKNOWN_SERVER_ERROR
-        if context.api.api_key == _PRODUCE:
-            code = ErrorCode.REQUEST_TIMED_OUT
-        self._answer_error(context, request, code, None)
+        self._answer_error(context, request, fault_code(context.api_key), None)
 
     @staticmethod
     def _answer_error(

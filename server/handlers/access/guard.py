@@ -157,6 +157,8 @@ class LeftoverContext(InnerContext):
     def respond_error(self, request: Request, code: int, message: str | None = None) -> None:
         if code == ErrorCode.NOT_CONTROLLER:  # of the way, not of the request
             self._outer.respond_error(request, code, message)
+        elif getattr(request, "acks", None) == 0:
+            self._outer.close()
         else:
             self.respond(error_response(request, self.api_version, code, message))
 

@@ -266,6 +266,18 @@ def test_without_acks_only_a_close_can_say_no(names):
     assert len(asked.broker.replica_manager.appended) == ("a" in names)
 
 
+@pytest.mark.parametrize("acks", [0, -1])
+def test_a_fault_in_what_is_left_of_a_request_is_answered_as_in_all_of_it(acks):
+    asked = alice(broker_with("a", "b"), (Op.WRITE, T, "a"))
+    asked.broker.replica_manager.append_records = None  # cannot be called
+    answer = asked.ask(produce("a", "b", acks=acks), 9)
+    if acks == 0:
+        assert answer is CLOSED
+    else:
+        codes = [topic.partition_responses[0].error_code for topic in answer.responses]
+        assert codes == [7, 29], "retriable: nobody knows whether it was appended"
+
+
 def test_what_is_allowed_goes_the_short_way():
     asked = alice(broker_with("a"), (Op.WRITE, T, "a"))
     assert asked.ask(produce("a"), 9).responses[0].partition_responses[0].error_code == 0
