@@ -16,8 +16,9 @@ in a file, by its own name.
 Different on purpose: KAFKA_KAFKA_METRICS_REPORTERS is `kafka.metrics.reporters` (Apache Kafka's
 script removes every "KAFKA_"), and a CLUSTER_ID that is not the directory's is refused.
 
-Gaps: the variables that name files under /etc/kafka/secrets (KAFKA_SSL_KEYSTORE_FILENAME, ...) are
-refused as unknown keys: TLS is not served.
+Gaps: the variables that name files under /etc/kafka/secrets (KAFKA_SSL_KEYSTORE_FILENAME,
+KAFKA_SSL_KEYSTORE_CREDENTIALS, ...) are refused as unknown keys: KAFKA_SSL_KEYSTORE_LOCATION and
+KAFKA_SSL_KEYSTORE_PASSWORD say where a store is and what opens it.
 """
 
 from __future__ import annotations
