@@ -153,7 +153,6 @@ class ReplicaManager:
         self._node_id = node_id
         self._clock = clock
         self._timer = timer
-        self._run_aside = run_aside
         self._links = links
         self._cluster: ClusterReplication | None = None
         self._cluster_lock = threading.Lock()
@@ -323,7 +322,7 @@ class ReplicaManager:
         assert cluster is not None, "only a partition of a cluster asks for another ISR"
 
         def on_answer(answer: AlteredIsr | ErrorCode) -> None:
-            self._run_aside(partial(change.on_answer, answer))
+            self.run_aside(partial(change.on_answer, answer))
 
         cluster.alter_partition.submit(change._replace(on_answer=on_answer))
 

@@ -155,7 +155,7 @@ def test_the_controllers_answer_waits_for_no_partition_on_the_thread_that_brings
     """Heartbeats and the quorum's requests are on that thread, too; an append that the disk holds
     up has the partition's lock."""
     aside: list[Callable[[], None]] = []
-    monkeypatch.setattr(orders.nodes[1].replica_manager, "_run_aside", aside.append)
+    monkeypatch.setattr(orders.nodes[1].replica_manager, "run_aside", aside.append)
     monkeypatch.setattr(orders.nodes[1], "publish", lambda: None)  # metadata would tell as well
     orders.cut(1, 3)
     orders.produce(1, b"lags behind", acks=1)
