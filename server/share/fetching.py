@@ -196,7 +196,24 @@ class DelayedShareFetch(DelayedOperation):
             ],
             results.extend,
         )  # fmt: skip
-        return results
+        return [
+            self._in_range(leader, offset, result)
+            for (leader, offset), result in zip(held, results, strict=True)
+        ]
+
+    def _in_range(self, leader: ShareLeader, offset: int, result: FetchResult) -> FetchResult:
+        """What the log has left behind is passed over, and the member asks again at once. What it
+        has not reached (offsets may be altered to any) is waited for; Kafka answers with nothing,
+        and is asked again without end."""
+        if result.error_code != _OUT_OF_RANGE:
+            return result
+        code, _, log_start_offset, _ = self._replica_manager.list_offset(
+            leader.topic_partition, EARLIEST, 0
+        )
+        if code:
+            return FetchResult(code)
+        leader.log_start_moved(log_start_offset)
+        return result if offset < log_start_offset else FetchResult()
 
     def _is_enough(self, reads: list[_Read]) -> bool:
         sizes = {read.leader: _size(read) for read in reads}
@@ -220,12 +237,7 @@ class DelayedShareFetch(DelayedOperation):
     def _deliver_one(self, read: _Read, max_records: int) -> Delivery:
         leader, result = read.leader, read.result
         if result.error_code == _OUT_OF_RANGE:
-            code, _, log_start_offset, _ = self._replica_manager.list_offset(
-                leader.topic_partition, EARLIEST, 0
-            )
-            if not code:
-                leader.log_start_moved(log_start_offset)
-            return Delivery(leader, code)
+            return Delivery(leader, 0)
         if result.error_code in _LED_ELSEWHERE:
             return Delivery(leader, int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         if result.error_code or result.records is None:

@@ -150,6 +150,18 @@ def test_a_fetch_waits_for_records(node: ShareNode) -> None:
     assert client.answer.responses == []
 
 
+def test_a_fetch_waits_for_the_log_to_come_to_where_the_group_begins(node: ShareNode) -> None:
+    """Its offsets were altered to one that is not there yet; who is told nothing asks again."""
+    node.append(3)
+    node.initialize(state_epoch=2, start_offset=9)
+    client = node.client()
+    assert client.fetch(0, max_wait_ms=60_000) is None
+    node.append(3)
+    assert client.answer is None
+    node.append(6)
+    assert acquired(client.answer) == [(9, 11, 1)]
+
+
 @pytest.mark.parametrize("min_bytes", [1, 1_000])
 def test_what_happens_to_one_partition_is_no_reason_to_read_the_others(
     node: ShareNode, monkeypatch: pytest.MonkeyPatch, min_bytes: int
