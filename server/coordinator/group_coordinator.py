@@ -79,8 +79,8 @@ class _Look(NamedTuple):
 
     wanted: int
     """How many there are."""
-    looks: Iterator[tuple[str, ResolvedRegex]]
-    """At one after the other."""
+    looks: Iterator[tuple[str, ResolvedRegex] | None]
+    """At one after the other; None: there is more to look at."""
     found: dict[str, ResolvedRegex]
 
 
@@ -194,25 +194,29 @@ class GroupCoordinator:
 
     def _found(
         self, regexes: Collection[str], sees: SeesTopic | None
-    ) -> Iterator[tuple[str, ResolvedRegex]]:
+    ) -> Iterator[tuple[str, ResolvedRegex] | None]:
         image, wall_ms = self._around.metadata(), self._around.clock.wall_ms()
-        for regex, topics in resolved(regexes, image.topics_by_name, sees):
-            yield regex, ResolvedRegex(topics, image.offset, wall_ms)
+        for one in resolved(regexes, image.topics_by_name, sees):
+            yield None if one is None else (one[0], ResolvedRegex(one[1], image.offset, wall_ms))
 
     def _go_on(self) -> None:
         self._around.run_on_loader("regex", self._look_at_next)
 
     def _look_at_next(self) -> None:
-        """At one expression of the first group, which is the last one then."""
+        """Of the first group, at an expression or a part of the names; it is the last group once it
+        is through with one."""
         with self._looks_lock:
             group_id, (wanted, looks, found) = next(iter(self._looks.items()))
-        is_over = True
+        one, is_over = None, True
         try:
-            found.update([next(looks)])
+            one = next(looks)
+            if one is not None:
+                found[one[0]] = one[1]
             is_over = len(found) == wanted
         finally:
             with self._looks_lock:
-                self._looks.move_to_end(group_id)
+                if one is not None:
+                    self._looks.move_to_end(group_id)
                 if is_over:
                     del self._looks[group_id]
                 is_any_left = bool(self._looks)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 REFRESH_MIN_MS = 10_000
 """Least time between two looks for one group (Kafka: REGEX_BATCH_REFRESH_MIN_INTERVAL_MS)."""
+NAMES_AT_ONCE = 1_000
+"""Topics that an expression is matched with before others come between."""
 
 
 def compiled(regex: str) -> Any:
@@ -33,21 +35,25 @@ def compiled(regex: str) -> Any:
 
 def resolved(
     regexes: Iterable[str], names: Collection[str], sees: SeesTopic | None = None
-) -> Iterator[tuple[str, frozenset[str]]]:
+) -> Iterator[tuple[str, frozenset[str]] | None]:
     """Each expression and the topics that it names, of those that whoever asks may be told of; none
-    for one that is not valid.
+    for one that is not valid. None: it takes long, and others may come between.
 
     One after the other: on texts that are made for it, RE2 keeps megabytes for an expression and
     takes half a second for a thousand names.
     """
-    seen: dict[str, bool] = {}
+    of_all, seen = list(names), dict[str, bool]()
     for regex in regexes:
         try:
             matches = compiled(regex).fullmatch
         except KafkaError:  # it was valid for who took it; another library's version did
             yield regex, frozenset()
             continue
-        found = [name for name in names if matches(name)]
+        found: list[str] = []
+        for at in range(0, len(of_all), NAMES_AT_ONCE):
+            if at:
+                yield None
+            found += [name for name in of_all[at : at + NAMES_AT_ONCE] if matches(name)]
         del matches
         if sees is not None:
             seen.update({name: sees(name) for name in found if name not in seen})

@@ -48,6 +48,12 @@ def looked_at(node: Node, group: str = "g") -> dict[str, Any]:
     return dict(machine.consumer.groups[group].regexes)
 
 
+def all_of(
+    looks: Iterator[tuple[str, frozenset[str]] | None],
+) -> dict[str, frozenset[str]]:
+    return dict(one for one in looks if one is not None)
+
+
 def work_off(jobs: list[Callable[[], None]]) -> None:
     while jobs:
         jobs.pop(0)()
@@ -89,6 +95,27 @@ def test_who_is_to_be_loaded_waits_for_one_group_and_not_for_all(node: Node) -> 
         jobs.pop(0)()
         assert sum(len(looked_at(node, group)) for group in "ghi") == 3 + count
     assert not jobs
+
+
+def test_who_is_to_be_loaded_waits_for_some_topics_and_not_for_all(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an expression needs while it matches is kept meanwhile: no other one is begun."""
+    monkeypatch.setattr(regexes, "NAMES_AT_ONCE", 1)
+    node.create("other", 1)
+    jobs = node.loads
+    for group in "gh":
+        beat(node, "m0", 0, "o.*", group)
+    names = len(node.image.topics_by_name)
+    for _ in range(names - 1):
+        jobs.pop(0)()
+        assert len(jobs) == 1
+        assert not looked_at(node)
+    jobs.pop(0)()
+    assert looked_at(node)["o.*"].topics == {"orders", "other"}
+    assert not looked_at(node, "h")
+    work_off(jobs)
+    assert looked_at(node, "h")["o.*"].topics == {"orders", "other"}
 
 
 def test_a_group_that_is_looked_at_is_not_looked_at_besides(node: Node) -> None:
@@ -136,7 +163,7 @@ def test_what_an_expression_needs_while_it_matches_is_needed_for_one_at_a_time(
         return expression
 
     monkeypatch.setattr(regexes, "compiled", compiled)
-    found = dict(regexes.resolved([f"r{i}" for i in range(5)], ["a", "b"]))
+    found = all_of(regexes.resolved([f"r{i}" for i in range(5)], ["a", "b"]))
     assert found == dict.fromkeys(found, frozenset("a"))
     assert len(found) == 5
 
@@ -148,7 +175,7 @@ def test_who_may_be_told_of_a_topic_is_asked_once() -> None:
         asked.append(name)
         return name != "b"
 
-    found = dict(regexes.resolved(["a|b", "b|c", "("], ["a", "b", "c"], sees))
+    found = all_of(regexes.resolved(["a|b", "b|c", "("], ["a", "b", "c"], sees))
     assert found == {"a|b": {"a"}, "b|c": {"c"}, "(": set()}
     assert asked == ["a", "b", "c"]
 
@@ -156,5 +183,5 @@ def test_who_may_be_told_of_a_topic_is_asked_once() -> None:
 def test_nothing_is_kept_of_expressions_that_were_looked_at() -> None:
     import re2
 
-    assert dict(regexes.resolved(["a.", "b."], ["ab"])) == {"a.": {"ab"}, "b.": frozenset()}
+    assert all_of(regexes.resolved(["a.", "b."], ["ab"])) == {"a.": {"ab"}, "b.": frozenset()}
     assert re2._Regexp._make.cache_info().currsize == 0
