@@ -100,6 +100,14 @@ class ConsumerMember:
             return ErrorCode.ILLEGAL_GENERATION
         return ErrorCode.STALE_MEMBER_EPOCH
 
+    @property
+    def held(self) -> Partitions:
+        """What it has, or is giving back."""
+        held = {topic_id: frozenset(epochs) for topic_id, epochs in self.assigned.items()}
+        for topic_id, epochs in self.revoking.items():
+            held[topic_id] = held.get(topic_id, frozenset()).union(epochs)
+        return held
+
     def epoch_of(self, topic_id: bytes, partition: int) -> int | None:
         """Since when it has the partition, or is giving it back; None if neither (CG-50)."""
         for held in (self.assigned, self.revoking):

@@ -20,7 +20,7 @@ from server.coordinator.classic_group import (
 from server.coordinator.classic_protocol import ClassicGroups
 from server.coordinator.consumer import embedded
 from server.coordinator.consumer import records as written
-from server.coordinator.consumer.group import NOTHING, ConsumerGroup
+from server.coordinator.consumer.group import ConsumerGroup
 from server.coordinator.consumer.member import ClassicPart, ConsumerMember, Partitions
 from server.coordinator.consumer.protocol import Conversion, Outside
 from server.coordinator.consumer.topics import TopicHashes
@@ -123,7 +123,6 @@ class Migration:
         """
         after = ConsumerGroup(group.group_id)
         after.epoch, after.regexes = group.epoch, group.regexes
-        after.target = {**group.target, new.member_id: group.target.get(old.member_id, NOTHING)}
         for member in group.members.values():
             if member is not old:
                 after.put_member(member)
@@ -138,25 +137,28 @@ class Migration:
     def classic_record(
         self, group: ConsumerGroup, members: Iterable[ConsumerMember], *, rebalances: bool
     ) -> CoordinatorRecord:
-        """The group as a classic one: each member has its target. If that leaves anything to
-        nobody, nobody leads it: so whoever loads it has it rebalance, too. Kafka names a leader and
-        forgets the rebalance with its memory.
+        """The group as a classic one: each member has what it has, or is giving back. If that is
+        not what it is to have, nobody leads it: so whoever loads it has it rebalance, too. Kafka
+        names a leader and forgets the rebalance with its memory; and it gives each member its
+        target, which another one may have still when the group is a consumer group again.
 
         Raises MalformedFrame: of a member's protocols only the first was read when it joined, and
         another one is chosen."""
         image = self._outside.image()
         classic = ClassicGroup(group.group_id, None, generation_id=group.epoch)
         classic.protocol_type = CONSUMER_PROTOCOL_TYPE
-        assignments = {}
-        told = []
+        held, told = [], []
         for member in members:
             assert member.classic is not None, "those of KIP-848 have left"
             told.append(_classic_member(member, member.classic))
+            held.append(member.held)
         classic.protocol_name = name = select_protocol(told)
-        for one in told:
-            version = embedded.version_of(one.metadata(name))
-            target = group.target.get(one.member_id, NOTHING)
-            assignments[one.member_id] = embedded.write_assignment(target, version, image)
+        assignments = {
+            one.member_id: embedded.write_assignment(
+                partitions, embedded.version_of(one.metadata(name)), image
+            )
+            for one, partitions in zip(told, held, strict=True)
+        }
         classic.state_timestamp_ms = self._classic.wall_ms
         leader_id = None if rebalances else told[0].member_id
         return group_record(classic, told, leader_id, assignments)

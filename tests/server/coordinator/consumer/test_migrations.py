@@ -543,3 +543,27 @@ def test_what_the_members_leader_said_without_sense_is_not_gone_on_from(is_by_re
     owned = sorted([*first.owned, *second.owned, *third.owned])
     assert owned == list(range(PARTITIONS))
     assert world.shard.digest() == world.replayed().digest()
+
+
+def test_what_a_member_has_not_given_back_is_its_own_though_the_group_changes_there_and_back() -> (
+    None
+):
+    """Kafka's classic group says what each member is to have, and another consumer that comes just
+    then is given what somebody consumes."""
+    lives = Lives(0)
+    world = lives.world
+    classic, leaving = ClassicClient(world, "a"), ConsumerClient(world, "m")
+    for _ in range(5):
+        classic.turn()
+    assert classic.owned == set(range(PARTITIONS))
+    leaving.turn()
+    leaving.leave()
+    assert world.state() == "PreparingRebalance"
+    coming = ConsumerClient(world, "n")
+    lives.clients = [classic, coming]
+    for _ in range(9):
+        for client in (coming, classic):
+            client.turn()
+            lives.check()
+        world.advance(1_100)
+    assert len(classic.owned) == len(coming.owned) == PARTITIONS // 2
