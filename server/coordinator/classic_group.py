@@ -28,8 +28,8 @@ Invariants:
 - `supported_protocols[name]` counts the members that listed `name`; a protocol can be chosen when
   that equals the number of members.
 - the leader, if any, is a member.
-- an assignment is that of the last Stable generation, until a leader's next one, or until a
-  generation is given up before its leader has spoken.
+- an assignment is that of the last Stable generation, until a leader's next one: a member may have
+  it still, whatever it joins (KIP-429). Kafka forgets it with a generation that is given up.
 
 An Empty group that nobody is about to join owns no container: thousands of groups that only keep
 offsets cost what their fields cost. Whoever forgets to `_open` one gets an exception.

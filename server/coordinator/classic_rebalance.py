@@ -136,7 +136,6 @@ class Rebalances:
         group_id = group.group_id
         if group.state is GroupState.COMPLETING_REBALANCE:
             for member in group.members.values():
-                member.assignment = b""
                 if self._answer_sync(member, KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)):
                     self.renew(group, member)  # as in `become_stable`
         group.pending_sync.clear()

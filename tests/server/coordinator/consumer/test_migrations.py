@@ -567,3 +567,30 @@ def test_what_a_member_has_not_given_back_is_its_own_though_the_group_changes_th
             lives.check()
         world.advance(1_100)
     assert len(classic.owned) == len(coming.owned) == PARTITIONS // 2
+
+
+def test_what_a_member_keeps_while_it_joins_is_its_own_though_a_generation_was_given_up() -> None:
+    """It is told to give it back (KIP-429), in the assignment that does not come."""
+    world = Lives(0).world
+    first, second, third = (ClassicClient(world, name) for name in "abc")
+    for _ in range(5):
+        first.turn()
+    kept = first.owned
+    for _ in range(3):
+        second.turn()
+    first.turn()
+    first.turn()
+    assert world.state() == "CompletingRebalance"
+    for _ in range(3):
+        third.turn()
+    assert world.state() == "PreparingRebalance"
+    coming = ConsumerClient(world, "m")
+    coming.turn()
+    assert not coming.owned
+    (assigned,) = world.shard.consumer.groups[GROUP].members[first.member_id].assigned.values()
+    assert set(assigned) == kept == set(range(PARTITIONS))
+    for _ in range(9):
+        for client in (coming, first, second, third):
+            client.turn()
+        world.advance(1_100)
+    assert all(len(client.owned) == 1 for client in (coming, first, second, third))
