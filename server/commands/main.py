@@ -473,6 +473,8 @@ def _start_failure(error: Exception) -> Exception:
         return UserError(f"{error} (--data-dir chooses the directory)")
     if isinstance(error, KafkaError) and error.code.name in _REFUSALS:
         return UserError(f"cannot start: {error.detail}; {_REFUSALS[error.code.name]}")
+    if isinstance(error, KafkaError) and isinstance(error.__cause__, OSError):
+        error = error.__cause__  # a log that a disk does not take
     if isinstance(error, OSError) and error.errno is not None:
         where = f" ({error.filename})" if error.filename else ""
         remedy = {

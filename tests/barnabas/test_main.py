@@ -122,6 +122,24 @@ def test_a_broker_whose_output_is_full_serves_and_stops_cleanly(tmp_path: Path) 
     assert (broker.returncode, "broker stopped" in rest) == (0, True), rest
 
 
+def test_a_disk_that_is_full_when_the_metadata_log_begins_is_one_line(tmp_path: Path) -> None:
+    """Of 12 to 16 KiB the files before it leave nothing."""
+    program = (
+        "import errno, sys, types\n"
+        "from storage import files; from storage.segments import segment\n"
+        "def full(*_): raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "segment.files = types.SimpleNamespace(**{**vars(files), 'pwritev': full})\n"
+        "from server.commands.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    flags = ("start", "--data-dir", str(tmp_path), "--listen", "127.0.0.1:0")
+    run = subprocess.run([sys.executable, "-c", program, *flags], capture_output=True, text=True,
+                         timeout=60, stdin=subprocess.DEVNULL)  # fmt: skip
+    assert run.returncode == 1
+    assert "Traceback" not in run.stderr
+    said = run.stderr.splitlines()[-1]
+    assert said.startswith("barnabas: cannot start: No space left on device; free some space")
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_stream_that_was_closed_gives_its_number_to_no_file_of_ours(
     closed: str, tmp_path: Path
