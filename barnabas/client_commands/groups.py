@@ -169,6 +169,11 @@ def _reset(arguments: argparse.Namespace) -> int:
                 f"group {arguments.group!r} committed nothing: name what to set with --topic"
             )
         after = _places(admin, wanted, arguments.to)
+        if not after:
+            raise UserError(
+                f"the topics that group {arguments.group!r} committed are not there any more: name"
+                " what to set with --topic"
+            )
         if not arguments.dry_run:
             places = {p: OffsetAndMetadata(offset, "", None) for p, offset in after.items()}
             answer = admin.alter_group_offsets(arguments.group, places)

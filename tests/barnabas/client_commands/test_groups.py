@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from barnabas.client_commands import groups
+from server.commands.outcomes import UserError
 
 
 class Admin:
@@ -52,3 +53,27 @@ def test_a_group_of_the_new_protocol_is_not_told_to_be_dead(
     found = json.loads(capsys.readouterr().out)
     members = found["members"]
     assert (found["state"], None if members is None else len(members)) == ("Stable", count)
+
+
+@pytest.mark.filterwarnings("ignore:(open|read)_text is:DeprecationWarning")
+def test_a_reset_of_topics_that_are_gone_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kafka import OffsetAndMetadata, TopicPartition
+
+    class Left(Admin):
+        """What is left of a group are offsets of a topic that was deleted."""
+
+        def list_group_offsets(self, group: str) -> dict[str, Any]:
+            return {group: {TopicPartition("gone", 0): OffsetAndMetadata(5, "", None)}}
+
+        def describe_topics(self) -> list[dict[str, Any]]:
+            return []
+
+        def alter_group_offsets(self, group: str, places: dict[Any, Any]) -> dict[Any, Any]:
+            return {}
+
+    monkeypatch.setattr(groups, "admin_client", lambda _arguments: contextlib.nullcontext(Left()))
+    parser = argparse.ArgumentParser()
+    groups.add_commands(parser.add_subparsers())
+    arguments = parser.parse_args(["group", "reset-offsets", "g", "--to", "end"])
+    with pytest.raises(UserError, match="the topics that group 'g' committed are not there any"):
+        arguments.run(arguments)
