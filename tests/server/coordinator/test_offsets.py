@@ -420,7 +420,7 @@ def test_many_steps_look_at_each_offset_about_once(
 
 
 def test_the_sweep_looks_at_some_groups_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing goes, too: a million offsets held up the timer's thread for a second."""
+    """Where nothing goes, too: a million offsets held up the timer for more than half a second."""
     monkeypatch.setattr(sweeps, "SWEEP_RECORDS_MAX", 10)
     world = World()
     world.looks_twice = False
