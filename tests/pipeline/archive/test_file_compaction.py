@@ -111,3 +111,14 @@ def test_files_that_no_archive_makes_are_left_alone(
         age(path)
     assert compact(log).removed == 1
     assert own.exists()
+
+
+def test_who_reads_an_archive_does_not_walk_through_what_a_batch_under_way_has(
+    log: ArchiveLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folders come and go: a walk that meets one that has just gone fails."""
+    walk = log.files.walk
+    walked: list[str] = []
+    monkeypatch.setattr(log.files, "walk", lambda folder: walked.append(folder) or walk(folder))
+    log.check_complete(log.snapshot())
+    assert walked == [log.files.join("topic=t")]
