@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help run test coverage lint fetch compat compat-storage compat-security compat-cluster chaos compat-spark compat-pipeline fuzz soak sim sim-mutants faults faults-mutants mutants workflows bench bench-quick bench-growth bench-micro clean
+.PHONY: help run test coverage lint fetch compat compat-storage compat-security compat-cluster chaos compat-spark compat-pipeline fuzz beside soak sim sim-mutants faults faults-mutants mutants workflows bench bench-quick bench-growth bench-micro clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +52,9 @@ compat-pipeline: $(VENV)/.spark  ## our Spark pipeline against real brokers (PIP
 N ?= 100000
 fuzz: $(VENV)/.test  ## wild requests to every listener, honest clients beside them: N=1000000 SEED=17
 	$(BIN)/python -m compat_tests.fuzz --requests $(N) --seed $(or $(SEED),1) $(ARGS)
+
+beside: $(VENV)/.test  ## the same requests to Barnabas and Apache Kafka, answers compared field by field: REQUESTS=20000 SEED=17
+	$(BIN)/python -m compat_tests.beside --requests $(or $(REQUESTS),2000) --seed $(or $(SEED),1) $(ARGS)
 
 SOAK_MINUTES ?= 3
 soak: $(VENV)/.test  ## churn against one broker, whose memory, threads and files stay (SOAK_MINUTES=60)

@@ -36,7 +36,7 @@ NAMES = [
     "127.0.0.1", "share",
 ]  # fmt: skip
 _BITS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
-_CODES = {
+CODES = {
     "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "uint32": "I",
     "float64": "d", "bool": "?", "timedelta_i32": "i", "timedelta_i64": "q", "uuid": "16s",
 }  # fmt: skip
@@ -55,6 +55,7 @@ class Field(NamedTuple):
     nullable: bool
     tag: int | None
     nested: Plan | None
+    default: Any = None
 
 
 class Plan(NamedTuple):
@@ -80,7 +81,8 @@ def _field(declared: Any) -> Field:
     nested = plan_of(shape) if kind == "struct" else None
     # A uuid that is optional in kio is the zero uuid on the wire.
     nullable = nullable and (is_array or kind in ("string", "bytes", "records", "struct"))
-    return Field(declared.name, kind, is_array, nullable, declared.metadata.get("tag"), nested)
+    tag = declared.metadata.get("tag")
+    return Field(declared.name, kind, is_array, nullable, tag, nested, declared.default)
 
 
 class Request(NamedTuple):
@@ -203,8 +205,8 @@ class _Maker:
     def element(self, field: Field, flexible: bool, depth: int) -> bytes:
         if field.nested is not None:
             return self.struct(field.nested, depth)
-        if field.kind in _CODES:
-            return struct.pack(">" + _CODES[field.kind], self.fixed(field))
+        if field.kind in CODES:
+            return struct.pack(">" + CODES[field.kind], self.fixed(field))
         if field.kind == "string":
             content = self.string()
             return length(len(content), flexible, "h") + content
