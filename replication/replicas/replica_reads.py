@@ -295,7 +295,7 @@ class ReplicaReads:
         return results
 
     def _absent(self, request: FetchPartition) -> FetchResult:
-        if not request.topic:
+        if not request.topic and request.topic_id is not None:
             return FetchResult(_UNKNOWN_TOPIC_ID, aborted=())
         code = int(self._local.absent(request.key).code)
         return FetchResult(code, aborted=() if code in _UNKNOWN else None)

@@ -778,6 +778,7 @@ UNKNOWN_REQUESTS = [
     (read_from(0, 9), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (read_from(0, name="deleted"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (FetchPartition("", OTHER_ID, 0, 0), ErrorCode.UNKNOWN_TOPIC_ID),
+    (FetchPartition("", None, 0, 0), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),  # by name
 ]
 
 
