@@ -29,9 +29,9 @@ from compat_tests.beside.answers import (
     Difference,
     Names,
     differences,
-    drop_what_says_nothing,
     error_codes,
     shown,
+    tidy_fetch,
 )
 from compat_tests.beside.known import known
 from compat_tests.beside.messages import (
@@ -97,8 +97,8 @@ class Side:
         except (OSError, EOFError):
             return {"connection": "closed"}
         answer = decode_response(request.key, request.version, frame)
-        if request.api == "ShareFetch":
-            drop_what_says_nothing(answer)
+        if request.api in ("Fetch", "ShareFetch"):
+            tidy_fetch(answer, is_share=request.api == "ShareFetch")
         return self.names.normal(response_plan(request.key, request.version), answer)
 
     def ask(self, request: Request) -> dict[str, Any]:

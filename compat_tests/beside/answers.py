@@ -195,12 +195,19 @@ def error_codes(answer: Any) -> set[int]:
     return found.union(*map(error_codes, answer.values()))
 
 
-def drop_what_says_nothing(share_fetch: dict[str, Any]) -> None:
-    """Partitions of a ShareFetch without records or errors, which Kafka may name or not."""
-    for topic in share_fetch["responses"]:
-        topic["partitions"] = [
+def tidy_fetch(answer: dict[str, Any], *, is_share: bool) -> None:
+    """One entry for each topic. Of a ShareFetch without the partitions that have neither records
+    nor errors, which Kafka may name or not."""
+    by_topic: dict[str, dict[str, Any]] = {}
+    for topic in answer["responses"]:
+        key = topic["topic"] if "topic" in topic else topic["topic_id"]
+        told = by_topic.setdefault(key, {**topic, "partitions": []})
+        told["partitions"] += [
             one
             for one in topic["partitions"]
-            if one["error_code"] or one["acknowledge_error_code"] or one["acquired_records"]
+            if not is_share
+            or one["error_code"]
+            or one["acknowledge_error_code"]
+            or one["acquired_records"]
         ]
-    share_fetch["responses"] = [one for one in share_fetch["responses"] if one["partitions"]]
+    answer["responses"] = [one for one in by_topic.values() if one["partitions"]]
