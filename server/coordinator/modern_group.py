@@ -162,7 +162,7 @@ class ReconciledGroup(ModernGroup[R, T]):
         """
         if committer.epoch < 0 and not self.members:
             return None
-        if committer.is_transactional and committer.is_nobody:
+        if committer.is_transactional and committer.is_nobody and committer.epoch == -1:
             return None
         member = self.member(committer.member_id)
         is_old_api = committer.api_version < MEMBER_EPOCH_VERSION

@@ -259,6 +259,17 @@ def test_partitions_of_records_without_epochs_are_of_the_members(
     assert refused.value.code == ErrorCode.STALE_MEMBER_EPOCH
 
 
+def test_only_a_transaction_of_generation_minus_1_says_nothing_of_who_commits() -> None:
+    """ConsumerGroup.validateOffsetCommit; -2 is the epoch of a member that is away."""
+    shard = Shard()
+    shard.join("A")
+    group = shard.groups["g"]
+    assert group.check_commit(Committer("", None, -1, 5, is_transactional=True)) is None
+    with pytest.raises(KafkaError) as refused:
+        group.check_commit(Committer("", None, -2, 5, is_transactional=True))
+    assert refused.value.code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_an_assignor_that_is_not_here_has_no_vote() -> None:
     """A member may have asked for it where it was: of another broker's configuration, or a class
     that Apache Kafka had loaded."""
