@@ -30,6 +30,7 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known("DescribeLogDirs", ".*partition_size", "of internal topics, whose records vary in size"),
     Known("Share(Fetch|Acknowledge)", "responses", "the error is the answer's", r"\[\]"),
+    Known("ShareAcknowledge", "responses.*partitions", "who is said nothing of is named, too"),
     Known("StreamsGroupHeartbeat", "status", "null or empty beside an error", r"\[\]", "None"),
     Known(
         "AlterUserScramCredentials", ".*error_code", "which of two mistakes is told", "9[13]", "92"
@@ -39,7 +40,9 @@ KNOWN: tuple[Known, ...] = (
     Known("RemoveRaftVoter", "error_code", "a voter that is none, in kraft.version 0", "6", "42"),
     Known("JoinGroup", ".*member_id", "beside an error, said again", "", "[^@]+@.*|m-.*|stranger"),
     Known("CreateDelegationToken", "principal_.*", "of a token that was refused"),
-    Known("IncrementalAlterConfigs", ".*error_code", "which of two mistakes is told", "40", "42"),
+    Known(
+        "IncrementalAlterConfigs", ".*error_code", "which of two mistakes is told", "40", "42|17"
+    ),
     Known("ShareGroup.*", ".*(partitions|epoch|assignment).*", "when share partitions have begun"),
     Known("ShareGroupHeartbeat", "error_code", "likewise: so their epochs differ", "110", "0"),
     Known("ShareGroupHeartbeat", "error_code", "likewise", "0", "110"),
