@@ -84,7 +84,18 @@ class _Written:
         self.offsets[partition] = (min(first, offset), max(last, offset))
 
     def on_failure(self, failure: Exception) -> None:
-        self.failure = self.failure or failure
+        if self.failure is None or _is_of_company(self.failure):
+            self.failure = failure
+
+
+def _is_of_company(failure: Exception) -> bool:
+    """Whether it only says that another record of the batch was refused, and not why.
+
+    kafka-python has no class for that; all that came before that record fail with it first.
+    """
+    from kafka.errors import KafkaError
+
+    return type(failure) is KafkaError
 
 
 def _produce(arguments: argparse.Namespace) -> int:
@@ -234,7 +245,8 @@ def _result(arguments: argparse.Namespace, written: _Written) -> int:
     failure = written.failure
     if failure is not None:
         name = getattr(failure, "message", None) or type(failure).__name__
-        said = plain(getattr(failure, "description", None) or str(failure))
+        told = str(failure.args[0] or "") if failure.args else ""  # the broker's own words
+        said = plain(told or getattr(failure, "description", None) or str(failure))
         raise UserError(
             f"topic {arguments.topic!r}: {name}: {said}; {written.records} records were written"
         )

@@ -116,6 +116,20 @@ def test_what_was_refused_before_a_bad_line_is_told(producer: Producer, tmp_path
         run(tmp_path, b"a:1\nnone\n", "--key-separator", ":")
 
 
+def test_of_a_batch_the_refused_record_says_why() -> None:
+    """The others fail, too: each only because it was in the batch, and one of them before it."""
+    from kafka.errors import InvalidTimestampError, KafkaError
+
+    company, reason = KafkaError("it was part of a batch"), InvalidTimestampError("too late")
+    for order in ([company, reason, company], [reason, company]):
+        written = produce._Written()
+        for failure in order:
+            written.on_failure(failure)
+        assert written.failure is reason
+    with pytest.raises(UserError, match="'t': INVALID_TIMESTAMP: too late; 0 records were written"):
+        produce._result(argparse.Namespace(topic="t"), written)
+
+
 def test_a_record_of_nothing_is_told_with_its_line(producer: Producer, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"line 2: this client writes no record without a key"):
         run(tmp_path, b'{"value": ""}\n{"headers": {"h": ""}}', "--format", "json")
