@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import select
 import sys
 import time
 from collections.abc import Callable
@@ -143,10 +144,13 @@ class _Reading:
             self._consumer.topics()
         while self._left != 0 and not self._is_done():
             self._check_moves()
-            for partition, batch in self._poll().items():
+            batches = self._poll()
+            for partition, batch in batches.items():
                 self._print(partition, batch)
             sys.stdout.buffer.flush()  # printed before it counts as read
             self._commit()
+            if self._arguments.follow and not batches:
+                _check_reader()
         if self._left != 0 and not self._assigned:
             print(
                 f"barnabas: nothing to read: other members of group {self._arguments.group!r} have"
@@ -269,6 +273,18 @@ class _Reading:
                 raise
         else:
             self._printed = {}
+
+
+def _check_reader() -> None:
+    """Raise BrokenPipeError when the reader of our output has gone (`| head`): otherwise only a
+    write tells it, and the next record may never come."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)  # errors are told unasked
+    except (OSError, ValueError):  # output that has no descriptor
+        return
+    if any(events & select.POLLERR for _, events in poll.poll(0)):
+        raise BrokenPipeError
 
 
 def _filter(text: str | None) -> Callable[[Any], bool]:

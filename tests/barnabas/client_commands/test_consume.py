@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import types
 from typing import Any
 
@@ -152,3 +153,14 @@ def test_a_header_that_the_library_cannot_read_is_one_line(monkeypatch: pytest.M
 
     with pytest.raises(UserError, match="topic 't' has a record with a header whose name is no"):
         run(Unreadable(), monkeypatch)
+
+
+def test_who_follows_for_a_reader_that_has_gone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`consume --follow | head` has what it wanted; the record that would tell may never come."""
+    read, write = os.pipe()
+    with open(write, "w") as output:
+        monkeypatch.setattr("sys.stdout", output)
+        member = Member([0])
+        os.close(read)
+        with pytest.raises(BrokenPipeError):
+            run(member, monkeypatch, "--follow", "--group", "g")
