@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from typing import Any
+from uuid import UUID
 
 from barnabas.client_commands.connection import (
     TOPIC_LIST,
@@ -16,6 +17,7 @@ from barnabas.client_commands.connection import (
 )
 from barnabas.client_commands.output import print_table
 from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, print_json
+from wire.primitives import uuid_to_text
 
 _UNKNOWN_TOPIC = 3
 _TOPIC_EXISTS = 36
@@ -122,7 +124,7 @@ def _topic(topic: dict[str, Any], configs: dict[str, Any]) -> dict[str, Any]:
     partitions = sorted(topic["partitions"], key=lambda p: int(p["partition_index"]))
     return {
         "name": topic["name"],
-        "id": str(topic["topic_id"]),
+        "id": uuid_to_text(UUID(str(topic["topic_id"])).bytes),  # Kafka's way
         "internal": topic["is_internal"],
         "configs": {key: configs[key]["value"] for key in sorted(configs)},
         "partitions": [
