@@ -540,8 +540,16 @@ def main(arguments: list[str]) -> int:
     try:
         name, version = arguments[0], int(arguments[1])
         classes = find(name)
-    except (IndexError, ValueError, KeyError) as error:
-        sys.stderr.write(f"usage: python -m wire.codec Produce 9    ({error})\n")
+    except (IndexError, ValueError):
+        sys.stderr.write(
+            "usage: python -m wire.codec Produce 9    (an API or a record, a version)\n"
+        )
+        return 2
+    except KeyError:
+        sys.stderr.write(
+            f"usage: python -m wire.codec Produce 9    (nothing is called {name!r}; wire/messages"
+            " has all names)\n"
+        )
         return 2
     for cls in classes:
         if not cls.versions[0] <= version <= cls.versions[1]:
@@ -554,4 +562,9 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        exit_code = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has seen enough
+        sys.stdout, exit_code = None, 0  # or Python flushes once more, and complains
+    sys.exit(exit_code)

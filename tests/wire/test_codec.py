@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import random
 import struct
 import subprocess
@@ -551,8 +552,19 @@ def test_printing_something_unknown_says_how_to_ask(arguments: list[str]) -> Non
     command = [sys.executable, "-m", "wire.codec", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2
+    assert "index out of range" not in result.stderr
     assert "usage" in result.stderr or "versions 3 to 13" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_who_has_seen_enough_of_it_may_go() -> None:
+    """`python -m wire.codec Fetch 12 | head`"""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "wire.codec", "Produce", "9"]
+    result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write)
+    assert result.stderr == ""
 
 
 def test_a_traceback_shows_the_generated_line() -> None:
