@@ -24,6 +24,7 @@ from barnabas.client_commands.connection import (
 from server.commands.main import exit_on_stop_signals
 from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError, print_json
 
+_GRACE_S = 2.0  # beyond --timeout, for what gives up when it is over
 # The client keeps what it has not sent in memory, without a bound of its own.
 _IN_FLIGHT = 10_000
 _IN_FLIGHT_BYTES = 32 << 20
@@ -131,7 +132,8 @@ def _produce(arguments: argparse.Namespace) -> int:
                 _send_all(producer, arguments, lines, headers, written)
             except UserError as error:
                 mistake = error
-            producer.flush()
+            finally:  # a stop signal's too: closing it would wait without a bound
+                _flush(producer, arguments, written)
     if mistake is not None and written.failure is None:
         raise mistake
     return _result(arguments, written)
@@ -151,10 +153,22 @@ def _send_all(
         _send(producer, arguments, _record(text, number, arguments), headers, written)
         records_in_flight, bytes_in_flight = records_in_flight + 1, bytes_in_flight + len(line)
         if records_in_flight >= _IN_FLIGHT or bytes_in_flight >= _IN_FLIGHT_BYTES:
-            producer.flush()
+            _flush(producer, arguments, written)
             records_in_flight = bytes_in_flight = 0
         if written.failure is not None:
             break
+
+
+def _flush(producer: Any, arguments: argparse.Namespace, written: _Written) -> None:
+    """Wait until all that was sent is written or given up, which its timeout bounds: kafka-python
+    may forget a batch that was refused again and again, as by a full disk, and wait for ever."""
+    from kafka.errors import KafkaTimeoutError
+
+    try:
+        producer.flush(timeout=arguments.timeout + _GRACE_S)
+    except KafkaTimeoutError as error:
+        written.on_failure(error)
+        producer._sender.force_close()  # its close() would flush first, and never come to this
 
 
 @contextlib.contextmanager

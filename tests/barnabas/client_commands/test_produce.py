@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from kafka.errors import KafkaTimeoutError
 
 from barnabas.client_commands import produce
 from server.commands.outcomes import UserError
@@ -43,6 +44,8 @@ class Producer:
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
         self.bytes_max = 0
+        self.is_stuck = False
+        self._sender = self  # as the real one's thread
         self._waiting: list[Future] = []
         self._bytes = 0
 
@@ -60,13 +63,20 @@ class Producer:
         self._waiting.append(Future())
         return self._waiting[-1]
 
-    def flush(self) -> None:
+    def flush(self, timeout: float | None = None) -> None:
+        if self.is_stuck:
+            assert timeout is not None, "it would wait for ever"
+            raise KafkaTimeoutError("Timeout waiting for future")
         for future, record in zip(self._waiting, self.sent[-len(self._waiting) :], strict=False):
             if record["value"] == REFUSED:
                 future.failure(RuntimeError("too large"))
             else:
                 future.success(Metadata(record["partition"] or 0, len(self.sent)))
         self._waiting, self._bytes = [], 0
+
+    def force_close(self) -> None:
+        self.is_stuck = False
+        self._waiting = []
 
     def close(self) -> None:
         self.flush()
@@ -182,3 +192,25 @@ def test_a_signal_that_the_system_gives_another_thread_ends_it() -> None:
             assert run.wait(20) == 128 + signal.SIGTERM
         finally:
             run.kill()
+
+
+def test_a_batch_that_the_client_forgot_is_not_waited_for(
+    producer: Producer, tmp_path: Path
+) -> None:
+    """As of a full disk, which refuses it until its time is over."""
+    producer.is_stuck = True
+    with pytest.raises(UserError, match=r"KafkaTimeoutError: .*; 0 records were written"):
+        run(tmp_path, b"v")
+    assert not producer.is_stuck, "what it holds was not given up"
+
+
+def test_a_stop_signal_does_not_wait_for_it_either(
+    producer: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_arguments: object, **_record: object) -> None:
+        producer.is_stuck = True
+        raise SystemExit(143)
+
+    monkeypatch.setattr(producer, "send", stop)
+    with pytest.raises(SystemExit, match="143"):
+        run(tmp_path, b"v")
