@@ -180,6 +180,11 @@ def told(arguments: argparse.Namespace) -> Iterator[None]:
         where = f"the cluster at {arguments.bootstrap}"
         if not error.retriable:
             raise UserError(f"{where} cannot be used: {plain(str(error))}") from None
+        if isinstance(error, errors.KafkaConnectionError):  # at once, of whichever node was tried
+            raise UserError(
+                f"a node of {where} cannot be reached ({plain(str(error))});"
+                f" `barnabas doctor --bootstrap {arguments.bootstrap}` says which"
+            ) from None
         raise no_answer(arguments) from None
 
 

@@ -4,8 +4,9 @@ import argparse
 import socket
 
 import pytest
+from kafka import errors
 
-from barnabas.client_commands.connection import key_values, listening, settings
+from barnabas.client_commands.connection import key_values, listening, settings, told
 from server.commands.main import addresses
 from server.commands.outcomes import UserError
 
@@ -35,6 +36,17 @@ def test_a_name_that_is_no_utf_8_is_refused_before_anybody_is_asked() -> None:
         assert error.value.exit_code == 2
     with pytest.raises(UserError, match=r"no broker at 127\.0\.0\.1:1"):
         settings(argparse.Namespace(**nobody, **bytes_of_records, topic="t"))
+
+
+def test_a_node_that_refuses_is_not_told_as_one_that_was_waited_for() -> None:
+    """Of a node that died, and that the others still name; kafka-python tries any of them."""
+    arguments = argparse.Namespace(bootstrap="a:1", timeout=6.0)
+    reached = r"a node of .* cannot be reached \(.*REFUSED\); .*doctor"
+    with pytest.raises(UserError, match=reached), told(arguments):
+        raise errors.KafkaConnectionError("111 ECONNREFUSED")
+    waited = "no answer from the cluster at a:1 within 6 s"
+    with pytest.raises(UserError, match=waited), told(arguments):
+        raise errors.KafkaTimeoutError
 
 
 def test_pairs() -> None:
