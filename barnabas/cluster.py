@@ -150,6 +150,7 @@ class Cluster(Context):
 
     def address(self, node: int) -> str:
         """Where clients reach one node, "HOST:PORT"."""
+        self._check(node)
         if not self._ports:
             raise BrokerError("the cluster was not started: call start(), or use it in a `with`")
         return f"{HOST}:{self._port(node, _CLIENTS)}"

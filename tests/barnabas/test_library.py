@@ -65,6 +65,13 @@ def test_ports_and_addresses_of_another_kind_are_told_at_once() -> None:
         barnabas.Broker(listen=wrong)
 
 
+def test_the_address_of_a_node_that_is_not_there_is_refused_as_the_rest_of_it() -> None:
+    cluster = barnabas.Cluster(nodes=2)
+    for asked in (cluster.address, cluster.pid, cluster.log_text):
+        with pytest.raises(ValueError, match="node 3: expected 1 to 2"):
+            asked(3)
+
+
 def test_a_place_that_cannot_be_used_is_told_as_a_brokers_is(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BrokerError, match="file cannot be used: File exists"):
