@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 _OF_THE_EXTRA = frozenset(("numpy", "pandas", "pyarrow", "pyspark"))
 
 
+_GRACE_MS = 3_600_000  # of --compact
+
+
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
 
@@ -141,7 +144,7 @@ def _add_archive(commands: Any) -> None:
     )
     _add_dry_run(parser)
     parser.add_argument(
-        "--grace", metavar="1h", type=duration_ms, default=3_600_000,
+        "--grace", metavar="1h", type=duration_ms,
         help="with --compact: keep replaced files so long for running readers (1h)",
     )  # fmt: skip
     add_flags(parser)
@@ -301,7 +304,8 @@ def _archive(arguments: argparse.Namespace) -> int:
     from pipeline.archive import archive, compaction
 
     def compact(job: Job) -> int:
-        _say(job, compaction.summary(compaction.run_compaction(job, arguments.to, arguments.grace)))
+        grace_ms = _GRACE_MS if arguments.grace is None else arguments.grace
+        _say(job, compaction.summary(compaction.run_compaction(job, arguments.to, grace_ms)))
         return EXIT_OK
 
     def run(job: Job) -> int:
@@ -329,6 +333,8 @@ def _archive(arguments: argparse.Namespace) -> int:
             arguments, "barnabas-compact", compact, needs_kafka=False, archive=arguments.to,
             check=_on_disk(arguments, arguments.to, partial(check_source, flag="--to")),
         )  # fmt: skip
+    if arguments.grace is not None:
+        raise PipelineError("--grace goes with --compact: an archive replaces no file", EXIT_USAGE)
     if arguments.bootstrap is None or not (arguments.topics or arguments.pattern):
         raise PipelineError("archive needs --bootstrap and --topics or --pattern", EXIT_USAGE)
     typed = typed_options(arguments)

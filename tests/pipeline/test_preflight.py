@@ -169,6 +169,15 @@ def test_a_directory_without_an_archive_is_told_before_spark_starts(
     assert told in capsys.readouterr().err
 
 
+def test_the_grace_of_a_compaction_is_refused_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(session, "open_session", lambda *_, **__: pytest.fail("Spark started"))
+    flags = ["--bootstrap", "b:1", "--topics", "t", "--to", "lake", "--grace", "0s"]
+    assert run_command(["archive", *flags]) == 2
+    assert "--grace goes with --compact" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
