@@ -65,7 +65,7 @@ _JAVA_STORES: Mapping[str, tuple[str, ...]] = {
     "keystore": ("ssl.certificate.location", "ssl.key.location"),
 }
 _STEPS = {
-    3: "topic {topic} does not exist; create it (kafka-topics.sh --create), or correct the option"
+    3: "topic {topic} does not exist; create it (`barnabas topic create`), or correct the option"
     " or the column topic",
     10: "the topic refuses a row as too large; raise its max.message.bytes",
     17: "the name of a topic is not legal, or it may not be written",
