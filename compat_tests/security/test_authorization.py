@@ -21,6 +21,7 @@ from testkit.require import require
 from testkit.wait import eventually
 from tests.server.handlers.access.test_table import request_of
 from tests.server.wire_client import WireClient
+from wire.errors import ErrorCode
 from wire.frame import FrameReader
 from wire.messages.admin import CreateTopicsRequest
 from wire.messages.cluster import MetadataRequest
@@ -33,6 +34,7 @@ CONFIG = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
 }
+_LOADING = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 FRIEND, STRANGER, HALF = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 EVERYTHING = ((2, "*"), (3, "*"), (4, "kafka-cluster"), (5, "*"), (6, "*"))
 
@@ -139,6 +141,18 @@ def shown(value: Any, version: int, name: str) -> dict[str, Any]:
 
 
 def asked_from(host: str, bootstrap: str, api: Any, version: int) -> Any:
+    """What it is told; by a coordinator that loads what an earlier request had it make, once it has
+    loaded that."""
+
+    def answer() -> list[Any]:
+        told = _asked_from(host, bootstrap, api, version)
+        is_loading = isinstance(told, dict) and told.get("error_code") == _LOADING
+        return [] if is_loading else [told]
+
+    return eventually(answer, what=f"{api.name} of a coordinator that has loaded")[0]
+
+
+def _asked_from(host: str, bootstrap: str, api: Any, version: int) -> Any:
     request = request_of(api, version)
     if hasattr(request, "timeout_ms"):
         request.timeout_ms = 10_000
