@@ -257,17 +257,23 @@ def test_a_running_state_machine_is_given_the_snapshot(tmp_path: Path) -> None:
     assert late.recorder.snapshot == ["a", "b"]
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip"])
-def test_a_damaged_download_is_thrown_away_and_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
-    quorum = Quorum(tmp_path)
+def _one_that_missed_a_record(tmp_path: Path, **rest: Any) -> tuple[Quorum, Member]:
+    """A quorum with "a" and "b" in its log, and a follower that stopped between them."""
+    quorum = Quorum(tmp_path, **rest)
     quorum.append("a")
     quorum.run_until(lambda: quorum.all_have("a"))
     late = quorum.followers()[0]
     late.stop()
     quorum.append("b")
     quorum.run(100)
+    return quorum, late
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip"])
+def test_a_damaged_download_is_thrown_away_and_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    quorum, late = _one_that_missed_a_record(tmp_path)
     leader = quorum.elect()
     _snapshot(leader)
     real, times = leader.driver.log.read_snapshot_part, 0
@@ -292,13 +298,7 @@ def test_a_download_that_fills_the_disk_gives_the_room_back_and_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room_for: int
 ) -> None:
     """`room_for` so many pieces; without any, not even for the file's name."""
-    quorum = Quorum(tmp_path, config=RaftConfig(fetch_max_bytes=100))
-    quorum.append("a")
-    quorum.run_until(lambda: quorum.all_have("a"))
-    late = quorum.followers()[0]
-    late.stop()
-    quorum.append("b")
-    quorum.run(100)
+    quorum, late = _one_that_missed_a_record(tmp_path, config=RaftConfig(fetch_max_bytes=100))
     _snapshot(quorum.elect())
     late.start()
     directory = late.path / "__cluster_metadata-0"
@@ -326,13 +326,7 @@ def test_a_download_that_fills_the_disk_gives_the_room_back_and_is_made_again(
 def test_a_download_that_leaves_no_room_for_the_log_to_begin_anew_ends_no_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: int
 ) -> None:
-    quorum = Quorum(tmp_path)
-    quorum.append("a")
-    quorum.run_until(lambda: quorum.all_have("a"))
-    late = quorum.followers()[0]
-    late.stop()
-    quorum.append("b")
-    quorum.run(100)
+    quorum, late = _one_that_missed_a_record(tmp_path)
     offset = _snapshot(quorum.elect()).offset
     late.start()
     directory, unwritable = late.path / "__cluster_metadata-0", name.format(offset)

@@ -57,6 +57,15 @@ class Served:
         wait_until(self.server, lambda: self.pool.available <= before - sent + 1)
         return client
 
+    def read_on(self):
+        """A client that has sent more than there is memory for, and is the one that may go on:
+        nobody else wanted to when it did."""
+        client = self.half_sent(claimed=50_000_000, sent=1_100_000)
+        left = self.pool.available
+        client.sock.sendall(b"x")
+        wait_until(self.server, lambda: self.pool.available < left)
+        return client
+
     def let_pass(self, ms):
         """Move the clock, and have the deadlines looked at."""
         (processor,) = self.server.processors
@@ -110,10 +119,7 @@ def test_sockets_that_announce_much_and_send_little_stop_nobody():
 
 def test_half_sent_frames_that_fill_the_memory_do_not_stop_a_large_request():
     with serving(memory=1_000_000) as served:
-        hostile = served.half_sent(claimed=50_000_000, sent=1_100_000)
-        left = served.pool.available
-        hostile.sock.sendall(b"x")  # is let in although nothing is left: nobody else wanted in
-        wait_until(served.server, lambda: served.pool.available < left)
+        hostile = served.read_on()
         honest = served.client()
         sender = threading.Thread(target=honest.send, args=(produce(5_000_000), 9))
         sender.start()
@@ -177,10 +183,7 @@ def test_half_sent_frames_have_their_time_while_there_is_memory():
 def test_a_large_request_that_waits_for_memory_is_read_on_although_the_one_before_it_was_answered():
     """The answer gives memory back, and with it the place in the line of those who wait."""
     with serving(memory=1_000_000) as served:
-        hostile = served.half_sent(claimed=50_000_000, sent=1_100_000)
-        left = served.pool.available
-        hostile.sock.sendall(b"x")  # is the one that may go on
-        wait_until(served.server, lambda: served.pool.available < left)
+        hostile = served.read_on()
         client = served.client()
         large = produce_frame(500_000)
         client.sock.sendall(request_bytes(produce(1, timeout_ms=1), 9, 1) + large[:1_000])
@@ -239,10 +242,7 @@ def test_who_waits_for_an_answer_leaves_his_turn_to_be_read_on_to_others():
 
 def test_who_cannot_be_read_on_when_there_is_room_is_closed(monkeypatch):
     with serving(memory=1_000_000) as served:
-        hostile = served.half_sent(claimed=50_000_000, sent=1_100_000)
-        left = served.pool.available
-        hostile.sock.sendall(b"x")  # is the one that may go on
-        wait_until(served.server, lambda: served.pool.available < left)
+        hostile = served.read_on()
         unlucky = served.client()
         unlucky.sock.sendall(produce_frame(500_000)[:100_000])
         wait_until(served.server, lambda: served.pool.blocker is not None)

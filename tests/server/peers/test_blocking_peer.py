@@ -86,8 +86,8 @@ def test_a_blocking_exchange_with_a_silent_peer_times_out(peer):
     blocking.close()
 
 
-def test_a_blocking_peer_that_stops_within_an_answer_times_out(peer):
-    blocking = BlockingPeer(*peer.address, "broker-1", 0.05)
+def failure_of_a_part(peer, blocking, announced):
+    """What who asks is told of an answer that announces so many bytes, and stops."""
     failures: SimpleQueue[BaseException] = SimpleQueue()
 
     def ask() -> None:
@@ -100,9 +100,16 @@ def test_a_blocking_peer_that_stops_within_an_answer_times_out(peer):
     asker.start()
     connection = peer.accept()
     connection.request()
-    connection.sock.sendall(struct.pack(">ih", 100, 0))
-    assert isinstance(failures.get(timeout=PATIENCE_S), TimeoutError)
+    connection.sock.sendall(struct.pack(">ih", announced, 0))
+    failure = failures.get(timeout=PATIENCE_S)
     asker.join()
+    return failure
+
+
+def test_a_blocking_peer_that_stops_within_an_answer_times_out(peer):
+    blocking = BlockingPeer(*peer.address, "broker-1", 0.05)
+    failed = failure_of_a_part(peer, blocking, 100)
+    assert isinstance(failed, TimeoutError)
 
 
 @pytest.mark.parametrize(
@@ -112,21 +119,8 @@ def test_how_much_an_answer_may_hold_is_for_its_asker_to_say(peer, bound, failur
     """A follower waits for the rest of what its leader began to send; who may have met anything at
     all on that port does not."""
     blocking = BlockingPeer(*peer.address, "broker-1", 0.05, **bound)
-    failures: SimpleQueue[BaseException] = SimpleQueue()
-
-    def ask() -> None:
-        try:
-            blocking.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
-        except OSError as error:
-            failures.put(error)
-
-    asker = threading.Thread(target=ask)
-    asker.start()
-    connection = peer.accept()
-    connection.request()
-    connection.sock.sendall(struct.pack(">ih", 200 << 20, 0))
-    assert type(failures.get(timeout=PATIENCE_S)) is failure
-    asker.join()
+    failed = failure_of_a_part(peer, blocking, 200 << 20)
+    assert type(failed) is failure
 
 
 def test_a_blocking_peer_connects_again_after_a_failure(peer):
