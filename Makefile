@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help run test coverage lint fetch compat compat-storage compat-security compat-cluster chaos compat-spark compat-pipeline fuzz beside soak sim sim-mutants faults faults-mutants mutants workflows bench bench-quick bench-growth bench-micro clean
+.PHONY: help run test coverage lint fetch compat compat-packaging compat-storage compat-security compat-cluster chaos compat-spark compat-pipeline fuzz beside soak sim sim-mutants faults faults-mutants mutants workflows bench bench-quick bench-growth bench-micro clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,7 +29,10 @@ lint: $(VENV)/.spark  ## ruff, mypy --strict, import contracts, bandit
 	$(BIN)/bandit -q -ll -c pyproject.toml -r barnabas server replication storage wire pipeline
 
 compat: $(VENV)/.test  ## real clients (Python, C, Java, kcat) against a real broker process
-	$(BIN)/python -m pytest compat_tests --ignore=compat_tests/spark --ignore=compat_tests/pipeline --ignore=compat_tests/cluster --ignore=compat_tests/soak --ignore=compat_tests/security --ignore=compat_tests/storage --ignore=compat_tests/java/test_mixed_cluster.py $(ARGS)
+	$(BIN)/python -m pytest compat_tests --ignore=compat_tests/spark --ignore=compat_tests/pipeline --ignore=compat_tests/cluster --ignore=compat_tests/soak --ignore=compat_tests/security --ignore=compat_tests/storage --ignore=compat_tests/packaging --ignore=compat_tests/java/test_mixed_cluster.py $(ARGS)
+
+compat-packaging: $(VENV)/.test  ## what is installed, shown and built: wheel, console blocks, library, image
+	$(BIN)/python -m pytest compat_tests/packaging $(ARGS)
 
 compat-storage: $(VENV)/.test  ## what Apache Kafka and Barnabas read of each other's directories
 	$(BIN)/python -m pytest compat_tests/storage $(ARGS)

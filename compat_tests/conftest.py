@@ -7,6 +7,7 @@ broker it used stands in its report.
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 import warnings
@@ -20,6 +21,7 @@ from testkit import jars
 from testkit.brokers.clusters import CLUSTERS, ClusterOfNodes
 from testkit.brokers.nodes import LOG_TAIL_BYTES, ApacheKafka, Barnabas, RunningBroker
 from testkit.clients.java_tools import JavaTools
+from testkit.quick_jvm import SPARK_JVM
 from testkit.require import require
 
 # Warnings of the clients themselves, which are not ours to mend; ours stay errors. Twice: for the
@@ -27,6 +29,10 @@ from testkit.require import require
 CLIENTS_WARNINGS = ("read_text is deprecated", "open_text is deprecated")
 for _text in CLIENTS_WARNINGS:
     warnings.filterwarnings("ignore", message=_text, category=DeprecationWarning)
+
+# Spark's own variables for its launcher and for each driver that a test starts.
+for _name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ.setdefault(_name, " ".join(SPARK_JVM))
 
 BROKERS_USED = pytest.StashKey[list[RunningBroker]]()
 

@@ -28,6 +28,7 @@ from server.share.share_partition import (
 )
 from server.share.state_batches import StateBatch, combine
 from testkit import jars
+from testkit.quick_jvm import KAFKA_JVM
 from wire.errors import KafkaError
 
 pytestmark = pytest.mark.java
@@ -52,7 +53,7 @@ class Kafka:
         )
         self._jvm = subprocess.Popen(
             [
-                jars.java(), "-Xmx256m", "-XX:+UseSerialGC", "-cp", class_path,
+                jars.java(), "-Xmx256m", *KAFKA_JVM, "-cp", class_path,
                 "kafka.server.share.SharePartitionDriver",
             ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

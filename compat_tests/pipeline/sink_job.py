@@ -38,6 +38,7 @@ def slowly(frame: DataFrame, row_seconds: float) -> DataFrame:
 def main() -> None:
     import barnabas
     from pipeline.spark.session import open_session
+    from testkit.quick_jvm import SPARK_JVM
 
     bootstrap, source, target, slots, checkpoint, master = sys.argv[1:]
     row_seconds = float(os.environ.get("ROW_SECONDS", "0"))
@@ -45,6 +46,7 @@ def main() -> None:
         "spark.sql.shuffle.partitions": slots,
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10",
         "spark.executor.memory": "500m",
+        "spark.executor.extraJavaOptions": " ".join(SPARK_JVM),
         "spark.driver.memory": "500m",
     }
 

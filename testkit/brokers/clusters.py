@@ -45,11 +45,12 @@ from testkit.brokers.nodes import (
 from testkit.checking import replicas, views
 from testkit.clients import raw
 from testkit.clients.secured import Connect
+from testkit.quick_jvm import KAFKA_JVM
 from testkit.wait import eventually
 
 METADATA_LOG = "__cluster_metadata-0"
 LISTENERS = ("CLIENT", "INTERNAL", "CONTROLLER")
-SMALL_JVM = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+SMALL_JVM = ("-Xmx256M", *KAFKA_JVM)
 
 # Shorter timeouts than Kafka's own, so that a fault and its cure fit into seconds.
 CHAOS = {
@@ -565,7 +566,7 @@ class ApacheKafkaCluster(ClusterOfNodes):
 
     def format_command(self, node: Node, *arguments: str) -> list[str]:
         return [
-            jars.java(), "-Xmx128M", "-XX:TieredStopAtLevel=1", "-cp", self._class_path,
+            jars.java(), "-Xmx128M", *KAFKA_JVM, "-cp", self._class_path,
             "kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(node.config_file),
             "--ignore-formatted", *arguments,
         ]  # fmt: skip

@@ -27,13 +27,14 @@ from barnabas.fresh import free_ports, random_uuid
 from testkit import jars
 from testkit.clients import raw
 from testkit.clients.secured import Connect
+from testkit.quick_jvm import KAFKA_JVM
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 LOG_TAIL_BYTES = 6000
 
 # Enough for tests; a benchmark passes the distribution's own -Xmx1G -Xms1G -XX:+UseG1GC.
-TEST_JVM_OPTIONS = ("-Xmx512M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+TEST_JVM_OPTIONS = ("-Xmx512M", *KAFKA_JVM)
 
 
 class RunningBroker(Protocol):
@@ -173,7 +174,7 @@ class ApacheKafka:
 
     def _format(self, class_path: str, properties: Path) -> None:
         done = subprocess.run(
-            [jars.java(), "-Xmx128M", "-XX:TieredStopAtLevel=1", "-cp", class_path,
+            [jars.java(), "-Xmx128M", *KAFKA_JVM, "-cp", class_path,
              "kafka.tools.StorageTool", "format", "-t", random_uuid(),
              "-c", str(properties), "--ignore-formatted"],
             capture_output=True, text=True, cwd=self.directory, check=False,

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testkit import jars
+from testkit.quick_jvm import KAFKA_JVM
 
 COMMAND_TIMEOUT_S = 60.0
 _CLIENTS_LEFT_OPEN_MAX = 5
 """Then the next command gets a new JVM."""
 _JVM_OPTIONS = (
-    "-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "-Xmx256M", *KAFKA_JVM, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
 )  # fmt: skip
 
 _PACKAGES = {

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from testkit import jars
+from testkit.quick_jvm import QUICK_JVM
 
 _JVM_OPTIONS = (
-    "-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
+    "-Xmx256M", *QUICK_JVM, "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
 )  # fmt: skip
 
 

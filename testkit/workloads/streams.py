@@ -14,6 +14,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from testkit import jars
 from testkit.brokers.nodes import die_with_parent
+from testkit.quick_jvm import QUICK_JVM
 from testkit.wait import eventually
 
 APPLICATION = "count-words"
@@ -27,8 +28,7 @@ SHORT_SESSIONS = {
 _PARTITIONS = {SOURCE: 3, TARGET: 2}
 _WORDS = [f"word{i}" for i in range(12)]
 _JVM_OPTIONS = (
-    "-Xmx192M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Xmx192M", *QUICK_JVM, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )  # fmt: skip
 _PROGRAM = Path(__file__).with_name("CountWords.java")
 

@@ -24,6 +24,7 @@ from storage.checkpoint import read_meta_properties
 from storage.config import SystemClock
 from testkit import jars
 from testkit.brokers.nodes import ApacheKafka
+from testkit.quick_jvm import QUICK_JVM
 from testkit.require import require
 from testkit.wait import eventually
 from tests.replication.controller.test_controller import Answer
@@ -198,7 +199,7 @@ def barnabas(path: Path, cluster_id: str = CLUSTER_ID) -> Iterator[Barnabas]:
 
 def dump(class_path: str, *arguments: str) -> str:
     done = subprocess.run(
-        [jars.java(), "-Xmx256M", "-XX:TieredStopAtLevel=1", "-cp", class_path,
+        [jars.java(), "-Xmx256M", *QUICK_JVM, "-cp", class_path,
          "org.apache.kafka.tools.DumpLogSegments", *arguments],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 from replication.metadata.image import EMPTY_IMAGE, MetadataDelta, MetadataImage
 from server.security.authorizer import StandardAuthorizer
 from testkit import jars
+from testkit.quick_jvm import QUICK_JVM
 from testkit.require import require_command
 from wire.messages.metadata_records import (
     AccessControlEntryRecord,
@@ -115,7 +116,7 @@ def test_it_answers_as_apache_kafkas_does() -> None:
     assert len(ours) == QUESTIONS
     assert 0.2 < sum(ours) / QUESTIONS < 0.8, "both happen"
     done = subprocess.run(
-        [jars.java(), "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+        [jars.java(), *QUICK_JVM, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
          "-cp", f"{jars.libs()}/*", str(Path(__file__).with_name("Authorize.java"))],
         input="\n".join(told) + "\n", capture_output=True, text=True, check=False, timeout=110,
     )  # fmt: skip

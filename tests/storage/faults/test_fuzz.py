@@ -10,6 +10,8 @@ import pytest
 
 from tests.sim.seeds import environment
 
+pytestmark = pytest.mark.timeout(900)  # it computes, however busy the machine is
+
 SEEDS = int(os.environ.get("FAULT_SEEDS", 300))
 QUICK = {
     "a checkpoint is written in place": (
@@ -31,7 +33,6 @@ def run(module: str, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_storage_keeps_its_word_whatever_the_disk_does() -> None:
     lines = run("run", "--seeds", f"0-{SEEDS - 1}").splitlines()
     runs = [dict(word.split("=") for word in line.split()[3:]) for line in lines if " ok " in line]

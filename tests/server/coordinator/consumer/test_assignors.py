@@ -13,6 +13,7 @@ import pytest
 from server.coordinator.consumer.assignors import ASSIGNORS, GroupSpec, MemberSpec
 from server.coordinator.consumer.member import Partitions
 from testkit import jars
+from testkit.quick_jvm import QUICK_JVM
 from testkit.require import require_command
 from wire.primitives import uuid_to_text
 
@@ -127,7 +128,7 @@ def test_they_are_those_of_apache_kafka() -> None:
             asked.append(_question(name, spec))
             ours.append(_answer(target))
     done = subprocess.run(
-        [jars.java(), "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+        [jars.java(), *QUICK_JVM, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
          "-cp", f"{jars.libs()}/*", str(Path(__file__).with_name("Assign.java"))],
         input="\n".join(asked) + "\n", capture_output=True, text=True, check=False, timeout=110,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from server.coordinator.streams_groups.assignor import Subtasks, TaskMember, assign
 from server.coordinator.streams_groups.tasks import NO_TASKS, Partitions, Tasks, pairs
 from testkit import jars
+from testkit.quick_jvm import QUICK_JVM
 from testkit.require import require_command
 
 INPUTS = 10_000
@@ -125,7 +126,7 @@ def test_it_is_that_of_apache_kafka() -> None:
             )
         )
     done = subprocess.run(
-        [jars.java(), "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+        [jars.java(), *QUICK_JVM, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
          "-cp", f"{jars.libs()}/*", str(Path(__file__).with_name("AssignTasks.java"))],
         input="\n".join(asked) + "\n", capture_output=True, text=True, check=False, timeout=110,
     )  # fmt: skip
