@@ -445,6 +445,12 @@ class Cluster(Context):
                 )
             self.cluster_id = known["cluster.id"]
             self._ports = {k: int(v) for k, v in known.items() if k.startswith("node.")}
+            if (port := taken(self._ports.values())) is not None:  # its files would be others now
+                self._ports = {}
+                raise BrokerError(
+                    f"port {port} of the cluster in {self._dir} is in use: stop the cluster, which"
+                    " runs already, or who else has its port"
+                )
             if self._base_port not in (None, self._port(1, _CLIENTS)):
                 raise BrokerError(
                     f"{path} is of a cluster whose base port is {self._port(1, _CLIENTS)}, not"

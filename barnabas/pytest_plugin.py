@@ -91,6 +91,19 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A mark that would change nothing is a mistake."""
+    used = set(getattr(item, "fixturenames", ()))
+    own = {"barnabas_broker", "barnabas_cluster"}
+    if "barnabas_shared_broker" in used and not used & own and item.get_closest_marker(_MARK):
+        pytest.fail(
+            f"@pytest.mark.{_MARK} does not change barnabas_shared_broker, which others use too:"
+            " take barnabas_broker",
+            pytrace=False,
+        )
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,

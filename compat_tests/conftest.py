@@ -24,11 +24,8 @@ from testkit.clients.java_tools import JavaTools
 from testkit.quick_jvm import SPARK_JVM
 from testkit.require import require
 
-# Warnings of the clients themselves, which are not ours to mend; ours stay errors. Twice: for the
-# conftest files of the folders, which pytest imports right after this one, and for the tests.
-CLIENTS_WARNINGS = ("read_text is deprecated", "open_text is deprecated")
-for _text in CLIENTS_WARNINGS:
-    warnings.filterwarnings("ignore", message=_text, category=DeprecationWarning)
+# pytest's own filters do not hold yet when it imports conftest files.
+warnings.filterwarnings("ignore", "(open|read)_text is deprecated", DeprecationWarning)
 
 # Spark's own variables for its launcher and for each driver that a test starts.
 for _name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
@@ -47,8 +44,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for text in CLIENTS_WARNINGS:
-        config.addinivalue_line("filterwarnings", f"ignore:{text}:DeprecationWarning")
     # kafka-python forgets to close the sockets of attempts that were refused (a killed broker).
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 

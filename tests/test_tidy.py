@@ -41,6 +41,7 @@ USED_BY_OTHERS = {
     "slow": "barnabas.Cluster, for tests of those who use it",
     "pytest_configure": "hook of the pytest plugin",
     "pytest_runtest_makereport": "hook of the pytest plugin",
+    "pytest_runtest_setup": "hook of the pytest plugin",
     "barnabas_broker": "fixture of the pytest plugin",
     "barnabas_shared_broker": "fixture of the pytest plugin",
     "barnabas_cluster": "fixture of the pytest plugin",

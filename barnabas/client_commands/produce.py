@@ -260,10 +260,9 @@ def _result(arguments: argparse.Namespace, written: _Written) -> int:
     if failure is not None:
         name = getattr(failure, "message", None) or type(failure).__name__
         told = str(failure.args[0] or "") if failure.args else ""  # the broker's own words
-        said = plain(told or getattr(failure, "description", None) or str(failure))
-        raise UserError(
-            f"topic {arguments.topic!r}: {name}: {said}; {written.records} records were written"
-        )
+        said = plain(told or getattr(failure, "description", None))
+        why = f"{name}: {said}" if said else name
+        raise UserError(f"topic {arguments.topic!r}: {why}; {written.records} records were written")
     if arguments.json:
         places = {
             str(partition): {"first_offset": first, "last_offset": last}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +13,6 @@ from barnabas.client_commands.connection import (
     count,
     finish,
     key_values,
-    plain,
     refuse,
 )
 from barnabas.client_commands.output import print_table
@@ -21,6 +21,8 @@ from wire.primitives import uuid_to_text
 
 _UNKNOWN_TOPIC = 3
 _TOPIC_EXISTS = 36
+_REFUSED = re.compile(r"\[Error (\d+)\] \w+(?:: (.*))?", re.DOTALL)
+"""An answer to AlterConfigs in kafka-python's text: the error, its class, the broker's words."""
 
 
 def add_commands(commands: Any) -> None:
@@ -190,10 +192,9 @@ def alter_configs(admin: Any, kind: str, name: str, configs: dict[str, Any]) -> 
     for results in answer.values():
         for result in results.values():
             if result != "OK":
-                why = plain(
-                    result.partition("] ")[2]
-                )  # "[Error 40] InvalidConfigurationError: ..."
-                raise UserError(f"{kind.lower()} {name!r}: {why}")
+                told = _REFUSED.fullmatch(result)
+                assert told is not None, result
+                refuse(int(told[1]), told[2], f"{kind.lower()} {name!r}")
 
 
 def _delete(arguments: argparse.Namespace) -> int:

@@ -273,6 +273,7 @@ def test_a_test_that_fails_shows_what_its_broker_wrote_and_its_mark_configures_i
         "        assert 0\n"
         "    @pytest.mark.barnabas_config({'num.partitions': 'x'})\n"
         "    def test_mistaken(self, barnabas_broker): pass\n"
+        "    def test_shared(self, barnabas_shared_broker): pass\n"
     )
     done = run_pytest(tmp_path, "--strict-markers")
     assert done.returncode == 1
@@ -282,4 +283,5 @@ def test_a_test_that_fails_shows_what_its_broker_wrote_and_its_mark_configures_i
     assert "broker started" in done.stdout
     mistake = "the broker did not start: config num.partitions = 'x': expected a whole number (INT)"
     assert done.stdout.splitlines().count(mistake) == 1  # a line of its own, once
+    assert "barnabas_config does not change barnabas_shared_broker" in done.stdout
     assert "pytest_plugin.py" not in done.stdout

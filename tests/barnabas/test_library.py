@@ -123,6 +123,21 @@ def test_a_base_port_whose_ports_are_taken_is_not_written_down(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_cluster_that_runs_keeps_its_files_when_another_process_opens_its_directory(
+    tmp_path: Path,
+) -> None:
+    port = free_block(1)
+    known = f"cluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnodes=1\nnode.1.plaintext={port}\n"
+    (tmp_path / "cluster.properties").write_text(known)
+    with socket.create_server(("127.0.0.1", port)):
+        cluster = barnabas.Cluster(1, tmp_path, {"num.partitions": 9})
+        for _ in range(2):
+            with pytest.raises(BrokerError, match=rf"port {port} of the cluster in .* is in use"):
+                cluster.start()
+    assert [one.name for one in tmp_path.iterdir()] == ["cluster.properties"]
+    assert (tmp_path / "cluster.properties").read_text() == known
+
+
 def test_the_end_of_a_node_that_did_not_start_is_not_told_in_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,20 +3,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import warnings
 from typing import Any
 
 import pytest
+from kafka import errors
+from kafka.admin import ACLOperation
 
 from barnabas.client_commands import acls
 from barnabas.client_commands.acls import Rule, explained, filters, rules
 from server.commands.outcomes import EXIT_USAGE, UserError
-
-with warnings.catch_warnings():
-    # kafka-python reads its schemas in a way that Python's newest versions advise against.
-    warnings.filterwarnings("ignore", "(open|read)_text is", DeprecationWarning)
-    from kafka import errors
-    from kafka.admin import ACLOperation
 
 
 class Admin:

@@ -11,7 +11,6 @@ from barnabas.client_commands import consume
 from server.commands.outcomes import UserError
 
 # kafka-python reads its schemas in a way that Python's newest versions advise against.
-pytestmark = pytest.mark.filterwarnings("ignore:(open|read)_text is:DeprecationWarning")
 
 
 class Consumer:

@@ -15,7 +15,6 @@ from barnabas.client_commands.doctor import (
 )
 
 # kafka-python reads its schemas in a way that Python's newest versions advise against.
-pytestmark = pytest.mark.filterwarnings("ignore:(open|read)_text is:DeprecationWarning")
 
 
 def test_addresses_that_mean_another_machine_to_everybody() -> None:

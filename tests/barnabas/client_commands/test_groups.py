@@ -30,7 +30,6 @@ class Admin:
 
 
 # kafka-python reads its schemas in a way that Python's newest versions advise against.
-@pytest.mark.filterwarnings("ignore:(open|read)_text is:DeprecationWarning")
 @pytest.mark.parametrize(
     ("group", "count", "line"),
     [
@@ -55,7 +54,6 @@ def test_a_group_of_the_new_protocol_is_not_told_to_be_dead(
     assert (found["state"], None if members is None else len(members)) == ("Stable", count)
 
 
-@pytest.mark.filterwarnings("ignore:(open|read)_text is:DeprecationWarning")
 def test_a_reset_of_topics_that_are_gone_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
     from kafka import OffsetAndMetadata, TopicPartition
 

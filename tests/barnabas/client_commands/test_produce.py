@@ -16,7 +16,6 @@ from barnabas.client_commands import produce
 from server.commands.outcomes import UserError
 
 # kafka-python reads its schemas in a way that Python's newest versions advise against.
-pytestmark = pytest.mark.filterwarnings("ignore:(open|read)_text is:DeprecationWarning")
 
 REFUSED = b"refused"
 
@@ -137,6 +136,13 @@ def test_of_a_batch_the_refused_record_says_why() -> None:
             written.on_failure(failure)
         assert written.failure is reason
     with pytest.raises(UserError, match="'t': INVALID_TIMESTAMP: too late; 0 records were written"):
+        produce._result(argparse.Namespace(topic="t"), written)
+
+
+def test_a_failure_without_words_is_named_once() -> None:
+    written = produce._Written()
+    written.on_failure(KafkaTimeoutError())
+    with pytest.raises(UserError, match=r"^topic 't': KafkaTimeoutError; 0 records were written$"):
         produce._result(argparse.Namespace(topic="t"), written)
 
 

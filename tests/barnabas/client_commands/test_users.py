@@ -7,20 +7,15 @@ import io
 import json
 import re
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.admin import ScramMechanism, UserScramCredentialDeletion
 
 from barnabas.client_commands import users
 from barnabas.client_commands.users import password
 from server.commands.outcomes import EXIT_USAGE, UserError
-
-with warnings.catch_warnings():
-    # kafka-python reads its schemas in a way that Python's newest versions advise against.
-    warnings.filterwarnings("ignore", "(open|read)_text is", DeprecationWarning)
-    from kafka.admin import ScramMechanism, UserScramCredentialDeletion
 
 
 class Admin:
