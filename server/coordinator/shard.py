@@ -107,8 +107,9 @@ class ShardLog(Protocol[R]):
     def end_offset(self) -> int:
         """The log end offset; 0 if the log is gone."""
 
-    def high_watermark(self) -> int:
-        """The high watermark; -1 if the log is gone."""
+    def high_watermark(self, leader_epoch: int) -> int:
+        """The high watermark; -1 if the log is gone, or another leader may have cut off and written
+        anew what was appended in this epoch."""
 
     def read(self) -> Iterator[Batch[R]]:
         """All batches from the log's start to its end. KafkaError if we do not lead it."""
@@ -385,7 +386,8 @@ class Shard(Generic[M, R]):
         if append is None or (outcome is not None and not outcome.error_code):
             self._deliver(answers, effects)
             return
-        held.required_offset = self._log.end_offset()
+        # One more at least: a leader after us may have cut the log meanwhile.
+        held.required_offset = max(held.required_offset + 1, self._log.end_offset())
         append.held = held.hold(answers, effects, self._moment.now_ms)
         self._release()
         if append.outcome is not None:  # another thread was faster
@@ -417,7 +419,8 @@ class Shard(Generic[M, R]):
 
     def _release(self) -> None:
         """Tell what the high watermark covers by now."""
-        self._held.commit_to(self._log.high_watermark(), self._moment.now_ms)
+        offset = self._log.high_watermark(self.leader_epoch)
+        self._held.commit_to(offset, self._moment.now_ms)
 
     # -- deadlines ---------------------------------------------------------------------------
 
@@ -546,7 +549,7 @@ class Shard(Generic[M, R]):
         moment.now_ms, moment.wall_ms = self._moment.now_ms, self._moment.wall_ms
         self._moment = moment
         self._held.required_offset = self._log.end_offset()
-        self._held.committed_offset = self._log.high_watermark()
+        self._held.committed_offset = self._log.high_watermark(self.leader_epoch)
         try:
             machine.on_loaded()
         except Exception:  # loaded again, it would do so again

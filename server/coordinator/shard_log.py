@@ -117,10 +117,13 @@ class ReplicatedShardLog(Generic[R]):
         log = None if partition is None else partition.log
         return 0 if log is None else log.log_end_offset
 
-    def high_watermark(self) -> int:
-        """The high watermark; -1 if the log is gone."""
+    def high_watermark(self, leader_epoch: int) -> int:
+        """The high watermark; -1 if the log is gone, or we do not lead it since this epoch."""
         partition = self._partition()
-        return -1 if partition is None else partition.high_watermark
+        offset = -1 if partition is None else partition.high_watermark
+        # Asked after the offset was read: who leads since then led when it was true.
+        is_ours = partition is not None and partition.role.leads_since(leader_epoch)
+        return offset if is_ours else -1
 
     def is_empty(self) -> bool:
         """Whether there is nothing to read."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from replication.metadata.image import PartitionRegistration
 from replication.replicas.timer import BackgroundScheduler
 from server.coordinator import held
 from server.coordinator.deadlines import Deadlines, Moment
@@ -28,6 +29,7 @@ from server.coordinator.shard import (
     Shard,
     ShardState,
 )
+from server.coordinator.shard_log import RecordSerde, ReplicatedShardLog, ShardLogConfig
 from storage.config import SystemClock
 from storage.open_files import FileSlice
 from testkit.clock import ManualTimer
@@ -104,6 +106,7 @@ class MemoryLog:
         self.during_end_offset: Callable[[], None] = lambda: None
         self.epochs: list[int] = []
         self.broken: E | None = None
+        self.led_since = 0
         self.watching: list[Callable[[], None]] = []
 
     def encode(self, records: Sequence[int], wall_ms: int, transaction: object) -> bytes:
@@ -153,8 +156,15 @@ class MemoryLog:
         self.during_end_offset()
         return len(self.records)
 
-    def high_watermark(self) -> int:
-        return self.committed
+    def high_watermark(self, leader_epoch: int) -> int:
+        return self.committed if self.led_since <= leader_epoch else -1
+
+    def cut_off_and_led_by_another(self, led_since: int) -> None:
+        """What was not committed is gone; others write as much, and it is committed."""
+        del self.records[self.committed :]
+        self.records += [0] * 10
+        self.committed = len(self.records)
+        self.led_since = led_since
 
     def is_empty(self) -> bool:
         return not self.records
@@ -723,6 +733,40 @@ def test_a_confirmation_of_an_earlier_leadership_confirms_nothing_now() -> None:
     assert read.waits, "in another leader's log the same offset may be another record"
 
 
+@pytest.mark.parametrize("led_since", [2, 3])
+def test_what_another_leader_committed_confirms_nothing_of_ours(led_since: int) -> None:
+    world = World().active()
+    world.log.replicates = True
+    written = world.add(5)
+
+    def lose_the_log_meanwhile(_: Counter) -> object:
+        world.shard.resigned()  # heard of once this is done
+        world.log.cut_off_and_led_by_another(led_since)
+        return "looked"
+
+    looked = Answer()
+    world.shard.read(lose_the_log_meanwhile, looked)
+    assert written.error == E.NOT_COORDINATOR, "5 is nowhere"
+    assert looked.error == E.NOT_COORDINATOR, "it saw 5"
+
+
+def test_what_another_leader_cut_off_while_we_appended_is_told_nobody() -> None:
+    world = World().active()
+    world.log.replicates = True
+    read = Answer()
+
+    def lose_the_log_meanwhile() -> None:
+        if world.log.records:
+            world.log.led_since = 2
+            world.log.records.clear()
+            world.shard.read(lambda machine: machine.value, read)
+            world.shard.resigned()
+
+    world.log.during_end_offset = lose_the_log_meanwhile
+    written = world.add(5)
+    assert (written.error, read.error) == (E.NOT_COORDINATOR, E.NOT_COORDINATOR)
+
+
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_late_elections_are_ignored(epoch: int) -> None:
     world = World().active()
@@ -1239,6 +1283,34 @@ def test_nothing_is_appended_in_an_epoch_that_we_were_not_elected_in(node: Node)
     end_offset = partition.open_log().log_end_offset
     assert node.commit("g", 1).error == E.NOT_COORDINATOR
     assert partition.open_log().log_end_offset == end_offset
+
+
+def test_an_offset_is_committed_to_who_led_without_a_break_since_it_was_appended(
+    node: Node,
+) -> None:
+    node.find()
+    key = (GROUP_METADATA_TOPIC, node.groups.partition_for("g"))
+    node.commit("g", 1)
+    partition = node.replica_manager.partition(key)
+    known = partition.registration
+    assert known is not None
+    epoch = known.leader_epoch
+    serde = RecordSerde(encode_record, lambda _key, _value: None)
+    log = ReplicatedShardLog(node.replica_manager, key, serde, ShardLogConfig(1, 1, 0))
+    assert log.high_watermark(epoch) == log.end_offset() > 0
+
+    def metadata(leader_epoch: int, leader: int) -> PartitionRegistration:
+        return replace(
+            known, leader=leader, leader_epoch=leader_epoch, partition_epoch=leader_epoch + 9
+        )
+
+    partition.make_leader(metadata(epoch + 1, known.leader), partition.open_log())
+    assert log.high_watermark(epoch) == log.end_offset(), "nobody else led"
+    partition.make_follower(metadata(epoch + 2, 2), partition.open_log())
+    assert log.high_watermark(epoch) == -1
+    partition.make_leader(metadata(epoch + 3, known.leader), partition.open_log())
+    assert log.high_watermark(epoch) == -1
+    assert log.high_watermark(epoch + 3) == log.end_offset()
 
 
 def test_requests_for_partitions_of_others_are_turned_away(node: Node) -> None:
