@@ -199,18 +199,26 @@ def add_offsets_to_txn(
 ) -> None:
     """Make a group's offsets part of a transaction.
 
-    Behaviour: adds the partition of __consumer_offsets that keeps the group.
+    Behaviour: adds the partition of __consumer_offsets that keeps the group. Where this broker does
+               not know of that topic, it is made, or heard of, first (COORDINATOR_NOT_AVAILABLE):
+               a marker for a partition that is nowhere is dropped, and so it would be if the
+               transaction ended before this broker has heard of the topic. Kafka adds it all the
+               same.
     Versions:  2 knows PRODUCER_FENCED. No version speaks of an epoch for each transaction: such
                producers leave this to TxnOffsetCommit.
     Gaps:      -
     """
     broker, version = ctx.broker, ctx.api_version
-    index = broker.group_coordinator.partition_for(request.group_id)
 
     def answer(code: int) -> None:
         known = _known_code(code, version, _OTHERS_KNOW_FENCED)
         ctx.respond(AddOffsetsToTxnResponse(error_code=known))
 
+    if GROUP_METADATA_TOPIC not in broker.metadata.topics_by_name:
+        unknown = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        broker.group_coordinator.find(request.group_id, lambda _: answer(unknown))
+        return
+    index = broker.group_coordinator.partition_for(request.group_id)
     broker.transaction_coordinator.add_partitions(
         request.transactional_id,
         request.producer_id,

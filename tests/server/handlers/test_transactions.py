@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from replication.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from server.coordinator.runtime import TOPIC_WAIT_MS
 from server.coordinator.transactions.config import TransactionConfig
 from server.coordinator.transactions.coordinator import TransactionCoordinator
 from server.handlers import groups, transactions
 from storage.log.producer_snapshot import ProducerStateEntry
-from tests.server.coordinator.group_node import Markers
+from tests.server.coordinator.group_node import Markers, Node
 from tests.server.handler_support import Asked, FakeBroker, image_of, surroundings, topic_image
 from tests.server.handlers.groups_support import Clientele, clients_of
 from wire.errors import ErrorCode, KafkaError
@@ -27,6 +28,7 @@ from wire.messages.transactions import (
     InitProducerIdRequest,
     ListTransactionsRequest,
 )
+from wire.primitives import partition_for
 
 E = ErrorCode
 
@@ -275,6 +277,28 @@ def test_a_groups_offsets_are_added(clients: Clientele, version: int) -> None:
     assert (topic.topic, topic.partitions) == (GROUP_METADATA_TOPIC, [index])
     clients.ask(transactions.end_txn, end_request(producer_id, 0), 4)
     assert clients.node.markers.written().transaction_version == 0
+
+
+def test_offsets_are_added_to_a_partition_that_is_known_to_be_there(tmp_path: Path) -> None:
+    """The marker for any other is dropped, and the offsets never count."""
+    node = Node(tmp_path)
+    node.create(TRANSACTION_STATE_TOPIC, 3)
+    clients = Clientele(node)
+    producer_id = begun(clients)
+    node.controller.is_slow = True
+    request = AddOffsetsToTxnRequest(
+        transactional_id="tx", producer_id=producer_id, producer_epoch=0, group_id="g"
+    )
+    first = clients.start(transactions.add_offsets_to_txn, request, 4)
+    assert not first.answers
+    node.create(GROUP_METADATA_TOPIC, 7)  # of more partitions than is configured here
+    node.pass_time(TOPIC_WAIT_MS)
+    assert [answer.error_code for answer in first.answers] == [E.COORDINATOR_NOT_AVAILABLE]
+    assert described(clients, "tx")[0].topics == []
+    assert clients.ask(transactions.add_offsets_to_txn, request, 4).error_code == 0
+    (topic,) = described(clients, "tx")[0].topics
+    assert topic.partitions == [partition_for("g", 7)] != [partition_for("g", 3)]
+    node.close()
 
 
 @pytest.mark.parametrize("version", range(6))
