@@ -33,7 +33,7 @@ Kafka: TransactionCoordinator, TransactionStateManager (4.3.1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
@@ -140,7 +140,7 @@ class TransactionShard(Machine[TransactionRecord]):
                 self._send_markers(transactional_id, metadata)
         if self._ongoing:
             self._watch_timeouts()
-        self._watch_expiry(self._config.transaction_remove_expired_transaction_cleanup_interval_ms)
+        self._watch_expiry()
 
     def on_unloaded(self, error: KafkaError) -> None:
         """The shard is not ours any more, and neither are its markers."""
@@ -384,21 +384,29 @@ class TransactionShard(Machine[TransactionRecord]):
             return metadata
         return None
 
-    def _watch_expiry(self, delay_ms: int) -> None:
-        self.deadlines.set(_EXPIRY, self.moment.now_ms + delay_ms, self._sweep_expired)
-
-    def _sweep_expired(self) -> TransactionDecision:
-        """Forget ids that nobody used for long (TX-72); a long list goes in several steps."""
-        tombstones, is_whole = one_step(self._expired(), _characters)
+    def _watch_expiry(self) -> None:
         interval_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms
-        again = partial(self._watch_expiry, interval_ms if is_whole else SWEEP_STEP_MS)
-        return Decision(tombstones, change=again)
+        self._plan_expiry(interval_ms, lambda: self._sweep_expired(list(self.transactions)))
 
-    def _expired(self) -> Iterator[TransactionRecord]:
+    def _plan_expiry(self, delay_ms: int, sweep: Callable[[], TransactionDecision]) -> None:
+        self.deadlines.set(_EXPIRY, self.moment.now_ms + delay_ms, sweep)
+
+    def _sweep_expired(self, ids: Sequence[str]) -> TransactionDecision:
+        """Forget those of these ids that nobody used for long (TX-72). A long list is looked at in
+        several steps, each of which goes on where the one before has ended."""
+        looked_at, is_whole = one_step(map(self._expired, ids), _characters)
+        tombstones = [record for record in looked_at if record is not None]
+        if is_whole:
+            return Decision(tombstones, change=self._watch_expiry)
+        again = partial(self._sweep_expired, ids[len(looked_at) :])
+        return Decision(tombstones, change=partial(self._plan_expiry, SWEEP_STEP_MS, again))
+
+    def _expired(self, transactional_id: str) -> TransactionRecord | None:
         before_ms = self.moment.wall_ms - self._config.transactional_id_expiration_ms
-        for transactional_id, metadata in self.transactions.items():
-            if metadata.is_settled and metadata.last_update_ms <= before_ms:
-                yield TransactionRecord(transactional_id, None)
+        metadata = self.transactions.get(transactional_id)
+        if metadata is None or not metadata.is_settled or metadata.last_update_ms > before_ms:
+            return None
+        return TransactionRecord(transactional_id, None)
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -440,8 +448,8 @@ class TransactionShard(Machine[TransactionRecord]):
         ]
 
 
-def _characters(record: TransactionRecord) -> int:
-    return len(record.transactional_id)
+def _characters(record: TransactionRecord | None) -> int:
+    return 0 if record is None else len(record.transactional_id)
 
 
 def _check_producer(metadata: TransactionMetadata, producer: ProducerIdAndEpoch) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from server.coordinator.sweeps import SWEEP_RECORDS_MAX
+from server.coordinator.sweeps import SWEEP_RECORDS_MAX, SWEEP_STEP_MS
 from server.coordinator.transactions.shard import ENDED
-from server.coordinator.transactions.state import NEVER_MS, TransactionState
+from server.coordinator.transactions.state import NEVER_MS, TransactionMetadata, TransactionState
 from testkit.clock import WALL_MS
 from tests.server.coordinator.transactions.transaction_support import (
     EPOCH,
@@ -746,6 +746,34 @@ def test_many_ids_are_forgotten_in_steps() -> None:
     assert not world.shard.transactions
     world.fail_over()
     assert not world.shard.transactions
+
+
+def test_a_step_looks_at_a_thousand_ids_whether_any_is_forgotten_or_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of them, from the first on, in each step: a million ids held up the timer's thread."""
+    day_ms = 86_400_000
+    world = World(transactional_id_expiration_ms=day_ms)
+    world.advance(3_000_000)
+    for number in range(2 * SWEEP_RECORDS_MAX):
+        world.put(S.EMPTY, f"stays-{number}", last_update_ms=WALL_MS)
+    world.put(S.EMPTY, "goes", last_update_ms=WALL_MS - day_ms)
+    looked_at: list[str] = []
+    is_settled: Any = vars(TransactionMetadata)["is_settled"].fget
+
+    def look(metadata: TransactionMetadata) -> bool:
+        looked_at.append(metadata.state.wire_name)
+        return bool(is_settled(metadata))
+
+    monkeypatch.setattr(TransactionMetadata, "is_settled", property(look))
+    world.advance(600_000 - 1)
+    assert not looked_at
+    for step, is_there in enumerate([True, True, False], 1):
+        world.advance(1 if step == 1 else SWEEP_STEP_MS)
+        assert len(looked_at) == min(step * SWEEP_RECORDS_MAX, 2 * SWEEP_RECORDS_MAX + 1)
+        assert ("goes" in world.shard.transactions) is is_there
+    world.advance(3_600_000 - 1)
+    assert len(looked_at) == 2 * SWEEP_RECORDS_MAX + 1, "the next search begins in an hour"
 
 
 # ---- looking
