@@ -19,6 +19,7 @@ and removes per-broker ones: the controller must know one value (KIP-966).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -122,7 +123,7 @@ def _update(
         elif name == METADATA_VERSION:
             reason = _reason_of_metadata_version(level, current, kind)
         else:
-            reason = _reason_of_dependency(name, level, proposed)
+            reason = reason_of_dependency(name, level, proposed)
     if reason:
         raise KafkaError(
             ErrorCode.INVALID_UPDATE_VERSION,
@@ -201,7 +202,9 @@ def _reason_of_metadata_version(level: int, current: int, kind: UpgradeType) -> 
     )
 
 
-def _reason_of_dependency(name: str, level: int, proposed: dict[str, int]) -> str:
+def reason_of_dependency(name: str, level: int, proposed: Mapping[str, int]) -> str:
+    """What keeps the feature from this level beside the proposed ones; empty: nothing does (Kafka:
+    Feature.validateVersion)."""
     needed = _DEPENDENCIES.get((name, level))
     if needed is None or proposed.get(needed[0], 0) >= needed[1]:
         return ""

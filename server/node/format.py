@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from replication.controller import scram
 from replication.controller.bootstrap import BOOTSTRAP_CHECKPOINT, SUPPORTED_FEATURES
 from replication.controller.context import ControllerConfig
+from replication.controller.features import reason_of_dependency
 from replication.metadata.record_serde import MetadataRecordSerde
 from replication.metadata.tables import KRAFT_VERSION, METADATA_VERSION
 from replication.raft.snapshots import SnapshotId, write_snapshot
@@ -191,6 +192,8 @@ def feature_levels(options: FormatOptions) -> dict[str, int]:
             raise FormatError(
                 f"--feature {name}={value}: expected {supported.minimum} to {supported.maximum}"
             )
+        if reason := reason_of_dependency(name, value, levels):
+            raise FormatError(f"--feature {name}={value}: {reason}")
     return levels
 
 

@@ -287,6 +287,16 @@ def test_a_cluster_may_start_with_older_transactions(level: int) -> None:
         feature_levels(options._replace(features=["transaction.version=3"]))
 
 
+def test_a_feature_is_not_turned_on_that_the_metadata_version_has_no_records_for() -> None:
+    """Eligible leader replicas would be left out of each record: the ISR may be empty then, and
+    nobody would know who may lead."""
+    elr = ["eligible.leader.replicas.version=1"]
+    options = FormatOptions(CLUSTER, features=elr, release_version="4.0-IV0")
+    with pytest.raises(FormatError, match=r"depends on metadata\.version level 23"):
+        feature_levels(options)
+    assert feature_levels(options._replace(release_version="4.0-IV1"))[elr[0][:-2]] == 1
+
+
 @pytest.mark.parametrize("in_the_log", [False, True], ids=["a file of its own", "in the log"])
 def test_the_first_controller_takes_the_features_from_either_checkpoint(
     tmp_path: Path, in_the_log: bool
