@@ -297,6 +297,7 @@ class LogDirMoves:
             move.state = MoveState.OPENING
             self._open(move)
             return 0
+        move.future.environment.check_online()
         if self.quota.is_exceeded():
             return _RETRY_MS
         left = _TURN_BYTES

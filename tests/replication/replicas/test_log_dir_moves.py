@@ -1029,3 +1029,12 @@ def test_an_old_disk_that_cannot_be_read_does_not_stop_the_others(
     assert node.failed == [node.a]
     assert node.manager._moves is not None
     assert node.manager._moves.state(others_0) is None
+
+
+def test_the_controller_is_not_told_of_a_copy_on_a_disk_that_has_failed(node: Node) -> None:
+    """It would take the replica from the ISR, and from the lead, though it is well where it is."""
+    node.move(node.b)
+    node.logs.future_logs.all()[0].environment.fail(OSError(5, "disk is gone"))
+    node.scheduler.run(3)
+    assert node.asked == []
+    assert node.state is None
