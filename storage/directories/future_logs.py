@@ -171,10 +171,13 @@ class FutureLogs:
         The caller holds the partition's lock, so that nobody deletes it meanwhile, has called
         `prepare`, has copied everything, and lets `LogManager.discard` take the old one away after
         that flush: with both names lost nothing would be found. Raises KafkaError
-        KAFKA_STORAGE_ERROR with nothing changed if the future log cannot get its name.
+        KAFKA_STORAGE_ERROR with nothing changed if the future log cannot get its name, or has gone:
+        its directory failed meanwhile.
         """
         manager = self._manager
-        future = self._logs[key]
+        future = self._logs.get(key)
+        if future is None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} has no future log any more")
         path = future.directory.with_name(partition_dir_name(key))
         assert path.parent != current.directory.parent, "a replica moves to another directory"
         with current.lock, future.lock:

@@ -40,6 +40,7 @@ from storage import files
 from storage.checkpoint import PARTITION_METADATA, write_partition_metadata
 from storage.config import LogConfig
 from storage.directories.log_manager import LogManager
+from storage.log.partition_log import PartitionLog
 from storage.log.truncation import FilesBehind
 from testkit.clock import WALL_MS, ManualClock
 from testkit.wait import HANGS_S
@@ -1029,6 +1030,29 @@ def test_an_old_disk_that_cannot_be_read_does_not_stop_the_others(
     assert node.failed == [node.a]
     assert node.manager._moves is not None
     assert node.manager._moves.state(others_0) is None
+
+
+def test_a_new_disk_that_fails_just_before_the_change_over_ends_the_moves_to_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread takes the future logs away; that one was gone stopped the mover's thread."""
+    others_0 = both_move(node)
+    prepare = node.logs.future_logs.prepare
+
+    def meanwhile(future: PartitionLog, current: PartitionLog) -> None:
+        prepare(future, current)
+        future.environment.fail(OSError(5, "disk is gone"))
+        for name, job in node.scheduler.jobs:
+            if name == "log-dir-failure":
+                job()
+
+    monkeypatch.setattr(node.logs.future_logs, "prepare", meanwhile)
+    node.scheduler.run(4)
+    moves = node.manager._moves
+    assert moves is not None
+    assert (node.state, moves.state(others_0)) == (None, None)
+    assert node.described() == [("a", False, 0)] * 2
+    assert node.append("b").base_offset == 1
 
 
 def test_the_controller_is_not_told_of_a_copy_on_a_disk_that_has_failed(node: Node) -> None:
