@@ -93,7 +93,7 @@ class Source:
                 return self._fetch(self._url)
             with self._path.open("rb") as file:
                 return _bounded(file.read(SET_BYTES_MAX + 1))
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, UnicodeError) as error:  # no name of a host
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise JwksError(f"it cannot be read: {why[:200]!r}") from None
 
@@ -135,13 +135,19 @@ class Source:
     def _asked(self, url: SplitResult, on_connection: Callable[[socket.socket], None]) -> bytes:
         """`on_connection` is told of the connection before anything is read from it."""
         host, path = url.hostname or "", url.path or "/"
+        # Told a port: it would read one from an address of IPv6.
         connection: http.client.HTTPConnection
         if self._context is not None:
             connection = http.client.HTTPSConnection(
-                host, self._port, timeout=self._limit_s / 2, context=self._context
+                host,
+                self._port or http.client.HTTPS_PORT,
+                timeout=self._limit_s / 2,
+                context=self._context,
             )
         else:
-            connection = http.client.HTTPConnection(host, self._port, timeout=self._limit_s / 2)
+            connection = http.client.HTTPConnection(
+                host, self._port or http.client.HTTP_PORT, timeout=self._limit_s / 2
+            )
         with contextlib.closing(connection):
             connection.connect()
             on_connection(connection.sock)

@@ -227,6 +227,29 @@ def test_a_hostile_server_is_given_up(answer: Answer) -> None:
         KeySet(source(provider.url, 0.5).read())
 
 
+@pytest.mark.parametrize(("scheme", "port"), [("http", 80), ("https", 443)])
+def test_an_address_of_ipv6_needs_no_port(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, port: int
+) -> None:
+    """What stands behind its last colon was taken for one."""
+    dialled: list[object] = []
+
+    def dial(address: object, *_: object) -> Any:
+        dialled.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", dial)
+    with pytest.raises(JwksError):
+        source(f"{scheme}://[::1]/keys").read()
+    assert dialled == [("::1", port)]
+
+
+@pytest.mark.parametrize("host", ["a..b", f"{'a' * 64}.example.org"])
+def test_a_host_that_nobody_can_be_called_is_a_mistake_like_others(host: str) -> None:
+    with pytest.raises(JwksError, match="cannot be read"):
+        source(f"https://{host}/keys").read()
+
+
 def test_a_name_that_nobody_finds_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
 
