@@ -175,6 +175,10 @@ class RaftDriver:
         return self.core.is_voter
 
     @property
+    def is_only_voter(self) -> bool:
+        return self.core.is_only_voter
+
+    @property
     def high_watermark(self) -> int:
         return self.core.high_watermark
 
@@ -463,7 +467,6 @@ class RaftDriver:
             self._on_change_reply = on_reply
 
     def _send(self, send: Send) -> None:
-        assert self._transport is not None, "one voter has nobody to talk to"
         to, request = send
 
         from replication.raft.events import Answered
@@ -471,7 +474,10 @@ class RaftDriver:
         def answered(reply: Reply | None) -> None:
             self._post(Answered(to, request, reply), None)
 
-        self._transport.send(to, request, answered, self.core.config.request_timeout_ms)
+        if self._transport is None:  # a node alone, which anybody may ask to add a voter
+            answered(None)
+        else:
+            self._transport.send(to, request, answered, self.core.config.request_timeout_ms)
 
     def _persist(self, state: ElectionState) -> None:
         """Store the vote; on a full disk wait for room, since nothing may be done without it."""

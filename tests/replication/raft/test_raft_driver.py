@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from replication.raft.events import AddVoter, VoterChangeReply
 from replication.raft.faults import FaultHandler
 from replication.raft.log import RaftLog
-from replication.raft.snapshots import SnapshotId
+from replication.raft.snapshots import SnapshotId, write_snapshot
+from replication.raft.voter_records import voter_controls
+from replication.raft.voter_set import Endpoint, Voter, VoterSet
 from storage import files
 from testkit.clock import ManualClock
+from testkit.wait import eventually
 from tests.replication.raft_support import (
     WAIT_S,
     Disk,
@@ -117,6 +121,22 @@ def test_a_batch_above_eight_mebibytes_is_refused_and_takes_no_offset(tmp_path: 
         assert refused.value.code == ErrorCode.RECORD_LIST_TOO_LARGE
         recorder.wait_for_offset(driver.append(1, ["small"]))
         assert recorder.records == ["small"]
+
+
+def test_a_node_alone_that_is_asked_to_add_a_voter_says_that_nobody_answers(tmp_path: Path) -> None:
+    """Its log may have been begun by a controller with a listener for others."""
+    directory = tmp_path / "__cluster_metadata-0"
+    directory.mkdir()
+    directory_id, endpoints = b"1" * 16, (Endpoint("CONTROLLER", "localhost", 9093),)
+    controls = voter_controls(VoterSet([Voter(1, directory_id, endpoints)], 1))
+    write_snapshot(directory, SnapshotId(0, 0), 0, 0, controls, [])
+    replies: list[VoterChangeReply] = []
+    with running(tmp_path, directory_id=directory_id) as (driver, recorder):
+        request = AddVoter(Voter(2, b"2" * 16, endpoints), timeout_ms=60_000)
+        driver.handle(request, replies.append)
+        eventually(lambda: bool(replies) or driver.fatal_error is not None)
+        assert [reply.error for reply in replies] == [ErrorCode.REQUEST_TIMED_OUT]
+        recorder.wait_for_offset(driver.append(1, ["and goes on"]))
 
 
 # --- failures -----------------------------------------------------------------------------------
