@@ -203,6 +203,13 @@ class SharedServer:
             **others,
         )
         self.stop.then("raft driver", lambda: self.raft.shutdown(0 if self.nobody_stays else None))
+        if self.is_alone and not self.raft.is_only_voter:
+            raise LogDirError(
+                f"{self.metadata_dir}: its metadata log is of a quorum whose voters are"
+                f" {', '.join(map(str, self.raft.voters.ids))}, and this configuration says that"
+                " the node is alone: set controller.listener.names, a listener of it, and"
+                " controller.quorum.bootstrap.servers"
+            )
         self.loader = MetadataLoader(
             self.raft,
             self.clock,

@@ -65,6 +65,37 @@ def test_a_broker_without_one_directory_for_partitions_does_not_start(tmp_path: 
         node.shutdown()
 
 
+@pytest.mark.parametrize(
+    ("controllers", "starts"),
+    [
+        ("1@localhost:9093:MvDxzVmcRsaTz33bUuRU6A", True),
+        ("1@localhost:9093:MvDxzVmcRsaTz33bUuRU6A,2@localhost:9094:07R5amHmR32VDA6jHkGbTA", False),
+    ],
+)
+def test_a_node_alone_starts_on_the_log_of_a_quorum_of_itself_only(
+    tmp_path: Path, controllers: str, starts: bool
+) -> None:
+    """It could ask nobody else for a vote, and its process ended."""
+    own = {"node.id": "1", "log.dirs": str(tmp_path / "data")}
+    others = {
+        "process.roles": "broker,controller",
+        "controller.quorum.bootstrap.servers": "localhost:9093",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+    }
+    options = FormatOptions(cluster_id="JEXY6aqzQY-32P5TStzaFg", initial_controllers=controllers)
+    format_node(KafkaConfig(own | others), options, lambda: b"3" * 16, 1000)
+    node = Node(KafkaConfig(own | {"listeners": "PLAINTEXT://127.0.0.1:0"}))
+    try:
+        if starts:
+            node.start()
+        else:
+            with pytest.raises(LogDirError, match=r"voters are 1, 2, and .* is alone"):
+                node.start()
+    finally:
+        node.shutdown()
+
+
 def test_a_disk_that_is_missing_at_a_start_is_no_new_one(tmp_path: Path) -> None:
     """On a node alone too: an empty log on the other disk would say that there was never more."""
     disk = tmp_path / "disk"
