@@ -31,9 +31,8 @@ Duties of the caller, in this order, for each Ready:
    holds for each batch of records it appends as leader.
 3. `send` leaves; each ends in one `Answered`. `reply`, `serve`, `change_reply` are given.
 4. `high_watermark` is told to whoever waits.
-5. Before any other event: `truncate` -> `Truncated`; `accept` -> `VotersAppended` for each set in
-   it, then `Fetched`; `accept_snapshot` -> `SnapshotPart` or `SnapshotLoaded`. `begin_snapshot`
-   comes before `send`.
+5. Before any other event: `truncate` -> `Truncated`; `accept` -> `Fetched`; `accept_snapshot` ->
+   `SnapshotPart` or `SnapshotLoaded`. `begin_snapshot` comes before `send`.
 Steps must come from one thread. Call `step(Tick(), now_ms)` at `deadline_ms`, when all that came
 until then has been stepped.
 """
@@ -112,12 +111,9 @@ class RaftCore(QuorumState):
             self.commit(ready)
 
     def _on_voters_appended(self, event: VotersAppended, ready: Ready, now_ms: int) -> None:
-        was_voter = self.is_voter
-        self.history.add(event.offset, event.voters)
         leader = self.leader
-        if leader is None:
-            self.voter_or_observer(was_voter, now_ms)
-            return
+        assert leader is not None, "only a leader appends"
+        self.history.add(event.offset, event.voters)
         leader.change_voters(event.voters, self.log.end_offset, now_ms)
         if self.changes_begun is not None:
             self.changes_begun.appended(event.offset, ready)

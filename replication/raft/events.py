@@ -14,7 +14,7 @@ and () when none: that is how a node that asked the wrong one finds the right on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from replication.raft.own_events import (
@@ -277,11 +277,13 @@ class Truncated(NamedTuple):
 class Fetched(NamedTuple):
     """What `Ready.accept` held is appended and durable: `log` is our end now.
 
-    `high_watermark` is the leader's, as its reply said.
+    `high_watermark` is the leader's, as its reply said. `voters`: the sets among what was appended,
+    each with the offset of its record.
     """
 
     log: LogPosition
     high_watermark: int
+    voters: Sequence[tuple[int, VoterSet]] = ()
 
 
 class SnapshotPart(NamedTuple):

@@ -21,7 +21,6 @@ from replication.raft.events import (
     SnapshotLoaded,
     SnapshotPart,
     Truncated,
-    VotersAppended,
 )
 from replication.raft.log import RaftLog
 from replication.raft.snapshots import CorruptSnapshot
@@ -60,9 +59,7 @@ class Follower:
         sets = self._log.append_as_follower(reply.records, reply.epoch)
         if self._must_sync:
             self._log.flush()
-        for offset, voters in sets:
-            self._step(VotersAppended(offset, voters))
-        self._step(Fetched(self._log.position, reply.high_watermark))
+        self._step(Fetched(self._log.position, reply.high_watermark, sets))
 
     def _accept_part(self, reply: FetchSnapshotReply) -> None:
         snapshot_id = reply.snapshot_id

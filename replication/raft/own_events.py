@@ -112,7 +112,7 @@ class Flushed(NamedTuple):
 
 
 class VotersAppended(NamedTuple):
-    """A VotersRecord or KRaftVersion record stands in our log at `offset`: effective at once."""
+    """As leader we wrote a VotersRecord or KRaftVersion record at `offset`: effective at once."""
 
     offset: int
     voters: VoterSet

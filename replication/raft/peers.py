@@ -73,9 +73,13 @@ def on_truncated(quorum: QuorumState, event: Truncated, _ready: Ready, now_ms: i
 
 
 def on_fetched(quorum: QuorumState, event: Fetched, ready: Ready, now_ms: int) -> None:
+    was_voter = quorum.is_voter
     if isinstance(quorum.current, Fetching):
         quorum.current.fetcher.taken(now_ms, event.log != quorum.log)
     quorum.log_ends(event.log)
+    for offset, voters in event.voters:
+        quorum.history.add(offset, voters)
+    quorum.voter_or_observer(was_voter, now_ms)
     quorum.follow_high_watermark(event.high_watermark, ready)
 
 

@@ -371,11 +371,12 @@ class Node:
             first = log.end_offset
             log.entries.extend(self.sim.carried)
             log.durable_end = log.end_offset
-            for offset in range(first, log.end_offset):
-                voters = log.entries[offset - log.start_offset].voters
-                if voters is not None:
-                    self.step(VotersAppended(offset, voters))
-            self.step(Fetched(log.position, ready.accept.high_watermark))
+            sets = [
+                (offset, entry.voters)
+                for offset, entry in enumerate(log.entries[first - log.start_offset :], first)
+                if entry.voters is not None
+            ]
+            self.step(Fetched(log.position, ready.accept.high_watermark, sets))
         elif ready.accept_snapshot is not None:
             reply = ready.accept_snapshot
             position = reply.position + len(reply.data)

@@ -698,6 +698,19 @@ def test_a_follower_whose_disk_is_slow_fetches_on_and_does_not_stand(
     assert voter.role is Role.PROSPECTIVE
 
 
+def test_voters_among_what_a_slow_disk_took_make_no_follower_stand() -> None:
+    voter = following(2, 5)
+    fetched(voter, 0, records=b"x")
+    late_ms = 2 * voter.config.fetch_timeout_ms
+    sets = [(1, VoterSet.of_ids(1, 2)), (2, VoterSet.of_ids(1))]
+    ready = voter.step(Fetched(LogPosition(5, 3), 2, sets), late_ms)
+    assert (voter.role, ready.send) == (Role.FOLLOWER, [])
+    assert voter.voters.ids == (1,)
+    ready, _ = until(voter, Role.LEADER, late_ms)
+    assert voter.leader is not None
+    assert voter.leader.epoch_start_offset == 3
+
+
 def test_a_follower_believes_a_high_watermark_only_as_far_as_its_log() -> None:
     voter = following(2, 5)
     fetched(voter, 0, records=b"x", high_watermark=9)

@@ -510,6 +510,30 @@ def test_the_voter_that_remains_when_the_other_one_leaves_leads(tmp_path: Path) 
     quorum.run_until(lambda: quorum.all_have("a"))
 
 
+def test_a_follower_whose_disk_is_slow_with_a_voter_set_fetches_on_and_does_not_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quorum = Quorum(tmp_path, dynamic=True)
+    leader = quorum.elect()
+    slow, leaving = quorum.followers()
+    quorum.run(1000)
+    flush = slow.driver.log.flush
+
+    def flush_slowly() -> None:
+        flush()
+        config = quorum.config
+        quorum.clock.ms += config.fetch_timeout_ms + config.election_timeout_ms // 4
+        monkeypatch.undo()
+
+    monkeypatch.setattr(slow.driver.log, "flush", flush_slowly)
+    asked = len(quorum.sent)
+    assert _change(quorum, RemoveVoter(leaving.voter.key)).error is ErrorCode.NONE
+    quorum.run(1000)
+    assert not any(isinstance(request, Vote) for _, request in quorum.sent[asked:])
+    assert quorum.leader is leader
+    assert slow.driver.voters.ids == tuple(sorted((leader.node_id, slow.node_id)))
+
+
 def test_a_removal_that_only_the_removed_leader_has_in_its_log_is_finished_by_it(
     tmp_path: Path,
 ) -> None:
