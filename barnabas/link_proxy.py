@@ -353,11 +353,11 @@ class _Proxy:
             if connection.back is None and not self._connect(connection):
                 return True
             if not forward.move(now_s):
-                return True
+                forward.drop()  # the node is not there, which who asked hears by the way back
         back = connection.back
-        if back is None:
+        if back is None or self._links.is_cut(back.sender, back.receiver):
             return False
-        if not self._links.is_cut(back.sender, back.receiver) and not back.move(now_s):
+        if not back.move(now_s):
             # Who opened it is gone. What it had sent before is still on its way.
             back.drop()
             forward.ended = True

@@ -11,6 +11,7 @@ import pytest
 from barnabas.link_proxy import CLIENT, UNKNOWN, LinkProxy, Links, source_of
 from barnabas.process import BrokerError
 from testkit.clients import raw
+from testkit.wait import eventually
 
 
 def frame(client: str, key: int = 52) -> bytes:
@@ -111,3 +112,32 @@ def test_a_node_that_is_not_there_ends_connections() -> None:
                 client.sendall(frame("broker-3"))
                 with contextlib.suppress(ConnectionResetError):
                     assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_cut_link_tells_no_end_before_it_is_healed(is_there: bool) -> None:
+    """What a killed node's system says is held back like what the node said."""
+    with contextlib.ExitStack() as stack:
+        node = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        node.settimeout(20)
+        proxy = LinkProxy({"1": {"REPLICATION": node.getsockname()[1]}})
+        stack.callback(proxy.close)
+        proxy.cut([("1", "3")])
+        if not is_there:
+            node.close()
+        host, port = proxy.address("1", "REPLICATION").split(":")
+        client = stack.enter_context(socket.create_connection((host, int(port)), 20))
+        client.sendall(frame("broker-3"))
+        if is_there:
+            with node.accept()[0] as there:
+                assert there.recv(1000) == frame("broker-3")
+        eventually(lambda: "3 1" in proxy.sources()["REPLICATION"])
+        for _ in range(3):  # a turn of the proxy's each: it has seen the end
+            proxy.sources()
+        client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.recv(1)
+        proxy.heal()
+        client.settimeout(20)
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(1) == b""
