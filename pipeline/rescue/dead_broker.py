@@ -1,9 +1,10 @@
 """What a broker that does not run any more had, from the files of its log directories.
 
 Topics with their ids, partitions and configs from the cluster's metadata (the newest snapshot of
-`__cluster_metadata`, and the log behind it), committed offsets from `__consumer_offsets`, and where
-each log ends. Nothing is written. The directories' locks are held, shared, meanwhile: neither
-Barnabas nor Apache Kafka starts on them until all is read, and one that runs is noticed.
+`__cluster_metadata`, and the log behind it), committed offsets from `__consumer_offsets`, commits
+that were decided from `__transaction_state`, and where each log ends. Nothing is written. The
+directories' locks are held, shared, meanwhile: neither Barnabas nor Apache Kafka starts on them
+until all is read, and one that runs is noticed.
 
 A crash may leave the last batches of a log half written; a broker would cut them off when it
 starts, and so they are not read: a log ends where a batch is not whole, or its checksum is wrong.
@@ -16,7 +17,7 @@ import fcntl
 import mmap
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,15 +46,19 @@ from storage.checkpoint import (
 from wire.errors import KafkaError, MalformedFrame
 from wire.messages import metadata_records as m
 from wire.messages.groups_records import OffsetCommitKey, OffsetCommitValue
+from wire.messages.transactions_records import TransactionLogKey, TransactionLogValue
 from wire.primitives import METADATA_TOPIC, ZERO_UUID, TopicPartition, read_uvarint, uuid_to_text
 from wire.record_batch import BatchHeader, check_crc, iterate_headers
 from wire.records import ControlRecordType, parse_end_txn_marker, read_records
 
 _GROUPS_TOPIC = "__consumer_offsets"
+_TRANSACTIONS_TOPIC = "__transaction_state"
 _INTERNAL = re.compile(r"__(consumer_offsets|transaction_state|share_group_state|cluster_metadata)")
 _SNAPSHOT = re.compile(r"(\d{20})-\d{10}\.checkpoint")
 _TOPIC_RESOURCE = 2
 _OFFSET_COMMITS = (0, 1)
+_PREPARE_COMMIT = 2
+"""Kafka: TransactionState."""
 _NEEDED = {
     int(kind.type_id or 0): kind
     for kind in (
@@ -71,6 +76,8 @@ class DeadTopic:
     partitions: int
     configs: Mapping[str, str] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
+    prepared: dict[int, list[int]] = field(default_factory=dict)
+    """By partition, producers whose commit was decided; its marker may be missing."""
     bytes: int = 0
     groups: dict[str, dict[int, Committed]] = field(default_factory=dict)
 
@@ -103,6 +110,7 @@ def look(paths: Sequence[str]) -> DeadBroker:
     strangers: list[str] = []
     folders = _folders(paths)
     high_watermarks = _high_watermarks(paths)
+    prepared = _prepared(folders)
     for (name, index), folder in folders.items():
         if _INTERNAL.fullmatch(name):
             continue
@@ -117,6 +125,7 @@ def look(paths: Sequence[str]) -> DeadBroker:
                 known.ends[index] = 0
             continue
         known.partitions = max(known.partitions, index + 1)
+        known.prepared[index] = sorted(prepared.get(TopicPartition(name, index), ()))
         _measure(known, index, folder, high_watermarks.get(TopicPartition(name, index), 0))
     if strangers and len(strangers) < len(topics):
         notes.append(f"the cluster's metadata does not know {', '.join(strangers)}: no configs")
@@ -124,7 +133,7 @@ def look(paths: Sequence[str]) -> DeadBroker:
         elsewhere = topic.partitions - len(topic.ends)
         if elsewhere:
             notes.append(f"{elsewhere} of the {topic.partitions} partitions of {name} are not here")
-    _add_groups(topics, [folder for key, folder in folders.items() if key.topic == _GROUPS_TOPIC])
+    _add_groups(topics, folders, prepared)
     return DeadBroker(owner, topics, notes)
 
 
@@ -175,6 +184,10 @@ def _folders(paths: Sequence[str]) -> dict[TopicPartition, str]:
         for path in paths
         for topic, index, folder in partitions_in(path)
     }
+
+
+def _of(topic: str, folders: Mapping[TopicPartition, str]) -> list[tuple[TopicPartition, str]]:
+    return [(key, folder) for key, folder in folders.items() if key.topic == topic]
 
 
 def _high_watermarks(paths: Sequence[str]) -> dict[TopicPartition, int]:
@@ -249,10 +262,9 @@ def _end(path: str, start: int) -> int | None:
 def _tables(paths: Sequence[str]) -> _Tables:
     """Topics of the cluster; none without its metadata."""
     tables = _Tables()
-    for key, folder in _folders(paths).items():
-        if key.topic == METADATA_TOPIC:
-            for record in _settled(_metadata_records(folder)):
-                tables.apply(record)
+    for _, folder in _of(METADATA_TOPIC, _folders(paths)):
+        for record in _settled(_metadata_records(folder)):
+            tables.apply(record)
     return tables
 
 
@@ -333,12 +345,61 @@ class _Tables:
         }
 
 
+# ---- transactions
+
+
+def _prepared(folders: Mapping[TopicPartition, str]) -> dict[TopicPartition, set[int]]:
+    """Producers of transactions whose commit was decided, by partition. Who asked for it was told
+    so before the markers were written; a broker writes them when it starts again (Kafka:
+    TransactionStateManager)."""
+    decided: dict[str, TransactionLogValue] = {}
+    for _, folder in _of(_TRANSACTIONS_TOPIC, folders):
+        for _, data in _log_batches(folder):
+            for record in read_records(data):
+                transactional_id, value = _transaction_in(record.key or b"", record.value)
+                decided.pop(transactional_id, None)
+                if value is not None and value.transaction_status == _PREPARE_COMMIT:
+                    decided[transactional_id] = value
+    found: dict[TopicPartition, set[int]] = {}
+    for value in decided.values():
+        for topic in value.transaction_partitions or ():
+            for index in topic.partition_ids:
+                found.setdefault(TopicPartition(topic.topic, index), set()).add(value.producer_id)
+    return found
+
+
+def _transaction_in(key: bytes, value: bytes | None) -> tuple[str, TransactionLogValue | None]:
+    with _read("a transaction's state"):
+        transactional_id = TransactionLogKey.decode(key, 0, 2).transactional_id
+        if value is None:
+            return transactional_id, None
+        version = int.from_bytes(value[:2], "big")
+        return transactional_id, TransactionLogValue.decode(value, version, 2)
+
+
+@contextmanager
+def _read(what: str) -> Iterator[None]:
+    """Raises PipelineError for a record that is none of those that we know."""
+    try:
+        yield
+    except (MalformedFrame, KafkaError, KeyError, ValueError) as error:
+        raise PipelineError(f"{what} cannot be read: {error}") from None
+
+
 # ---- committed offsets
 
 
-def _add_groups(topics: Mapping[str, DeadTopic], folders: Sequence[str]) -> None:
-    for folder in folders:
-        for (group, name, index), value in _commits(folder).items():
+_Where = tuple[str, str, int]
+"""Group, topic, partition."""
+
+
+def _add_groups(
+    topics: Mapping[str, DeadTopic],
+    folders: Mapping[TopicPartition, str],
+    prepared: Mapping[TopicPartition, Set[int]],
+) -> None:
+    for key, folder in _of(_GROUPS_TOPIC, folders):
+        for (group, name, index), value in _commits(folder, prepared.get(key, set())).items():
             topic = topics.get(name)
             if topic is None or group.startswith(REPLAY_PREFIX):
                 continue
@@ -347,20 +408,17 @@ def _add_groups(topics: Mapping[str, DeadTopic], folders: Sequence[str]) -> None
             topic.groups.setdefault(group, {})[index] = Committed(value.offset, value.metadata)
 
 
-_Where = tuple[str, str, int]
-"""Group, topic, partition."""
-
-
 class _Commit(NamedTuple):
     at: int
     """The record's own offset."""
     value: OffsetCommitValue
 
 
-def _commits(folder: str) -> dict[_Where, OffsetCommitValue]:
+def _commits(folder: str, prepared: Set[int]) -> dict[_Where, OffsetCommitValue]:
     """The committed offset of each (group, topic, partition) in a partition of
     `__consumer_offsets`: the newest record, whoever wrote it; those of transactions count when they
-    are committed, and not where a newer one was there by then (Kafka: OffsetMetadataManager)."""
+    are committed, and not where a newer one was there by then (Kafka: OffsetMetadataManager).
+    At the end those of `prepared` producers are."""
     found: dict[_Where, _Commit] = {}
     pending: dict[int, dict[_Where, _Commit]] = {}
     for header, data in _log_batches(folder):
@@ -369,11 +427,7 @@ def _commits(folder: str) -> dict[_Where, OffsetCommitValue]:
             decided = pending.pop(header.producer_id, {})
             for marker in records:  # none: compaction has removed all of that transaction
                 if parse_end_txn_marker(marker).type is ControlRecordType.COMMIT:
-                    found |= {
-                        where: commit
-                        for where, commit in decided.items()
-                        if where not in found or found[where].at < commit.at
-                    }
+                    _take_newer(found, decided)
             continue
         committed = pending.setdefault(header.producer_id, {}) if header.is_transactional else found
         for record in records:
@@ -386,15 +440,21 @@ def _commits(folder: str) -> dict[_Where, OffsetCommitValue]:
                 continue
             for offsets in (found, *pending.values()):
                 offsets.pop(where, None)
+    for producer in pending.keys() & prepared:
+        _take_newer(found, pending[producer])
     return {where: commit.value for where, commit in found.items()}
 
 
+def _take_newer(found: dict[_Where, _Commit], decided: Mapping[_Where, _Commit]) -> None:
+    for where, commit in decided.items():
+        if where not in found or found[where].at < commit.at:
+            found[where] = commit
+
+
 def _commit_in(key: bytes, value: bytes | None) -> tuple[_Where, OffsetCommitValue | None]:
-    try:
+    with _read("a committed offset"):
         place = OffsetCommitKey.decode(key, 0, 2)
         where = (place.group, place.topic, place.partition)
         if value is None:
             return where, None
         return where, OffsetCommitValue.decode(value, int.from_bytes(value[:2], "big"), 2)
-    except (MalformedFrame, KafkaError, KeyError, ValueError) as error:
-        raise PipelineError(f"a committed offset cannot be read: {error}") from None

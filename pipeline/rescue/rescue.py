@@ -3,7 +3,7 @@
 What there is is known before Spark starts (dead_broker); the records are read as `segments` reads
 them, to the end of each log, and written with the state of the topics in one batch, so that
 `replay` makes topics, records and committed offsets again, and `archive` could go on. Records of
-transactions that were open or aborted are left out.
+transactions that were open or aborted are left out; those whose commit was decided are not.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def run_rescue(job: Job, options: RescueOptions, broker: DeadBroker) -> RescueTo
     """Write the archive. Raises PipelineError."""
     started = time.monotonic()
     wanted = [
-        Wanted(name, to_offsets=topic.ends, log_end=True)
+        Wanted(name, to_offsets=topic.ends, log_end=True, prepared=topic.prepared)
         for name, topic in broker.topics.items()
         if topic.ends
     ]

@@ -7,7 +7,8 @@ nothing of ours but numbers, therefore it reads Kafka's small files itself inste
 What is readable. Up to the high watermark that the broker last wrote down
 (`replication-offset-checkpoint`, every 5 s and at a clean stop), or to the end of the log when
 asked (`log_end`). Reading committed, not beyond the first record of an open transaction, but to
-the log's end, where an open one counts as aborted: nobody will end it. Which are open is known from
+the log's end, where an open one counts as aborted: nobody will end it; unless its commit was
+decided, as who reads `__transaction_state` knows (`prepared`). Which are open is known from
 the latest producer snapshot plus a scan of the batch headers after it (the active segment, as a
 rule); which were aborted, from the transaction indexes and that scan: what a power failure left of
 an index may lack the latest. From the log start offset on (`log-start-offset-checkpoint`:
@@ -28,6 +29,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -68,6 +70,8 @@ class Wanted(NamedTuple):
     log_end: bool = False
     only: frozenset[int] | None = None
     """What a filter leaves of the partitions. It may name some that there are not."""
+    prepared: Mapping[int, Sequence[int]] = {}
+    """By partition: producers whose open transaction is committed at the log's end."""
 
     def has(self, partition: int) -> bool:
         return all(named is None or partition in named for named in (self.partitions, self.only))
@@ -204,7 +208,12 @@ def _plan_partition(place: _Place, partition: int, wanted: Wanted) -> PartitionP
     if bases and wanted.committed_only:
         still_open, aborted = _transactions(folder, bases, end)
         if wanted.log_end:
-            aborted += [(producer, first, _MAX_OFFSET) for producer, first in still_open.items()]
+            prepared = wanted.prepared.get(partition, ())
+            aborted += [
+                (producer, first, _MAX_OFFSET)
+                for producer, first in still_open.items()
+                if producer not in prepared
+            ]
         else:
             end = min(still_open.values(), default=end)
     lower = max(log_start, wanted.from_offsets.get(partition, wanted.from_offsets.get(-1, 0)))

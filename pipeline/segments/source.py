@@ -17,6 +17,7 @@ visible to the driver and to all executors (a local Spark, or a shared disk).
 | includeHeaders | `true` adds the column headers | false |
 | isolationLevel | `read_committed`; `read_uncommitted`: open, aborted ones too | read_committed |
 | readTo | `highWatermark`, or `logEnd`: also what is not known to be replicated | highWatermark |
+| preparedCommits | `{"orders": {"0": [7]}}`: producers whose open transaction is committed | none |
 
 PySpark 4.1 also pushes WHERE on partition, offset and timestamp down (when
 spark.sql.python.filterPushdown.enabled is true); with 4.0 give the options: its data sources hear
@@ -42,7 +43,7 @@ from .plan import PlanError, SegmentPart, Wanted, plan
 
 _OPTIONS = (
     "path", "topic", "partitions", "startingoffsets", "endingoffsets", "since", "until",
-    "includeheaders", "isolationlevel", "readto",
+    "includeheaders", "isolationlevel", "readto", "preparedcommits",
 )  # fmt: skip
 
 
@@ -138,6 +139,7 @@ def parse_options(options: dict[str, str]) -> tuple[list[str], list[Wanted]]:
             until,
             isolation == "read_committed",
             log_end,
+            prepared=_prepared(options, topic),
         )
         # One that is named twice is not to be read twice.
         for topic in dict.fromkeys(one.strip() for one in options["topic"].split(","))
@@ -169,6 +171,12 @@ def _offsets(options: dict[str, str], key: str, topic: str) -> dict[int, int]:
         return {int(index): int(offset) for index, offset in given.items() if int(offset) >= 0}
     except (ValueError, AttributeError):
         raise PlanError(f'option {key} is {text!r}; expected {{"{topic}": {{"0": 5}}}}') from None
+
+
+def _prepared(options: dict[str, str], topic: str) -> dict[int, list[int]]:
+    """As `read_frame` of segments writes it."""
+    given = json.loads(options.get("preparedcommits", "{}")).get(topic, {})
+    return {int(index): producers for index, producers in given.items()}
 
 
 def narrow(wanted: Wanted, one: Any) -> Wanted:

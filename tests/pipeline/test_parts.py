@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import struct
 import subprocess
@@ -269,6 +270,14 @@ def test_to_the_logs_end_an_open_transaction_is_left_out_and_hides_nothing(log_d
     assert offsets(read(log_dir, log_end=True)) == [0, 1, 2, 6, 7, 8, 10, 11, 12]
     write_segment(log_dir, [simple(16)], base=16)
     assert offsets(read(log_dir, log_end=True)) == [0, 1, 2, 6, 7, 8, 10, 11, 12, 16, 17, 18]
+
+
+def test_to_the_logs_end_an_open_transaction_counts_whose_commit_was_decided(log_dir: Path) -> None:
+    write_segment(log_dir, [txn(0, 1), txn(3, 2), txn(6, 3), marker(9, 3, ABORT), txn(10, 1)])
+    prepared = {0: [1, 3], 1: [2]}
+    assert offsets(read(log_dir, log_end=True, prepared=prepared)) == [0, 1, 2, 10, 11, 12]
+    told = {"path": "/logs", "topic": "t,u", "preparedcommits": json.dumps({"t": prepared})}
+    assert [one.prepared for one in parse_options(told)[1]] == [prepared, {}]
 
 
 def test_an_aborted_transaction_is_left_out_where_its_index_was_lost(log_dir: Path) -> None:

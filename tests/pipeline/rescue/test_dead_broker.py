@@ -17,6 +17,7 @@ from storage.checkpoint import (
 )
 from wire.messages import groups_records as g
 from wire.messages import metadata_records as m
+from wire.messages.transactions_records import TransactionLogKey, TransactionLogValue
 from wire.primitives import uuid_to_text, uvarint
 from wire.records import (
     ControlRecordType,
@@ -213,6 +214,45 @@ def test_of_committed_offsets_the_newest_counts_whose_marker_ever_comes_last(nod
     write(node, "__consumer_offsets-7", *log)
     groups = seen(node).topics["orders"].groups
     assert {name: one[0].offset for name, one in groups.items()} == {"reset": 5, "moved": 50}
+
+
+def state(transactional_id: str, producer: int, status: int, **partitions: list[int]) -> Record:
+    value = TransactionLogValue(
+        producer_id=producer, producer_epoch=0, transaction_timeout_ms=1,
+        transaction_status=status, transaction_last_update_timestamp_ms=1,
+        transaction_start_timestamp_ms=1,
+        transaction_partitions=[
+            TransactionLogValue.Topic(topic=name, partition_ids=indexes)
+            for name, indexes in partitions.items()
+        ],
+    )  # fmt: skip
+    key = TransactionLogKey(transactional_id=transactional_id).encode_bytes(0)
+    return Record(-1, 5, b"\0\0" + key, b"\0\1" + value.encode_bytes(1))
+
+
+def test_a_commit_that_was_decided_counts_though_its_markers_are_not_written(node: Path) -> None:
+    """Who asked for it was told that all is well; a broker would write them when it starts."""
+    ongoing, prepare_commit, prepare_abort, complete_commit = 1, 2, 3, 4
+    write(node, "__cluster_metadata-0", metadata(*topic("orders", ORDERS, 2)))
+    there = {"orders": [0], "__consumer_offsets": [7]}
+    states = [
+        state("decided", 1, ongoing, **there),
+        state("decided", 1, prepare_commit, **there),
+        state("open", 2, ongoing, **there),
+        state("aborted", 3, prepare_abort, **there),
+        state("over", 4, prepare_commit, orders=[1]),
+        state("over", 4, complete_commit),
+        state("expired", 5, prepare_commit, orders=[1]),
+        state("expired", 5, 0)._replace(value=None),
+    ]
+    write(node, "__transaction_state-3", *(build_batch([one]) for one in states))
+    write(node, "orders-0", transactional(1, 0, Record(-1, 5, None, b"acknowledged")))
+    write(node, "orders-1", rows(b"a"))
+    commits = [transactional(number, number, commit("g", 0, 10 * number)) for number in (3, 2, 1)]
+    write(node, "__consumer_offsets-7", *commits)
+    found = seen(node).topics["orders"]
+    assert found.prepared == {0: [1], 1: []}
+    assert found.groups["g"][0].offset == 10
 
 
 def test_a_marker_that_compaction_has_emptied_ends_nothing(node: Path) -> None:
