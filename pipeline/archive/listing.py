@@ -98,9 +98,8 @@ def relative(entry: dict[str, Any], root: str) -> str:
     """Where a line's file lies below the archive's root, wherever that was when it was written.
     Raises ValueError."""
     path = plain_path(entry["path"])
-    if path.startswith(root + "/"):
-        return path[len(root) + 1 :]
-    # The archive was moved: what its log names lies where its folders begin.
+    # What a log names lies where the archive's folders begin, not behind `root`: one that was
+    # moved or copied into the folder above its own would be taken for the original.
     at = max(path.rfind("/topic="), path.rfind(f"/{STATE}/"))
     if at < 0:
         raise ValueError(f"the log of {root} lists {path}, which is no file of an archive")

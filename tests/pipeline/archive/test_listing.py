@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.archive.listing import data_files, plain_path, topics
+from pipeline.archive.listing import data_files, plain_path, relative, topics
 
 
 def log(lake: Path, name: str, *paths: str) -> None:
@@ -46,6 +46,12 @@ def test_a_moved_archive_is_read_where_it_is(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     log(lake, "0", "file:///elsewhere/topic=a/day=1/x.parquet")
     assert data_files(str(lake)) == [f"{lake}/topic=a/day=1/x.parquet"]
+
+
+@pytest.mark.parametrize("root", ["file:/data", "file:/data/lake", "file:/data/lake/copy"])
+def test_an_archive_that_was_copied_into_the_folder_above_is_not_the_original(root: str) -> None:
+    for below in ("topic=a/day=1/x.parquet", "_barnabas/state/0-x.json"):
+        assert relative({"path": f"file:///data/lake/{below}"}, root) == below
 
 
 def test_other_directories_and_logs_with_holes_are_refused(tmp_path: Path) -> None:
