@@ -23,6 +23,8 @@ from testkit.wait import eventually
 pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(600)]
 
 BIG = {"max.message.bytes": "12000000", "retention.ms": "-1"}
+SMALL = {"max.message.bytes": "1000"}
+"""Takes no batch of what a client makes by its defaults."""
 
 
 def own_configs(bootstrap: str, topic: str) -> dict[str, str]:
@@ -44,19 +46,24 @@ def test_everything_comes_back_on_another_broker_by_one_command(
     producer = Producer({"bootstrap.servers": source, "message.max.bytes": 12_000_000})
     producer.produce("big", bytes(range(250)) * 36_000, key=b"9 MB")
     assert producer.flush(60) == 0
+    create(source, "small", 1, **SMALL)
+    careful = Producer({"bootstrap.servers": source, "batch.size": 1000})
+    for number in range(60):
+        careful.produce("small", b"%0100d" % number)
+    assert careful.flush(60) == 0
     lake = tmp_path / "lake"
     archive = ("archive", "--bootstrap", source, "--pattern", ".*", "--to", lake)
 
     would = pipeline(*archive, "--dry-run")
     assert would.returncode == 0, would.stderr
-    assert "would read 31 offsets of 3 partitions, of 3 topics" in would.stdout
+    assert "would read 91 offsets of 4 partitions, of 4 topics" in would.stdout
     assert not lake.exists()
     assert pipeline(*archive).returncode == 0
 
     replay = ("replay", "--from", lake, "--bootstrap", target, "--keep-partitions")
     would = pipeline(*replay, "--dry-run")
     assert would.returncode == 0, would.stderr
-    assert "would replay 31 rows into 3 topics and create 3 of them" in would.stdout
+    assert "would replay 91 rows into 4 topics and create 4 of them" in would.stdout
     assert "max.message.bytes=12000000" in would.stdout
     topics = AdminClient({"bootstrap.servers": target}).list_topics(timeout=30).topics
     assert not topics, "a dry run makes nothing"
@@ -66,11 +73,12 @@ def test_everything_comes_back_on_another_broker_by_one_command(
     topics = AdminClient({"bootstrap.servers": target}).list_topics(timeout=30).topics
     mine = {name: topic for name, topic in topics.items() if not name.startswith("__")}
     counts = {name: len(topic.partitions) for name, topic in mine.items()}
-    assert counts == {"big": 1, "empty": 5, "wide": 4}
+    assert counts == {"big": 1, "empty": 5, "wide": 4, "small": 1}
     for name in counts:
         assert own_configs(target, name) == own_configs(source, name)
     assert read_all(target, "wide", 4) == read_all(source, "wide", 4)
     assert len(read_all(target, "big", 1)[0]) == 1
+    assert len(read_all(target, "small", 1)[0]) == 60
     assert "match the archive" in done.stdout
 
 

@@ -168,7 +168,7 @@ class _Run:
             started = time.monotonic()
             expected = _by_topic(totals.source)
             self.progress = lambda: _sent(admin, before, targets, expected, started)
-            stats = _send(self._job, archive, targets, names, options)
+            stats = _send(self._job, archive, targets, names, totals.configs, options)
             totals.seconds = time.monotonic() - started
             totals.rows, totals.bytes, totals.passed = stats
             self.progress = lambda: "verifying ..."
@@ -464,6 +464,7 @@ def _send(
     archive: _Archive,
     targets: Mapping[str, int],
     names: dict[str, Names],
+    configs: Mapping[str, Mapping[str, str]],
     options: ReplayOptions,
 ) -> tuple[int, int, int]:
     """Send what is not there yet; records and bytes sent, and records that were there."""
@@ -475,7 +476,9 @@ def _send(
     carry_client(job.spark)
     tasks = max(1, min(sum(targets.values()), job.parallelism()))
     per_task = options.rate / tasks if options.rate is not None else None
-    target = task.Target(client_settings(options), names, per_task)
+    made = client_settings(options)
+    settings = {name: made.for_topic(int(configs[name]["max.message.bytes"])) for name in targets}
+    target = task.Target(settings, names, per_task)
     stats = (
         archive.rows.selectExpr(
             "topic", "partition as source", "generation", "offset", f"{TIMED_HASH} as hash",

@@ -37,9 +37,9 @@ _PLACES = {name: COLUMNS.index(name) for name in COLUMNS[5:]}
 class Target(NamedTuple):
     """Where and how to replay; travels to each task."""
 
-    settings: Settings
+    settings: dict[str, Settings]
+    """By target topic, as `names`."""
     names: dict[str, Names]
-    """By target topic."""
     records_per_s: float | None
     """Limit of one task; None is as fast as it goes."""
 
@@ -49,12 +49,11 @@ def replay_rows(target: Target) -> Callable[[Iterator[pa.RecordBatch]], Iterator
     statistics. Raises SinkError."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        connect = connector(target.settings)
         pace = Pace(target.records_per_s, time.monotonic, time.sleep)
         records = passed = size = 0
 
         for (topic, source), chunks in groupby(chunks_of(batches), lambda chunk: chunk.slot):
-            names = target.names[topic]
+            names, connect = target.names[topic], connector(target.settings[topic])
             registers = partial(
                 connect, f"{names.transactional_id}-{source}", f"{names.group}-{source}"
             )

@@ -31,6 +31,8 @@ MARKS_TOPIC = "__consumer_offsets"
 WAIT_S = 120.0
 """How long a broker, or all of a transaction's coordinators, may be gone."""
 _TIMEOUT_MS = "transaction.timeout.ms"
+_BATCH_SIZE, _BATCH_BYTES = "batch.size", "1000000"
+"""And librdkafka's default. One row that is larger is a batch of its own."""
 _OURS = (
     "transactional.id", "enable.idempotence", "acks", "group.id", "isolation.level",
     "enable.auto.commit", "partitioner",
@@ -67,7 +69,8 @@ _JAVA_STORES: Mapping[str, tuple[str, ...]] = {
 _STEPS = {
     3: "topic {topic} does not exist; create it (`barnabas topic create`), or correct the option"
     " or the column topic",
-    10: "the topic refuses a row as too large; raise its max.message.bytes",
+    10: "the topic refuses a batch as too large; raise its max.message.bytes, or, if no row is that"
+    " large, lower kafka.batch.size below it",
     17: "the name of a topic is not legal, or it may not be written",
     29: "this user may not write the topic; allow WRITE on it, and READ on " + MARKS_TOPIC
     + ", under whose name the sink's marks are committed",
@@ -99,6 +102,15 @@ class Settings(NamedTuple):
     """`auto`, `confluent` or `kafka-python`."""
     token: Token | None = None
     """Of OAUTHBEARER, by Kafka's Java client's words."""
+
+    def for_topic(self, max_message_bytes: int) -> Settings:
+        """With batches that a topic with this max.message.bytes takes: librdkafka's are of a
+        megabyte, and it splits none that is refused, as Kafka's Java client does (KIP-126)."""
+        asked = self.properties.get(_BATCH_SIZE, _BATCH_BYTES)
+        if not asked.isdecimal() or int(asked) <= max_message_bytes:
+            return self
+        size = str(max(1, max_message_bytes))
+        return self._replace(properties={**self.properties, _BATCH_SIZE: size})
 
 
 def settings_of(properties: Mapping[str, str], client: str) -> Settings:

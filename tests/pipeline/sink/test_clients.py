@@ -53,6 +53,24 @@ def test_security_of_the_java_client_is_translated_and_what_is_no_producer_s_is_
     assert from_java({}) == {}
 
 
+@pytest.mark.parametrize(
+    ("asked", "limit", "batches"),
+    [
+        ({}, 1_048_588, {}),
+        ({}, 20_000, {"batch.size": "20000"}),
+        ({"batch.size": "16384"}, 20_000, {"batch.size": "16384"}),
+        ({"batch.size": "30000"}, 20_000, {"batch.size": "20000"}),
+        ({}, 0, {"batch.size": "1"}),
+        ({"batch.size": "large"}, 1, {"batch.size": "large"}),
+    ],
+)
+def test_batches_are_no_larger_than_a_topic_takes(
+    asked: dict[str, str], limit: int, batches: dict[str, str]
+) -> None:
+    made = settings_of({**asked, "bootstrap.servers": "b:1"}, "auto")
+    assert made.for_topic(limit).properties == batches
+
+
 def test_the_sink_takes_both_clients_names() -> None:
     java = {"sasl.jaas.config": SCRAM, "ssl.truststore.type": "PEM", "ssl.truststore.location": "c"}
     own = {"sasl.username": 'al"ice', "sasl.password": "s=e;c", "ssl.ca.location": "c"}
