@@ -229,23 +229,23 @@ def _batches(path: str, start: int = 0) -> Iterator[tuple[BatchHeader, bytes]]:
 
 def _log_batches(folder: str, start: int = 0) -> Iterator[tuple[BatchHeader, bytes]]:
     """Batches of a log that end behind an offset."""
-    for base in segments_in(folder):
-        for header, data in _batches(os.path.join(folder, f"{base:020d}.log")):
+    for segment in segments_in(folder):
+        for header, data in _batches(segment.file(".log")):
             if header.next_offset > start:
                 yield header, data
 
 
 def _measure(topic: DeadTopic, index: int, folder: str, high_watermark: int) -> None:
     """Where a partition's log ends, and its bytes."""
-    bases = segments_in(folder)
-    topic.ends[index] = end = bases[-1] if bases else 0
-    for base in bases:
-        topic.bytes += os.stat(os.path.join(folder, f"{base:020d}.log")).st_size
-    if bases:
-        name = os.path.join(folder, f"{end:020d}")
-        start = position_of(name, end, max(end, high_watermark))
+    segments = segments_in(folder)
+    topic.ends[index] = 0
+    for segment in segments:
+        topic.bytes += os.stat(segment.file(".log")).st_size
+    if segments:
+        last = segments[-1]
+        path, start = last.file(".log"), position_of(last, max(last.base, high_watermark))
         # An index that a crash left may lead nowhere: then from the beginning.
-        topic.ends[index] = _end(f"{name}.log", start) or _end(f"{name}.log", 0) or end
+        topic.ends[index] = _end(path, start) or _end(path, 0) or last.base
 
 
 def _end(path: str, start: int) -> int | None:

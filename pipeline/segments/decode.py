@@ -178,8 +178,9 @@ def _not_a_batch(part: SegmentPart, position: int, magic: int) -> str:
 
 
 def _open(path: str) -> int:
-    """A broker renames a segment to .deleted a minute before it removes it."""
-    for name in (path, path + ".deleted"):
+    """A broker renames a segment to .deleted a minute before it removes it, and one that it has
+    compacted from .swap."""
+    for name in (path, path + ".deleted", path.removesuffix(".swap")):
         try:
             return os.open(name, os.O_RDONLY)
         except FileNotFoundError:

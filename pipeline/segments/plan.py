@@ -29,7 +29,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -49,6 +49,7 @@ from .layout import (
 )
 
 _MAX_OFFSET = 2**63 - 1
+_SEGMENT_FILE = re.compile(r"(\d{20})(\.\w+?)(\.swap|\.cleaned)?")
 _NAMED_MAX = 8
 """Topics that are told when another one was asked for."""
 
@@ -97,6 +98,17 @@ class SegmentPart(NamedTuple):
     """Whether the segment is the active one, whose end may be a batch half written."""
     is_whole: bool
     """Whether it must have all up to `to_offset`, as the active one up to the high watermark."""
+
+
+class Segment(NamedTuple):
+    """One segment of a log. Each file's path is `stem`, its kind (`.log`, `.index`), `suffix`."""
+
+    base: int
+    stem: str
+    suffix: str = ""
+
+    def file(self, kind: str) -> str:
+        return self.stem + kind + self.suffix
 
 
 class PartitionPlan(NamedTuple):
@@ -197,16 +209,16 @@ def partitions_in(path: str) -> list[tuple[str, int, str]]:
 
 def _plan_partition(place: _Place, partition: int, wanted: Wanted) -> PartitionPlan:
     folder, high_watermark, log_start = place
-    bases = segments_in(folder)
-    log_start = max(log_start, bases[0]) if bases else log_start
+    segments = segments_in(folder)
+    log_start = max(log_start, segments[0].base) if segments else log_start
     end = high_watermark
     if wanted.log_end:
         end = _MAX_OFFSET
     elif end is None:
         end = log_start
     aborted: list[tuple[int, int, int]] = []
-    if bases and wanted.committed_only:
-        still_open, aborted = _transactions(folder, bases, end)
+    if segments and wanted.committed_only:
+        still_open, aborted = _transactions(folder, segments, end)
         if wanted.log_end:
             prepared = wanted.prepared.get(partition, ())
             aborted += [
@@ -219,21 +231,24 @@ def _plan_partition(place: _Place, partition: int, wanted: Wanted) -> PartitionP
     lower = max(log_start, wanted.from_offsets.get(partition, wanted.from_offsets.get(-1, 0)))
     upper = min(end, wanted.to_offsets.get(partition, wanted.to_offsets.get(-1, _MAX_OFFSET)))
     parts: list[SegmentPart] = []
-    for number, base in enumerate(bases):
-        is_last = number == len(bases) - 1
-        following = _MAX_OFFSET if is_last else bases[number + 1]
-        start, stop = max(lower, base), min(upper, following)
+    for segment, following in _with_ends(segments):
+        start, stop = max(lower, segment.base), min(upper, following)
         if start >= stop:
             continue
-        part = _part(folder, base, (start, stop), is_last, aborted, wanted, partition)
+        is_last = following == _MAX_OFFSET
+        part = _part(segment, (start, stop), is_last, aborted, wanted, partition)
         if part is not None:
             parts.append(part)
     return PartitionPlan(wanted.topic, partition, log_start, end, parts, high_watermark is not None)
 
 
+def _with_ends(segments: list[Segment]) -> Iterator[tuple[Segment, int]]:
+    """Each segment and where the next one begins."""
+    return zip(segments, [*(one.base for one in segments[1:]), _MAX_OFFSET], strict=False)
+
+
 def _part(
-    folder: str,
-    base: int,
+    segment: Segment,
     offsets: tuple[int, int],
     is_last: bool,
     aborted: list[tuple[int, int, int]],
@@ -241,51 +256,73 @@ def _part(
     partition: int,
 ) -> SegmentPart | None:
     start, stop = offsets
-    name = os.path.join(folder, f"{base:020d}")
     if wanted.since_ms is not None:
-        young = _first_young(name, base, wanted.since_ms, is_last)
+        young = _first_young(segment, wanted.since_ms, is_last)
         if young is None or young >= stop:
             return None
         start = max(start, young)
-    position = position_of(name, base, start)
-    size = os.stat(name + ".log").st_size
+    path = segment.file(".log")
+    position = position_of(segment, start)
+    size = os.stat(path).st_size
     overlapping = tuple(txn for txn in aborted if txn[2] >= start and txn[1] < stop)
     return SegmentPart(
-        name + ".log", wanted.topic, partition, start, stop, position, overlapping,
+        path, wanted.topic, partition, start, stop, position, overlapping,
         wanted.since_ms, wanted.until_ms, wanted.committed_only, size - position, is_last,
         is_last and not wanted.log_end,
     )  # fmt: skip
 
 
-def segments_in(folder: str) -> list[int]:
-    """Base offsets, ascending. Raises PlanError when a compaction was cut off by a crash."""
-    for _ in range(20):
-        names = os.listdir(folder)
-        if not any(name.endswith(".log.swap") for name in names):
-            return sorted(int(name[:-4]) for name in names if re.fullmatch(r"\d{20}\.log", name))
-    raise PlanError(
-        f"{folder} holds a .swap file: the broker was stopped while it compacted; start it once"
-        " (it finishes that), then read again"
-    )
+def segments_in(folder: str) -> list[Segment]:
+    """The segments of a log, ascending, as a broker would have them that starts there: where one
+    was killed while it compacted, a `.swap` segment is complete and stands for all that it covers,
+    unless files beside it are `.cleaned` yet (Kafka: LogLoader)."""
+    for _ in range(20):  # of a broker that runs a `.swap` is gone in a moment
+        found = [one for one in map(_SEGMENT_FILE.fullmatch, os.listdir(folder)) if one]
+        if not any(one[3] == ".swap" for one in found):
+            break
+    cleaned = min((int(one[1]) for one in found if one[3] == ".cleaned"), default=_MAX_OFFSET)
+    logs = [
+        Segment(int(one[1]), os.path.join(folder, one[1]), one[3] or "")
+        for one in found
+        if one[2] == ".log" and one[3] != ".cleaned"
+    ]
+    swaps = [(one, _end_of(one)) for one in logs if one.suffix and one.base < cleaned]
+    others = [
+        one
+        for one in logs
+        if not one.suffix and not any(swap.base <= one.base < end for swap, end in swaps)
+    ]
+    return sorted([*others, *(swap for swap, _ in swaps)])
 
 
-def position_of(name: str, base: int, offset: int) -> int:
+def _end_of(swap: Segment) -> int:
+    """The offset behind its last batch, and behind its base where it has none."""
+    end = swap.base + 1
+    with open(swap.file(".log"), "rb") as file:
+        for _, head in _heads(file.fileno(), 0):
+            end = head[0] + head[6] + 1
+    return end
+
+
+def position_of(segment: Segment, offset: int) -> int:
     """Where to begin reading for an offset: a hint, right or too early."""
-    entries = _entries(name + ".index", np.dtype([("offset", ">i4"), ("position", ">i4")]))
+    kind = np.dtype([("offset", ">i4"), ("position", ">i4")])
+    entries = _entries(segment.file(".index"), kind)
     # Entries name the last offset of a batch: the one below the wanted offset is safe.
-    at = int(np.searchsorted(entries["offset"], offset - base, side="left")) - 1
+    at = int(np.searchsorted(entries["offset"], offset - segment.base, side="left")) - 1
     return int(entries["position"][at]) if at >= 0 else 0
 
 
-def _first_young(name: str, base: int, since_ms: int, is_last: bool) -> int | None:
+def _first_young(segment: Segment, since_ms: int, is_last: bool) -> int | None:
     """The first offset that may be young enough; None when the segment has none."""
-    entries = _entries(name + ".timeindex", np.dtype([("timestamp", ">i8"), ("offset", ">i4")]))
+    kind = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+    entries = _entries(segment.file(".timeindex"), kind)
     if not len(entries):
-        return base
+        return segment.base
     if not is_last and int(entries["timestamp"][-1]) < since_ms:
         return None  # a closed segment's last entry is its largest timestamp
     old = int(np.searchsorted(entries["timestamp"], since_ms, side="left"))
-    return base + int(entries["offset"][old - 1]) + 1 if old else base
+    return segment.base + int(entries["offset"][old - 1]) + 1 if old else segment.base
 
 
 def _entries(path: str, kind: np.dtype[np.void]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
@@ -316,12 +353,12 @@ def _checkpoint(path: str) -> dict[tuple[str, int], int]:
     return found
 
 
-def _aborted(folder: str, bases: list[int]) -> list[tuple[int, int, int]]:
+def _aborted(segments: list[Segment]) -> list[tuple[int, int, int]]:
     """(producer id, first offset, marker's offset) of all aborted transactions of a partition."""
     found: list[tuple[int, int, int]] = []
-    for base in bases:
+    for segment in segments:
         try:
-            with open(os.path.join(folder, f"{base:020d}.txnindex"), "rb") as file:
+            with open(segment.file(".txnindex"), "rb") as file:
                 data = file.read()
         except FileNotFoundError:
             continue
@@ -331,23 +368,19 @@ def _aborted(folder: str, bases: list[int]) -> list[tuple[int, int, int]]:
 
 
 def _transactions(
-    folder: str, bases: list[int], end: int
+    folder: str, segments: list[Segment], end: int
 ) -> tuple[dict[int, int], list[tuple[int, int, int]]]:
     """Transactions open at `end`, their first offsets by producer id; and the aborted ones, as
     `_aborted` has them."""
-    scan_from, still_open = _snapshot(folder, bases, end)
-    aborted = _aborted(folder, bases)
-    for number, base in enumerate(bases):
-        following = bases[number + 1] if number + 1 < len(bases) else _MAX_OFFSET
-        if following <= scan_from or base >= end:
-            continue
-        name = os.path.join(folder, f"{base:020d}")
-        position = position_of(name, base, max(scan_from, base))
-        _follow_transactions(name, position, scan_from, end, still_open, aborted)
+    scan_from, still_open = _snapshot(folder, segments[0].base, end)
+    aborted = _aborted(segments)
+    for segment, following in _with_ends(segments):
+        if scan_from < following and segment.base < end:
+            _follow_transactions(segment, scan_from, end, still_open, aborted)
     return still_open, aborted
 
 
-def _snapshot(folder: str, bases: list[int], end: int) -> tuple[int, dict[int, int]]:
+def _snapshot(folder: str, log_start: int, end: int) -> tuple[int, dict[int, int]]:
     """The newest usable producer snapshot: its offset and the transactions open there."""
     offsets = [
         int(name[:20]) for name in os.listdir(folder) if re.fullmatch(r"\d{20}\.snapshot", name)
@@ -363,25 +396,22 @@ def _snapshot(folder: str, bases: list[int], end: int) -> tuple[int, dict[int, i
                 return offset, {row[0]: row[7] for row in rows if row[7] >= 0}
         except (OSError, struct.error):
             continue
-    return bases[0], {}
+    return log_start, {}
 
 
 def _follow_transactions(
-    name: str,
-    position: int,
+    segment: Segment,
     scan_from: int,
     end: int,
     still_open: dict[int, int],
     aborted: list[tuple[int, int, int]],
 ) -> None:
     """Keep both up to date over the batches of a segment. One pread a batch, two of a marker."""
-    fd = os.open(name + ".log", os.O_RDONLY)
-    try:
-        while len(head := os.pread(fd, HEADER_BYTES, position)) == HEADER_BYTES:
-            base, length, _, magic, _, attributes, delta, _, _, producer, *_ = struct.unpack(
-                HEADER, head
-            )
-            if magic != MAGIC or length < HEADER_BYTES - BEFORE_LENGTH or base >= end:
+    with open(segment.file(".log"), "rb") as file:
+        fd = file.fileno()
+        for position, head in _heads(fd, position_of(segment, max(scan_from, segment.base))):
+            base, length, _, _, _, attributes, delta, _, _, producer, *_ = head
+            if base >= end:
                 return
             if attributes & TRANSACTIONAL and base + delta >= scan_from:
                 if not attributes & CONTROL:
@@ -390,9 +420,17 @@ def _follow_transactions(
                     os.pread(fd, length, position + HEADER_BYTES)
                 ):
                     aborted.append((producer, first, base))
-            position += BEFORE_LENGTH + length
-    finally:
-        os.close(fd)
+
+
+def _heads(fd: int, position: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Position and header fields of each batch from there on."""
+    while len(data := os.pread(fd, HEADER_BYTES, position)) == HEADER_BYTES:
+        head = struct.unpack(HEADER, data)
+        length, magic = head[1], head[3]
+        if magic != MAGIC or length < HEADER_BYTES - BEFORE_LENGTH:
+            return
+        yield position, head
+        position += BEFORE_LENGTH + length
 
 
 def _is_abort(record: bytes) -> bool:

@@ -302,11 +302,21 @@ def test_a_time_that_no_timestamp_of_spark_holds_is_its_latest_or_earliest(log_d
     assert micros == [5000, latest * 1000, latest * 1000, -latest * 1000]
 
 
-def test_an_interrupted_compaction_is_refused(log_dir: Path) -> None:
-    write_segment(log_dir, [simple(0)], high_watermark=3)
-    (log_dir / "t-0" / f"{0:020d}.log.swap").touch()
-    with pytest.raises(PlanError, match="start it once"):
-        read(log_dir)
+def test_an_interrupted_compaction_is_read_as_a_broker_would_finish_it(log_dir: Path) -> None:
+    old = write_segment(log_dir, [simple(0), simple(3)], high_watermark=12)
+    write_segment(log_dir, [simple(6)], base=6)
+    write_segment(log_dir, [simple(9)], base=9)
+    swap = old.with_suffix(".log.swap")
+    swap.write_bytes(simple(3) + simple(6))
+    cleaned = old.with_suffix(".index.cleaned")
+    cleaned.touch()
+    assert offsets(read(log_dir)) == list(range(12)), "its files were being renamed"
+    cleaned.rename(old.with_suffix(".index.swap"))
+    assert offsets(read(log_dir)) == list(range(3, 12))
+    old.with_suffix(".index").write_bytes(struct.pack(">ii", 2, 7))  # of the old segment
+    assert offsets(read(log_dir, from_offsets={0: 5})) == list(range(5, 12))
+    swap.write_bytes(b"")
+    assert offsets(read(log_dir)) == list(range(6, 12)), "compaction may leave nothing"
 
 
 def test_a_segment_deleted_after_planning_is_still_read_under_its_other_name(
