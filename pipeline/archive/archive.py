@@ -332,8 +332,9 @@ class _Run:
                 staged = self._stage(batch)
             except Exception:
                 # Topics were deleted, or records, while it was read: then the next plan knows.
+                # What goes on being deleted elsewhere is no reason to try for ever.
                 after = self._survey(batch.state)
-                if self._stopping.is_set() or _facts(after) == _facts(broker):
+                if self._stopping.is_set() or not _is_gone(batch.ranges, broker, after):
                     raise
                 return False, after
             after = self._survey(batch.state)
@@ -465,12 +466,18 @@ def _made_again(
     return {name for name in names & after.keys() if after[name].id != before[name].id}
 
 
-def _facts(broker: Mapping[str, BrokerTopic]) -> dict[str, tuple[str | None, list[int]]]:
-    """Ids and first offsets: what must not change under a batch."""
-    return {
-        name: (topic.id, [bounds.earliest for bounds in topic.partitions])
-        for name, topic in broker.items()
-    }
+def _is_gone(
+    ranges: Sequence[Range], before: Mapping[str, BrokerTopic], after: Mapping[str, BrokerTopic]
+) -> bool:
+    """Whether the broker has lost something of these ranges, or a topic of them."""
+    for one in ranges:
+        now = after.get(one.topic)
+        if now is None or now.id != before[one.topic].id or one.partition >= len(now.partitions):
+            return True
+        bounds = now.partitions[one.partition]
+        if one.start < bounds.earliest or bounds.end < one.end:
+            return True
+    return False
 
 
 def _prepare(log: ArchiveLog, options: ArchiveOptions) -> Mapping[str, Any] | None:

@@ -134,6 +134,37 @@ def test_a_backlog_is_taken_without_waiting(table: Table) -> None:
     assert table.batches == [[(0, 4)], [(4, 8)], [(8, 10)]]
 
 
+def failing(run: archive._Run, batch: archive._Batch) -> archive._Staged:
+    raise OSError("no space left")
+
+
+def test_a_failure_is_told_though_records_that_are_archived_go_on_being_deleted(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With records that are not, it is done once more with what is left."""
+
+    def happens(broker: Broker) -> None:
+        end = broker.topic.partitions[0].end
+        broker.topic = replace(broker.topic, partitions=(Bounds(min(broker.looks, 12), end + 1),))
+
+    run(Broker())
+    staged = archive._Run._stage
+    monkeypatch.setattr(archive._Run, "_stage", failing)
+    broker = Broker(happens)
+    with pytest.raises(OSError, match="no space left"):
+        run(broker)
+    assert broker.looks == 2
+
+    def failing_once(made: archive._Run, batch: archive._Batch) -> archive._Staged:
+        monkeypatch.setattr(archive._Run, "_stage", staged)
+        broker.looks = 12
+        return failing(made, batch)
+
+    monkeypatch.setattr(archive._Run, "_stage", failing_once)
+    run(broker, skip_lost=True)
+    assert table.batches == [[(0, 10)], [(12, 13)]]
+
+
 def test_what_may_be_of_a_topic_that_was_made_again_is_not_kept_as_the_old_ones(
     table: Table,
 ) -> None:
