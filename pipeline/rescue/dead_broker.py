@@ -99,8 +99,9 @@ def look(paths: Sequence[str]) -> DeadBroker:
     """What the broker had. Raises PipelineError for directories that are not those of one broker;
     the caller holds their locks (`held`)."""
     owner = _owner(paths)
-    tables = _tables(paths)
     notes: list[str] = []
+    folders, high_watermarks = _folders(paths), _high_watermarks(paths)
+    tables = _tables(folders, notes)
     topics = tables.topics()
     if not topics:
         notes.append(
@@ -108,9 +109,7 @@ def look(paths: Sequence[str]) -> DeadBroker:
             " say, without configs, empty partitions at the end may be missing"
         )
     strangers: list[str] = []
-    folders = _folders(paths)
-    high_watermarks = _high_watermarks(paths)
-    prepared = _prepared(folders)
+    prepared = _prepared(folders, high_watermarks, notes)
     for (name, index), folder in folders.items():
         if _INTERNAL.fullmatch(name):
             continue
@@ -129,11 +128,14 @@ def look(paths: Sequence[str]) -> DeadBroker:
         _measure(known, index, folder, high_watermarks.get(TopicPartition(name, index), 0))
     if strangers and len(strangers) < len(topics):
         notes.append(f"the cluster's metadata does not know {', '.join(strangers)}: no configs")
-    for name, topic in topics.items():
-        elsewhere = topic.partitions - len(topic.ends)
-        if elsewhere:
-            notes.append(f"{elsewhere} of the {topic.partitions} partitions of {name} are not here")
-    _add_groups(topics, folders, prepared)
+    notes += [
+        f"{elsewhere} of the {topic.partitions} partitions of {name} are not here"
+        for name, topic in topics.items()
+        if (elsewhere := topic.partitions - len(topic.ends))
+    ]
+    for key, folder in _of(_GROUPS_TOPIC, folders):
+        batches = _log_batches(folder, notes, high_watermark=high_watermarks.get(key, 0))
+        _add_groups(topics, _commits(batches, prepared.get(key, set())))
     return DeadBroker(owner, topics, notes)
 
 
@@ -227,12 +229,25 @@ def _batches(path: str, start: int = 0) -> Iterator[tuple[BatchHeader, bytes]]:
                 view.release()
 
 
-def _log_batches(folder: str, start: int = 0) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Batches of a log that end behind an offset."""
-    for segment in segments_in(folder):
-        for header, data in _batches(segment.file(".log")):
-            if header.next_offset > start:
+def _log_batches(
+    folder: str, notes: list[str], *, start: int = 0, high_watermark: int = 0
+) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Batches of a log that end behind an offset. Noted is what a crash alone does not explain:
+    only behind the high watermark, in the last segment, may a batch be half written."""
+    segments = segments_in(folder)
+    for segment in segments:
+        path, at, end = segment.file(".log"), 0, segment.base
+        for header, data in _batches(path):
+            at, end = at + header.size, header.next_offset
+            if end > start:
                 yield header, data
+        is_last = segment is segments[-1]
+        if end < high_watermark if is_last else at < os.stat(path).st_size:
+            notes.append(_damaged(path, at))
+
+
+def _damaged(path: str, at: int) -> str:
+    return f"{path} is damaged from byte {at} on; what follows in that file was left out"
 
 
 def _measure(topic: DeadTopic, index: int, folder: str, high_watermark: int) -> None:
@@ -259,24 +274,27 @@ def _end(path: str, start: int) -> int | None:
 # ---- the cluster's metadata
 
 
-def _tables(paths: Sequence[str]) -> _Tables:
+def _tables(folders: Mapping[TopicPartition, str], notes: list[str]) -> _Tables:
     """Topics of the cluster; none without its metadata."""
     tables = _Tables()
-    for _, folder in _of(METADATA_TOPIC, _folders(paths)):
-        for record in _settled(_metadata_records(folder)):
+    for _, folder in _of(METADATA_TOPIC, folders):
+        for record in _settled(_metadata_records(folder, notes)):
             tables.apply(record)
     return tables
 
 
-def _metadata_records(folder: str) -> Iterator[Any]:
+def _metadata_records(folder: str, notes: list[str]) -> Iterator[Any]:
     snapshots = [found for name in os.listdir(folder) if (found := _SNAPSHOT.fullmatch(name))]
     end = 0
     if snapshots:
         newest = max(snapshots, key=lambda found: found[0])
-        end = int(newest[1])
-        for header, data in _batches(os.path.join(folder, newest[0])):
+        path, at, end = os.path.join(folder, newest[0]), 0, int(newest[1])
+        for header, data in _batches(path):
+            at += header.size
             yield from _decoded(header, data, 0)
-    for header, data in _log_batches(folder, end):
+        if at < os.stat(path).st_size:
+            notes.append(_damaged(path, at))
+    for header, data in _log_batches(folder, notes, start=end):
         yield from _decoded(header, data, end)
 
 
@@ -287,11 +305,17 @@ def _decoded(header: BatchHeader, data: bytes, start: int) -> Iterator[Any]:
     for record in read_records(data):
         if record.offset < start or record.value is None:
             continue
-        _, at = read_uvarint(record.value, 0)
-        kind, at = read_uvarint(record.value, at)
-        version, at = read_uvarint(record.value, at)
-        if kind in _NEEDED:
-            yield _NEEDED[kind].decode(record.value, version, at)
+        with _read("a record of the cluster's metadata"):
+            found = _metadata_in(record.value)
+        if found is not None:
+            yield found
+
+
+def _metadata_in(value: bytes) -> Any:
+    _, at = read_uvarint(value, 0)
+    kind, at = read_uvarint(value, at)
+    version, at = read_uvarint(value, at)
+    return _NEEDED[kind].decode(value, version, at) if kind in _NEEDED else None
 
 
 def _settled(records: Iterator[Any]) -> Iterator[Any]:
@@ -348,13 +372,18 @@ class _Tables:
 # ---- transactions
 
 
-def _prepared(folders: Mapping[TopicPartition, str]) -> dict[TopicPartition, set[int]]:
+def _prepared(
+    folders: Mapping[TopicPartition, str],
+    high_watermarks: Mapping[TopicPartition, int],
+    notes: list[str],
+) -> dict[TopicPartition, set[int]]:
     """Producers of transactions whose commit was decided, by partition. Who asked for it was told
     so before the markers were written; a broker writes them when it starts again (Kafka:
     TransactionStateManager)."""
     decided: dict[str, TransactionLogValue] = {}
-    for _, folder in _of(_TRANSACTIONS_TOPIC, folders):
-        for _, data in _log_batches(folder):
+    for key, folder in _of(_TRANSACTIONS_TOPIC, folders):
+        high_watermark = high_watermarks.get(key, 0)
+        for _, data in _log_batches(folder, notes, high_watermark=high_watermark):
             for record in read_records(data):
                 transactional_id, value = _transaction_in(record.key or b"", record.value)
                 decided.pop(transactional_id, None)
@@ -394,18 +423,15 @@ _Where = tuple[str, str, int]
 
 
 def _add_groups(
-    topics: Mapping[str, DeadTopic],
-    folders: Mapping[TopicPartition, str],
-    prepared: Mapping[TopicPartition, Set[int]],
+    topics: Mapping[str, DeadTopic], commits: Mapping[_Where, OffsetCommitValue]
 ) -> None:
-    for key, folder in _of(_GROUPS_TOPIC, folders):
-        for (group, name, index), value in _commits(folder, prepared.get(key, set())).items():
-            topic = topics.get(name)
-            if topic is None or group.startswith(REPLAY_PREFIX):
-                continue
-            if value.topic_id != ZERO_UUID and uuid_to_text(value.topic_id) != topic.id:
-                continue  # of a topic that had the name before
-            topic.groups.setdefault(group, {})[index] = Committed(value.offset, value.metadata)
+    for (group, name, index), value in commits.items():
+        topic = topics.get(name)
+        if topic is None or group.startswith(REPLAY_PREFIX):
+            continue
+        if value.topic_id != ZERO_UUID and uuid_to_text(value.topic_id) != topic.id:
+            continue  # of a topic that had the name before
+        topic.groups.setdefault(group, {})[index] = Committed(value.offset, value.metadata)
 
 
 class _Commit(NamedTuple):
@@ -414,14 +440,16 @@ class _Commit(NamedTuple):
     value: OffsetCommitValue
 
 
-def _commits(folder: str, prepared: Set[int]) -> dict[_Where, OffsetCommitValue]:
+def _commits(
+    batches: Iterator[tuple[BatchHeader, bytes]], prepared: Set[int]
+) -> dict[_Where, OffsetCommitValue]:
     """The committed offset of each (group, topic, partition) in a partition of
     `__consumer_offsets`: the newest record, whoever wrote it; those of transactions count when they
     are committed, and not where a newer one was there by then (Kafka: OffsetMetadataManager).
     At the end those of `prepared` producers are."""
     found: dict[_Where, _Commit] = {}
     pending: dict[int, dict[_Where, _Commit]] = {}
-    for header, data in _log_batches(folder):
+    for header, data in batches:
         records = list(read_records(data))
         if header.is_control:
             decided = pending.pop(header.producer_id, {})

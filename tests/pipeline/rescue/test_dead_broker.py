@@ -255,6 +255,35 @@ def test_a_commit_that_was_decided_counts_though_its_markers_are_not_written(nod
     assert found.groups["g"][0].offset == 10
 
 
+def test_what_a_damaged_file_of_the_brokers_own_hides_is_told(node: Path) -> None:
+    """Groups would go on at older offsets, topics come back without their configs, and nobody would
+    know."""
+    bad = bytearray(rows(b"x", base=1))
+    bad[-3] ^= 1
+    place = "__cluster_metadata-0"
+    described = metadata(*topic("orders", ORDERS, 1))
+    snapshot = write(node, place, described, bytes(bad), file=f"{2:020d}-{1:010d}.checkpoint")
+    first = build_batch([commit("a", 0, 1)])
+    closed = write(node, "__consumer_offsets-7", first, bytes(bad))
+    later = build_batch([commit("b", 0, 2)], base_offset=2)
+    write(node, "__consumer_offsets-7", later, bytes(bad), file=f"{2:020d}.log")
+    cut = write(node, "__consumer_offsets-8", first, bytes(bad))
+    checkpoint = node / "replication-offset-checkpoint"
+    checkpoint.write_text("0\n2\n__consumer_offsets 7 3\n__consumer_offsets 8 2\n")
+    found = seen(node)
+    sizes = {snapshot: len(described), closed: len(first), cut: len(first)}
+    told = [f"{path} is damaged from byte {size} on" for path, size in sizes.items()]
+    assert [note.partition(";")[0] for note in found.notes if "damaged" in note] == told
+    assert set(found.topics["orders"].groups) == {"a", "b"}
+
+
+def test_a_record_of_metadata_that_we_do_not_know_is_told(node: Path) -> None:
+    value = uvarint(1) + uvarint(m.TopicRecord.type_id or 0) + uvarint(9)
+    write(node, "__cluster_metadata-0", build_batch([Record(-1, 5, None, value)]))
+    with pytest.raises(PipelineError, match="metadata cannot be read: TopicRecord has no version"):
+        seen(node)
+
+
 def test_a_marker_that_compaction_has_emptied_ends_nothing(node: Path) -> None:
     """The last batch of a segment stays, without its record."""
     write(node, "__cluster_metadata-0", metadata(*topic("orders", ORDERS, 2)))
