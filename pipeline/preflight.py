@@ -163,13 +163,18 @@ def check_new(to: str, folder: str) -> None:
     """Raise PipelineError unless a new archive can be written there: over nothing, or over what a
     run left that was cut off."""
     check_target(to, folder, ("parquet", "day"))
-    begun = os.path.exists(os.path.join(folder, UNFINISHED))
-    if os.path.isdir(folder) and os.listdir(folder) and not begun:
-        raise not_empty(to)
+    if os.path.isdir(folder):
+        begun = os.path.exists(os.path.join(folder, UNFINISHED))
+        check_remains(to, os.listdir(folder), begun=begun)
 
 
-def not_empty(to: str) -> PipelineError:
-    return PipelineError(f"{to} is not empty; choose an empty directory")
+def check_remains(to: str, names: Sequence[str], *, begun: bool) -> None:
+    """Raise PipelineError unless a directory is empty, or holds what a run left that was cut off
+    (`begun`: its note is there) and nothing else: all of it is about to be removed."""
+    others = [name for name in names if name not in (OWN, METADATA) and name[:6] != "topic="]
+    if others or (names and not begun):
+        what = f" ({min(others)}, ...)" if others else ""
+        raise PipelineError(f"{to} is not empty{what}; choose an empty directory")
 
 
 def check_source(source: str, folder: str, flag: str = "--from") -> None:

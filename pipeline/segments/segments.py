@@ -19,7 +19,7 @@ from pipeline.archive.archive import archive_columns
 from pipeline.archive.log import OWN, ArchiveLog, Description, LoggedFile, land
 from pipeline.archive.state import State
 from pipeline.errors import EXIT_USAGE, PipelineError
-from pipeline.preflight import UNFINISHED, not_empty
+from pipeline.preflight import UNFINISHED, check_remains
 from pipeline.progress import human_bytes, many, rate, shown, table, utc
 from pipeline.segments.plan import PartitionPlan, PlanError, Wanted, plan
 from pipeline.spark.hadoop_files import HadoopFiles
@@ -257,8 +257,8 @@ def _shown(row: Any, name: str) -> str:
 def _make_room(files: HadoopFiles, log: ArchiveLog) -> None:
     """Remove what a run left that was killed, or had no room; raise PipelineError for all else."""
     names = files.names(files.root)
-    if names and (log.exists() or not files.exists(files.join(UNFINISHED))):
-        raise not_empty(files.root)
+    begun = files.exists(files.join(UNFINISHED)) and not log.exists()
+    check_remains(files.root, names, begun=begun)
     for name in sorted(names, key=lambda name: name == OWN):  # the note of it goes last
         files.delete(files.join(name), recursive=True)
 

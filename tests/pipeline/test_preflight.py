@@ -7,15 +7,18 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline import preflight
 from pipeline.archive import listing
+from pipeline.archive.log import ArchiveLog
 from pipeline.cli import run_command
 from pipeline.errors import PipelineError
 from pipeline.segments import segments
 from pipeline.spark import kafka_admin, session
+from tests.pipeline.archive.local_files import LocalFiles
 
 MADE_AS = ("parquet", "topic")
 
@@ -106,6 +109,26 @@ def test_a_directory_of_other_things_is_told_and_one_that_a_kill_left_is_not(
         preflight.check_empty("lake", str(lake))
     (lake / preflight.DESCRIPTION).touch()
     preflight.check_empty("lake", str(lake))
+
+
+def test_what_a_kill_left_is_removed_only_where_nothing_else_is(tmp_path: Path) -> None:
+    """As the rest of a disk's only copy that was put beside it since."""
+    names = ("_barnabas", "_spark_metadata", "topic=orders", "topic=gone")
+    for name in names:
+        (tmp_path / name).mkdir()
+    with pytest.raises(PipelineError, match=r"is not empty; choose an empty directory"):
+        preflight.check_new("lake", str(tmp_path))
+    (tmp_path / preflight.UNFINISHED).touch()
+    preflight.check_new("lake", str(tmp_path))
+    (tmp_path / "rest-of-the-disk").mkdir()
+    with pytest.raises(PipelineError, match=r"is not empty \(rest-of-the-disk, ...\); choose"):
+        preflight.check_new("lake", str(tmp_path))
+    files: Any = LocalFiles(tmp_path)
+    with pytest.raises(PipelineError, match=r"is not empty \(rest-of-the-disk, ...\); choose"):
+        segments._make_room(files, ArchiveLog(files))
+    (tmp_path / "rest-of-the-disk").rmdir()
+    segments._make_room(files, ArchiveLog(files))
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_directory_without_an_archive_is_no_source(tmp_path: Path) -> None:
