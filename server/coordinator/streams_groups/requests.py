@@ -23,13 +23,20 @@ from wire.messages.streams import StreamsGroupHeartbeatRequest, StreamsGroupHear
 _Request = StreamsGroupHeartbeatRequest
 _Task = StreamsGroupHeartbeatResponse.Task
 
+ID_MAX = 255
+"""Longest id of a member, a process or a subtopology, characters. Kafka has no limit, and Kafka
+Streams' ids are UUIDs and numbers. Where loads are alike, tasks are given in the order of a Java
+HashMap: each target reads every character of every id."""
+
 
 def validate_heartbeat(request: _Request) -> None:
     """ST-2. KafkaError INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY."""
     _validate_supported(request)
     check_not_empty(MemberId=request.member_id, GroupId=request.group_id, RackId=request.rack_id)
+    _check_length("ProcessId", request.process_id)
     epoch, topology = request.member_epoch, request.topology
     if epoch == JOIN_EPOCH:
+        _check_length("MemberId", request.member_id)
         _validate_join(request)
     elif epoch == LEAVE_STATIC_EPOCH:
         raise invalid("InstanceId can't be null.")
@@ -40,6 +47,11 @@ def validate_heartbeat(request: _Request) -> None:
         raise invalid("If one task-type is non-null, all must be non-null.")
     if epoch != JOIN_EPOCH and topology is not None:
         raise invalid("Topology can only be provided when (re-)joining.")
+
+
+def _check_length(name: str, id_: str | None) -> None:
+    if id_ is not None and len(id_) > ID_MAX:
+        raise invalid(f"{name} can't be longer than {ID_MAX} characters.")
 
 
 def _validate_supported(request: _Request) -> None:
@@ -77,6 +89,8 @@ def _validate_topology(topology: _Request.Topology) -> None:
     ids = [one.subtopology_id for one in topology.subtopologies]
     if len(set(ids)) < len(ids):
         raise invalid_topology("Subtopologies must have different ids.")
+    if any(len(id_) > ID_MAX for id_ in ids):
+        raise invalid_topology(f"Subtopology ids can't be longer than {ID_MAX} characters.")
     if topology.epoch < 0:
         raise invalid_topology("Topology epoch must be non-negative.")
     for one in topology.subtopologies:

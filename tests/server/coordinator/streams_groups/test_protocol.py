@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from server.coordinator import sweeps
 from server.coordinator.group import Committer
+from server.coordinator.streams_groups.requests import ID_MAX
 from tests.server.coordinator.group_support import compacted
 from tests.server.coordinator.streams_groups.streams_support import (
     CLIENT,
@@ -435,6 +437,18 @@ INFO = StreamsGroupHeartbeatRequest.Topology.Subtopology.TopicInfo
 def test_a_heartbeat_that_makes_no_sense_is_refused(world, fields, code):
     refused(lambda: world.join("a", **fields), code)
     assert not world.log
+
+
+def test_ids_are_no_longer_than_every_target_can_read_them(world):
+    """The order of a Java HashMap is that of all characters of the ids in it."""
+    longest, longer = "i" * ID_MAX, "i" * (ID_MAX + 1)
+    for fields in ({"process_id": longer}, {"member_id": longer}):
+        refused(partial(world.join, "a", **fields), ErrorCode.INVALID_REQUEST)
+    unknown = partial(world.join, "a", subtopology(longer))
+    refused(unknown, ErrorCode.STREAMS_INVALID_TOPOLOGY)
+    assert not world.log
+    world.join(longest, subtopology(longest), process_id=longest)
+    assert world.group.members[longest].process_id == longest
 
 
 def test_a_changelog_has_as_many_partitions_as_there_are_tasks(world):
