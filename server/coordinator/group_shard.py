@@ -130,6 +130,10 @@ class GroupShard(Machine[CoordinatorRecord]):
             self.share,
             self.streams,
         )
+        self._replays = {
+            **dict.fromkeys(SHARE_KEYS, self.share.replay),
+            **dict.fromkeys(STREAMS_KEYS, self.streams.replay),
+        }
         self._migration = Migration(self.classic, outside, self.consumer.hashes)
         self._classic_members = ClassicMembers(self.consumer, self._migration)
         self._outside = outside
@@ -153,11 +157,8 @@ class GroupShard(Machine[CoordinatorRecord]):
         elif isinstance(key, GroupMetadataKey):
             assert value is None or isinstance(value, GroupMetadataValue)
             self.classic.replay(key, value)
-        elif type(key) in SHARE_KEYS:
-            self.share.replay(key, value)
         else:
-            kind = self.streams if type(key) in STREAMS_KEYS else self.consumer
-            founded = kind.replay(key, value)
+            founded = self._replays.get(type(key), self.consumer.replay)(key, value)
             if founded is not None:
                 self.classic.groups.pop(founded, None)  # a simple one: it has offsets alone
 

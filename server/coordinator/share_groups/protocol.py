@@ -238,17 +238,23 @@ class ShareGroups:
 
     # -- the log -----------------------------------------------------------------------------
 
-    def replay(self, key: Record, value: Record | None) -> None:
-        """Make one record of a share group true. Tombstones of what is not known are fine."""
+    def replay(self, key: Record, value: Record | None) -> str | None:
+        """Make one record of a share group true. Tombstones of what is not known are fine.
+
+        Returns the group's id if there is such a group by this.
+        """
         group_id: str = key.group_id  # type: ignore[attr-defined]
         group = self.groups.get(group_id)
+        founded = None
         if group is None:
             if value is None:
-                return
+                return None
             group = self.groups[group_id] = ShareGroup(group_id)
+            founded = group_id
         group.settled_in = None
         if not written.MEMBERS.replay(group, key, value):
             _REPLAY[type(key)](self, group, key, value)
+        return founded
 
     def _replay_epoch(
         self, group: ShareGroup, _key: Record, value: ShareGroupMetadataValue | None

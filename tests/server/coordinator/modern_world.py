@@ -67,13 +67,17 @@ class ModernWorld:
         """Another coordinator takes over, from the log as it is or as the cleaner leaves it."""
         before = self.shard.digest()
         for log in (self.log, compacted(self.log)):
-            self.shard = self._new_shard()
-            for key, value in log:
-                record = decode_record(key, value)
-                assert record is not None
-                self.shard.replay(record)
-            self.shard.on_loaded()
+            self.load(log)
             assert self.shard.digest() == before
+
+    def load(self, log: list[tuple[bytes, bytes | None]]) -> None:
+        """Another coordinator takes over, whose replica has this log."""
+        self.shard = self._new_shard()
+        for key, value in log:
+            record = decode_record(key, value)
+            assert record is not None
+            self.shard.replay(record)
+        self.shard.on_loaded()
 
     def play(self, decision: Decision[CoordinatorRecord] | None) -> Any:
         """Write it, and run what follows."""

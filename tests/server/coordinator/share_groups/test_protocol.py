@@ -8,6 +8,7 @@ from server.coordinator.group import Committer
 from server.coordinator.share_groups.admin import begin_delete
 from server.coordinator.share_groups.records import topics_record
 from server.coordinator.share_groups.topics import SharedTopic, StateTopics
+from tests.server.coordinator.group_support import compacted
 from tests.server.coordinator.share_groups.share_group_support import (
     CLIENT,
     TOPIC_ID,
@@ -16,7 +17,12 @@ from tests.server.coordinator.share_groups.share_group_support import (
     image_of,
 )
 from wire.errors import ErrorCode, KafkaError
-from wire.messages.groups import ConsumerGroupHeartbeatRequest, JoinGroupRequest
+from wire.messages.groups import (
+    ConsumerGroupHeartbeatRequest,
+    JoinGroupRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+)
 from wire.messages.share import ShareGroupHeartbeatRequest
 
 
@@ -297,6 +303,26 @@ class TestRefusals:
         refused(lambda: group.check_commit(nobody), ErrorCode.GROUP_ID_NOT_FOUND)
         group.check_fetch(None, -1)  # there are none
         refused(group.check_offset_delete, ErrorCode.GROUP_ID_NOT_FOUND)
+
+
+def test_offsets_that_another_replica_has_cleaned_away_make_no_second_group_of_the_id(world):
+    """Nothing but its offsets tells of a group that only ever committed some, and each replica's
+    log is cleaned on its own: the one with which the group was made had nothing of them."""
+    partition = {"partition_index": 0}
+    committed = OffsetCommitRequest.Topic.Partition(
+        **partition, committed_offset=1, committed_metadata=None
+    )
+    topics = [OffsetCommitRequest.Topic(name="t", partitions=[committed])]
+    commit = OffsetCommitRequest(group_id="g", member_id="", topics=topics)
+    world.play(world.shard.commit_offsets(commit, 8))
+    deleted = OffsetDeleteRequest.Topic.Partition(**partition)
+    topics = [OffsetDeleteRequest.Topic(name="t", partitions=[deleted])]
+    world.play(world.shard.delete_offsets(OffsetDeleteRequest(group_id="g", topics=topics)))
+    world.load(compacted(world.log))
+    world.beat("a", 0, "t")
+    world.load(world.log)
+    assert [one.group_type for one in world.shard.list_groups((), ())] == ["share"]
+    refused(lambda: world.shard.delete_group("g"), ErrorCode.NON_EMPTY_GROUP)
 
 
 def test_as_any_kind_of_group(settled):
