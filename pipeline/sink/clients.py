@@ -31,6 +31,7 @@ MARKS_TOPIC = "__consumer_offsets"
 WAIT_S = 120.0
 """How long a broker, or all of a transaction's coordinators, may be gone."""
 _TIMEOUT_MS = "transaction.timeout.ms"
+_PROTOCOL, _PROTOCOLS = "security.protocol", ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _BATCH_SIZE, _BATCH_BYTES = "batch.size", "1000000"
 """And librdkafka's default. One row that is larger is a batch of its own."""
 _OURS = (
@@ -109,8 +110,8 @@ class Settings(NamedTuple):
         asked = self.properties.get(_BATCH_SIZE, _BATCH_BYTES)
         if not asked.isdecimal() or int(asked) <= max_message_bytes:
             return self
-        size = str(max(1, max_message_bytes))
-        return self._replace(properties={**self.properties, _BATCH_SIZE: size})
+        fitting = {_BATCH_SIZE: str(max(1, max_message_bytes))}
+        return self._replace(properties=self.properties | fitting)
 
 
 def settings_of(properties: Mapping[str, str], client: str) -> Settings:
@@ -166,6 +167,10 @@ def _translated(properties: Mapping[str, str]) -> dict[str, str]:
                 f" and ssl.{store}.type=PEM"
             )
         given |= {name: path for name in names if path is not None}
+    if _PROTOCOL in given:  # kafka-python would take "ssl", which librdkafka knows, for PLAINTEXT
+        given[_PROTOCOL] = given[_PROTOCOL].upper()
+        if given[_PROTOCOL] not in _PROTOCOLS:
+            raise SinkError(f"{_PROTOCOL} is {given[_PROTOCOL]}; expected {', '.join(_PROTOCOLS)}")
     if given.get("ssl.endpoint.identification.algorithm") == "":
         given["ssl.endpoint.identification.algorithm"] = "none"
     return given
@@ -273,11 +278,8 @@ class ConfluentRegister(_ClientRegister):
 
         super().__init__(settings, name, group)
         self._kafka: Any = confluent_kafka
-        common: dict[str, Any] = {
-            **settings.properties,
-            "bootstrap.servers": settings.bootstrap,
-            "log_level": 2,
-        }
+        own = {"bootstrap.servers": settings.bootstrap, "log_level": 2}
+        common: dict[str, Any] = {**settings.properties, **own}
         if settings.token is not None:
             settings.token()  # librdkafka would wait for ever for one that cannot be read
             common["oauth_cb"] = settings.token.with_expiry
@@ -443,10 +445,7 @@ class PythonRegister(_ClientRegister):
         self._errors: Any = errors
         self._common = {
             "bootstrap_servers": settings.bootstrap.split(","),
-            **{
-                _PYTHON_NAMES.get(key, key.replace(".", "_")): _number(value)
-                for key, value in settings.properties.items()
-            },
+            **in_python(settings.properties),
         }
         if settings.token is not None:
             self._common["sasl_oauth_token_provider"] = _provider(settings.token)
@@ -588,5 +587,13 @@ def _provider(token: Token) -> Any:
     return Provider()
 
 
-def _number(value: str) -> str | int:
-    return int(value) if value.isdigit() else value
+def in_python(properties: Mapping[str, str]) -> dict[str, str | int | None]:
+    """librdkafka's properties as kafka-python has them. Numbers are numbers, but no password is."""
+    given: dict[str, str | int | None] = {}
+    for key, value in properties.items():
+        name = _PYTHON_NAMES.get(key, key.replace(".", "_"))
+        is_text = name.startswith(("sasl_", "ssl_", "client_id")) or not value.isdecimal()
+        given[name] = value if is_text else int(value)
+    if given.get("compression_type") == "none":
+        given["compression_type"] = None
+    return given

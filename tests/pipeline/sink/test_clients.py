@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.sink.clients import from_java, settings_of
+from pipeline.sink.clients import from_java, in_python, settings_of
 from pipeline.sink.registers import SinkError
 
 SCRAM = (
@@ -51,6 +51,31 @@ def test_security_of_the_java_client_is_translated_and_what_is_no_producer_s_is_
     timed = from_java({"transaction.timeout.ms": "7"}) | {"bootstrap.servers": "b:1"}
     assert settings_of(timed, "auto").timeout_ms == 7
     assert from_java({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("said", "there"),
+    [
+        ({"security.protocol": "sasl_ssl"}, {"security_protocol": "SASL_SSL"}),
+        ({"sasl.password": "1234"}, {"sasl_plain_password": "1234"}),
+        ({"sasl.username": "007"}, {"sasl_plain_username": "007"}),
+        ({"ssl.key.password": "99", "client.id": "7"}, {"ssl_password": "99", "client_id": "7"}),
+        ({"request.timeout.ms": "500"}, {"request_timeout_ms": 500}),
+        ({"compression.type": "none"}, {"compression_type": None}),
+        ({"compression.codec": "zstd"}, {"compression_type": "zstd"}),
+    ],
+)
+def test_kafka_python_is_told_the_same_in_its_own_words(
+    said: dict[str, str], there: dict[str, str | int | None]
+) -> None:
+    """It takes a protocol that it does not know for PLAINTEXT, and no number for a password."""
+    made = settings_of({**said, "bootstrap.servers": "b:1"}, "kafka-python")
+    assert in_python(made.properties) == there
+
+
+def test_a_protocol_that_nobody_knows_is_no_plaintext() -> None:
+    with pytest.raises(SinkError, match="is TLS; expected PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_"):
+        settings_of({"security.protocol": "tls", "bootstrap.servers": "b:1"}, "auto")
 
 
 @pytest.mark.parametrize(
