@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from .registers import Row, SinkError
 
@@ -27,7 +28,7 @@ def rows_of(
     batches: Iterable[pa.RecordBatch], columns: Mapping[str, int], topic: str | None
 ) -> Iterator[Row]:
     """Rows of Arrow batches whose columns are at these places. Raises SinkError for a row without
-    a topic."""
+    a topic, or with a partition below 0 (to librdkafka -1 is none)."""
     for batch in batches:
         count = batch.num_rows
         lists: dict[str, list[Any]] = {name: [None] * count for name in TYPES}
@@ -48,6 +49,8 @@ def _values(name: str, column: pa.Array) -> list[Any]:
         return list(column.cast(pa.binary()).to_pylist())
     if name == "timestamp":
         column = column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+    if name == "partition" and (lowest := pc.min(column).as_py() or 0) < 0:
+        raise SinkError(f"a row has partition {lowest}; correct the column partition (null: any)")
     if column.null_count == len(column):
         return [None] * len(column)
     if name == "headers":
