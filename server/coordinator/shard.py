@@ -72,6 +72,12 @@ RETRY_MS = 500
 """After how long a deadline that could not be written comes again (Kafka: CoordinatorTimerImpl),
 and a load that could not be done just then is begun again."""
 
+_REFUSED_MS = RETRY_MS // 2
+"""After a deadline that the log did not take for want of replicas or room, how long no other one is
+written: of thousands that are due one tries it, each time another."""
+
+_TAKES_NOTHING = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR})
+
 _LOADED_AGAIN = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.OFFSET_OUT_OF_RANGE})
 """The disk would not be read, for want of descriptors perhaps; or the log's start moved beyond
 where the load was: records were deleted (retention, kafka-delete-records, a shard of before)."""
@@ -193,6 +199,8 @@ class Shard(Generic[M, R]):
         self._held = HeldAnswers(services.held_timeout_ms)
         self._alarm: Alarm | None = None
         self._alarm_ms = 0
+        self._refused_until_ms = 0
+        """Until when deadlines are not written."""
 
     # -- events, from any thread -------------------------------------------------------------
 
@@ -331,9 +339,9 @@ class Shard(Generic[M, R]):
             decision = decide(machine)
             if decision is None:
                 return True
-            records, response, change, transaction = decision
+            _, response, change, transaction = decision
             if decision.is_written:
-                data = self._log.encode(records, self._moment.wall_ms, transaction)
+                data = self._encode(decision, is_deadline=on_complete is None)
         except KafkaError as error:
             return self._refuse(on_complete, error)
         except Exception:
@@ -355,6 +363,12 @@ class Shard(Generic[M, R]):
         self._settle(machine, answers, append)
         return True
 
+    def _encode(self, decision: Decision[R], *, is_deadline: bool) -> bytes:
+        """See ShardLog.encode; KafkaError, too, for a deadline that is not to be written now."""
+        if is_deadline and self._moment.now_ms < self._refused_until_ms:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return self._log.encode(decision.records, self._moment.wall_ms, decision.transaction)
+
     def _appended_batch(self, machine: M, decision: Decision[R]) -> Batch[R]:
         batch = decision.batch()
         if not machine.needs_offsets:
@@ -365,6 +379,8 @@ class Shard(Generic[M, R]):
         logger.warning(
             "coordinator record was not appended shard=%s error=%s", self.name, ErrorCode(code).name
         )
+        if on_complete is None and code in _TAKES_NOTHING:
+            self._refused_until_ms = self._moment.now_ms + _REFUSED_MS
         return self._refuse(on_complete, coordinator_error(code))
 
     def _refuse(self, on_complete: Reply | None, error: KafkaError) -> bool:
@@ -447,8 +463,11 @@ class Shard(Generic[M, R]):
         deadlines, now_ms = machine.deadlines, self._moment.now_ms
         while self._machine is machine and (due := deadlines.pop_due(now_ms)) is not None:
             key, job = due
+            refused_until_ms = self._refused_until_ms
             if not self._attempt(machine, partial(_run_job, job), None) and key not in deadlines:
-                deadlines.set(key, now_ms + RETRY_MS, job)
+                # Who tried the log comes after those who waited for that.
+                is_tried = refused_until_ms <= now_ms
+                deadlines.set(key, now_ms + RETRY_MS if is_tried else refused_until_ms, job)
 
     def _set_alarm(self, wake_ms: int) -> None:
         if self._alarm is not None:

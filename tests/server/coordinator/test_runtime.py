@@ -920,6 +920,59 @@ def test_a_deadline_that_could_not_be_written_comes_again(what: str) -> None:
     assert world.log.records == [7]
 
 
+@pytest.mark.parametrize("code", [E.NOT_ENOUGH_REPLICAS, E.KAFKA_STORAGE_ERROR])
+def test_of_many_deadlines_one_tries_a_log_that_takes_nothing(
+    code: ErrorCode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each tried it every 500 ms, with a line in the log: thousands held up the timer's thread."""
+    world = World().active()
+    appends: list[int] = []
+    told: list[int] = []
+
+    def plan(machine: Counter) -> None:
+        at_ms = world.time.ms + 100
+        for number in range(1_000):
+            machine.deadlines.set(number, at_ms, lambda: Decision([1]))
+        tell = Decision[int](change=lambda: told.append(world.time.ms))
+        machine.deadlines.set("tell", at_ms, lambda: tell)
+
+    world.shard.read(plan, Answer())
+    world.log.refuses = code
+    world.log.during_append = lambda: appends.append(world.time.ms)
+    began_ms = world.time.ms
+    world.time.pass_(100)
+    assert told == [world.time.ms], "what writes nothing waits for nobody"
+    world.time.pass_(2_000)
+    assert appends == list(range(began_ms + 100, world.time.ms + 1, 250))
+    assert len(caplog.records) == len(appends)
+    assert world.add(5).error is not None
+    world.log.refuses = 0
+    assert world.add(5).response == 5, "clients are served as soon as the log takes it"
+    world.time.pass_(RETRY_MS)
+    assert world.read().response == 1_005
+
+
+def test_a_deadline_that_the_log_refuses_again_and_again_holds_no_other_one_up() -> None:
+    """As where the disk has room for the small ones."""
+    world = World().active()
+    append = world.log.append
+
+    def refuse_the_large(batch: bytes, *more: Any) -> None:
+        world.log.refuses = E.KAFKA_STORAGE_ERROR if b"1000" in batch else 0
+        append(batch, *more)
+
+    world.log.append = refuse_the_large  # type: ignore[method-assign]
+
+    def plan(machine: Counter) -> None:
+        machine.deadlines.set("large", world.time.ms + 100, lambda: Decision([1_000]))
+        for number in range(20):
+            machine.deadlines.set(number, world.time.ms + 101 + number, lambda: Decision([1]))
+
+    world.shard.read(plan, Answer())
+    world.time.pass_(100 + RETRY_MS - 1)
+    assert world.read().response == 20
+
+
 # ---- one owner, nobody waits
 
 
