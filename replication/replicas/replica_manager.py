@@ -267,7 +267,9 @@ class ReplicaManager:
     def _log_dir_moves(self, is_needed: bool) -> LogDirMoves | None:
         """The moves; made now if they are needed and were not."""
         if self._moves is None and is_needed and self._own_links is not None:
-            self._moves = self._make_moves(self._own_links())
+            moves = self._make_moves(self._own_links())
+            with self._cluster_lock:  # another thread may have had the same need
+                self._moves = self._moves or moves
         return self._moves
 
     def _make_moves(self, links: ClusterLinks) -> LogDirMoves:

@@ -25,7 +25,7 @@ from replication.metadata.image import (
 )
 from replication.partition import partition as partition_module
 from replication.partition.partition import Partition
-from replication.replicas.log_dir_moves import MoveState
+from replication.replicas.log_dir_moves import LogDirMoves, MoveState
 from replication.replicas.replica_manager import (
     AppendRequest,
     AppendResult,
@@ -1062,3 +1062,23 @@ def test_the_controller_is_not_told_of_a_copy_on_a_disk_that_has_failed(node: No
     node.scheduler.run(3)
     assert node.asked == []
     assert node.state is None
+
+
+def test_two_who_ask_for_the_first_moves_at_once_ask_the_same(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The move of who was overtaken was known to nobody: neither a topic that is deleted nor
+    another directory that is asked for ended it."""
+    other = TopicImage("others", b"others-topic-id!", {0: registration()})
+    node.apply_topics("others", *node.image.topics_by_name.values(), other)
+    real = node.manager._make_moves
+
+    def meanwhile(links: ClusterLinks) -> LogDirMoves:
+        monkeypatch.setattr(node.manager, "_make_moves", real)
+        node.manager.alter_replica_log_dir(("others", 0), str(node.b))
+        return real(links)
+
+    monkeypatch.setattr(node.manager, "_make_moves", meanwhile)
+    node.move(node.b)
+    assert node.manager._moves is not None
+    assert node.manager._moves.count == 2
