@@ -59,6 +59,8 @@ from wire.records import read_records
 logger = logging.getLogger(__name__)
 
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
+METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
+"""The log's, in the directory that is named for it."""
 _READ_BYTES = 4 * 1024 * 1024
 
 
@@ -84,7 +86,7 @@ class RaftLog:
         """Create or recover the log below `metadata_dir`. Raises OSError, CorruptSnapshot,
         CorruptQuorumState, KafkaError KAFKA_STORAGE_ERROR.
         """
-        directory = metadata_dir / f"{METADATA_TOPIC}-0"
+        directory = metadata_dir / METADATA_DIRECTORY
         if not directory.is_dir():
             files.make_directories(metadata_dir)
             directory.mkdir(mode=0o700)  # it holds users' credentials, and brokers' passwords

@@ -30,6 +30,7 @@ from replication.controller.context import ControllerConfig
 from replication.controller.features import reason_of_dependency
 from replication.metadata.record_serde import MetadataRecordSerde
 from replication.metadata.tables import KRAFT_VERSION, METADATA_VERSION
+from replication.raft.log import METADATA_DIRECTORY
 from replication.raft.snapshots import SnapshotId, write_snapshot
 from replication.raft.voter_records import voter_controls
 from replication.raft.voter_set import Endpoint, Voter, VoterSet
@@ -48,9 +49,6 @@ from storage.checkpoint import (
 from storage.directories.log_dirs import LogDirError, inspect_log_dirs
 from wire.messages.metadata_records import FeatureLevelRecord, UserScramCredentialRecord
 from wire.primitives import uuid_from_text, uuid_to_text
-
-METADATA_DIRECTORY = "__cluster_metadata-0"
-
 
 # metadata.version by name; the first is level 7 (Kafka: MetadataVersion).
 _RELEASES = tuple(

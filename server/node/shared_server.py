@@ -27,7 +27,7 @@ from replication.metadata.loader import MetadataLoader, MetadataPublisher
 from replication.metadata.record_serde import MetadataRecordSerde
 from replication.raft.driver import RaftDriver
 from replication.raft.faults import FaultHandler
-from replication.raft.log import RaftLog
+from replication.raft.log import METADATA_DIRECTORY, RaftLog
 from replication.replicas.timer import BackgroundScheduler, Timer
 from server.config.kafka_config import ConfigError, KafkaConfig
 from server.node import settings
@@ -151,10 +151,9 @@ class SharedServer:
         `controller_endpoints`: where other nodes reach the controller of this one. Raises
         ConfigError, LogDirError, OSError, KafkaError, CorruptSnapshot, CorruptQuorumState.
         """
-        self._check_formatted()
-        dirs = self.config.log_dirs()
-        if self.metadata_dir not in dirs:
-            dirs.append(self.metadata_dir)
+        self._check_metadata_dir()
+        # The metadata log's first: should this be cut short, the next start can go on.
+        dirs = list(dict.fromkeys((self.metadata_dir, *self.config.log_dirs())))
         self.dirs = prepare_log_dirs(dirs, self.node_id, self._wanted_cluster_id, new_uuid)
         self.stop.then("directory locks", self.dirs.release)
         self.cluster_id = self.dirs.cluster_id
@@ -171,18 +170,36 @@ class SharedServer:
             self.security.watch(self.worker("certificates"))
         self._make_quorum(controller_endpoints)
 
-    def _check_formatted(self) -> None:
-        """A node that others know must not make up a cluster of its own."""
-        if self.quorum.may_format_itself:
+    def _check_metadata_dir(self) -> None:
+        """The metadata log must be where it was, and a node that others know must not make up a
+        cluster of its own. A node that began anew would know of no topic and set the logs of all
+        aside, and a voter would forget whom it voted for (Kafka:
+        KafkaRaftServer.initializeLogDirs)."""
+        metadata_dir, own = self.metadata_dir, self.config.log_dirs()
+        for path in own:
+            log = path / METADATA_DIRECTORY
+            if path != metadata_dir and os.path.exists(log):
+                raise LogDirError(
+                    f"{log} is there, and the metadata log is expected in {metadata_dir}"
+                    " (metadata.log.dir, or else the first of log.dirs): name the directory it is"
+                    " in, or remove it if it is not this node's any more"
+                )
+        if is_formatted(metadata_dir):
             return
-        metadata_dir = self.metadata_dir
-        if is_formatted(metadata_dir) or (self._wanted_cluster_id and self.quorum.voters):
-            return
-        raise LogDirError(
-            f"{metadata_dir} is not formatted, and this node is one of a cluster: run"
-            " `barnabas format --cluster-id ID --config FILE` on each of its nodes, with one id"
-            " that `barnabas random-uuid` makes"
-        )
+        known = next(filter(is_formatted, own), None)
+        is_told = self._wanted_cluster_id and self.quorum.voters
+        may_begin = is_told or self.quorum.may_format_itself
+        if may_begin and known is not None:
+            raise LogDirError(
+                f"{metadata_dir} is not formatted, and {known} is: the metadata log was somewhere"
+                " else (metadata.log.dir, or else the first of log.dirs), or its disk is missing"
+            )
+        if not may_begin:
+            raise LogDirError(
+                f"{metadata_dir} is not formatted, and this node is one of a cluster: run"
+                " `barnabas format --cluster-id ID --config FILE` on each of its nodes, with one id"
+                " that `barnabas random-uuid` makes"
+            )
 
     def _make_quorum(self, controller_endpoints: list[Listener]) -> None:
         log = RaftLog.open(

@@ -170,7 +170,7 @@ def _claim(
 
 def is_formatted(path: Path) -> bool:
     """Does the directory say whose it is. Raises nothing: a broken disk says no."""
-    return (path / META_PROPERTIES).exists()
+    return os.path.exists(path / META_PROPERTIES)
 
 
 def inspect_log_dirs(

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from server.node.format import FormatOptions, format_node
 from server.node.node import Node
 from server.peers.replica_transport import cluster_links
 from storage import files
+from storage.directories import log_dirs
 from storage.directories.log_dirs import LogDirError
 from testkit.wait import HANGS_S, eventually
 from tests.storage.log_support import append
@@ -129,6 +131,60 @@ def test_a_node_alone_leads_what_was_on_a_disk_that_was_replaced(tmp_path: Path)
         eventually(lambda: key in replicas.local.partitions and replicas.partition(key).is_leader)
 
 
+def test_a_node_whose_metadata_log_is_elsewhere_does_not_begin_anew(tmp_path: Path) -> None:
+    """It knew of no topic then, and set the logs of all aside. The first of log.dirs has it."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    with started(first, second) as node:
+        create(node)
+        assert node.broker_server is not None
+        logs = node.broker_server.log_manager
+        eventually(lambda: len(logs.all_logs()) == 2)
+    refused = pytest.raises(LogDirError, match=r"first/__cluster_metadata-0 .* in .*second")
+    with refused, started(second, first):
+        pass
+    first.rename(tmp_path / "unmounted")
+    for is_there in (False, True):  # as a directory that a disk is mounted on
+        if is_there:
+            first.mkdir()
+        refused = pytest.raises(LogDirError, match=r"first is not formatted, and .*second is")
+        with refused, started(first, second):
+            pass
+        assert [path.name for path in first.parent.glob("first/*")] == []
+    first.rmdir()
+    (tmp_path / "unmounted").rename(first)
+    assert list(tmp_path.glob("*/*-stray")) == []
+    with started(first, second) as node:
+        assert node.broker_server is not None
+        assert len(node.broker_server.log_manager.all_logs()) == 2
+
+
+def test_a_first_start_that_was_cut_short_begins_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"log.dirs": str(tmp_path / "data"), "metadata.log.dir": str(tmp_path / "metadata")}
+    config = KafkaConfig(values | {"listeners": "PLAINTEXT://127.0.0.1:0"})
+    write = log_dirs.write_meta_properties
+
+    def once(*arguments: Any) -> None:
+        monkeypatch.setattr(log_dirs, "write_meta_properties", killed)
+        write(*arguments)
+
+    def killed(*_: Any) -> None:
+        raise LogDirError("killed")  # what lets the locks go, as a process that is killed does
+
+    monkeypatch.setattr(log_dirs, "write_meta_properties", once)
+    node = Node(config)
+    with pytest.raises(LogDirError, match="killed"):
+        node.start()
+    node.shutdown()
+    monkeypatch.undo()
+    node = Node(config)
+    try:
+        node.start()
+    finally:
+        node.shutdown()
+
+
 def test_where_replicas_are_is_known_from_the_upgrade_on(tmp_path: Path) -> None:
     """Before 3.7-IV2 no record can say it; after it nothing is started again for that."""
     first, second = tmp_path / "first", tmp_path / "second"
@@ -161,8 +217,8 @@ def test_where_replicas_are_is_known_from_the_upgrade_on(tmp_path: Path) -> None
 
 
 @contextmanager
-def started(*log_dirs: Path) -> Iterator[Node]:
-    paths = ",".join(map(str, log_dirs))
+def started(*directories: Path) -> Iterator[Node]:
+    paths = ",".join(map(str, directories))
     node = Node(KafkaConfig({"log.dirs": paths, "listeners": "PLAINTEXT://127.0.0.1:0"}))
     try:
         node.start()
