@@ -66,7 +66,9 @@ class BrokerRequests:
         timeout_ms: int,
         channel: str,
     ) -> None:
-        """Ask a broker; requests of one (broker, channel) go one after the other."""
+        """Ask a broker; requests of one (broker, channel) go one after the other. On the wire the
+        channel's name says whose it is, too: "broker-1-txn-markers".
+        """
         kind = type(request)
         try:
             if broker_id == self.node_id:
@@ -84,7 +86,7 @@ class BrokerRequests:
                 response_class(kind.api_key),
                 on_complete,
                 timeout_ms=timeout_ms,
-                channel=channel,
+                channel=f"broker-{self.node_id}-{channel}",
             )
         except Exception as error:  # who asked waits for `on_complete`, and others behind him
             logger.exception(

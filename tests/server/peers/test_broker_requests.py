@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from barnabas.link_proxy import source_of
+from server.peers import add_partitions_to_txn, end_offsets, share_persister, transaction_markers
 from server.peers.broker_requests import BrokerRequests
 from server.peers.call import PeerError
+from testkit.clients import raw
 from tests.server.handler_support import broker_registration, image_of
 from wire.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
@@ -37,8 +41,19 @@ def test_another_broker_is_asked_at_its_endpoint_in_our_highest_version() -> Non
     """A fenced one too: it may lead nothing, but who asks knows best why it asks."""
     peers = Peers()
     assert ask(requests_of(peers), 2) == []
-    options = {"timeout_ms": 700, "channel": "c"}
+    options = {"timeout_ms": 700, "channel": "broker-1-c"}
     assert peers.sent == [("host-2", REQUEST, 2, WriteTxnMarkersResponse, options)]
+
+
+@pytest.mark.parametrize(
+    "module", [add_partitions_to_txn, end_offsets, share_persister, transaction_markers]
+)
+def test_who_stands_between_brokers_can_tell_whose_requests_these_are(module: ModuleType) -> None:
+    """A proxy that isolates a node would let through what it took for a client's."""
+    peers = Peers()
+    requests_of(peers).send(2, REQUEST, print, timeout_ms=700, channel=module.CHANNEL)
+    client_id = peers.sent[0][-1]["channel"]
+    assert source_of(raw.frame(raw.header(27, 1, client=client_id))) == "1"
 
 
 def test_the_node_itself_needs_no_socket() -> None:
