@@ -39,7 +39,8 @@ _READ_BYTES = 1 << 16
 _FRAME_BYTES_MAX = 100 << 20  # Kafka's socket.request.max.bytes: what says more speaks no Kafka
 _HEAD = struct.Struct(">ihhih")  # size, API key, version, correlation id, length of the client id
 # Kafka's names (KafkaRaftManager, ReplicaFetcherManager, NodeToControllerChannelManager) and ours.
-_NODE = re.compile(r"(?:raft-client-|broker-|controller-|)(\d+)(?:-.*)?\Z")
+# Who has a number first, and more behind it, is a client.
+_NODE = re.compile(r"(?:raft-client|broker|controller)-(\d+)(?:-.*)?\Z|(\d+)\Z")
 
 
 def source_of(data: bytes) -> str:
@@ -56,7 +57,7 @@ def source_of(data: bytes) -> str:
     if len(name) < length:
         return UNKNOWN
     found = _NODE.match(name.decode("utf-8", "replace"))
-    return found.group(1) if found else CLIENT
+    return found[found.lastindex or 0] if found else CLIENT
 
 
 class Links:

@@ -30,6 +30,7 @@ def frame(client: str, key: int = 52) -> bytes:
         ("rdkafka", CLIENT),
         ("my-broker-1", CLIENT),
         ("producer-1", CLIENT),
+        ("1-orders", CLIENT),
         ("", CLIENT),
     ],
 )
