@@ -29,6 +29,19 @@ _COMPACT_ABOVE = 64
 Job = Callable[[], "Decision[Any] | None"]
 
 
+class Once:
+    """A Job that does not come again if what it decides cannot be written: whoever asks next
+    decides the same, and is told why it cannot."""
+
+    __slots__ = ("_job",)
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def __call__(self) -> Decision[Any] | None:
+        return self._job()
+
+
 class Moment:
     """The time of the event being handled: `now_ms` is monotonic, `wall_ms` is the record clock.
 

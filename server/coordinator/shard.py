@@ -14,7 +14,7 @@ Whatever fails before the records are in the log, costs that one request and nob
 was changed yet. The machine is thrown away only if leadership is lost, or if `change` or `replay`
 fails, which is a fault of ours; then it is loaded again from the log, and everybody else who waits
 is told NOT_COORDINATOR, which every client takes as "ask again". A deadline whose decision could
-not be written comes again after `RETRY_MS`.
+not be written comes again after `RETRY_MS`, unless it is of those that need not (`Once`).
 
 A `Shard` is one partition. Its states:
 
@@ -50,7 +50,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol
 
-from server.coordinator.deadlines import Job, Moment
+from server.coordinator.deadlines import Job, Moment, Once
 from server.coordinator.held import Held, HeldAnswers, coordinator_error
 from server.coordinator.machine import (
     Answer,
@@ -464,7 +464,9 @@ class Shard(Generic[M, R]):
         while self._machine is machine and (due := deadlines.pop_due(now_ms)) is not None:
             key, job = due
             refused_until_ms = self._refused_until_ms
-            if not self._attempt(machine, partial(_run_job, job), None) and key not in deadlines:
+            if self._attempt(machine, partial(_run_job, job), None) or type(job) is Once:
+                continue
+            if key not in deadlines:
                 # Who tried the log comes after those who waited for that.
                 is_tried = refused_until_ms <= now_ms
                 deadlines.set(key, now_ms + RETRY_MS if is_tried else refused_until_ms, job)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from server.coordinator.consumer.member import JOIN_EPOCH, LEAVE_EPOCH
 from server.coordinator.consumer.timers import MemberTimers
 from server.coordinator.consumer.topics import TopicHashes
-from server.coordinator.deadlines import Deadlines, Moment
+from server.coordinator.deadlines import Deadlines, Moment, Once
 from server.coordinator.group import GroupDecision, group_of_kind, not_of_kind
 from server.coordinator.group_config import StreamsConfig
 from server.coordinator.group_messages import Client
@@ -223,7 +223,7 @@ class StreamsGroups:
         if step.group.is_empty and key not in self._deadlines:
             delay_ms = self.outside.config(group_id).group_streams_initial_rebalance_delay_ms
             if delay_ms > 0:
-                first = partial(self._first_target, group_id)
+                first = Once(partial(self._first_target, group_id))
                 self._deadlines.set(key, self._moment.now_ms + delay_ms, first)
 
     def _moved(self, group_id: str, member: StreamsMember) -> None:
@@ -234,7 +234,8 @@ class StreamsGroups:
             self._timers.gave_back(group_id, member.member_id)
 
     def _first_target(self, group_id: str) -> GroupDecision | None:
-        """The delay of a new group is over: all who have come are given tasks."""
+        """The delay of a new group is over: all who have come are given tasks. If no batch can hold
+        them, heartbeats try, and tell their members so."""
         group = self.groups.get(group_id)
         if group is None or group.topology is None or group.epoch <= group.target_epoch:
             return None

@@ -16,7 +16,7 @@ import pytest
 from replication.metadata.image import PartitionRegistration
 from replication.replicas.timer import BackgroundScheduler
 from server.coordinator import held
-from server.coordinator.deadlines import Deadlines, Moment
+from server.coordinator.deadlines import Deadlines, Moment, Once
 from server.coordinator.gather import Gather
 from server.coordinator.group_coordinator import GROUP_METADATA_TOPIC
 from server.coordinator.machine import Batch, Decision, Effect, Machine, Reply
@@ -971,6 +971,22 @@ def test_a_deadline_that_the_log_refuses_again_and_again_holds_no_other_one_up()
     world.shard.read(plan, Answer())
     world.time.pass_(100 + RETRY_MS - 1)
     assert world.read().response == 20
+
+
+def test_a_deadline_whose_work_others_will_do_comes_once() -> None:
+    world = World().active()
+    runs: list[int] = []
+
+    def tick() -> Decision[int]:
+        runs.append(world.time.ms)
+        return Decision([7])
+
+    world.shard.read(lambda m: m.deadlines.set("tick", world.time.ms + 300, Once(tick)), Answer())
+    world.log.refuses = E.MESSAGE_TOO_LARGE
+    world.time.pass_(300)
+    world.log.refuses = 0
+    assert world.time.is_idle
+    assert (len(runs), world.log.records) == (1, [])
 
 
 # ---- one owner, nobody waits

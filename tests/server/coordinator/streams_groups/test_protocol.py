@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from server.coordinator import sweeps
+from server.coordinator.deadlines import Once
 from server.coordinator.group import Committer
 from server.coordinator.streams_groups.requests import ID_MAX
 from tests.server.coordinator.group_support import compacted
@@ -195,6 +196,17 @@ class TestTopologies:
         answer = world.beat("a", 1)
         assert (statuses(answer), tasks(answer)) == ([], {"0": [0]})
         assert world.group.state_name == "Stable"
+
+    def test_a_first_target_that_could_not_be_written_is_made_by_heartbeats(self, world):
+        """A timer that tried again and again would have members wait for what never comes."""
+        world.join("a")
+        world.moment.now_ms += 3_000
+        _, first = world.shard.deadlines.pop_due(world.moment.now_ms)
+        assert isinstance(first, Once)
+        assert [type(key).type_id for key, _ in first().records] == [21, 20]
+        answer = world.beat("a", 1)
+        assert (statuses(answer), tasks(answer)) == ([], {"0": [0, 1]})
+        assert world.wrote == [21, 20, 22]
 
     def test_another_topology_is_refused_and_an_older_one_is_told_so(self, world):
         new = topology(subtopology(), epoch=2)
