@@ -60,14 +60,6 @@ def _tasks(subtopologies: Mapping[str, Subtasks], *, only_stateful: bool) -> lis
     ]
 
 
-def _by_partition(task: Task) -> tuple[int, bytes]:
-    return task[1], string_order(task[0])
-
-
-def _by_subtopology(task: Task) -> tuple[bytes, int]:
-    return string_order(task[0]), task[1]
-
-
 class _Quota:
     """How many tasks a member may have: who has as many is out of the reckoning for the others."""
 
@@ -141,6 +133,8 @@ class _Balance:
         copies = sum(known.tasks for known in subtopologies.values() if known.is_stateful)
         self._active_quota = _Quota(active, len(members))
         self._quota = _Quota(active + copies * standbys, len(members))
+        ordered = sorted(subtopologies, key=string_order)
+        self._rank = {id_: rank for rank, id_ in enumerate(ordered)}
         self._processes: dict[str, _Process] = {}
         self._had_active: dict[Task, str] = {}
         self._had_standby: dict[Task, list[str]] = {}
@@ -166,14 +160,14 @@ class _Balance:
 
     def assign_active(self, tasks: list[Task]) -> None:
         """Give each to one."""
-        tasks.sort(key=_by_partition)
+        tasks.sort(key=self._by_partition)
         tasks = [task for task in tasks if not self._stays(task, self._had_active.get(task))]
         tasks = [
             task
             for task in tasks
             if not self._stays(task, self._least_loaded(self._had_standby.get(task), None))
         ]
-        tasks.sort(key=_by_subtopology)
+        tasks.sort(key=self._by_subtopology)
         by_load = self._by_load()
         for task in tasks:
             process = by_load.poll()
@@ -196,14 +190,14 @@ class _Balance:
 
     def assign_standbys(self, tasks: list[Task]) -> None:
         """Give as many copies of each as processes allow."""
-        tasks.sort(key=_by_partition, reverse=True)
+        tasks.sort(key=self._by_partition, reverse=True)
         left: list[tuple[Task, int]] = []
         for task in tasks:
             for done in range(self._standbys):
                 if not self._gets_copy_back(task):
                     left.append((task, self._standbys - done))
                     break
-        left.sort(key=lambda one: _by_subtopology(one[0]), reverse=True)
+        left.sort(key=lambda one: self._by_subtopology(one[0]), reverse=True)
         by_load = self._by_load()
         for task, copies in left:
             for _ in range(copies):
@@ -239,6 +233,14 @@ class _Balance:
     def _give_standby(self, member_id: str, task: Task, count: int) -> None:
         self._standby.setdefault(member_id, []).append(task)
         self._quota.given(count)
+
+    # -- orders ------------------------------------------------------------------------------
+
+    def _by_partition(self, task: Task) -> tuple[int, int]:
+        return task[1], self._rank[task[0]]
+
+    def _by_subtopology(self, task: Task) -> tuple[int, int]:
+        return self._rank[task[0]], task[1]
 
     # -- loads -------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,20 @@ def lives(count: int) -> Iterator[tuple[Group, dict[str, Tasks]]]:
         target = assign(*group)
         yield group, target
         group = later(rng, group, target)
+
+
+def test_the_order_of_tasks_takes_no_memory_for_the_names_of_their_subtopologies() -> None:
+    members = {"m": TaskMember("p", NO_TASKS)}
+
+    def peak_bytes(id_: str) -> int:
+        tracemalloc.start()
+        try:
+            assign(members, {id_: Subtasks(4_000, True)}, 1)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak_bytes("s" * 255) < peak_bytes("s") + 100_000
 
 
 def test_every_task_runs_once_and_its_copies_are_elsewhere() -> None:
