@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json
 import ssl
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import trustme
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -29,6 +31,7 @@ from server.network.listeners import Listener
 from server.security.jaas import parse_jaas
 from server.security.listener_security import secured_listeners
 from server.security.login import plain_users
+from server.security.peer_security import client_security
 
 ENCRYPTED = (
     ec.generate_private_key(ec.SECP256R1())
@@ -66,17 +69,45 @@ def test_clients_accept_the_certificates(
 ) -> None:
     if tool == "openssl":
         monkeypatch.setitem(sys.modules, "cryptography", None)
-    made = certificates(tmp_path / "made", ["broker.example", "10.0.0.7", "0.0.0.0"])
+    directory = tmp_path / "is" / "made"
+    made = certificates(directory, ["broker.example", "10.0.0.7", "0.0.0.0"])
     for host in ("localhost", "127.0.0.1", "::1", "broker.example", "10.0.0.7"):
         shake_hands(made, host)
     with pytest.raises(ssl.SSLCertVerificationError):
         shake_hands(made, "elsewhere.example")
     assert made.broker.stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o700
+    assert made.authority.stat().st_mode & 0o777 == 0o644
+    assert directory.stat().st_mode & 0o777 == 0o700
     assert "PRIVATE" not in made.authority.read_text()
     before = made.broker.read_text()
-    assert certificates(tmp_path / "made") == made
+    assert certificates(directory) == made
     assert made.broker.read_text() == before, "those that are there stay"
+
+
+@pytest.mark.parametrize("tool", ["cryptography", "openssl"])
+def test_an_authority_signs_certificates_for_a_year_and_a_broker_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    """Of a client whose clock is behind, it is good too."""
+    if tool == "openssl":
+        monkeypatch.setitem(sys.modules, "cryptography", None)
+    made = certificates(tmp_path)
+    root, own = (x509.load_pem_x509_certificate(path.read_bytes()) for path in made)
+    ends = [one.extensions.get_extension_for_class(x509.BasicConstraints) for one in (root, own)]
+    assert [end.critical for end in ends] == [True, True]
+    assert ends[0].value == x509.BasicConstraints(ca=True, path_length=0)
+    assert ends[1].value == x509.BasicConstraints(ca=False, path_length=None)
+    others = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment",
+              "key_agreement", "encipher_only", "decipher_only")  # fmt: skip
+    uses = root.extensions.get_extension_for_class(x509.KeyUsage)
+    signs = x509.KeyUsage(key_cert_sign=True, crl_sign=True, **dict.fromkeys(others, False))
+    assert (uses.critical, uses.value) == (True, signs)
+    behind = datetime.timedelta(hours=1 if tool == "cryptography" else 0)
+    year = datetime.timedelta(days=365)
+    now = datetime.datetime.now(datetime.UTC)
+    for one in (root, own):
+        assert one.not_valid_after_utc - one.not_valid_before_utc == year + behind
+        assert one.not_valid_before_utc + behind <= now
 
 
 @pytest.mark.parametrize("tool", ["cryptography", "openssl"])
@@ -97,6 +128,13 @@ def test_a_certificate_is_made_again_for_a_host_that_it_is_not_for(
     second = made.broker.read_text()
     certificates(tmp_path, ["old.example"])
     assert made.broker.read_text() == second
+
+
+def test_a_certificate_for_just_these_hosts_is_not_made_again(tmp_path: Path) -> None:
+    made = certificates(tmp_path)
+    first = made.broker.read_text()
+    certificates(tmp_path, ["localhost", "127.0.0.1", "::1"])
+    assert made.broker.read_text() == first
 
 
 def test_certificates_that_somebody_else_made_are_not_touched(tmp_path: Path) -> None:
@@ -125,13 +163,31 @@ def test_a_file_that_could_not_be_written_whole_is_as_it_was(tmp_path: Path) -> 
 def test_certificates_that_could_not_be_written_whole_are_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(authority, "_by_cryptography", lambda _names: ("half \xe9", "broker"))
-        with pytest.raises(UnicodeEncodeError):
-            certificates(tmp_path, ["127.0.0.1"])
-    made = certificates(tmp_path, ["127.0.0.1"])
-    assert made.authority.read_text().startswith("-----BEGIN CERTIFICATE-----")
-    assert "PRIVATE KEY" in made.broker.read_text()
+    """At the first time, and where those of before are for another host: what of them is left would
+    be taken for somebody else's."""
+    for host in ("127.0.0.1", "new.example"):
+        with monkeypatch.context() as patch:
+            patch.setattr(authority, "_by_cryptography", lambda _names: ("half \xe9", "broker"))
+            with pytest.raises(UnicodeEncodeError):
+                certificates(tmp_path, [host])
+        shake_hands(certificates(tmp_path, [host]), host)
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [("echo no room >&2; echo disk full >&2", "disk full"), (":", "it said nothing")],
+)
+def test_of_a_tool_that_fails_its_last_line_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, why: str
+) -> None:
+    program = tmp_path / "openssl"
+    program.write_text(f"#!/bin/sh\n{says}; exit 1\n")
+    program.chmod(0o700)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BrokerError, match=f"^openssl req failed: {why}$"):
+        certificates(tmp_path / "made")
+    assert list((tmp_path / "made").iterdir()) == []
 
 
 def test_without_either_tool_the_remedy_is_told(
@@ -195,14 +251,20 @@ def test_each_library_is_told_in_its_own_words(
     security = Security(USERS, None)
     security.prepare(tmp_path)
     given = security.client_config("127.0.0.1:9", "alice", library, mechanism)
-    keys = {key.removeprefix("kafka.") for key in given}
     if library in ("java", "spark"):
         prefix = "kafka." if library == "spark" else ""
-        module = parse_jaas(given[f"{prefix}sasl.jaas.config"])
-        assert module.options == {"username": "alice", "password": PASSWORD}
-        assert keys >= {"bootstrap.servers", "ssl.truststore.location", "ssl.truststore.type"}
         assert all(key.startswith(prefix) for key in given)
+        told = client_security({key.removeprefix(prefix): given[key] for key in given})
+        assert told is not None
+        assert (told.mechanism, told.login) == (mechanism, ("alice", PASSWORD))
+        assert told.ssl_context is not None
+        assert len(told.ssl_context.get_ca_certs()) == 1
     else:
+        if library == "aiokafka":  # which takes no file
+            assert len(given["ssl_context"].get_ca_certs()) == 1
+        else:
+            name = "ssl.ca.location" if library == "confluent-kafka" else "ssl_cafile"
+            assert given[name] == str(tmp_path / "ca.pem")
         assert PASSWORD in given.values()
         assert mechanism in given.values()
     assert "127.0.0.1:9" in given.values()
