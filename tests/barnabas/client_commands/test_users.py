@@ -122,7 +122,7 @@ def test_each_salt_is_of_the_kind_that_is_shown_for_users_who_are_not_there(
 
 
 def test_deleting_ends_every_mechanism_unless_one_is_named(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     admin = Admin(bob={SHA_256: 4096, SHA_512: 4096}, eve={SHA_512: 4096})
     run(admin, monkeypatch, "delete", "bob", "--mechanism", "SCRAM-SHA-256")
@@ -133,6 +133,24 @@ def test_deleting_ends_every_mechanism_unless_one_is_named(
         run(admin, monkeypatch, "delete", "bob", "nobody")
     run(admin, monkeypatch, "delete", "bob", "eve")
     assert admin.users == {}
+    assert capsys.readouterr().out.splitlines() == [
+        "deleted user bob for SCRAM-SHA-256",
+        "deleted user bob",
+        "deleted user eve",
+    ]
+
+
+def test_a_program_is_told_who_was_set_and_who_was_deleted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: Any
+) -> None:
+    admin = Admin(eve={SHA_256: 4096})
+    typed(b"secret\n")
+    run(admin, monkeypatch, "set", "bob", "--json")
+    both = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+    told = {"user": "bob", "created": True, "mechanisms": both, "iterations": 4096}
+    assert json.loads(capsys.readouterr().out) == told
+    run(admin, monkeypatch, "delete", "eve", "bob", "eve", "--json")
+    assert json.loads(capsys.readouterr().out) == {"deleted": ["eve", "bob"]}
 
 
 def test_what_the_cluster_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch, typed: Any) -> None:
@@ -149,12 +167,22 @@ def test_what_the_cluster_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch, t
     ("data", "found"), [(b"a b\n", "a b"), (b"a\r\n", "a"), ("é".encode(), "é"), (b" a", " a")]
 )
 def test_a_password_is_a_line_from_a_pipe_a_file_or_the_environment(
-    data: bytes, found: str, tmp_path: Path, typed: Any, monkeypatch: pytest.MonkeyPatch
+    data: bytes,
+    found: str,
+    tmp_path: Path,
+    typed: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """Who lets others read the file is warned."""
     typed(data)
     assert password(parsed("set", "bob")) == found
-    (tmp_path / "secret").write_bytes(data)
-    assert password(parsed("set", "bob", "--password-file", str(tmp_path / "secret"))) == found
+    file = tmp_path / "secret"
+    file.write_bytes(data)
+    for mode, warnings in ((0o600, 0), (0o644, 1)):
+        file.chmod(mode)
+        assert password(parsed("set", "bob", "--password-file", str(file))) == found
+        assert caplog.text.count(f"others may read the secrets in {file}") == warnings
     monkeypatch.setenv("BOBS_PASSWORD", data.decode())
     assert password(parsed("set", "bob", "--password-env", "BOBS_PASSWORD")) == found
 
@@ -187,8 +215,21 @@ def test_a_terminal_is_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         password(parsed("set", "bob"))
 
 
-@pytest.mark.parametrize("number", ["4095", "16385", "many"])
-def test_iterations_are_those_that_kafka_takes(number: str) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "set bob --iterations 4095",
+        "set bob --iterations 16385",
+        "set bob --iterations many",
+        "set bob --password-file f --password-env V",
+        "set bob --mechanism PLAIN",
+        "delete",
+    ],
+)
+def test_what_cannot_be_meant_and_iterations_that_kafka_does_not_take_are_refused(
+    line: str,
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        parsed("set", "bob", "--iterations", number)
+        parsed(*line.split())
     assert ended.value.code == EXIT_USAGE
