@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -215,15 +217,33 @@ def test_a_foreign_module_of_our_name_is_not_mixed_with_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     foreign = types.ModuleType("server")
-    foreign.__file__ = "/somebody/else/server.py"
-    monkeypatch.setitem(sys.modules, "server", foreign)
-    with pytest.raises(RuntimeError, match="a foreign module 'server' is already imported"):
-        launch.expose_app()
+    for place in ("/somebody/else/server.py", None):  # None: a folder without __init__.py
+        foreign.__file__ = place
+        monkeypatch.setitem(sys.modules, "server", foreign)
+        with pytest.raises(RuntimeError, match="a foreign module 'server' is already imported"):
+            launch.expose_app()
     monkeypatch.undo()
-    monkeypatch.setattr(sys, "path", ["first", *sys.path])
+    ours = str(launch.app_dir())
+    monkeypatch.setattr(sys, "path", ["first", ours, "last"])
     launch.expose_app()
     launch.expose_app()
-    assert sys.path[:2] == [str(launch.app_dir()), "first"]
+    assert sys.path == [ours, "first", ours, "last"]
+
+
+def test_a_child_runs_our_packages_wherever_it_is_started_and_wherever_they_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module of the user's own that has the name of one of ours is not in their way."""
+    (tmp_path / "server.py").write_text("raise SystemExit('not ours')\n")
+    run = subprocess.run(
+        launch.command("random-uuid"), cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (run.stderr, len(run.stdout.strip())) == ("", 22)
+    monkeypatch.setattr(launch, "__file__", str(tmp_path / "barnabas" / "launch.py"))
+    assert launch.app_dir() == tmp_path, "in a checkout"
+    (tmp_path / "barnabas" / "_app").mkdir(parents=True)
+    assert launch.app_dir() == tmp_path / "barnabas" / "_app", "installed"
 
 
 def test_properties_are_written_for_their_owner_alone_and_read_back_as_they_were(
