@@ -1,12 +1,53 @@
-"""Rows of Arrow batches: what no client may be given."""
+"""What a record of Kafka takes from the columns of a frame, wherever they stand."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from pipeline.sink.registers import SinkError
 from pipeline.sink.rows import rows_of
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+MICROSECONDS = pa.timestamp("us", tz="Europe/Berlin")
+
+
+def rows(topic: str | None, **columns: pa.Array) -> list[Any]:
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+    return list(rows_of([batch, batch], {name: at for at, name in enumerate(columns)}, topic))
+
+
+def test_a_row_has_what_its_columns_hold_and_nothing_where_there_is_none() -> None:
+    columns = {
+        "timestamp": pa.array([1_999, None, 2_000], MICROSECONDS),
+        "value": pa.array(["é", None, ""]),
+        "headers": pa.array(
+            [None, [{"key": "h", "value": b"1"}, {"key": "h", "value": None}], []], HEADERS
+        ),
+        "topic": pa.array(["a", "b", "a"]),
+        "partition": pa.array([None, 0, 7], pa.int32()),
+    }
+    expected = [
+        ("a", None, None, "é".encode(), None, 1),
+        ("b", 0, None, None, [("h", b"1"), ("h", None)], None),
+        ("a", 7, None, b"", [], 2),
+    ]
+    assert rows(None, **columns) == expected * 2
+    assert rows("z", **columns) == [("z", *row[1:]) for row in expected] * 2
+    assert rows("z", key=pa.array([b"k"])) == [("z", None, b"k", None, None, None)] * 2
+
+
+@pytest.mark.parametrize(
+    "columns", [{"topic": pa.array(["a", None])}, {"value": pa.array([b"x"])}], ids=str
+)
+def test_a_row_without_a_topic_is_refused_unless_one_is_given_for_all(
+    columns: dict[str, pa.Array],
+) -> None:
+    with pytest.raises(SinkError, match="a row has no topic"):
+        rows(None, **columns)
+    assert {row[0] for row in rows("z", **columns)} == {"z"}
 
 
 def partitions(*values: int | None) -> list[int | None]:

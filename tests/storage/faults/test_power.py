@@ -22,6 +22,8 @@ from tests.sim.world import Killed
 from tests.storage.directories.test_log_manager import ORDERS, TOPIC_ID, Node, uuids
 from tests.storage.faults.disk import FaultyDisk
 from tests.storage.log_support import append, batch, make_log
+from tests.storage.test_recovery import SMALL as INDEXED
+from tests.storage.test_recovery import with_aborted_transactions
 from wire.errors import KafkaError
 from wire.record_batch import patch_for_log
 
@@ -186,6 +188,27 @@ def test_a_doubtful_index_does_not_hide_that_a_log_began_anew(tmp_path: Path) ->
         *(s.base_offset for s in log.segments.items[1:]), log.log_end_offset
     ]  # fmt: skip
     log.close()
+
+
+def test_a_transaction_index_that_was_made_anew_is_on_disk_before_it_is_believed(
+    disk: FaultyDisk,
+) -> None:
+    """Its offset index says that it is whole, and names may be on the disk before bytes are."""
+    log = with_aborted_transactions(disk.root, INDEXED)
+    expected, end_offset = log.aborted_transactions(0, 100), log.log_end_offset
+    log.flush()
+    log.close()
+    broken = sorted(log.directory.glob("*.txnindex"))[2]
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        broken.with_suffix(suffix).unlink()
+    disk.settle(disk.root)
+    log = make_log(disk.root, INDEXED, had_clean_shutdown=True, recovery_point=end_offset)
+    files.sync_directory(log.directory)
+    del log
+    disk.strike_hard()
+    again = make_log(disk.root, INDEXED, recovery_point=end_offset)
+    assert again.aborted_transactions(0, 100) == expected
+    again.close()
 
 
 # --- future logs ----------------------------------------------------------------------------------
