@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ from pipeline.typed.statistics import ProblemProfile
 from wire.compression import LZ4
 from wire.records import Record, build_batch
 
-NOW = 1_767_225_600_000
+NOW, Y1990 = 1_767_225_600_000, 631_152_000_000
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 
 
@@ -151,6 +152,61 @@ def test_one_record_is_told_of_as_one() -> None:
         "1 value (0.2 %) looks like binary, the others mostly like JSON",
         "1 record (0.2 %) has no key",
     ]
+
+
+def lone(records: int = 1000, *, top: int = 0, count: int = 1, **other: Any) -> TopicProfile:
+    """One partition with records, of so many; the rest is of it or of the topic."""
+    own = {field.name for field in fields(PartitionProfile)}
+    one = profile(partition(0, records, **{name: other[name] for name in own & other.keys()}))
+    one.partition_count, one.top_keys, one.gaps = count, [TopKey(b"k" * 25, top, 9, 0)], [(0, 1, 1)]
+    for name in other.keys() - own:
+        setattr(one, name, other[name])
+    return one
+
+
+def codecs(rare: int) -> list[CodecUse]:
+    return [CodecUse("zstd", 9, 1000 - rare, 1), CodecUse("none", 1, rare, 1)]
+
+
+def formats(rare: int) -> list[Format]:
+    return [Format("JSON", 1000 - rare, 9), Format("binary", rare, 9)]
+
+
+@pytest.mark.parametrize(
+    ("told", "untold", "words"),
+    [
+        (lone(100, top=100), lone(99, top=99), f"the key {'k' * 24}... has 100 % of the records"),
+        (lone(top=200), lone(top=199), "has 20 % of the records"),
+        (lone(count=2), lone(count=1), "partition 0 has 100 % of the records (2.0 times an"),
+        (lone(first_ms=Y1990 - 1), lone(first_ms=Y1990), "before 1990 (1989-12-31 23:59:59, part"),
+        (lone(last_ms=NOW + HOUR + 1), lone(last_ms=NOW + HOUR), "times in the future (2026-01-01"),
+        (lone(990, missing=11), lone(990, missing=10), "11 offsets (1.1 %) have no record"),
+        (lone(codecs=codecs(99)), lone(codecs=codecs(100)), "(9.9 %) are of codec none"),
+        (lone(formats=formats(99)), lone(formats=formats(100)), "(9.9 %) look like binary"),
+        (lone(null_keys=99), lone(null_keys=100), "99 records (9.9 %) have no key"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_what_is_odd_is_so_from_its_limit_on(
+    told: TopicProfile, untold: TopicProfile, words: str
+) -> None:
+    (said,) = odd(told)
+    assert words in said
+    assert odd(untold) == []
+
+
+@pytest.mark.parametrize(
+    ("ms", "words"),
+    [
+        (119_000, "119 s"), (2 * MINUTE, "2 minutes"), (2 * HOUR - 1, "120 minutes"),
+        (2 * HOUR, "2 hours"), (2 * DAY - 1, "48 hours"), (2 * DAY, "2 days"),
+    ],
+)  # fmt: skip
+def test_how_late_a_record_is_is_told_in_the_largest_unit_it_has_two_of(
+    ms: int, words: str
+) -> None:
+    (said,) = odd(lone(late=1, latest_ms=ms))
+    assert f"at most {words}, in partition 0" in said
 
 
 def test_reasons_of_any_length_can_be_read() -> None:

@@ -14,9 +14,9 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 MICROSECONDS = pa.timestamp("us", tz="Europe/Berlin")
 
 
-def rows(topic: str | None, **columns: pa.Array) -> list[Any]:
+def rows(given: str | None, /, **columns: pa.Array) -> list[Any]:
     batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
-    return list(rows_of([batch, batch], {name: at for at, name in enumerate(columns)}, topic))
+    return list(rows_of([batch, batch], {name: at for at, name in enumerate(columns)}, given))
 
 
 def test_a_row_has_what_its_columns_hold_and_nothing_where_there_is_none() -> None:
@@ -36,7 +36,10 @@ def test_a_row_has_what_its_columns_hold_and_nothing_where_there_is_none() -> No
     ]
     assert rows(None, **columns) == expected * 2
     assert rows("z", **columns) == [("z", *row[1:]) for row in expected] * 2
-    assert rows("z", key=pa.array([b"k"])) == [("z", None, b"k", None, None, None)] * 2
+    nothing = {"headers": pa.nulls(1, HEADERS), "partition": pa.nulls(1, pa.int32())}
+    for more in ({}, nothing, {"timestamp": pa.nulls(1, MICROSECONDS)}):
+        sent = rows("z", key=pa.array([b"k"]), **more)
+        assert sent == [("z", None, b"k", None, None, None)] * 2
 
 
 @pytest.mark.parametrize(
