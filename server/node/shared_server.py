@@ -192,7 +192,8 @@ class SharedServer:
         if may_begin and known is not None:
             raise LogDirError(
                 f"{metadata_dir} is not formatted, and {known} is: the metadata log was somewhere"
-                " else (metadata.log.dir, or else the first of log.dirs), or its disk is missing"
+                " else (metadata.log.dir, or else the first of log.dirs), or its disk is missing;"
+                " if that is a new one, `barnabas format --ignore-formatted` comes first"
             )
         if not may_begin:
             raise LogDirError(
