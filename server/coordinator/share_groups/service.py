@@ -253,11 +253,14 @@ class ShareGroupService:
     ) -> None:
         answers = list(deleting.failed)
         gone = set()
+        failed: dict[bytes, ErrorCode] = {}
+        for key, code in codes.items():
+            if code:
+                failed.setdefault(key.topic_id, code)
         for topic_id in deleting.partitions:
             known = self._metadata().topics_by_id.get(topic_id)
             name = UNKNOWN_NAME if known is None else known.name
-            of_topic = (code for key, code in codes.items() if key.topic_id == topic_id)
-            code = next(filter(None, of_topic), ErrorCode.NONE)
+            code = failed.get(topic_id, ErrorCode.NONE)
             answers.append(admin.deleted(topic_id, name, int(code), code.name if code else None))
             if not code:
                 gone.add(topic_id)

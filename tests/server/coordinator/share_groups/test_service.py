@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from server.coordinator.share.shard import Summary
+from server.coordinator.share_groups.admin import Deleting
 from server.coordinator.share_groups.service import ShareGroupService
+from server.share.state_batches import ShareKey
 from tests.server.coordinator.group_support import Answer
 from tests.server.coordinator.share_groups.share_group_support import (
     CLIENT,
@@ -257,3 +259,27 @@ def test_offsets_are_asked_for_once_and_only_of_what_is_there(world):
     told = world.where({"t": [0, 7, 0, -1, 1]})
     assert told == [(index, *unknown) for index in (0, 7, 0, -1, 1)]
     assert world.state.asked_about == [0, 1]
+
+
+def test_of_many_topics_whose_offsets_are_deleted_each_answer_is_looked_at_once():
+    """All of them for each topic: four thousand topics of three partitions took seconds."""
+
+    class Codes(dict):
+        looks = 0
+
+        def items(self):
+            for item in super().items():
+                self.looks += 1
+                yield item
+
+    world = World()
+    world.member()
+    ids = [bytes([i]) * 16 for i in range(1, 101)]
+    codes = Codes({ShareKey("g", id_, 0): ErrorCode.NONE for id_ in ids})
+    codes[ShareKey("g", ids[0], 1)] = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    answer = Answer()
+    deleting = Deleting({id_: frozenset({0}) for id_ in ids})
+    world.service._offsets_deleted("g", deleting, answer, codes)
+    told = [topic.error_code for topic in answer.response.responses]
+    assert told == [ErrorCode.COORDINATOR_NOT_AVAILABLE] + 99 * [0]
+    assert codes.looks == len(codes)
