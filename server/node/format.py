@@ -47,6 +47,7 @@ from storage.checkpoint import (
     write_meta_properties,
 )
 from storage.directories.log_dirs import LogDirError, inspect_log_dirs
+from wire.errors import KafkaError
 from wire.messages.metadata_records import FeatureLevelRecord, UserScramCredentialRecord
 from wire.primitives import uuid_from_text, uuid_to_text
 
@@ -113,10 +114,8 @@ def format_node(
     quorum = check(config)
     _check_options(config, quorum, options)
     features = feature_levels(options)
-    first_records = [
-        *scram_records(options.add_scram, features[METADATA_VERSION]),
-        *_rules(options.add_acl, new_uuid),
-    ]
+    values = _first_values(features, options, new_uuid)
+    is_secret = bool(options.add_scram or options.add_acl)
     dirs = config.log_dirs()
     metadata_dir = Path(config.get_str("metadata.log.dir") or dirs[0])
     if metadata_dir not in dirs:
@@ -135,9 +134,10 @@ def format_node(
         is_metadata = path == metadata_dir
         directory_id = me.directory_id if me is not None and is_metadata else new_uuid()
         properties = MetaProperties(options.cluster_id, quorum.node_id, directory_id)
-        _format_dir(
-            path, properties, features, first_records, voters if is_metadata else None, wall_ms
-        )
+        controls = None
+        if voters is not None and is_metadata:
+            controls = voter_controls(VoterSet(voters, features[KRAFT_VERSION]))
+        _format_dir(path, properties, values, controls, wall_ms, 0o600 if is_secret else 0o644)
         lines.append(
             f"formatted {path} node.id={quorum.node_id} cluster.id={options.cluster_id}"
             f" directory.id={uuid_to_text(directory_id)}"
@@ -161,6 +161,29 @@ def _check_options(config: KafkaConfig, quorum: QuorumConfig, options: FormatOpt
             " alone), --initial-controllers (the same list on every node), or"
             " --no-initial-controllers (this node joins a quorum that exists)"
         )
+
+
+def _first_values(
+    features: Mapping[str, int], options: FormatOptions, new_uuid: Callable[[], bytes]
+) -> list[bytes]:
+    """The records of `bootstrap.checkpoint`. Raises FormatError, also for what none can hold."""
+    names = sorted(features, key=lambda name: (name != METADATA_VERSION, name))
+    serde = MetadataRecordSerde()
+    try:
+        records = [
+            *(
+                FeatureLevelRecord(name=name, feature_level=features[name])
+                for name in names
+                if name != KRAFT_VERSION  # of the quorum, not of the metadata
+            ),
+            *scram_records(options.add_scram, features[METADATA_VERSION]),
+            *_rules(options.add_acl, new_uuid),
+        ]
+        return [serde.encode(record) for record in records]
+    except UnicodeEncodeError:
+        raise FormatError("--add-scram and --add-acl: expected text in UTF-8") from None
+    except KafkaError as error:
+        raise FormatError(f"--add-scram and --add-acl: {error.detail}") from None
 
 
 def feature_levels(options: FormatOptions) -> dict[str, int]:
@@ -340,31 +363,21 @@ def _is_our_leftover(directory: Path, name: str) -> bool:
 def _format_dir(
     path: Path,
     properties: MetaProperties,
-    features: Mapping[str, int],
-    first_records: Sequence[Any],
-    voters: Sequence[Voter] | None,
+    values: Sequence[bytes],
+    controls: Sequence[Any] | None,
     wall_ms: int,
+    mode: int,
 ) -> None:
     files.make_directories(path)
     lock = DirectoryLock(path)
     if not lock.try_acquire():
         raise LogDirError(f"{path} is in use by another broker: stop it first")
     try:
-        serde = MetadataRecordSerde()
-        names = sorted(features, key=lambda name: (name != METADATA_VERSION, name))
-        values = [
-            serde.encode(FeatureLevelRecord(name=name, feature_level=features[name]))
-            for name in names
-            if name != KRAFT_VERSION  # of the quorum, not of the metadata
-        ]
-        values += [serde.encode(record) for record in first_records]
-        mode = 0o600 if first_records else 0o644
         write_snapshot(path, SnapshotId(0, 0), 0, wall_ms, [], values, mode)
         files.replace(path / SnapshotId(0, 0).file_name, path / BOOTSTRAP_CHECKPOINT)
-        if voters is not None:
+        if controls is not None:
             metadata = path / METADATA_DIRECTORY
             metadata.mkdir(mode=0o700, exist_ok=True)
-            controls = voter_controls(VoterSet(voters, features[KRAFT_VERSION]))
             write_snapshot(metadata, SnapshotId(0, 0), wall_ms, wall_ms, controls, [])
         files.sync_directory(path)
         write_meta_properties(path / META_PROPERTIES, properties)

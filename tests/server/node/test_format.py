@@ -150,6 +150,33 @@ def test_a_user_that_cannot_be_is_refused_without_the_password(
     assert "aHVudGVyMg" not in str(failed.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"add_scram": ["SCRAM-SHA-256=[name=a,password=hunter2\udcff]"]}, "UTF-8"),
+        ({"add_scram": ["SCRAM-SHA-256=[name=\udcff,password=hunter2]"]}, "UTF-8"),
+        ({"add_scram": [f"SCRAM-SHA-256=[name={'a' * 40_000},password=hunter2]"]}, "32767"),
+        (
+            {
+                "add_acl": [
+                    r'{"principal": "User:\ud800", "operation": "READ", "resource_type": "TOPIC",'
+                    ' "resource_name": "orders"}'
+                ]
+            },
+            "UTF-8",
+        ),
+    ],
+    ids=["password", "user", "long", "principal"],
+)
+def test_what_no_record_can_hold_is_refused_before_anything_is_written(
+    tmp_path: Path, options: dict[str, object], expected: str
+) -> None:
+    with pytest.raises(FormatError, match=expected) as failed:
+        run(config(tmp_path), standalone=True, **options)
+    assert "hunter2" not in str(failed.value)
+    assert not (tmp_path / "a").exists()
+
+
 def test_a_standalone_controller_is_the_first_voter(tmp_path: Path) -> None:
     run(config(tmp_path), standalone=True)
     (voter,) = voters(tmp_path).voters
