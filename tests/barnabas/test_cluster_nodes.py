@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import re
 import signal
+import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from barnabas.cluster_nodes import act, await_end, node_pid
+from barnabas.cluster_nodes import LIFELINE, Node, act, await_end, lifeline, node_pid
 from barnabas.process import BrokerError
 from storage.checkpoint import LOCK
+from testkit.wait import eventually
 
 HOLD = """
-import fcntl, sys
+import fcntl, os, signal, sys
+
+def end(number, _frame):
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+signal.signal(signal.SIGTERM, end)  # a broker has a handler: who is paused ends when it goes on
 file = open(sys.argv[1], "w")
 fcntl.lockf(file, fcntl.LOCK_EX)
 print("held", flush=True)
@@ -82,6 +93,9 @@ def test_a_cluster_that_begins_or_ends_restarts_no_node(
     said = capsys.readouterr().err
     assert said.startswith("barnabas: cannot restart node 1: ")
     assert ".running" in said
+    os.mkfifo(cluster_dir / LIFELINE)  # is left of one that was killed: nobody writes to it
+    assert act("restart", cluster_dir, 1) == 1
+    assert capsys.readouterr().err.startswith("barnabas: node 1 did not start: ")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +117,71 @@ def test_a_node_ends_whoever_started_it_also_when_it_is_paused(
 
 
 def test_a_node_that_does_not_end_in_time_is_an_error(cluster_dir: Path, hold: Hold) -> None:
+    hold(cluster_dir)
     node = hold(cluster_dir / "node-1" / "data")
+    with pytest.raises(BrokerError, match=rf"node-1 \(pid {node.pid}\) runs after 0 s still"):
+        Node(cluster_dir, 1).end(signal.SIGWINCH, 0.0)  # of which it takes no notice
     with pytest.raises(BrokerError, match=rf"node-1 \(pid {node.pid}\) runs after 0 s still"):
         await_end(cluster_dir / "node-1", node.pid, 0.0)
     await_end(cluster_dir / "node-1", node.pid + 1, 0.0)  # another one runs it by now
+
+
+def test_a_node_that_ends_while_it_is_waited_for_has_ended(
+    cluster_dir: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = hold(cluster_dir / "node-1" / "data")
+
+    def end(_seconds: float) -> None:
+        node.kill()
+        node.wait()
+
+    monkeypatch.setattr(time, "sleep", end)
+    await_end(cluster_dir / "node-1", node.pid, 60.0)
+    assert node.returncode == -signal.SIGKILL
+
+
+def test_what_nodes_live_by_ends_with_the_cluster_however_the_last_one_ended(
+    cluster_dir: Path,
+) -> None:
+    path = cluster_dir / LIFELINE
+    path.touch()  # is left of one that was killed
+    with lifeline(cluster_dir):
+        assert stat.filemode(path.stat().st_mode) == "prw-------"
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with pytest.raises(BlockingIOError):
+            os.read(reader, 1)
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+    assert not path.exists()
+
+
+# The command ends, and leaves the node to the cluster's.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_node_that_is_restarted_runs_until_the_cluster_ends(
+    cluster_dir: Path, hold: Hold, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hold(cluster_dir)
+    directory = cluster_dir / "node-1"
+    before = hold(directory / "data")
+    config = f"node.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={directory / 'data'}\n"
+    (directory / "server.properties").write_text(config)
+    files = len(os.listdir("/dev/fd"))
+    with lifeline(cluster_dir):
+        assert act("restart", cluster_dir, 1) == 0
+        assert before.wait(60) == -signal.SIGTERM
+        pid = node_pid(directory)
+        said = capsys.readouterr().out
+        assert re.fullmatch(rf"node 1 ready at 127\.0\.0\.1:\d+ \(pid {pid}\)\n", said)
+        assert act("restart", cluster_dir, 1) == 0
+        again = node_pid(directory)
+        assert again not in (None, pid)
+    eventually(lambda: node_pid(directory) is None, timeout_s=60, what="the node's end")
+    assert (directory / "node.log").read_text().count("reason=standard input ended") == 1
+    eventually(nobody_is_left, timeout_s=60, what="what the command leaves to nobody")
+    assert len(os.listdir("/dev/fd")) == files
+
+
+def nobody_is_left() -> bool:
+    gc.collect()
+    subprocess._cleanup()
+    return not subprocess._active

@@ -147,7 +147,7 @@ def test_mistakes_are_told_before_anybody_is_asked(text: str, words: str) -> Non
 
 @pytest.mark.parametrize(
     "text",
-    ["add a raed --topic t", "add User: read", "remove a --match", "list Read --topic t"],
+    ["", "add a raed --topic t", "add User: read", "remove a --match", "list Read --topic t"],
 )
 def test_words_that_are_none(text: str) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -194,6 +194,11 @@ def test_what_was_added_is_removed_by_the_same_words(
     words = "a --consumer --topic t --group g"
     run(admin, f"add {words}", monkeypatch)
     assert len(admin.rules) == 4
+    assert capsys.readouterr().out == (
+        "added: ALLOW User:a READ on TOPIC t\n"
+        "added: ALLOW User:a DESCRIBE on TOPIC t\n"
+        "added: ALLOW User:a READ on GROUP g\n"
+    )
     run(admin, f"remove {words} --dry-run", monkeypatch)
     assert len(admin.rules) == 4
     assert "would be removed: ALLOW User:a READ on GROUP g\n" in capsys.readouterr().out
@@ -202,6 +207,21 @@ def test_what_was_added_is_removed_by_the_same_words(
     assert "removed: ALLOW User:a READ on GROUP g\n" in capsys.readouterr().out
     with pytest.raises(UserError, match="no such access rule: `barnabas acl list`"):
         run(admin, f"remove {words}", monkeypatch)
+
+
+def test_a_program_is_told_what_was_added_what_was_removed_and_what_would_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin = Admin()
+    words = "a read --topic t"
+    changed = [rule._asdict() for rule in rules(parsed(f"add {words}"))]
+    for line, told in (
+        (f"add {words}", {"added": changed}),
+        (f"remove {words} --dry-run", {"dry_run": True, "removed": changed}),
+        (f"remove {words}", {"dry_run": False, "removed": changed}),
+    ):
+        run(admin, f"{line} --json", monkeypatch)
+        assert json.loads(capsys.readouterr().out) == told
 
 
 def test_a_rule_that_the_library_cannot_read_is_told_and_nothing_is_removed(
