@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import select
 import signal
 import subprocess
 import sys
@@ -43,7 +46,11 @@ class Producer:
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
         self.bytes_max = 0
+        self.records_max = 0
         self.is_stuck = False
+        self.is_closed = False
+        self.settings: dict[str, Any] = {}
+        self.waited_s: list[float | None] = []
         self._sender = self  # as the real one's thread
         self._waiting: list[Future] = []
         self._bytes = 0
@@ -60,17 +67,21 @@ class Producer:
         self._bytes += len(record["value"] or b"")
         self.bytes_max = max(self.bytes_max, self._bytes)
         self._waiting.append(Future())
+        self.records_max = max(self.records_max, len(self._waiting))
         return self._waiting[-1]
 
     def flush(self, timeout: float | None = None) -> None:
+        self.waited_s.append(timeout)
         if self.is_stuck:
             assert timeout is not None, "it would wait for ever"
             raise KafkaTimeoutError("Timeout waiting for future")
-        for future, record in zip(self._waiting, self.sent[-len(self._waiting) :], strict=False):
+        begin = len(self.sent) - len(self._waiting)
+        for offset, future in enumerate(self._waiting, begin):
+            record = self.sent[offset]
             if record["value"] == REFUSED:
                 future.failure(RuntimeError("too large"))
             else:
-                future.success(Metadata(record["partition"] or 0, len(self.sent)))
+                future.success(Metadata(record["partition"] or 0, offset))
         self._waiting, self._bytes = [], 0
 
     def force_close(self) -> None:
@@ -79,14 +90,23 @@ class Producer:
 
     def close(self) -> None:
         self.flush()
+        self.is_closed = True
 
 
 @pytest.fixture
 def producer(monkeypatch: pytest.MonkeyPatch) -> Producer:
     played = Producer()
-    monkeypatch.setattr("kafka.KafkaProducer", lambda **_settings: played)
+
+    heeded: list[str] = []
+
+    def made(**settings: Any) -> Producer:
+        assert heeded, "a signal would end it before what was read is sent"
+        played.settings = settings
+        return played
+
+    monkeypatch.setattr("kafka.KafkaProducer", made)
     monkeypatch.setattr(produce, "settings", lambda _arguments: {})
-    monkeypatch.setattr(produce, "exit_on_stop_signals", lambda: None)
+    monkeypatch.setattr(produce, "exit_on_stop_signals", lambda: heeded.append("signals"))
     return played
 
 
@@ -105,10 +125,106 @@ def test_a_line_loses_its_end_and_nothing_else(producer: Producer, tmp_path: Pat
     assert values == [b"unix", b"dos", b"\r", b"", b"\xff\x00 last"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        ("", {"acks": "all", "enable_idempotence": True, "compression_type": None}),
+        ("--acks 1", {"acks": 1, "enable_idempotence": False}),
+        ("--acks 0", {"acks": 0, "enable_idempotence": False}),
+        ("--compression none", {"compression_type": None}),
+        ("--compression zstd --timeout 2.5", {"compression_type": "zstd", "max_block_ms": 2500}),
+    ],
+)
+def test_the_client_is_told_what_the_flags_say_and_closed(
+    producer: Producer, tmp_path: Path, flags: str, wanted: dict[str, Any]
+) -> None:
+    assert run(tmp_path, b"v", *flags.split()) == 0
+    told = producer.settings
+    assert {name: told[name] for name in wanted} == wanted
+    assert told["request_timeout_ms"] == told["max_block_ms"]
+    # Or kafka-python refuses its own settings.
+    assert told["delivery_timeout_ms"] >= told["request_timeout_ms"] + told["linger_ms"]
+    # It gives up by itself before we do.
+    waited = producer.waited_s[0]
+    assert waited is not None
+    assert waited * 1000 > told["delivery_timeout_ms"]
+    assert producer.is_closed
+
+
+@pytest.mark.parametrize(
+    ("lines", "flags", "text"),
+    [
+        (b"", "", "0 records to t\n"),
+        (b"a", "", "1 record to t (partition and offset 0: 0)\n"),
+        (b"a\nb\nc", "", "3 records to t (partition and offset 0: 0 to 2)\n"),
+        (b"a\nb", "--acks 0", "2 records to t\n"),
+        (
+            b'{"value":"a"}\n{"value":"b"}\n{"value":"c"}',
+            "--format json --partition 0",
+            "3 records to t (partition and offset 0: 0 to 2)\n",
+        ),
+    ],
+)
+def test_what_was_written_is_told_with_its_place(
+    producer: Producer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    lines: bytes,
+    flags: str,
+    text: str,
+) -> None:
+    run(tmp_path, lines, *flags.split())
+    assert capsys.readouterr().out == text
+
+
+def test_a_program_is_told_the_places_of_each_partition(
+    producer: Producer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(producer, "partitions_for", lambda _topic: {0, 1})
+    lines = b"".join(b'{"value":"v","partition":%d}\n' % number for number in (1, 0, 1, 1))
+    run(tmp_path, lines, "--format", "json", "--json")
+    assert json.loads(capsys.readouterr().out) == {
+        "topic": "t",
+        "records": 4,
+        "partitions": {
+            "0": {"first_offset": 1, "last_offset": 1},
+            "1": {"first_offset": 0, "last_offset": 3},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--key-separator", ""),
+        ("--key-separator", ":", "--key", "k"),
+        ("--key-separator", ":", "--format", "json"),
+        ("--header", "h"),
+    ],
+)
+def test_flags_that_contradict_each_other_are_a_mistake_before_anything_is_sent(
+    producer: Producer, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    with pytest.raises(UserError) as error:
+        run(tmp_path, b"a:1", *flags)
+    assert error.value.exit_code == 2
+    assert producer.settings == {}
+
+
+@pytest.mark.parametrize("flags", [("--partition", "-1"), ("--partition", "00"), ("--acks", "2")])
+def test_a_number_that_is_none_is_refused(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit):
+        run(tmp_path, b"", *flags)
+
+
 def test_flags_hold_for_all_lines(producer: Producer, tmp_path: Path) -> None:
-    flags = ("--format", "json", "--partition", "0", "--key", "all")
-    run(tmp_path, b'{"key": "k", "value": "v", "partition": 7}\n{}', *flags)
+    flags = ("--format", "json", "--partition", "0", "--key", "all", "--header", "h=all")
+    own = b'{"key": "k", "value": "v", "partition": 7, "headers": {"i": "own"}, "timestamp": 5}'
+    run(tmp_path, own + b"\n{}", *flags)
     assert [(r["partition"], r["key"]) for r in producer.sent] == [(0, b"all")] * 2
+    all_of_them = ("h", b"all")
+    assert [r["headers"] for r in producer.sent] == [[all_of_them, ("i", b"own")], [all_of_them]]
+    assert [r["timestamp_ms"] for r in producer.sent] == [5, None]
 
 
 def test_what_a_shell_hands_over_need_not_be_text(producer: Producer, tmp_path: Path) -> None:
@@ -135,8 +251,14 @@ def test_of_a_batch_the_refused_record_says_why() -> None:
         for failure in order:
             written.on_failure(failure)
         assert written.failure is reason
-    with pytest.raises(UserError, match="'t': INVALID_TIMESTAMP: too late; 0 records were written"):
-        produce._result(argparse.Namespace(topic="t"), written)
+    for failure, said in (
+        (reason, "INVALID_TIMESTAMP: too late"),
+        (InvalidTimestampError(), "INVALID_TIMESTAMP: The timestamp of the message is out of"),
+        (RuntimeError("it broke.\n"), "RuntimeError: it broke"),
+    ):
+        written.failure = failure
+        with pytest.raises(UserError, match=f"'t': {said}.*; 0 records were written"):
+            produce._result(argparse.Namespace(topic="t"), written)
 
 
 def test_a_failure_without_words_is_named_once() -> None:
@@ -159,13 +281,79 @@ def test_what_cannot_be_sent_is_told_in_words(producer: Producer, tmp_path: Path
         run(tmp_path, b"v", "--partition", "3")
 
 
-def test_long_lines_do_not_pile_up(
+def test_a_topic_that_is_not_there_is_told_with_the_next_step(
     producer: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce, "_IN_FLIGHT_BYTES", 1000)
+    def send(*_arguments: object, **_record: object) -> None:
+        raise KafkaTimeoutError("Failed to update metadata")
+
+    monkeypatch.setattr(producer, "send", send)
+    with pytest.raises(UserError, match=r"'t' is not there, .* `barnabas topic create t` makes it"):
+        run(tmp_path, b"v")
+
+
+def test_a_file_that_cannot_be_read_is_one_line(producer: Producer, tmp_path: Path) -> None:
+    with (
+        pytest.raises(UserError, match=r"^--file .*none cannot be read: No such file or directory"),
+        produce._lines(tmp_path / "none"),
+    ):
+        pass
+
+
+def test_neither_long_lines_nor_many_pile_up(
+    producer: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce, "_IN_FLIGHT_BYTES", 1200)
     run(tmp_path, b"".join(b"x" * 399 + b"\n" for _ in range(20)))
     assert len(producer.sent) == 20
     assert producer.bytes_max == 3 * 399
+    monkeypatch.setattr(produce, "_IN_FLIGHT", 2)
+    producer.records_max = 0
+    run(tmp_path, b"".join(b"x\n" for _ in range(20)))
+    assert producer.records_max == 2
+
+
+def test_what_comes_after_a_record_that_was_refused_is_not_sent(
+    producer: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce, "_IN_FLIGHT", 2)
+    with pytest.raises(UserError, match="too large; 1 records were written"):
+        run(tmp_path, b"a\n" + REFUSED + b"\nb\nc\n")
+    assert len(producer.sent) == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"one\n", [b"one"]),
+        (b"one\n\ntwo", [b"one", b"", b"two"]),
+        (b"x" * 65_535 + b"\none", [b"x" * 65_535, b"one"]),
+    ],
+)
+def test_standard_input_is_its_lines_however_late_they_come(
+    data: bytes, lines: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    looked = select.select
+    looks: list[object] = []
+
+    def look(*told: Any) -> Any:
+        looks.append(told)
+        if len(looks) == 1:
+            return [], [], []  # nothing is there yet: who reads now waits without a bound
+        if len(looks) == 2:
+            os.write(writer, data[:65_536])
+        if len(looks) == 3:
+            os.write(writer, data[65_536:])
+            os.close(writer)
+        return looked(*told)
+
+    with open(reader, encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        monkeypatch.setattr(select, "select", look)
+        with produce._lines(None) as found:
+            assert list(found) == lines
 
 
 _ENDED_WHILE_IT_WAITS = """
