@@ -202,14 +202,20 @@ def _without_other_logical_types(node: Any) -> Any:
     kept = {key: _without_other_logical_types(one) for key, one in node.items() if key != "default"}
     if "default" in node:
         kept["default"] = node["default"]
-    logical = node.get("logicalType")
-    if (
-        logical is not None
-        and (node.get("type"), logical) not in _LOGICAL
-        and (logical != "decimal" or node.get("precision", 0) > _MOST_DIGITS)
-    ):
+    if "logicalType" in node and not _is_kept(node):
         del kept["logicalType"]
     return kept
+
+
+def _is_kept(node: dict[str, Any]) -> bool:
+    """Whether a type is one that its logicalType may be of. What is not valid there means nothing
+    (Avro: Logical Types), such as one that stands beside a union, where a field says its type."""
+    kind, logical = node.get("type"), node["logicalType"]
+    if logical != "decimal" or kind not in ("bytes", "fixed"):
+        return any(one == (kind, logical) for one in _LOGICAL)
+    precision, scale = node.get("precision"), node.get("scale", 0)
+    are_numbers = type(precision) is int and type(scale) is int
+    return are_numbers and 0 <= scale <= precision <= _MOST_DIGITS and precision > 0
 
 
 class _Types:

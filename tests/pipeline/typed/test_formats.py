@@ -138,6 +138,26 @@ def test_avro_takes_named_types_of_schemas_it_refers_to() -> None:
     assert values.read(b"\x0a", 0, values.writer(schema)) == {"paid": {"n": 5}}
 
 
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ({"type": ["null", "long"], "logicalType": "timestamp-millis"}, "bigint"),
+        ({"type": {"type": "long"}, "logicalType": "timestamp-millis"}, "bigint"),
+        ({"type": {"type": "bytes", "logicalType": "decimal"}}, "binary"),
+        ({"type": {"type": "bytes", "logicalType": "decimal", "precision": "9"}}, "binary"),
+        ({"type": {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3}},
+         "binary"),
+        ({"type": {"type": "bytes", "logicalType": "decimal", "precision": 0}}, "binary"),
+        ({"type": {"type": "string", "logicalType": "decimal", "precision": 9}}, "string"),
+    ],
+)  # fmt: skip
+def test_an_avro_logical_type_that_is_not_valid_means_nothing(
+    said: dict[str, Any], kept: str
+) -> None:
+    schema = avro({"type": "record", "name": "R", "fields": [{"name": "f"} | said]})
+    assert AvroValues(schema).type == {"struct": {"f": kept}}
+
+
 def test_an_avro_union_of_a_string_and_the_record_around_it_is_json_text() -> None:
     either = [{"name": "v", "type": ["string", "T"]}, {"name": "w", "type": ["null", "string"]}]
     values = AvroValues(avro({"type": "record", "name": "T", "fields": either}))
