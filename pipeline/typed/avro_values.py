@@ -127,10 +127,36 @@ def _parsed(schema: Schema) -> _Parsed:
             fastavro.parse_schema(_without_other_logical_types(json.loads(text)), named)
         raw = _without_other_logical_types(_json_or_name(schema.text))
         root = fastavro.parse_schema(raw, named)
+        if schema.imports:
+            whole, named = _whole(root, named, set()), {}
+            root = fastavro.parse_schema(whole, named)
     except Exception as error:  # fastavro has many
         raise ValueError(f"no Avro schema: {type(error).__name__}: {error}") from None
     _require_bytes_of_items(root, named)
     return _Parsed(root, named, _contains_itself(root, named, (), set()))
+
+
+def _whole(node: Any, named: dict[str, Any], said: set[str]) -> Any:
+    """A schema with all that it refers to: each named type is said where it comes first. fastavro
+    knows other types only beside a record at the root, and not where a union or an array is there,
+    as in a topic of several kinds of records."""
+    if isinstance(node, list):
+        return [_whole(one, named, said) for one in node]
+    if isinstance(node, str):
+        if node in said or node not in named:
+            return node
+        node = named[node]
+    if "name" in node:
+        if node["name"] in said:
+            return node["name"]
+        said.add(node["name"])
+    found = {key: one for key, one in node.items() if not key.startswith("__")}
+    for key in found.keys() & {"type", "items", "values"}:
+        found[key] = _whole(found[key], named, said)
+    if "fields" in found:
+        fields = found["fields"]
+        found["fields"] = [one | {"type": _whole(one["type"], named, said)} for one in fields]
+    return found
 
 
 def _contains_itself(
@@ -213,9 +239,10 @@ def _is_kept(node: dict[str, Any]) -> bool:
     kind, logical = node.get("type"), node["logicalType"]
     if logical != "decimal" or kind not in ("bytes", "fixed"):
         return any(one == (kind, logical) for one in _LOGICAL)
-    precision, scale = node.get("precision"), node.get("scale", 0)
-    are_numbers = type(precision) is int and type(scale) is int
-    return are_numbers and 0 <= scale <= precision <= _MOST_DIGITS and precision > 0
+    digits: Any = node.get("precision")
+    scale: Any = node.get("scale", 0)
+    are_numbers = type(digits) is int and type(scale) is int
+    return are_numbers and 0 <= scale <= digits <= _MOST_DIGITS and digits > 0
 
 
 class _Types:

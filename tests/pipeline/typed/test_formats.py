@@ -138,6 +138,32 @@ def test_avro_takes_named_types_of_schemas_it_refers_to() -> None:
     assert values.read(b"\x0a", 0, values.writer(schema)) == {"paid": {"n": 5}}
 
 
+PAID = {"type": "record", "name": "shop.Paid", "fields": [
+    {"name": "by", "type": {"type": "enum", "name": "How", "symbols": ["CASH", "CARD"]}}
+]}  # fmt: skip
+SENT = {"type": "record", "name": "shop.Sent", "fields": [{"name": "to", "type": "string"}]}
+
+
+@pytest.mark.parametrize(
+    ("root", "data", "value"),
+    [
+        (["shop.Paid", "shop.Sent"], b"\2\4at", {"to": "at"}),
+        (["shop.How", "shop.Paid"], b"\2\2", {"by": "CARD"}),
+        ("shop.Sent", b"\4at", {"to": "at"}),
+        ({"type": "array", "items": "shop.Paid"}, b"\4\0\2\0", [{"by": "CASH"}, {"by": "CARD"}]),
+        ({"type": "map", "values": ["null", "shop.Sent"]}, b"\2\2a\0\0", {"a": None}),
+    ],
+)
+def test_an_avro_schema_that_is_no_record_takes_named_types_it_refers_to(
+    root: Any, data: bytes, value: Any
+) -> None:
+    imports = tuple((one["name"], json.dumps(one)) for one in (PAID, SENT))
+    schema = Schema(json.dumps(root), "AVRO", imports, 3)
+    values = AvroValues(schema)
+    assert values.read(data, 0, values.writer(schema)) == value
+    assert values.read(data, 0, None) == value
+
+
 @pytest.mark.parametrize(
     ("said", "kept"),
     [
