@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from .framing import Undecodable
 from .registry import Schema
-from .types import JSON, Structs, Type
+from .types import JSON, Convert, Structs, Type
 
 _LEAVES: dict[str, Type] = {
     "null": "string",
@@ -53,9 +53,12 @@ class AvroValues:
         self._schema = reader
         self._reader = _parsed(reader)
         self.type = _Types(self._reader.named).of(self._reader.root, ())
+        self._times = _times(self._reader.root, self._reader.named, ())
 
     def writer(self, schema: Schema) -> Any:
-        """What `read` needs of the schema that values were written with."""
+        """What `read` needs of the schema that values were written with; None: it is the reader."""
+        if (schema.text, schema.imports) == (self._schema.text, self._schema.imports):
+            return None
         return _parsed(schema)
 
     def read(self, data: bytes, at: int, writer: Any) -> Any:
@@ -76,7 +79,7 @@ class AvroValues:
         left = len(data) - source.tell()
         if left:
             raise Undecodable(f"{left} bytes are left behind the value")
-        return value
+        return value if writer is None or self._times is None else self._times(value)
 
 
 def _value(source: io.BytesIO, written: _Parsed, wanted: Any) -> Any:
@@ -108,6 +111,48 @@ def _named(schema: Any) -> str:
     if not isinstance(schema, dict):
         return schema if isinstance(schema, str) else "union"
     return str(schema.get("name", schema["type"]))
+
+
+def _times(node: Any, named: dict[str, Any], within: tuple[str, ...]) -> Convert | None:
+    """What makes microseconds, which times are to Arrow, of the milliseconds in a reader's places;
+    None where it has no such. fastavro goes by the writer's logical types: what was written as a
+    long, before its field was said to be a time, it leaves a number."""
+    if isinstance(node, list):
+        some = [one for one in node if one != "null"]
+        return _times(some[0], named, within) if len(some) == 1 else None  # several: JSON text
+    if isinstance(node, str):
+        return _times(named[node], named, within) if node in named else None
+    kind = node["type"]
+    if kind in ("record", "error"):
+        if node["name"] in within:
+            return None
+        inside = (*within, node["name"])
+        found = {one["name"]: _times(one["type"], named, inside) for one in node["fields"]}
+        fields = {name: one for name, one in found.items() if one is not None}
+        return _unless_null(_of_fields(fields)) if fields else None
+    if kind in ("array", "map"):
+        one = _times(node["items" if kind == "array" else "values"], named, within)
+        return None if one is None else _unless_null(_of_each(one))
+    if node.get("logicalType") in ("timestamp-millis", "local-timestamp-millis"):
+        return lambda value: value * 1000 if isinstance(value, int) else value
+    return _times(kind, named, within) if not isinstance(kind, str) else None
+
+
+def _unless_null(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)
+
+
+def _of_fields(fields: dict[str, Convert]) -> Convert:
+    return lambda value: value | {name: one(value[name]) for name, one in fields.items()}
+
+
+def _of_each(one: Convert) -> Convert:
+    def convert(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: one(inner) for key, inner in value.items()}
+        return [one(inner) for inner in value]
+
+    return convert
 
 
 class _Parsed(NamedTuple):

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 import fastavro
+import pyarrow
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -21,7 +22,7 @@ from pipeline.typed.framing import Undecodable, message_path, schema_id
 from pipeline.typed.json_values import JsonValues
 from pipeline.typed.protobuf_values import ProtobufValues
 from pipeline.typed.registry import Schema
-from pipeline.typed.types import JSON, ddl
+from pipeline.typed.types import JSON, arrow, ddl
 
 # ---- the wire format
 
@@ -102,6 +103,35 @@ def test_avro_values_of_an_older_writer_get_the_default_of_a_field_that_was_adde
     assert ddl(values.type) == "struct<`a`:bigint,`b`:string>"
     writer = values.writer(avro(old, number=1))
     assert values.read(encoded(old, {"a": 5}), 0, writer) == {"a": 5, "b": "none"}
+
+
+@pytest.mark.parametrize("local", ["", "local-"])
+@pytest.mark.parametrize(
+    ("place", "value", "wanted"),
+    [
+        ("time", 1_700_000_000_123, 1_700_000_000_123_000),
+        (["null", "time"], 5, 5000),
+        (["null", "time"], None, None),
+        ({"type": "array", "items": "time"}, [1, 2], [1000, 2000]),
+        ({"type": "map", "values": ["null", "time"]}, {"a": 1, "b": None}, {"a": 1000, "b": None}),
+        ({"type": "record", "name": "I", "fields": [
+            {"name": "at", "type": "time"}, {"name": "n", "type": "long"}]},
+         {"at": 3, "n": 3}, {"at": 3000, "n": 3}),
+    ],
+)  # fmt: skip
+def test_an_avro_number_that_was_said_to_be_a_time_later_is_that_time(
+    place: Any, value: Any, wanted: Any, local: str
+) -> None:
+    """As microseconds, which times are to Arrow."""
+    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": "f", "type": place}]})
+    time = json.dumps({"type": "long", "logicalType": f"{local}timestamp-millis"})
+    old, new = (json.loads(text.replace('"time"', one)) for one in ('"long"', time))
+    values = AvroValues(avro(new, number=2))
+    written = encoded(old, {"f": value})
+    assert values.read(written, 0, values.writer(avro(old, number=1))) == {"f": wanted}
+    own = values.read(written, 0, values.writer(avro(new, number=2)))
+    column = pyarrow.array([own, {"f": wanted}], arrow(values.type))
+    assert column[0] == column[1]  # a time as such is the same
 
 
 def test_a_writer_that_avro_cannot_read_as_the_reader_is_named() -> None:
