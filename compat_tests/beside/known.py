@@ -32,9 +32,6 @@ KNOWN: tuple[Known, ...] = (
     Known("Share(Fetch|Acknowledge)", "responses", "the error is the answer's", r"\[\]"),
     Known("ShareAcknowledge", "responses.*partitions", "who is said nothing of is named, too"),
     Known("StreamsGroupHeartbeat", "status", "null or empty beside an error", r"\[\]", "None"),
-    Known(
-        "AlterUserScramCredentials", ".*error_code", "which of two mistakes is told", "9[13]", "92"
-    ),
     Known("EndTxn", "error_code", "Kafka tells who was taken over from who followed", "48", "90"),
     Known(".*ShareGroupState.*", ".*error_code", "which of two mistakes is told", "3", "42"),
     Known("RemoveRaftVoter", "error_code", "a voter that is none, in kraft.version 0", "6", "42"),
@@ -43,16 +40,10 @@ KNOWN: tuple[Known, ...] = (
     Known(
         "IncrementalAlterConfigs", ".*error_code", "which of two mistakes is told", "40", "42|17"
     ),
-    Known("ShareGroup.*", ".*(partitions|epoch|assignment).*", "when share partitions have begun"),
-    Known("ShareGroupHeartbeat", "error_code", "likewise: so their epochs differ", "110", "0"),
-    Known("ShareGroupHeartbeat", "error_code", "likewise", "0", "110"),
-    Known("ShareGroupHeartbeat", "member_id|heartbeat_interval", "beside that error"),
     Known("Streams.*", ".*(tasks|member_id).*", "which of members alike is given which task"),
-    Known("Consumer.*", ".*partitions.*", "likewise, which partition"),
     Known(".*", "", "Kafka says nothing, for ever", ".*no answer.*"),
     Known("DescribeTopicPartitions", ".*authorized_operations", "beside an error", "-2147483648"),
     Known("AlterReplicaLogDirs", ".*", "a partition that is named twice is told twice"),
-    Known("ShareGroupDescribe", ".*members.*", "which of members alike is given which partition"),
     Known("DescribeUserScram.*", ".*", "Kafka loses a user (docs/FINDINGS.md)", r"91|\[\]"),
     Known("Fetch", "responses", "Kafka did not expect the zero topic id", r"\[\]"),
     Known("Share(Fetch|Ack.*)", "acquisition_lock_timeout", "Kafka did not expect this", "0"),

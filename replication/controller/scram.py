@@ -65,13 +65,14 @@ def alter_user_scram_credentials(
 ) -> ControllerResult:
     """Serve AlterUserScramCredentials: all of it in one batch."""
     changes: list[Any] = [*request.deletions, *request.upsertions]
-    named = Counter(one.name for one in changes)
-    records: list[Any] = []
-    outcomes: dict[str, KafkaError] = {}
+    records: dict[str, Any] = {}
+    failed: dict[str, KafkaError] = {}
     supported = image.feature(METADATA_VERSION) >= VERSION_SINCE
     for one in changes:
+        if one.name in failed:  # of a user's mistakes the first is told
+            continue
         try:
-            if named[one.name] > 1:
+            if records.pop(one.name, None) is not None:
                 raise KafkaError(
                     ErrorCode.DUPLICATE_RESOURCE,
                     "A user credential cannot be altered twice in the same request",
@@ -82,19 +83,19 @@ def alter_user_scram_credentials(
                     "The current metadata.version does not support SCRAM",
                 )
             if isinstance(one, AlterUserScramCredentialsRequest.Deletion):
-                records.append(_deletion(image, one))
+                records[one.name] = _deletion(image, one)
             else:
-                records.append(_upsertion(one))
-            outcomes[one.name] = KafkaError(ErrorCode.NONE, "")
+                records[one.name] = _upsertion(one)
         except KafkaError as error:
-            outcomes[one.name] = error
-    results = [
-        AlterUserScramCredentialsResponse.User(
-            user=name, error_code=error.code, error_message=error.detail or None
-        )
-        for name, error in outcomes.items()
+            failed[one.name] = error
+    row = AlterUserScramCredentialsResponse.User
+    results = [row(user=name, error_code=ErrorCode.NONE, error_message=None) for name in records]
+    results += [
+        row(user=name, error_code=error.code, error_message=error.detail or None)
+        for name, error in failed.items()
     ]
-    return ControllerResult(records, AlterUserScramCredentialsResponse(results=results))
+    answer = AlterUserScramCredentialsResponse(results=results)
+    return ControllerResult(list(records.values()), answer)
 
 
 def _mechanism(name: str, type_: int) -> ScramMechanism:

@@ -75,3 +75,16 @@ def test_users_fail_alone(one: Cluster) -> None:
         "twice": 92, "fine": 0,
     }  # fmt: skip
     assert list(one.image.scram_credentials) == [("fine", 2)]
+
+
+def test_of_a_users_mistakes_the_first_is_told(one: Cluster) -> None:
+    alter(one, upsertion("ada"), upsertion("eve"))
+    outcomes = alter(
+        one,
+        Deletion(name="bob", mechanism=3), upsertion("bob"), upsertion("bob"),
+        upsertion("cyd", 1, 4095), upsertion("cyd"),
+        Deletion(name="ada", mechanism=1), upsertion("ada"), upsertion("ada", 1, 4095),
+        Deletion(name="eve", mechanism=1), Deletion(name="eve", mechanism=1),
+    )  # fmt: skip
+    assert outcomes == {"bob": 33, "cyd": 93, "ada": 92, "eve": 92}
+    assert sorted(one.image.scram_credentials) == [("ada", 1), ("eve", 1)]
