@@ -121,9 +121,7 @@ def test_what_is_not_there_is_told_and_nothing_is_set(admin: Admin, line: str, s
 
 def test_what_the_broker_refuses_is_told_in_its_words(admin: Admin) -> None:
     admin.refusal = "[Error 40] InvalidConfigurationError: Invalid value x."
-    with pytest.raises(
-        UserError, match=r"^broker '1': InvalidConfigurationError: Invalid value x$"
-    ):
+    with pytest.raises(UserError, match=r"^broker '1': INVALID_CONFIG: Invalid value x$"):
         run("set broker 1 a=x")
 
 
