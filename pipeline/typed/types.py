@@ -168,7 +168,9 @@ def _of_struct(
         return None
 
     def convert(value: dict[str, Any]) -> dict[str, Any]:
-        return value | {name: one(value[name]) for name, one in inner if name in value}
+        found = {name: one(value[name]) for name, one in inner if name in value}
+        # What is not bound to its schema may have more fields, and the column others of that name.
+        return found if strict else value | found
 
     return _expecting(dict, path, convert)
 

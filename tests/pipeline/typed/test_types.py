@@ -102,3 +102,12 @@ def test_what_is_not_bound_to_its_schema_is_looked_at(
     for value in bad:
         with pytest.raises(Undecodable, match=r"^field"):
             convert({"field": value})
+
+
+def test_a_field_that_its_schema_does_not_name_is_left_out_though_the_column_has_it() -> None:
+    """A later schema has taken it away, or it is another topic's: nobody says what is in it."""
+    own, column = struct({"b": "string"}), struct({"a": "bigint", "b": "string"})
+    convert = converter({"array": own}, {"array": column}, strict=True)
+    assert convert is not None
+    for a in (1.5, "7", {"k": 1}):  # Arrow would make 1 of 1.5
+        assert convert([{"a": a, "b": "x"}, {"a": a}]) == [{"b": "x"}, {}]
