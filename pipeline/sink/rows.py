@@ -28,7 +28,7 @@ def rows_of(
     batches: Iterable[pa.RecordBatch], columns: Mapping[str, int], topic: str | None
 ) -> Iterator[Row]:
     """Rows of Arrow batches whose columns are at these places. Raises SinkError for a row without
-    a topic, or with a partition below 0 (to librdkafka -1 is none)."""
+    a topic, with a header without a key, or with a partition below 0 (to librdkafka -1 is none)."""
     for batch in batches:
         count = batch.num_rows
         lists: dict[str, list[Any]] = {name: [None] * count for name in TYPES}
@@ -54,6 +54,11 @@ def _values(name: str, column: pa.Array) -> list[Any]:
     if column.null_count == len(column):
         return [None] * len(column)
     if name == "headers":
+        if pc.struct_field(column.flatten(), "key").null_count:
+            raise SinkError(
+                "a row has a header without a key, which Kafka does not know; correct the column"
+                " headers"
+            )
         return [
             None if headers is None else [(one["key"], one["value"]) for one in headers]
             for headers in column.to_pylist()

@@ -66,3 +66,13 @@ def test_a_partition_below_0_is_refused_and_none_is_any() -> None:
     assert partitions() == []
     with pytest.raises(SinkError, match="a row has partition -3; correct the column partition"):
         partitions(0, -1, None, -3)
+
+
+@pytest.mark.parametrize("header", [{"key": None, "value": b"1"}, None], ids=str)
+def test_a_header_without_a_key_is_refused_by_name(header: dict[str, Any] | None) -> None:
+    good = [{"key": "h", "value": b"1"}]
+    with pytest.raises(SinkError, match="a header without a key"):
+        rows("z", headers=pa.array([None, good, [*good, header]], HEADERS))
+    # What a slice leaves out is not looked at.
+    left = pa.array([good, [header], None], HEADERS).slice(0, 1)
+    assert rows("z", headers=left)[0][4] == [("h", b"1")]
