@@ -24,6 +24,9 @@ DESCRIPTION = f"{OWN}/archive.json"
 UNFINISHED = f"{OWN}/unfinished"
 """Is in an archive of one batch (`segments --to`, `rescue`) until it is complete."""
 
+_BROKERS = "meta.properties"
+"""Is in each log directory of a broker (Kafka: MetaPropertiesEnsemble)."""
+
 
 def local_directory(path: str, master: str | None, conf: Mapping[str, str]) -> str | None:
     """The directory of this machine that is meant; None when only Hadoop knows."""
@@ -53,6 +56,13 @@ def check_times(since_ms: int | None, until_ms: int | None) -> None:
 
 def check_target(to: str, folder: str, made_as: tuple[str, str]) -> None:
     """Raise PipelineError unless an archive with this (format, partition_by) can be written."""
+    within = folder
+    while within != os.path.dirname(within):
+        if os.path.exists(os.path.join(within, _BROKERS)):
+            raise PipelineError(
+                f"{to} lies in {within}, which is the directory of a broker; choose another --to"
+            )
+        within = os.path.dirname(within)
     existing = folder
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)

@@ -131,6 +131,19 @@ def test_what_a_kill_left_is_removed_only_where_nothing_else_is(tmp_path: Path) 
     assert os.listdir(tmp_path) == []
 
 
+def test_an_archive_is_not_written_into_the_directory_of_a_broker(tmp_path: Path) -> None:
+    data, orders = tmp_path / "data", tmp_path / "data" / "orders-0"
+    orders.mkdir(parents=True)
+    preflight.check_new("lake", str(orders / "lake"))
+    (data / "meta.properties").touch()
+    for lake in (data, data / "lake", orders / "not" / "yet"):
+        with pytest.raises(PipelineError, match=rf"lake lies in {data}, which is the directory of"):
+            preflight.check_new("lake", str(lake))
+        with pytest.raises(PipelineError, match="choose another --to"):
+            preflight.check_target("lake", str(lake), MADE_AS)
+    preflight.check_new("lake", str(tmp_path / "lake"))
+
+
 def test_a_directory_without_an_archive_is_no_source(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="lake is no archive: it holds no _spark_metadata"):
         preflight.check_source("lake", str(tmp_path))
