@@ -22,6 +22,8 @@ _Kind = TypeVar("_Kind")
 _TIMEOUT_S = 10.0
 _TRIES = 4
 _PAUSE_S = 0.5
+_AGAIN = (408, 429)
+"""Time-out, and too many requests (Confluent's client: RestService.isRetriable)."""
 
 
 class RegistryError(Exception):
@@ -110,7 +112,7 @@ def _answer(url: str, path: str) -> Any:
             if error.code == 404 and _is_a_registrys(error):
                 return None
             text = f"the schema registry {_shown(url)} answers {error.code} {error.reason}"
-            kind = _NoAnswer if error.code >= 500 else RegistryError
+            kind = _NoAnswer if error.code >= 500 or error.code in _AGAIN else RegistryError
             raise kind(f"{text}; check --registry") from None
     except (OSError, http.client.HTTPException) as error:
         raise _NoAnswer(

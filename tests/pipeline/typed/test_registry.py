@@ -70,6 +70,20 @@ def test_a_registry_that_does_not_answer_is_an_error_and_the_next_one_is_asked()
             Registry(fake.url, tries=1).by_id(1)
 
 
+@pytest.mark.parametrize("code", [408, 429])
+def test_a_registry_that_has_too_much_to_do_is_asked_again(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fake_registry() as fake:
+        fake.register("a", {"schema": '"int"'})
+        fake.failing = code
+        monkeypatch.setattr("time.sleep", lambda _: setattr(fake, "failing", 0))
+        assert Registry(fake.url, tries=2).by_id(1) is not None
+        fake.failing = code
+        with pytest.raises(RegistryError, match=f"answers {code}"):
+            Registry(fake.url, tries=1).by_id(2)
+
+
 def test_what_answers_with_something_else_is_no_registry(tmp_path: Path) -> None:
     (tmp_path / "schemas").mkdir()
     (tmp_path / "schemas" / "types").write_text("<html>")
