@@ -91,7 +91,7 @@ def test_a_dead_broker_comes_back_whole(
     unread = rest(source, "mixed", stopped)
     configs = {name: own_configs(source, name) for name in COUNTS}
 
-    lake = tmp_path / "lake"
+    lake = tmp_path / "la[k]e {1}"
     rescue = ("rescue", dead.data_dir, "--to", lake)
     refused = pipeline(*rescue)
     assert (refused.returncode, refused.stdout) == (1, "")
@@ -108,7 +108,7 @@ def test_a_dead_broker_comes_back_whole(
 
     # The archive is moved, and the directory is gone with its machine.
     shutil.rmtree(dead.data_dir)
-    moved = tmp_path / "moved"
+    moved = tmp_path / "moved*?"
     lake.rename(moved)
     target = fresh_broker({"log.retention.ms": -1}).bootstrap_servers
     done = pipeline("replay", "--from", moved, "--bootstrap", target, "--keep-partitions")

@@ -390,6 +390,8 @@ def read_files(
     schema += data_ddl(description.typed)
     paths = [log.files.join(file.relative) for file in files]
     reader = spark.read.schema(schema).option("basePath", log.files.root)
+    # Paths are names of files, whatever the directory is called: no patterns (Spark: DataSource).
+    reader = reader.option("__globPaths__", "false")
     if not paths:
         return spark.createDataFrame([], schema)
     frame = reader.format(description.format).load(paths)
