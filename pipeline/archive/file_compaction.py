@@ -58,6 +58,8 @@ def compact_files(
     """Compact and clean up one archive. Raises PipelineError."""
     log.settle()
     snapshot = log.snapshot()
+    # A run may have added decoded columns since; they are described before files have them.
+    made = log.description() or made
     totals = CompactionTotals()
     totals.removed = _remove_unlisted(log, snapshot, grace_ms)
     totals.waiting = len({file.relative for file in snapshot.files}) - len(snapshot.compacted)

@@ -122,3 +122,25 @@ def test_who_reads_an_archive_does_not_walk_through_what_a_batch_under_way_has(
     monkeypatch.setattr(log.files, "walk", lambda folder: walked.append(folder) or walk(folder))
     log.check_complete(log.snapshot())
     assert walked == [log.files.join("topic=t")]
+
+
+def test_columns_that_a_run_adds_while_a_compaction_begins_are_in_the_merged_files(
+    log: ArchiveLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = {"value": {"format": "avro", "type": {"struct": {"id": "bigint", "new": "string"}}}}
+    log.describe(MADE)
+    settle = log.settle
+    seen: list[Description] = []
+
+    def settle_slowly() -> None:
+        settle()
+        log.remember_typed(added)
+
+    def merge(_spark: Any, _log: Any, _small: Any, made: Description, _: Any) -> list[Any]:
+        seen.append(made)
+        return [data_file(log, "merged.parquet")]
+
+    monkeypatch.setattr(log, "settle", settle_slowly)
+    monkeypatch.setattr(file_compaction, "_merge", merge)
+    compact(log)
+    assert [made.typed for made in seen] == [added]
