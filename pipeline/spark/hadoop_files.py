@@ -91,20 +91,24 @@ class HadoopFiles:
             self.write_text(path, text)
             return
         folder, _, name = path.rpartition("/")
-        temporary = f"{folder}/.{name}.tmp"
+        temporary = f"{folder}/.{name}.{uuid4().hex[:12]}.tmp"  # another run may write its own now
         if not self.is_local:
             self.write_text(temporary, text)
             self._rename_over(temporary, path)
             return
-        local, local_temporary = local_path(path), local_path(temporary)
-        with open(local_temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        # Hadoop's local file system would compare the new content with the old checksum.
-        with suppress(FileNotFoundError):
-            os.unlink(local_path(f"{folder}/.{name}.crc"))
-        os.replace(local_temporary, local)
+        try:
+            with open(local_path(temporary), "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            # Hadoop's local file system would compare the new content with the old checksum.
+            with suppress(FileNotFoundError):
+                os.unlink(local_path(f"{folder}/.{name}.crc"))
+            os.replace(local_path(temporary), local_path(path))
+        except OSError:
+            with suppress(OSError):
+                os.unlink(local_path(temporary))
+            raise
 
     def replace_text_in_new_folder(self, path: str, text: str) -> None:
         """As `replace_text`, making the folder first."""
