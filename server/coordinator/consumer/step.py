@@ -223,7 +223,9 @@ class Step:
 
 def chosen_assignor(members: Iterable[ConsumerMember], assignors: Sequence[str]) -> str:
     """What most members prefer (CG-16) of what there is: the log may tell of others, which another
-    configuration had, or a class that Apache Kafka had loaded."""
-    wanted = (m.server_assignor for m in members if m.server_assignor is not None)
-    votes = Counter(name for name in wanted if name in assignors)
-    return votes.most_common(1)[0][0] if votes else assignors[0]
+    configuration had, or a class that Apache Kafka had loaded. Of two with as many votes the first
+    of ASSIGNORS, as Kafka's table tells them: who is told first of the members is another one
+    after each load."""
+    votes = Counter(m.server_assignor for m in members)
+    wanted = [name for name in ASSIGNORS if name in assignors and votes[name]]
+    return max(wanted, key=votes.__getitem__, default=assignors[0])

@@ -282,3 +282,16 @@ def test_an_assignor_that_is_not_here_has_no_vote() -> None:
     shard.later(1_000)
     assert shard.join("B") == (3, [])
     assert shard.heartbeat("A", 2) == (2, [0, 1])
+
+
+@pytest.mark.parametrize("first", ["range", "uniform"])
+def test_of_two_assignors_with_as_many_votes_the_order_of_members_chooses_none(first: str) -> None:
+    """Who compaction left last in the log is read last; a load would move all partitions."""
+    shard = Shard()
+    shard.join("A")
+    shard.join("B")
+    members = shard.groups["g"].members
+    other = {"range": "uniform", "uniform": "range"}[first]
+    shard.shard.replay(member_record("g", replace(members["A"], server_assignor=first)))
+    shard.shard.replay(member_record("g", replace(members["B"], server_assignor=other)))
+    assert shard.shard.describe_consumer_group("g").assignor_name == "uniform"
