@@ -11,7 +11,7 @@ when ISR and ELR are empty: it is the last replica standing), else, in an unclea
 replica that may lead. PREFERRED looks at the first replica before the current leader. An unclean
 choice sets the ISR to the leader alone and marks the partition RECOVERING (E-11). Without ELR the
 last ISR member is never removed (E-13); with it the ISR may become empty and the member waits in
-the ELR unless its shutdown was unclean.
+the ELR unless its shutdown was unclean. Who waits there when ELR is turned off goes on waiting.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class PartitionChange:
 
     def _may_elect_last_known_leader(self) -> bool:
         last_known = self.partition.last_known_elr
-        if not self.elr_enabled or self.isr or self.elr or len(last_known) != 1:
+        if self.isr or self.elr or len(last_known) != 1:
             return False
         return last_known[0] in self.replicas and self._may_lead(last_known[0])
 
@@ -171,7 +171,12 @@ class PartitionChange:
         )
 
     def _set_elr(self, record: PartitionChangeRecord) -> None:
-        if record.isr is not None or not self.elr_enabled:  # unclean, or the feature is off
+        """After an unclean election nobody is eligible, nor while the feature is off. But where it
+        was turned off while nobody was in sync, the eligible are all that is left (Kafka forgets
+        them, and the partition has no leader any more).
+        """
+        nobody_in_sync = not self.isr and not self.partition.isr
+        if record.isr is not None or not (self.elr_enabled or nobody_in_sync):
             self.elr = ()
         if tuple(self.elr) != self.partition.elr:
             record.eligible_leader_replicas = list(self.elr)
@@ -179,8 +184,6 @@ class PartitionChange:
     def _set_last_known_leader(self, record: PartitionChangeRecord) -> None:
         """Remember the leader when the partition loses its last one; forget it when it has one."""
         partition = self.partition
-        if not self.elr_enabled:
-            return
         if record.isr == []:
             last = self._last_in_sync()
             if last != NO_LEADER and partition.last_known_elr != (last,):

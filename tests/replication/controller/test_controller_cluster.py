@@ -392,6 +392,34 @@ def test_an_unclean_election_happens_only_where_it_is_enabled() -> None:
     assert (risky.leader, risky.isr, risky.leader_recovery_state) == (2, (2,), RECOVERING)
 
 
+def test_who_is_eligible_when_elr_is_turned_off_still_leads_when_it_comes_back() -> None:
+    """Nobody else has what was committed; Apache Kafka forgets who it is at the next change."""
+    made = three(min_isr=2)
+    for broker_id in (3, 2, 1):
+        made.heartbeat(broker_id, want_fence=True)
+    assert (made.partition("orders").isr, made.partition("orders").elr) == ((), (2, 1))
+    made.update_features(("eligible.leader.replicas.version", 0, 2))
+    made.heartbeat(3)
+    assert (made.partition("orders").leader, made.partition("orders").elr) == (-1, (2, 1))
+    made.heartbeat(1)
+    back = made.partition("orders")
+    assert (back.leader, back.isr, back.elr, back.last_known_elr) == (1, (1,), (), ())
+    assert back.leader_recovery_state == RECOVERED
+
+
+def test_the_last_leader_leads_again_when_elr_is_turned_off_meanwhile() -> None:
+    made = Cluster()
+    made.start_broker()
+    made.create("orders")
+    made.register(1, incarnation=2)
+    crashed = made.partition("orders")
+    assert (crashed.isr, crashed.elr, crashed.last_known_elr) == ((), (), (1,))
+    made.update_features(("eligible.leader.replicas.version", 0, 2))
+    made.heartbeat()
+    back = made.partition("orders")
+    assert (back.leader, back.isr, back.last_known_elr) == (1, (1,), ())
+
+
 # --- directories, unregistering -----------------------------------------------------------------
 
 
