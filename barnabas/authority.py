@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ from barnabas.process import BrokerError, write_private, write_whole
 _DAYS = 365
 _AUTHORITY, _BROKER = "a throw-away authority of barnabas", "barnabas"
 _NO_NAMES = ("", "0.0.0.0", "::")
+_NO_CHECK_TIME = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which Python has no name."""
 
 
 class Certificates(NamedTuple):
@@ -38,13 +41,13 @@ def certificates(
     directory: Path, hosts: Iterable[str] = (), also: Iterable[str] = ()
 ) -> Certificates:
     """Those in a directory; made if they are not there, for this machine's loopback addresses,
-    `hosts` and `also`, and made again if they are ours and not for all of `hosts`: then for
-    whoever they were for, too, by another authority. Raises BrokerError, OSError."""
+    `hosts` and `also`, and made again if they are ours and used up, or not for all of `hosts`: then
+    for whoever they were for, too, by another authority. Raises BrokerError, OSError."""
     made = Certificates(directory / "ca.pem", directory / "broker.pem")
     wanted, known = _names(hosts), list[str]()
     if made.authority.exists() and made.broker.exists():
-        known = _names_in(made) if wanted else []
-        if not known or set(wanted) <= set(known):
+        known, end_s = _read(made)
+        if not known or (set(wanted) <= set(known) and time.time() < end_s):
             return made
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     names = list(dict.fromkeys(["localhost", "127.0.0.1", "::1", *wanted, *_names(also), *known]))
@@ -63,8 +66,8 @@ def _names(hosts: Iterable[str]) -> list[str]:
     return [str(_address(host) or host.lower()) for host in hosts if host not in _NO_NAMES]
 
 
-def _names_in(made: Certificates) -> list[str]:
-    """Whom a certificate is for; nobody where somebody else made it, or it is used up.
+def _read(made: Certificates) -> tuple[list[str], float]:
+    """Whom a certificate is for, and when it ends (wall s); nobody where somebody else made it.
 
     Python's ssl reads the certificate of a peer only: a handshake in memory.
     """
@@ -77,16 +80,18 @@ def _names_in(made: Certificates) -> list[str]:
         server.load_cert_chain(made.broker, password="")  # ours has none; nobody is asked
         client.load_verify_locations(made.authority)
         client.check_hostname = False
+        client.verify_flags |= ssl.VerifyFlags(_NO_CHECK_TIME)
         reader = client.wrap_bio(back, there)
         for end in (reader, server.wrap_bio(there, back, server_side=True), reader):
             with contextlib.suppress(ssl.SSLWantReadError):
                 end.do_handshake()
         found: Any = reader.getpeercert()
     except (ssl.SSLError, ValueError):
-        return []
+        return [], 0
     if ("commonName", _AUTHORITY) not in itertools.chain(*found["issuer"]):
-        return []
-    return _names(name for _kind, name in found.get("subjectAltName", ()))
+        return [], 0
+    names = _names(name for _kind, name in found.get("subjectAltName", ()))
+    return names, ssl.cert_time_to_seconds(found["notAfter"])
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

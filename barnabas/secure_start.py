@@ -1,7 +1,7 @@
 """`barnabas start --secure [DIR]`: a broker with TLS and one user, in one command.
 
 DIR (./barnabas-secure) holds what was made at the first start, and is used again at the next,
-but for certificates that are not for the host of `--listen`: they are made anew:
+but for certificates that are used up, or not for the host of `--listen`: they are made anew:
 
     ca.pem              what clients trust
     broker.pem          the broker's key and certificate (0600)
@@ -49,8 +49,8 @@ def prepare(directory: Path, host: str, given: Mapping[str, str]) -> Path:
     made = certificates(directory, [host], [socket.gethostname()])
     if before not in (b"", _bytes(made.authority)):
         print(
-            f"barnabas: {made.broker} was made again, for {host} too: clients elsewhere need the"
-            f" new {made.authority.name}",
+            f"barnabas: {made.broker} was made again, for {host} and a year: clients elsewhere"
+            f" need the new {made.authority.name}",
             file=sys.stderr,
         )
     if not (server.exists() and client.exists()):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from barnabas import authority
 from barnabas.__main__ import _add_secure
 from barnabas.process import BrokerError
 from barnabas.secure_start import prepare, start
@@ -69,6 +70,22 @@ def test_another_host_has_another_certificate_and_the_same_user(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"barnabas: {tmp_path / 'broker.pem'} was made again, for broker.exam")
     assert line.endswith("need the new ca.pem")
+
+
+def test_a_certificate_that_is_used_up_is_made_again_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(authority, "_DAYS", 0)
+        prepare(tmp_path, "127.0.0.1", {})
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    prepare(tmp_path, "127.0.0.1", {})
+    changed = {path.name for path in tmp_path.iterdir() if path.read_bytes() != before[path.name]}
+    assert changed == {"ca.pem", "broker.pem"}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "broker.pem was made again, for 127.0.0.1 and a year: clients elsewhere" in line
+    prepare(tmp_path, "127.0.0.1", {})
+    assert capsys.readouterr().err == ""
 
 
 def test_nothing_else_says_where_to_listen(tmp_path: Path) -> None:

@@ -89,9 +89,10 @@ def test_an_authority_signs_certificates_for_a_year_and_a_broker_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str
 ) -> None:
     """Of a client whose clock is behind, it is good too."""
-    if tool == "openssl":
-        monkeypatch.setitem(sys.modules, "cryptography", None)
-    made = certificates(tmp_path)
+    with monkeypatch.context() as patch:
+        if tool == "openssl":
+            patch.setitem(sys.modules, "cryptography", None)
+        made = certificates(tmp_path)
     root, own = (x509.load_pem_x509_certificate(path.read_bytes()) for path in made)
     ends = [one.extensions.get_extension_for_class(x509.BasicConstraints) for one in (root, own)]
     assert [end.critical for end in ends] == [True, True]
@@ -135,6 +136,20 @@ def test_a_certificate_for_just_these_hosts_is_not_made_again(tmp_path: Path) ->
     first = made.broker.read_text()
     certificates(tmp_path, ["localhost", "127.0.0.1", "::1"])
     assert made.broker.read_text() == first
+
+
+def test_a_certificate_that_is_used_up_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For whom it was, also where nobody says for whom: no client takes it any more."""
+    with monkeypatch.context() as patch:
+        patch.setattr(authority, "_DAYS", 0)
+        made = certificates(tmp_path, ["old.example"])
+    with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
+        shake_hands(made, "old.example")
+    certificates(tmp_path)
+    shake_hands(made, "old.example")
+    shake_hands(made, "localhost")
 
 
 def test_certificates_that_somebody_else_made_are_not_touched(tmp_path: Path) -> None:
