@@ -2,8 +2,8 @@
 
 Replica j of partition i goes to broker (i + j) mod n of the brokers in the topic's own order; when
 every broker has a rack, brokers of racks that have no replica yet go first. Fenced brokers are used
-only when the active ones are too few, and never first; brokers in controlled shutdown never, nor
-those whose directories are all cordoned.
+only when the active ones are too few, and never first, whether they crashed or were shut down;
+brokers amid a controlled shutdown never, nor those whose directories are all cordoned.
 
 Why an order of its own: were it always that of the ids, every topic of one partition would be led
 by the first broker, and the death of any broker would move all it led to the next one. So the n-th
@@ -38,9 +38,8 @@ def place(
     Raises KafkaError INVALID_REPLICATION_FACTOR when there are not enough brokers, or none is
     active.
     """
-    brokers = image.brokers.values()
-    usable = [b for b in brokers if b.takes_replicas and not b.in_controlled_shutdown]
-    active = _ordered([b for b in usable if not b.fenced], topic_number)
+    usable = [b for b in image.brokers.values() if b.takes_replicas and (b.active or b.fenced)]
+    active = _ordered([b for b in usable if b.active], topic_number)
     fenced = _ordered([b for b in usable if b.fenced], topic_number)
     if not active:
         raise _cannot_place(

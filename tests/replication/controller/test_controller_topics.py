@@ -178,6 +178,22 @@ def test_without_an_active_broker_nothing_can_be_placed() -> None:
     assert "fenced" in result.error_message
 
 
+def test_a_broker_that_was_shut_down_takes_replicas_and_one_on_its_way_out_does_not() -> None:
+    """It will be back, as after a crash: topics can be created while brokers restart in turn."""
+    made = Cluster()
+    for broker_id in (1, 2):
+        made.start_broker(broker_id)
+    made.create_topics(new_topic("led", assignments={0: [1, 2]}))
+    assert not made.heartbeat(1, want_shut_down=True).should_shut_down
+    (refused,) = made.create_topics(new_topic("soon", 1, 2)).topics
+    assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    made.heartbeat(2)
+    assert made.heartbeat(1, want_shut_down=True).should_shut_down
+    (created,) = made.create_topics(new_topic("now", 1, 2)).topics
+    assert created.error_code == ErrorCode.NONE
+    assert (made.partition("now").replicas, made.partition("now").isr) == ((2, 1), (2,))
+
+
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a b", "ä", "a/b", "x" * 250, "a\u0000", "new\nline"]
 )
