@@ -197,15 +197,11 @@ def error_codes(answer: Any) -> set[int]:
 
 def tidy_fetch(answer: dict[str, Any], *, is_share: bool) -> None:
     """One entry for each topic. Of a ShareFetch without the partitions that have neither records
-    nor errors, which Kafka may name or not. Where no record is, none was aborted: Kafka says null
-    if the first did not fit."""
+    nor errors, which Kafka may name or not."""
     by_topic: dict[str, dict[str, Any]] = {}
     for topic in answer["responses"]:
         key = topic["topic"] if "topic" in topic else topic["topic_id"]
         told = by_topic.setdefault(key, {**topic, "partitions": []})
-        for one in topic["partitions"]:
-            if not one["records"] and "aborted_transactions" in one:
-                one["aborted_transactions"] = one["aborted_transactions"] or None
         told["partitions"] += [
             one
             for one in topic["partitions"]

@@ -7,15 +7,10 @@ both brokers know.
 from __future__ import annotations
 
 import re
-import struct
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-from compat_tests.beside.answers import Name
-
 Answer = dict[str, Any]
-NO_PARTITIONS = struct.pack(">hii", 0, 0, -1)
-"""What a member of a classic group is assigned (ConsumerProtocolAssignment v0)."""
 
 
 class Topic(NamedTuple):
@@ -31,8 +26,6 @@ class World:
         self.ends: defaultdict[tuple[str, int], int] = defaultdict(int)
         self.members: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         """Of each group: its members and the generation or epoch that each was told."""
-        self.by_chance: set[str] = set()
-        """Groups that had a member whose id a broker made: by their order partitions are given."""
         self.assigned: dict[tuple[str, str], Any] = {}
         self.producers: dict[str | None, list[tuple[str, int]]] = {}
         """Ids and epochs that were given to a transactional id (None: to none), newest last."""
@@ -59,17 +52,9 @@ class World:
     def learn(self, api: str, asked: dict[str, Any], answer: Answer) -> None:
         if answer.get("error_code") == 25:  # UNKNOWN_MEMBER_ID
             self.members[asked["group_id"]].pop(asked.get("member_id", ""), None)
-        if isinstance(answer.get("member_id"), Name):
-            self.by_chance.add(asked["group_id"])
         told = getattr(self, "_" + re.sub(r"(?<!^)(?=[A-Z])", "_", api).lower(), None)
         if told is not None:
             told(asked, answer)
-
-    def lost_connection(self) -> None:
-        """Sessions may have ended with it."""
-        self.fetch_sessions.clear()
-        self.share_epochs.clear()
-        self.acquired.clear()
 
     # ---- what one API tells
 
@@ -81,13 +66,12 @@ class World:
             )
             if answer["members"]:
                 assigned = [
-                    {"member_id": one["member_id"], "assignment": NO_PARTITIONS}
+                    {"member_id": one["member_id"], "assignment": one["metadata"].encode()}
                     for one in answer["members"]
                 ]
                 self.to_sync = {
                     "group_id": group, "generation_id": answer["generation_id"],
-                    "member_id": member, "group_instance_id": asked.get("group_instance_id"),
-                    "assignments": assigned,
+                    "member_id": member, "group_instance_id": None, "assignments": assigned,
                 }  # fmt: skip
         elif answer["error_code"] == 79 and member:  # MEMBER_ID_REQUIRED
             self.members[group].setdefault(member, 0)
