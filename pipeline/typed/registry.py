@@ -23,7 +23,7 @@ _TIMEOUT_S = 10.0
 _TRIES = 4
 _PAUSE_S = 0.5
 _AGAIN = (408, 429)
-"""Time-out, and too many requests (Confluent's client: RestService.isRetriable)."""
+"""Time-out, and too many requests: the same may be asked again (RFC 9110, RFC 6585)."""
 
 
 class RegistryError(Exception):
