@@ -165,6 +165,7 @@ def test_a_node_that_is_restarted_runs_until_the_cluster_ends(
     before = hold(directory / "data")
     config = f"node.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={directory / 'data'}\n"
     (directory / "server.properties").write_text(config)
+    gc.collect()  # what tests before left open in cycles may go at any moment
     files = len(os.listdir("/dev/fd"))
     with lifeline(cluster_dir):
         assert act("restart", cluster_dir, 1) == 0
