@@ -85,7 +85,8 @@ def test_the_order_of_tasks_takes_no_memory_for_the_names_of_their_subtopologies
         finally:
             tracemalloc.stop()
 
-    assert peak_bytes("s" * 255) < peak_bytes("s") + 100_000
+    # A name for each would be a megabyte; the collector and other threads have their moments.
+    assert peak_bytes("s" * 255) < peak_bytes("s") + 500_000
 
 
 def test_every_task_runs_once_and_its_copies_are_elsewhere() -> None:
