@@ -19,6 +19,7 @@ from server.coordinator.consumer.reconcile import reconciled
 from server.coordinator.consumer.regexes import REFRESH_MIN_MS, compiled
 from server.coordinator.consumer.topics import TopicHashes, counts_of, ids_of, ids_of_each
 from server.coordinator.group_config import ConsumerConfig
+from server.coordinator.java_order import hash_map_order
 from server.coordinator.modern_group import is_within
 from server.coordinator.records import CoordinatorRecord
 
@@ -179,8 +180,8 @@ class Step:
         subscribed = ids_of_each(named, scene.image)
         spec = GroupSpec(
             {
-                id_: MemberSpec(known.instance_id, subscribed[id_], targets[id_])
-                for id_, known in members.items()
+                id_: MemberSpec(members[id_].instance_id, subscribed[id_], targets[id_])
+                for id_ in hash_map_order(members)
             },
             counts_of(frozenset().union(*set(subscribed.values())), scene.image),
             self._asked(member).is_homogeneous(group.regexes),

@@ -141,3 +141,15 @@ def _check(shard: Shard, clients: list[Client]) -> None:
             for partition in {p for epochs in held.values() for p in epochs}:
                 assert partition not in holders
                 holders[partition] = member.member_id
+
+
+# As Apache Kafka's HashMap of members tells them (TargetAssignmentBuilder): whoever takes over the
+# group, from whichever log, would find the same.
+def test_what_no_rule_decides_goes_by_the_ids_of_members_not_by_who_came_first() -> None:
+    shard = Shard()
+    for name in ("mb", "ma", "mc"):
+        shard.later(2_000)
+        shard.join(name)
+    target = shard.groups["g"].target
+    counts = {name: sum(map(len, target[name].values())) for name in sorted(target)}
+    assert counts == {"ma": 2, "mb": 1, "mc": 1}
