@@ -1,11 +1,13 @@
 """The same requests to a fresh Barnabas and a fresh Apache Kafka, and where their answers differ.
 
-    python -m compat_tests.beside --requests 2000 --seed 1      (make beside N=... SEED=...)
+    python -m compat_tests.beside --requests 2000 --seed 1      (make beside REQUESTS=... SEED=...)
 
-One connection each. Most requests are plausible, of every API and version that both advertise. The
-answers are compared field by field; what a client cannot rely on (ids, times, words of errors, the
-order of sets) is left out. Each difference is printed with the request and both answers, unless it
-is in the table of those that are known, with their reasons (`known.py`). Fails if there is one.
+One connection each. Some requests are of a story (`stories.py`), which goes on from what it was
+answered, some are made alone (`requests.py`); most are plausible, of every API and version that
+both advertise. The answers are compared field by field; what a client cannot rely on (ids, times,
+words of errors, the order of sets) is left out. Each difference is printed with the request and
+both answers, unless it is in the table of those that are known, with their reasons (`known.py`).
+Fails if there is one.
 
 Where the brokers may take their time (a topic that is made, a coordinator that moves, a transaction
 that ends) both are asked until they have come to rest.
@@ -20,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,17 +43,20 @@ from compat_tests.beside.messages import (
     request_plan,
     response_plan,
 )
-from compat_tests.beside.requests import OFTEN, TOPICS, Maker, Request
+from compat_tests.beside.requests import OFTEN, REBALANCE_MS, TOPICS, Maker, Request
+from compat_tests.beside.stories import STORIES, Story, Teller
 from compat_tests.beside.world import World
 from testkit.brokers.nodes import ApacheKafka, Barnabas, RunningBroker
 from testkit.clients import raw
 
 LIST_OFFSETS, METADATA, FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP = 2, 3, 10, 11, 14
 CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS, DESCRIBE_TRANSACTIONS = 19, 44, 65
+SHARE_OFFSETS = 90  # DescribeShareGroupOffsets
+_DESCRIBES = {"ConsumerGroupHeartbeat": 69, "ShareGroupHeartbeat": 77}
 ANSWER_S = 15.0
 PATIENCE_S = 4.0
 PAUSE_S = 0.05
-REBALANCE_S = 0.3
+REBALANCE_S = REBALANCE_MS / 1000 + 0.1
 WAITS_FOR = frozenset((14, 15, 51))
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, CONCURRENT_TRANSACTIONS: ask again."""
 _READS = ("Describe", "List", "Metadata", "FindCoordinator", "OffsetFetch", "ApiVersions")
@@ -61,6 +66,10 @@ _CHANGES = frozenset((
     "AlterConfigs", "StreamsGroupHeartbeat", "CreateAcls", "DeleteAcls", "AlterClientQuotas",
     "AlterUserScramCredentials", "AlterPartitionReassignments", "ElectLeaders", "UpdateFeatures",
 ))  # fmt: skip
+OF_STORIES = 0.6
+"""How many of the requests are of one; the others are made alone."""
+TOLD_AT_ONCE = 3
+"""Stories that are in hand, so that one changes what another is about."""
 _ENDS = frozenset(("EndTxn", "InitProducerId", "WriteTxnMarkers"))
 SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -119,6 +128,10 @@ class Beside:
         self._sides = Side(kafka, self._base_ms), Side(barnabas, self._base_ms)
         self._world = World()
         self._versions: dict[int, list[int]] = {}
+        self._keys: dict[str, int] = {}
+        self._stories: list[tuple[Story, tuple[str, dict[str, Any]]]] = []
+        self._answer: dict[str, Any] = {}
+        """Apache Kafka's last."""
 
     def prepare(self) -> None:
         """Topics, coordinators, and the versions that both advertise."""
@@ -148,19 +161,37 @@ class Beside:
                     continue
                 self._versions.setdefault(key, []).append(version)
         self._versions[JOIN_GROUP].remove(0)  # its rebalances take as long as its sessions
+        self._keys = {Request(key, 0, {}).api: key for key in self._versions}
 
     def requests(self, count: int) -> Iterator[tuple[int, Request]]:
         """The next is made when what the last one did is known."""
         keys = sorted(self._versions)
         for number in range(count):
             rng = random.Random(f"{self._seed}:{number}")
-            weights = [OFTEN.get(Request(key, 0, {}).api, 1) for key in keys]
-            (key,) = rng.choices(keys, weights)
-            maker = Maker(rng, self._world, self._base_ms)
-            yield number, maker.request(key, rng.choice(self._versions[key]))
+            if rng.random() < OF_STORIES:
+                yield from self._of_a_story(rng, number)
+            else:
+                weights = [OFTEN.get(Request(key, 0, {}).api, 1) for key in keys]
+                (key,) = rng.choices(keys, weights)
+                maker = Maker(rng, self._world, self._base_ms)
+                yield number, maker.request(key, rng.choice(self._versions[key]))
             if self._world.to_sync is not None:
                 yield number, Request(SYNC_GROUP, 3, self._world.to_sync)
                 self._world.to_sync = None
+
+    def _of_a_story(self, rng: random.Random, number: int) -> Iterator[tuple[int, Request]]:
+        """The next request of one that is told, in any version."""
+        if len(self._stories) < TOLD_AT_ONCE:
+            new = rng.choice(STORIES)(Teller(rng, self._world, self._base_ms))
+            self._stories.append((new, next(new)))
+        chosen = rng.randrange(len(self._stories))
+        story, (api, body) = self._stories.pop(chosen)
+        key = self._keys[api]
+        yield number, Request(key, rng.choice(self._versions[key]), body)
+        if "connection" in self._answer:
+            return
+        with contextlib.suppress(StopIteration):
+            self._stories.append((story, story.send(self._answer)))
 
     def answers(self, request: Request, where: str) -> list[dict[str, Any]]:
         """Of both, when they have come to rest; what was asked is learnt from."""
@@ -172,14 +203,31 @@ class Beside:
         while _may_come_right(request, found) and time.monotonic() < deadline:
             time.sleep(PAUSE_S)
             found = [side.ask(request) for side in self._sides]
+        self._answer = found[0]
         self._take_in(request, found)
         self._rest_after(request)
         return found
+
+    def unknown(self, request: Request, found: list[dict[str, Any]]) -> list[Difference]:
+        """Where the answers differ and should not."""
+        new = []
+        for one in differences(*found):
+            row = known(request, found[0], one, self._world)
+            if row is None:
+                new.append(one)
+            elif row.parts:
+                body = request.body
+                self._world.parted.update(
+                    [body["group_id"]] if "group_id" in body else body["group_ids"]
+                )
+        return new
 
     def _take_in(self, request: Request, found: list[dict[str, Any]]) -> None:
         if any("connection" in answer for answer in found):
             for side in self._sides:
                 side.connect_again()
+            self._world.lost_connection(found[0].get("connection") == "no answer")
+            self._stories.clear()
         else:
             self._world.learn(request.api, request.body, found[0])
 
@@ -197,10 +245,31 @@ class Beside:
             self._rest()
         elif request.api == "SyncGroup":
             time.sleep(REBALANCE_S)  # who was to sync and did not is out
+        elif request.api in _DESCRIBES:
+            time.sleep(PAUSE_S)  # expressions are looked up, share partitions begin
+            described = Request(
+                _DESCRIBES[request.api], 1, {"group_ids": [request.body["group_id"]]}
+            )
+            self._until(lambda: _are_equal(s.ask(described) for s in self._sides), PATIENCE_S / 4)
+            if request.api == "ShareGroupHeartbeat":
+                self._until(lambda: self._have_begun(request.body["group_id"]), PATIENCE_S / 2)
         elif request.api in _ENDS and request.body.get("transactional_id"):
             body = {"transactional_ids": [request.body["transactional_id"]]}
             asked = Request(DESCRIBE_TRANSACTIONS, 0, body)
             self._until(lambda: all("Prepare" not in shown(s.ask(asked)) for s in self._sides))
+
+    def _have_begun(self, group: str) -> bool:
+        """Of a share group: the share partitions of the topics that members subscribe to."""
+        described = Request(_DESCRIBES["ShareGroupHeartbeat"], 1, {"group_ids": [group]})
+        (told,) = self._sides[0].ask(described)["groups"]
+        names = {name for member in told["members"] for name in member["subscribed_topic_names"]}
+        there = names & self._world.topics.keys()
+        asked = {"groups": [{"group_id": group, "topics": None}]}
+        offsets = [side.ask(Request(SHARE_OFFSETS, 0, asked))["groups"][0] for side in self._sides]
+        return all(
+            one["error_code"] or there <= {topic["topic_name"] for topic in one["topics"]}
+            for one in offsets
+        )
 
     def _rest(self) -> None:
         """Until both have the same topics with the same ends, or for long enough."""
@@ -223,8 +292,8 @@ class Beside:
         return error_codes(ends) == {0}
 
     @staticmethod
-    def _until(done: Any) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+    def _until(done: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+        deadline = time.monotonic() + patience_s
         while not done() and time.monotonic() < deadline:
             time.sleep(PAUSE_S)
 
@@ -234,6 +303,11 @@ def _may_come_right(request: Request, found: list[dict[str, Any]]) -> bool:
     is_read = request.api.startswith(_READS) or request.api in _READS_TOO
     closed = any("connection" in answer for answer in found)
     return is_read and not closed and found[0] != found[1]
+
+
+def _are_equal(answers: Iterable[dict[str, Any]]) -> bool:
+    kafka, barnabas = answers
+    return kafka == barnabas
 
 
 def told(seed: str, number: int, request: Request, found: list[Any], at: list[Difference]) -> str:
@@ -254,7 +328,7 @@ def run(
     kinds: Counter[str] = Counter()
     for number, request in beside.requests(count):
         answers = beside.answers(request, str(number))
-        new = [one for one in differences(*answers) if known(request, one) is None]
+        new = beside.unknown(request, answers)
         if story and not new:
             print(told(seed, number, request, answers, []), flush=True)
         if new:

@@ -81,9 +81,9 @@ class Names:
         if not field.is_array:
             return self._element(field, value, path, give)
         if give and field.name not in _IN_ORDER:
-            value = sorted(value, key=lambda one: shown(self._element(field, one, path, False)))
+            value = sorted(value, key=lambda one: _order(self._element(field, one, path, False)))
         found = [self._element(field, one, path, give) for one in value]
-        return found if give else sorted(found, key=shown)
+        return found if give else sorted(found, key=_order)
 
     def _element(self, field: Field, value: Any, path: str, give: bool) -> Any:
         if value is None:
@@ -157,6 +157,18 @@ def batches(data: bytes) -> Iterator[tuple[tuple[Any, ...], bytes]]:
         at = end
 
 
+def _order(element: Any) -> tuple[str, str]:
+    """By what an element is of, then by what is said of it, which may differ."""
+    if not isinstance(element, dict):
+        return "", shown(element)
+    names = {
+        key: value
+        for key, value in element.items()
+        if isinstance(value, str) or key in ("partition_index", "partition")
+    }
+    return shown(names), shown(element)
+
+
 def shown(value: Any) -> str:
     """As text, which is equal for what is equal."""
     return json.dumps(value, sort_keys=True, default=repr)
@@ -197,11 +209,15 @@ def error_codes(answer: Any) -> set[int]:
 
 def tidy_fetch(answer: dict[str, Any], *, is_share: bool) -> None:
     """One entry for each topic. Of a ShareFetch without the partitions that have neither records
-    nor errors, which Kafka may name or not."""
+    nor errors, which Kafka may name or not. Where no record is, none was aborted: Kafka says null
+    if the first did not fit."""
     by_topic: dict[str, dict[str, Any]] = {}
     for topic in answer["responses"]:
         key = topic["topic"] if "topic" in topic else topic["topic_id"]
         told = by_topic.setdefault(key, {**topic, "partitions": []})
+        for one in topic["partitions"]:
+            if not one["records"] and "aborted_transactions" in one:
+                one["aborted_transactions"] = one["aborted_transactions"] or None
         told["partitions"] += [
             one
             for one in topic["partitions"]

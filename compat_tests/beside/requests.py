@@ -29,6 +29,8 @@ _NEW_TOPICS = ("n0", "n1", "n2", "n3")
 _MISSING = "missing"
 _TRANSACTIONS = ("tx-0", "tx-1", "tx-2")
 _TIMEOUT_MS = 10_000
+REBALANCE_MS = 800
+"""Who has not synced by then is out, so a machine must not be slower than that."""
 OFTEN = {
     "Produce": 6, "Fetch": 5, "ListOffsets": 2, "OffsetCommit": 4, "OffsetFetch": 4, "JoinGroup": 5,
     "SyncGroup": 5, "Heartbeat": 2, "InitProducerId": 5, "AddPartitionsToTxn": 4,
@@ -336,7 +338,7 @@ class Maker:
         key = self.said.get("group", ""), self._member()[0]
         return self.some(self.world.share_epochs.get(key, 0), 0, -1, 5, odds=0.85)
 
-    def acknowledgements(self) -> list[dict[str, Any]]:
+    def acknowledgements(self, types: tuple[int, ...]) -> list[dict[str, Any]]:
         key = (self.said.get("group", ""), self._member()[0],
                self.id_of(self.said.get("topic", "")), self.said.get("partition", 0))  # fmt: skip
         ranges = self.world.acquired.get(key, [])
@@ -344,8 +346,8 @@ class Maker:
             return []
         first, last = self.any(*ranges)
         last = self.some(last, first, last + 1, odds=0.7)
-        types = [self.some(1, 2, 3, 0, 4, 5, odds=0.6)]
-        return [{"first_offset": first, "last_offset": last, "acknowledge_types": types}]
+        said = [self.some(*types, odds=0.6)]
+        return [{"first_offset": first, "last_offset": last, "acknowledge_types": said}]
 
     def topology(self) -> dict[str, Any]:
         changelog = {"name": "a0-store-changelog", "partitions": 0, "replication_factor": 0}
@@ -368,7 +370,7 @@ class Maker:
         given = self._assigned()
         return given if isinstance(given, list) else None
 
-    def share_topics(self) -> list[dict[str, Any]]:
+    def share_topics(self, types: tuple[int, ...]) -> list[dict[str, Any]]:
         """Of what the member was given, with what it has to say of records."""
         topics = []
         for one in self.owned() or ():
@@ -376,7 +378,7 @@ class Maker:
             partitions = []
             for index in one["partitions"]:
                 self.said["partition"] = index
-                batches = self.acknowledgements()
+                batches = self.acknowledgements(types)
                 partitions.append({"partition_index": index, "acknowledgement_batches": batches})
             topics.append({"topic_id": one["topic_id"], "partitions": partitions})
         return topics
@@ -467,7 +469,7 @@ CHOICES: dict[str, Callable[[Maker], Any]] = {
     "instance_id": lambda m: m.some(None, "static-1", odds=0.93),
     "session_timeout": lambda m: m.some(300_000, 1, 1_800_001, odds=0.97),
     "rebalance_timeout": lambda m: m.joining(5000, -1),
-    "JoinGroup.rebalance_timeout": lambda m: 250,
+    "JoinGroup.rebalance_timeout": lambda m: REBALANCE_MS,
     "protocol_type": lambda m: m.some("consumer", "connect", "", odds=0.96),
     "protocol_name": lambda m: m.some("range", "roundrobin", None, odds=0.92),
     "JoinGroup.name": lambda m: m.any("range", "range", "roundrobin"),
@@ -477,7 +479,9 @@ CHOICES: dict[str, Callable[[Maker], Any]] = {
         [m.any(*TOPICS)], m.some(None, ["t1", "t0"])
     ),
     "subscribed_topic_regex": lambda m: m.some(None, "t.*", "(", "", odds=0.93),
-    "server_assignor": lambda m: m.some(None, "uniform", "range", "bogus"),
+    "server_assignor": lambda m: m.some(
+        None, "uniform" if m.said.get("group") == "k1" else "range", "bogus"
+    ),
     "topic_partitions": lambda m: m.joining([], m.some(None, m.owned(), odds=0.6)),
     "ElectLeaders.topic_partitions": lambda m: [
         {"topic": m.topic(), "partitions": [m.partition()]}
@@ -493,8 +497,9 @@ CHOICES: dict[str, Callable[[Maker], Any]] = {
     "coordinator_keys[]": lambda m: m.some(m.any("c0", "k0", "tx-0"), "", "s0:x:0", "s0"),
     "key_type": lambda m: m.some(m.any(0, 1), 2, 3),
     # share groups
-    "share_session_epoch": Maker.share_epoch, "ShareFetch.topics": Maker.share_topics,
-    "ShareAcknowledge.topics": Maker.share_topics,
+    "share_session_epoch": Maker.share_epoch,
+    "ShareFetch.topics": lambda m: m.share_topics((1, 3, 0, 4, 5)),
+    "ShareAcknowledge.topics": lambda m: m.share_topics((1, 2, 3, 0, 4, 5)),
     "ShareFetch.forgotten_topics_data": lambda m: [],
     "ShareFetch.max_wait": lambda m: 200, "ShareFetch.min_bytes": lambda m: 1,
     "max_records": lambda m: m.some(500, 1), "batch_size": lambda m: m.some(500, 1),

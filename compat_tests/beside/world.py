@@ -7,10 +7,15 @@ both brokers know.
 from __future__ import annotations
 
 import re
+import struct
 from collections import defaultdict
 from typing import Any, NamedTuple
 
+from compat_tests.beside.answers import Name, error_codes
+
 Answer = dict[str, Any]
+NO_PARTITIONS = struct.pack(">hii", 0, 0, -1)
+"""What a member of a classic group is assigned (ConsumerProtocolAssignment v0)."""
 
 
 class Topic(NamedTuple):
@@ -26,6 +31,8 @@ class World:
         self.ends: defaultdict[tuple[str, int], int] = defaultdict(int)
         self.members: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         """Of each group: its members and the generation or epoch that each was told."""
+        self.by_chance: set[str] = set()
+        """Groups that had a member whose id a broker made: by their order partitions are given."""
         self.assigned: dict[tuple[str, str], Any] = {}
         self.producers: dict[str | None, list[tuple[str, int]]] = {}
         """Ids and epochs that were given to a transactional id (None: to none), newest last."""
@@ -35,6 +42,14 @@ class World:
         self.fetch_sessions: list[tuple[str, int]] = []
         self.share_epochs: dict[tuple[str, str], int] = {}
         self.acquired: dict[tuple[str, str, str, int], list[tuple[int, int]]] = {}
+        self.refused: set[str] = set()
+        """Groups of which a member or an offset was refused, perhaps all that they would have."""
+        self.subscribed: defaultdict[str, set[str]] = defaultdict(set)
+        """What members of consumer groups ever subscribed to: names and expressions."""
+        self.parted: set[str] = set()
+        """Groups that luck made differ."""
+        self.kafka_hung = False
+        """It waits for itself and reads no more from that connection: it never sees it close."""
 
     def topic_named(self, id_: str) -> str:
         return next((name for name, topic in self.topics.items() if topic.id == id_), "")
@@ -52,26 +67,38 @@ class World:
     def learn(self, api: str, asked: dict[str, Any], answer: Answer) -> None:
         if answer.get("error_code") == 25:  # UNKNOWN_MEMBER_ID
             self.members[asked["group_id"]].pop(asked.get("member_id", ""), None)
+        if isinstance(answer.get("member_id"), Name):
+            self.by_chance.add(asked["group_id"])
         told = getattr(self, "_" + re.sub(r"(?<!^)(?=[A-Z])", "_", api).lower(), None)
         if told is not None:
             told(asked, answer)
+
+    def lost_connection(self, kafka_hangs: bool) -> None:
+        """Sessions may have ended with it."""
+        self.kafka_hung = self.kafka_hung or kafka_hangs
+        self.fetch_sessions.clear()
+        self.share_epochs.clear()
+        self.acquired.clear()
 
     # ---- what one API tells
 
     def _join_group(self, asked: dict[str, Any], answer: Answer) -> None:
         member, group = answer["member_id"], asked["group_id"]
+        if answer["error_code"] == 23:  # INCONSISTENT_GROUP_PROTOCOL
+            self.refused.add(group)
         if answer["error_code"] == 0:
             self.members[group] = dict.fromkeys(
                 {*self.members[group], member}, answer["generation_id"]
             )
             if answer["members"]:
                 assigned = [
-                    {"member_id": one["member_id"], "assignment": one["metadata"].encode()}
+                    {"member_id": one["member_id"], "assignment": NO_PARTITIONS}
                     for one in answer["members"]
                 ]
                 self.to_sync = {
                     "group_id": group, "generation_id": answer["generation_id"],
-                    "member_id": member, "group_instance_id": None, "assignments": assigned,
+                    "member_id": member, "group_instance_id": asked.get("group_instance_id"),
+                    "assignments": assigned,
                 }  # fmt: skip
         elif answer["error_code"] == 79 and member:  # MEMBER_ID_REQUIRED
             self.members[group].setdefault(member, 0)
@@ -81,7 +108,13 @@ class World:
             for one in asked.get("members", [asked]):
                 self.members[asked["group_id"]].pop(one["member_id"], None)
 
+    def _offset_commit(self, asked: dict[str, Any], answer: Answer) -> None:
+        if 12 in error_codes(answer):  # OFFSET_METADATA_TOO_LARGE
+            self.refused.add(asked["group_id"])
+
     def _consumer_group_heartbeat(self, asked: dict[str, Any], answer: Answer) -> None:
+        said = asked.get("subscribed_topic_names") or [], asked.get("subscribed_topic_regex")
+        self.subscribed[asked["group_id"]].update((*said[0], said[1] or ""))
         group, member = asked["group_id"], answer["member_id"] or asked["member_id"]
         if answer["error_code"] or answer["member_epoch"] < 0:
             self.members[group].pop(member, None)
