@@ -77,6 +77,8 @@ class _Submitted(NamedTuple):
     request: Any
     on_complete: OnComplete
     context: ControllerContext
+    arrived_ms: int
+    """Monotonic."""
 
 
 class _LeaderChanged(NamedTuple):
@@ -120,7 +122,6 @@ class Controller:
         self._wake = threading.Condition()
         # Guarded by _wake:
         self._events: deque[_Submitted | _LeaderChanged] = deque()
-        self._heard: dict[int, tuple[int, int]] = {}
         self._stopping = False
         self._answers = DeferredAnswers()
         # The raft driver's thread only:
@@ -181,12 +182,9 @@ class Controller:
         with self._wake:
             stopping = self._stopping
             if not stopping:
-                if type(request) is BrokerHeartbeatRequest:
-                    now_ms = self._clock.now_ms()
-                    self._heard[request.broker_id] = (request.broker_epoch, now_ms)
-                self._events.append(
-                    _Submitted(request, on_complete, context or ControllerContext())
-                )
+                now_ms = self._clock.now_ms()
+                context = context or ControllerContext()
+                self._events.append(_Submitted(request, on_complete, context, now_ms))
         if stopping:
             complete(on_complete, not_controller())
         else:
@@ -314,9 +312,7 @@ class Controller:
         due_ms = self.next_due_ms()
         if due_ms is None or now_ms < due_ms:
             return False
-        with self._wake:
-            heard, self._heard = self._heard, {}
-        self._state.sessions.heard(self._state.image, heard)
+        self._hear_waiting_heartbeats()
         self._state.wall_ms = self._clock.wall_ms()
         work = self._periodic.run(now_ms)
         if work is None:
@@ -331,6 +327,16 @@ class Controller:
             if work.name != "no-op":
                 logger.warning("%s records=%s", work.name, len(work.records))
         return True
+
+    def _hear_waiting_heartbeats(self) -> None:
+        with self._wake:
+            waiting = [
+                (event.request, event.arrived_ms)
+                for event in self._events
+                if type(event) is _Submitted and type(event.request) is BrokerHeartbeatRequest
+            ]
+        for request, arrived_ms in waiting:
+            self._state.sessions.heard(self._state.image, request, arrived_ms)
 
     # --- leadership -----------------------------------------------------------------------------
 
@@ -358,8 +364,6 @@ class Controller:
         self._serde.metadata_version = image.feature(METADATA_VERSION) or (
             self._serde.metadata_version
         )
-        with self._wake:
-            self._heard.clear()  # what another epoch heard says nothing about this one
         self._state.sessions.restart(image, now_ms)
         if claim.lost_leader is not None:
             node_id, given_up_ms = claim.lost_leader

@@ -18,10 +18,10 @@ broker may have logs to recover for minutes before it registers: others lead mea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from replication.metadata.image import BrokerRegistration, MetadataImage
+from wire.messages.quorum import BrokerHeartbeatRequest
 
 
 @dataclass(slots=True)
@@ -86,13 +86,12 @@ class BrokerSessions:
             session = self._sessions[broker_id] = BrokerSession(now_ms)
         return session
 
-    def heard(self, image: MetadataImage, heartbeats: Mapping[int, tuple[int, int]]) -> None:
-        """Heartbeats came in, served or not: (broker epoch, arrival in ms) by broker."""
-        for broker_id, (broker_epoch, arrived_ms) in heartbeats.items():
-            session = self._sessions.get(broker_id)
-            broker = image.brokers.get(broker_id)
-            if session is not None and broker is not None and broker.broker_epoch == broker_epoch:
-                session.last_contact_ms = max(session.last_contact_ms, arrived_ms)
+    def heard(self, image: MetadataImage, heartbeat: BrokerHeartbeatRequest, at_ms: int) -> None:
+        """A heartbeat came in at that time, and waits to be served."""
+        session = self._sessions.get(heartbeat.broker_id)
+        broker = image.brokers.get(heartbeat.broker_id)
+        if session and broker and broker.broker_epoch == heartbeat.broker_epoch:
+            session.last_contact_ms = max(session.last_contact_ms, at_ms)
 
     def excuse(self, late_ms: int) -> None:
         """The controller stood still for this long: it could hear nobody."""

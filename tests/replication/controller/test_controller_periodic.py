@@ -14,6 +14,7 @@ from replication.metadata.image import RECOVERING
 from tests.replication.controller_support import Cluster, new_topic
 from wire.messages.admin import IncrementalAlterConfigsRequest
 from wire.messages.metadata_records import NoOpRecord, PartitionChangeRecord
+from wire.messages.quorum import BrokerHeartbeatRequest
 
 UNCLEAN = "unclean.leader.election.enable"
 NO_ELR = {"metadata.version": 30}
@@ -128,14 +129,27 @@ def test_what_the_controllers_own_broker_was_before_a_crash_does_not_go_on_leadi
 
 def test_heartbeats_that_wait_to_be_served_count_when_they_arrived() -> None:
     made = Timed()
-    epochs = {b: (made.image.brokers[b].broker_epoch, 8_000) for b in (2, 3)}
     made.now_ms = 9_500
-    made.sessions.heard(made.image, {**epochs, 9: (1, 9_000)})
+    for broker_id in (2, 3):
+        made.sessions.heard(made.image, _heartbeat(made, broker_id), 8_000)
+    unknown = _heartbeat(made, 2)
+    unknown.broker_id = 9
+    made.sessions.heard(made.image, unknown, 9_000)
     assert made.sessions.next_expiry_ms(made.image) == 17_000
     assert made.settle() == ["no-op"]
-    made.sessions.heard(made.image, {2: (epochs[2][0] - 1, 16_000)})
+    another = _heartbeat(made, 2)
+    another.broker_epoch -= 1
+    made.sessions.heard(made.image, another, 16_000)
     made.now_ms = 17_000
     assert "fenced a silent broker" in made.settle(), "another incarnation's heartbeat is not its"
+
+
+def _heartbeat(made: Timed, broker_id: int) -> BrokerHeartbeatRequest:
+    epoch = made.image.brokers[broker_id].broker_epoch
+    return BrokerHeartbeatRequest(
+        broker_id=broker_id, broker_epoch=epoch, current_metadata_offset=made.image.offset,
+        want_fence=False, want_shut_down=False,
+    )  # fmt: skip
 
 
 def test_time_the_controller_stood_still_counts_for_nobody() -> None:

@@ -318,6 +318,27 @@ def test_heartbeats_in_the_queue_of_a_busy_controller_count(made: Made) -> None:
     assert not made.quorum.image.brokers[2].fenced
 
 
+def test_nobody_else_takes_away_a_heartbeat_that_waits(made: Made) -> None:
+    """What is said in a broker's name with an epoch that is not its own is none of its heartbeats,
+    and does not take the place of one."""
+    made.start_broker(1)
+    made.start_broker(2)
+    for _ in range(8):
+        made.clock.ms += 1_000
+        made.turns()
+    for _ in range(4):
+        made.ask(object())
+    made.ask(made.heartbeat_of(2))
+    another = made.heartbeat_of(2)
+    another.broker_epoch -= 1
+    made.ask(another)
+    for _ in range(3):
+        made.clock.ms += 1_000
+        made.controller.turn()
+    made.quorum.commit()
+    assert not made.quorum.image.brokers[2].fenced
+
+
 def test_requests_wait_while_the_loader_catches_up() -> None:
     first = Made().activate()
     first.start_broker(1)
