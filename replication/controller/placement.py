@@ -13,6 +13,7 @@ for the same reason; here the same metadata gives the same placement.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from math import gcd
 
@@ -53,8 +54,9 @@ def place(
             f"only {len(usable)} broker(s) are registered or some brokers have all their log "
             "directories cordoned.",
         )
+    racks = _racks(usable)
     return [
-        new_partition(image, _replicas(active, fenced, index, replication_factor))
+        new_partition(image, _replicas(active, fenced, racks, index, replication_factor))
         for index in range(start_partition, start_partition + count)
     ]
 
@@ -66,9 +68,9 @@ def _cannot_place(replication_factor: int, reason: str) -> KafkaError:
     )
 
 
-def _ordered(brokers: list[BrokerRegistration], topic_number: int) -> list[BrokerRegistration]:
+def _ordered(brokers: list[BrokerRegistration], topic_number: int) -> list[int]:
     """The topic's order: begun elsewhere than the last one's, and later with another stride."""
-    by_id = sorted(brokers, key=lambda broker: broker.broker_id)
+    by_id = sorted(broker.broker_id for broker in brokers)
     count = len(by_id)
     if count < 2:
         return by_id
@@ -77,29 +79,31 @@ def _ordered(brokers: list[BrokerRegistration], topic_number: int) -> list[Broke
     return [by_id[(topic_number + step * stride) % count] for step in range(count)]
 
 
+def _racks(brokers: list[BrokerRegistration]) -> dict[int, str | int]:
+    """Each broker's rack; one of its own, unless all have one."""
+    known = {broker.broker_id: broker.rack for broker in brokers if broker.rack is not None}
+    return {b.broker_id: b.broker_id for b in brokers} if len(known) < len(brokers) else {**known}
+
+
 def _replicas(
-    active: list[BrokerRegistration], fenced: list[BrokerRegistration], index: int, count: int
+    active: list[int], fenced: list[int], racks: dict[int, str | int], index: int, count: int
 ) -> list[int]:
-    chosen = _chosen(active, index, min(count, len(active)))
-    return chosen + _chosen(fenced, index, count - len(chosen))
-
-
-def _chosen(brokers: list[BrokerRegistration], index: int, count: int) -> list[int]:
-    """`count` brokers from position `index` on, one of each rack before the second of any."""
-    if count == 0:
-        return []
-    turned = [brokers[(index + j) % len(brokers)] for j in range(len(brokers))]
-    racks = {broker.rack for broker in turned}
-    if len(racks) < 2 or None in racks:
-        return [broker.broker_id for broker in turned[:count]]
+    """`count` brokers, of either list from position `index` on, one of each rack before the second
+    of any.
+    """
     chosen: list[int] = []
-    while len(chosen) < count:
-        used: set[str | None] = set()
-        for broker in turned:
-            if broker.broker_id not in chosen and broker.rack not in used:
-                chosen.append(broker.broker_id)
-                used.add(broker.rack)
-    return chosen[:count]
+    in_rack: Counter[str | int] = Counter()
+    for brokers in (active, fenced):
+        turn = index % max(len(brokers), 1)
+        for already in range(count):
+            for broker_id in brokers[turn:] + brokers[:turn]:
+                if len(chosen) == count:
+                    return chosen
+                rack = racks[broker_id]
+                if in_rack[rack] == already and broker_id not in chosen:
+                    chosen.append(broker_id)
+                    in_rack[rack] += 1
+    return chosen
 
 
 def manual(

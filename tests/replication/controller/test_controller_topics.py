@@ -117,6 +117,22 @@ def test_racks_of_different_sizes_each_hold_a_replica() -> None:
     assert all(set(made.partition("wide", index).replicas) == set(racks) for index in range(5))
 
 
+def test_fenced_brokers_are_taken_from_racks_that_have_no_replica_yet() -> None:
+    made = Cluster()
+    racks = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"}
+    for broker_id, rack in racks.items():
+        made.start_broker(broker_id, rack=rack)
+    for broker_id in (2, 4, 5, 6):
+        made.heartbeat(broker_id, want_fence=True)
+    for factor, most_in_a_rack in ((3, 1), (4, 2), (5, 2)):
+        made.create(f"of-{factor}", 12, factor)
+        for index in range(12):
+            replicas = made.partition(f"of-{factor}", index).replicas
+            assert set(replicas[:2]) == {1, 3}, "those that are active come first"
+            found = [racks[replica] for replica in replicas]
+            assert max(found.count(rack) for rack in "abc") == most_in_a_rack
+
+
 def test_leaders_are_spread_over_the_brokers_also_of_topics_with_one_partition() -> None:
     made = Cluster()
     for broker_id in (1, 2, 3, 4, 5):
