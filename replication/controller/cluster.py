@@ -113,7 +113,8 @@ def register_broker(
         directories=tuple(request.log_dirs) if image.knows_directories else (),
     )
     records.append(registration.to_record())
-    sessions.register(request.broker_id, last_offset(next_offset, len(records)), now_ms)
+    end = last_offset(image.feature(METADATA_VERSION), next_offset, len(records))
+    sessions.register(request.broker_id, end, now_ms)
     response = BrokerRegistrationResponse(error_code=0, broker_epoch=registration.broker_epoch)
     return ControllerResult(records, response)
 
@@ -215,7 +216,8 @@ def broker_heartbeat(
     records = _records_for(image, config, broker, state)
     records += _directory_changes(replayed(image, records), config, broker, request)
     if state is BrokerState.CONTROLLED_SHUTDOWN and session.shutdown_offset < 0:
-        session.shutdown_offset = last_offset(next_offset, len(records))
+        level = image.feature(METADATA_VERSION)
+        session.shutdown_offset = last_offset(level, next_offset, len(records))
     if state is BrokerState.SHUTDOWN_NOW:
         sessions.remove(broker.broker_id)  # it is gone: its next incarnation need not wait
     response = BrokerHeartbeatResponse(

@@ -23,9 +23,14 @@ TRANSACTIONS_SINCE = 14
 """metadata.version 3.6-IV2, the first whose readers know metadata transactions (KIP-868)."""
 
 
-def last_offset(first_offset: int, count: int) -> int:
+def is_transaction(metadata_version: int, count: int) -> bool:
+    """Are so many records of one decision written as a metadata transaction."""
+    return count > RECORDS_PER_BATCH_MAX and metadata_version >= TRANSACTIONS_SINCE
+
+
+def last_offset(metadata_version: int, first_offset: int, count: int) -> int:
     """Where the last of `count` records ends up, its transaction's marks included."""
-    marks = 2 if count > RECORDS_PER_BATCH_MAX else 0
+    marks = 2 if is_transaction(metadata_version, count) else 0
     return first_offset + count + marks - 1
 
 

@@ -39,12 +39,11 @@ from typing import Any, NamedTuple
 
 from replication.controller import bootstrap
 from replication.controller.context import (
-    RECORDS_PER_BATCH_MAX,
-    TRANSACTIONS_SINCE,
     ConfigSchema,
     ControllerConfig,
     ControllerContext,
     ControllerResult,
+    is_transaction,
 )
 from replication.controller.deferred import DeferredAnswers, OnComplete, complete, not_controller
 from replication.controller.periodic import PeriodicTasks
@@ -438,8 +437,7 @@ class Controller:
     def _append(self, records: list[Any], in_transaction: bool = False) -> None:
         """Replay, then append: a record that cannot be replayed must not get into the log."""
         state = self._state
-        supported = state.image.feature(METADATA_VERSION) >= TRANSACTIONS_SINCE
-        if len(records) > RECORDS_PER_BATCH_MAX and supported:
+        if is_transaction(state.image.feature(METADATA_VERSION), len(records)):
             name = "More records than a batch holds"
             records = [BeginTransactionRecord(name=name), *records, EndTransactionRecord()]
         offset = self._driver.next_offset(self._epoch) + len(records) - 1

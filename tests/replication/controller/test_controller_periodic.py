@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from replication.controller import cluster as decisions
-from replication.controller.context import RECORDS_PER_BATCH_MAX, last_offset
+from replication.controller.context import RECORDS_PER_BATCH_MAX, TRANSACTIONS_SINCE, last_offset
 from replication.controller.elections import ELECTIONS_PER_PASS_MAX
 from replication.controller.periodic import PeriodicTasks
 from replication.controller.requests import ActiveState
@@ -304,9 +304,11 @@ def test_an_unclean_election_empties_the_elr() -> None:
 
 
 def test_more_records_than_a_batch_end_behind_the_marks_of_their_transaction() -> None:
-    assert last_offset(100, 1) == 100
-    assert last_offset(100, RECORDS_PER_BATCH_MAX) == 100 + RECORDS_PER_BATCH_MAX - 1
-    assert last_offset(100, RECORDS_PER_BATCH_MAX + 1) == 100 + RECORDS_PER_BATCH_MAX + 2
+    most, since = RECORDS_PER_BATCH_MAX, TRANSACTIONS_SINCE
+    assert last_offset(since, 100, 1) == 100
+    assert last_offset(since, 100, most) == 100 + most - 1
+    assert last_offset(since, 100, most + 1) == 100 + most + 2
+    assert last_offset(since - 1, 100, most + 1) == 100 + most
 
 
 # --- shutdown across controllers and restarts ---------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from replication.controller import context, controller
+from replication.controller import context
 from replication.controller.context import ControllerConfig
 from replication.controller.controller import Controller
 from replication.metadata.image import (
@@ -403,8 +403,7 @@ def many(made: Made, monkeypatch: pytest.MonkeyPatch) -> Made:
     made.start_broker(1)
     made.start_broker(2)
     made.create("many", 60, 2)
-    for module in (context, controller):
-        monkeypatch.setattr(module, "RECORDS_PER_BATCH_MAX", 50)
+    monkeypatch.setattr(context, "RECORDS_PER_BATCH_MAX", 50)
     return made
 
 
@@ -511,6 +510,19 @@ def test_a_transaction_the_leader_died_in_is_aborted_and_done_again(many: Made) 
     assert not made.quorum.image.brokers[2].fenced
     assert made.call(request).is_fenced
     assert made.quorum.image.brokers[2].fenced
+
+
+def test_where_there_are_no_transactions_yet_a_broker_of_very_many_partitions_is_unfenced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its registration is written without the marks of one, and nobody else writes anything: a node
+    alone would wait for what stands behind them for ever."""
+    made = Made(features={"metadata.version": context.TRANSACTIONS_SINCE - 1}).activate()
+    made.start_broker(1)
+    made.create("many", 60)
+    monkeypatch.setattr(context, "RECORDS_PER_BATCH_MAX", 50)
+    made.start_broker(1, incarnation=2)
+    assert not any(type(r) is m.BeginTransactionRecord for r in made.quorum.records)
 
 
 def test_a_changed_config_of_unclean_elections_is_acted_on_in_the_next_turn(made: Made) -> None:

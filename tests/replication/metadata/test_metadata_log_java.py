@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from replication.controller import context, controller
+from replication.controller import context
 from replication.controller.bootstrap import SUPPORTED_FEATURES
 from replication.controller.context import ControllerConfig
 from replication.controller.controller import Controller
@@ -309,8 +309,7 @@ def test_apache_kafka_reads_the_log_of_a_cluster(
 def _live_through_much(made: Barnabas, monkeypatch: pytest.MonkeyPatch) -> None:
     made.create("moved", "waiting", "cleared", factor=3)
     made.create("many", partitions=60, factor=2)
-    for module in (context, controller):
-        monkeypatch.setattr(module, "RECORDS_PER_BATCH_MAX", 10)
+    monkeypatch.setattr(context, "RECORDS_PER_BATCH_MAX", 10)
     made.call(
         ControllerRegistrationRequest(
             controller_id=9, incarnation_id=b"\x09" * 16, zk_migration_ready=False,
