@@ -12,7 +12,7 @@ import hmac
 from collections import Counter
 from typing import Any, NamedTuple
 
-from replication.controller.context import ControllerResult
+from replication.controller.context import RECORDS_PER_OPERATION_MAX, ControllerResult
 from replication.metadata.image import METADATA_VERSION, MetadataImage
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import (
@@ -63,8 +63,16 @@ def scram_record(
 def alter_user_scram_credentials(
     image: MetadataImage, request: AlterUserScramCredentialsRequest
 ) -> ControllerResult:
-    """Serve AlterUserScramCredentials: all of it in one batch."""
+    """Serve AlterUserScramCredentials: all of it in one batch.
+
+    Raises KafkaError POLICY_VIOLATION for more than that takes.
+    """
     changes: list[Any] = [*request.deletions, *request.upsertions]
+    if len(changes) > RECORDS_PER_OPERATION_MAX:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"Cannot alter more than {RECORDS_PER_OPERATION_MAX} user credentials at once.",
+        )
     records: dict[str, Any] = {}
     failed: dict[str, KafkaError] = {}
     supported = image.feature(METADATA_VERSION) >= VERSION_SINCE

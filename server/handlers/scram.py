@@ -34,8 +34,9 @@ def alter_user_scram_credentials(
 ) -> None:
     """Set or delete users' credentials.
 
-    Behaviour: users fail alone. Who logs in after the answer does so by the new ones, here; other
-               nodes follow. Sessions that are open stay.
+    Behaviour: users fail alone; more than 10,000 at once all do (POLICY_VIOLATION). Who logs in
+               after the answer does so by the new ones, here; other nodes follow. Sessions that are
+               open stay.
     Versions:  one.
     Gaps:      -
     """

@@ -7,8 +7,10 @@ import hashlib
 
 import pytest
 
+from replication.controller.context import RECORDS_PER_OPERATION_MAX
 from replication.controller.scram import MECHANISMS, alter_user_scram_credentials, scram_record
 from tests.replication.controller_support import Cluster
+from wire.errors import ErrorCode, KafkaError
 from wire.messages.security import AlterUserScramCredentialsRequest
 
 Deletion = AlterUserScramCredentialsRequest.Deletion
@@ -54,6 +56,17 @@ def test_a_credential_is_kept_without_the_password_and_deleted(one: Cluster) -> 
     assert len(one.image.scram_credentials["bob", 2].stored_key) == 64
     assert alter(one, Deletion(name="alice", mechanism=1)) == {"alice": 0}
     assert list(one.image.scram_credentials) == [("bob", 2)]
+
+
+def test_more_users_than_an_operation_may_change_are_refused_before_any_is_looked_at(
+    one: Cluster,
+) -> None:
+    """Each costs two HMACs on the thread that everybody waits for."""
+    most = [upsertion(f"user-{number}") for number in range(RECORDS_PER_OPERATION_MAX)]
+    with pytest.raises(KafkaError) as refused:
+        alter(one, *most, Deletion(name="one-more", mechanism=1))
+    assert refused.value.code == ErrorCode.POLICY_VIOLATION
+    assert set(alter(one, *most).values()) == {0}
 
 
 def test_users_fail_alone(one: Cluster) -> None:
