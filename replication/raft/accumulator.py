@@ -66,9 +66,10 @@ class BatchAccumulator:
         """Take records, encoded as `values`; returns the last one's offset. Raises KafkaError
         NOT_CONTROLLER, RECORD_LIST_TOO_LARGE.
         """
+        made = record_batches(records, values, epoch, wall_ms)
         with self._lock:
             self._check(epoch)
-            self._waiting.extend(record_batches(records, values, self._next_offset, epoch, wall_ms))
+            self._waiting.extend(batch.behind(self._next_offset) for batch in made)
             self._next_offset += len(values)
             return self._next_offset - 1
 

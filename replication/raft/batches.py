@@ -1,13 +1,14 @@
 """Batches of the quorum's log as a leader makes them, and as listeners get them.
 
-A batch of records is built on the caller's thread with the offsets it will have; control batches
-(LeaderChange, voter sets) by the driver. `CommittedBatch` is what a state machine sees of either.
+A batch of records is built on the caller's thread, and is told afterwards which offsets it will
+have: the log puts them into the bytes. Control batches (LeaderChange, voter sets) are the driver's.
+`CommittedBatch` is what a state machine sees of either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from replication.raft.own_events import AppendVoters, LeaderChange
@@ -44,30 +45,31 @@ class PendingBatch:
     voters: VoterSet | None = None
     """The voter set that its last record names."""
 
+    def behind(self, end_offset: int) -> PendingBatch:
+        """With its offsets, which began at 0, from there on."""
+        made = self.committed
+        base, last = end_offset + made.base_offset, end_offset + made.last_offset
+        return replace(self, committed=made._replace(base_offset=base, last_offset=last))
+
 
 def record_batches(
-    records: Sequence[Any], values: Sequence[bytes], offset: int, epoch: int, wall_ms: int
+    records: Sequence[Any], values: Sequence[bytes], epoch: int, wall_ms: int
 ) -> list[PendingBatch]:
-    """`records`, encoded as `values`, from `offset` on. Raises KafkaError RECORD_LIST_TOO_LARGE."""
+    """`records`, encoded as `values`, from offset 0 on. Raises KafkaError RECORD_LIST_TOO_LARGE."""
     batches = []
     for first in range(0, len(values), BATCH_RECORDS_MAX):
         chunk = values[first : first + BATCH_RECORDS_MAX]
-        data = build_batch(
-            [Record(-1, wall_ms, None, value, ()) for value in chunk],
-            base_offset=offset,
-            leader_epoch=epoch,
-        )
+        data = build_batch([Record(-1, wall_ms, None, value, ()) for value in chunk])
         if len(data) > BATCH_BYTES_MAX:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"{len(chunk)} metadata records take {len(data)} bytes",
             )
-        last = offset + len(chunk) - 1
+        last = first + len(chunk) - 1
         kept = records[first : first + BATCH_RECORDS_MAX]
         batches.append(
-            PendingBatch(CommittedBatch(offset, last, epoch, wall_ms, len(data), kept), data)
+            PendingBatch(CommittedBatch(first, last, epoch, wall_ms, len(data), kept), data)
         )
-        offset = last + 1
     return batches
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 
+from replication.raft import batches
 from replication.raft.accumulator import BatchAccumulator
 from replication.raft.own_events import LeaderChange
 from wire.errors import ErrorCode, KafkaError
@@ -57,3 +61,21 @@ def test_a_batch_that_is_too_large_takes_no_offset() -> None:
         made.append(3, ["x"], [bytes(9 << 20)], 0)
     assert error.value.code == ErrorCode.RECORD_LIST_TOO_LARGE
     assert made.next_offset(3) == 11
+
+
+def test_the_drivers_thread_does_not_wait_while_a_batch_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, drained = led(), []
+    build = batches.build_batch
+
+    def build_while_another_drains(*records: Any, **fields: Any) -> bytes:
+        other = threading.Thread(target=lambda: drained.append(len(made.drain())))
+        other.start()
+        other.join(10)
+        return build(*records, **fields)
+
+    monkeypatch.setattr(batches, "build_batch", build_while_another_drains)
+    assert made.append(3, ["a"], [b"a"], 0) == 11
+    assert drained == [1], "the leader change, at once"
+    assert [batch.committed.base_offset for batch in made.drain()] == [11]
