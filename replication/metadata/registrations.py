@@ -171,10 +171,13 @@ class BrokerRegistration:
         return not self.directories or not set(self.directories) <= set(cordoned)
 
     def has_online_directory(self, directory: bytes) -> bool:
-        """Is the directory usable: listed as online, or one nobody can judge yet (KIP-858)."""
-        if directory in self.directories or not self.directories:
+        """Is the directory usable: listed as online, or one nobody can judge yet (KIP-858; Kafka:
+        DirectoryId.isOnline)."""
+        if directory in (DIRECTORY_UNASSIGNED, DIRECTORY_MIGRATING):
             return True
-        return directory in (DIRECTORY_UNASSIGNED, DIRECTORY_MIGRATING)
+        if directory == DIRECTORY_LOST:
+            return False
+        return directory in self.directories or not self.directories
 
     def to_record(self) -> m.RegisterBrokerRecord:
         cordoned = self.cordoned_directories

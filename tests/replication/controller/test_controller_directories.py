@@ -71,6 +71,22 @@ def test_the_ids_that_are_words_are_apache_kafkas(made: Cluster) -> None:
     assert [broker.has_online_directory(word) for word in words] == [True, True, False]
 
 
+def test_a_lost_directory_is_not_online_of_a_broker_that_has_named_none_either() -> None:
+    """metadata.version was just raised: the broker names its directories when it registers again,
+    and may say before that where a replica is not.
+    """
+    cluster = Cluster(features={"metadata.version": 16})
+    for broker_id in (1, 2):
+        cluster.start_broker(broker_id)
+    cluster.create("orders", 1, 2)
+    cluster.update_features(("metadata.version", 17, 1))
+    led = cluster.partition("orders").leader
+    topic_id = cluster.image.topics_by_name["orders"].topic_id
+    cluster.assign_directories(led, {DIRECTORY_LOST: [(topic_id, 0)]})
+    now = cluster.partition("orders")
+    assert now.isr == (now.leader,) != (led,)
+
+
 def test_before_directories_are_known_no_image_has_one() -> None:
     """Records of an older metadata.version drop them: a controller that decided by them would
     disagree with its own log, and with whoever leads next.
