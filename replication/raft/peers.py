@@ -108,7 +108,7 @@ def on_answered(quorum: QuorumState, event: Answered, ready: Ready, now_ms: int)
     if isinstance(request, ProbeVersions):
         if quorum.leader is not None:
             versions = reply if isinstance(reply, VersionsReply) else None
-            quorum.changes.probed(event.peer.node_id, versions, ready, now_ms)
+            quorum.changes.probed(event.peer, versions, ready, now_ms)
         return
     useful = reply is not None and learn(quorum, reply, ready, now_ms)
     if isinstance(request, Vote):

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from replication.raft.events import (
     AddVoter,
     AppendVoters,
+    Peer,
     ProbeVersions,
     Ready,
     RemoveVoter,
@@ -205,18 +206,19 @@ class VoterChanges:
 
     # --- what comes of them ---------------------------------------------------------------------
 
-    def probed(self, node_id: int, reply: VersionsReply | None, ready: Ready, now_ms: int) -> None:
-        """The newcomer said which versions it supports, or nothing (None)."""
-        pending = self.pending
+    def probed(self, peer: Peer, reply: VersionsReply | None, ready: Ready, now_ms: int) -> None:
+        """The newcomer said which versions it supports, or nothing (None); `peer`: who was asked.
+        It may be one that an earlier change named, by another endpoint.
+        """
+        pending, core = self.pending, self._core
         if (
             pending is None
             or pending.offset is not None
             or self._awaits_append
             or not isinstance(pending.request, AddVoter)
-            or pending.request.voter.node_id != node_id
+            or core.peer_of(pending.request.voter) != peer
         ):
             return
-        core = self._core
         assert core.leader is not None, "only a leader changes voters"
         if reply is None or reply.error is not ErrorCode.NONE:
             self._finish(ErrorCode.REQUEST_TIMED_OUT, "the new voter does not answer", ready)

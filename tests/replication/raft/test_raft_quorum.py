@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,14 @@ from replication.raft.events import (
     Fetch,
     FetchReply,
     FetchSnapshot,
+    Outgoing,
+    Peer,
+    ProbeVersions,
     RaftConfig,
     RemoveVoter,
+    Reply,
     UpdateVoter,
+    VersionsReply,
     Vote,
     VoterChangeReply,
 )
@@ -691,6 +697,41 @@ def test_an_upgrade_that_was_not_committed_is_undone_with_its_record(tmp_path: P
     quorum.append("b")
     quorum.run_until(lambda: quorum.all_have("a", "b"))
     assert {m.driver.voters.kraft_version for m in quorum.members.values()} == {0}
+
+
+def test_what_was_asked_for_an_earlier_change_is_no_answer_to_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody corrects the endpoint of a newcomer while the first one is still being asked."""
+    quorum = Quorum(tmp_path, voters=3, observers=2, dynamic=True)
+    quorum.append("a")
+    quorum.run_until(lambda: quorum.all_have("a"))
+    leader, newcomer = quorum.elect(), quorum.members[4].voter
+    asked: dict[int, Callable[[Reply | None], None]] = {}
+    send = quorum.send
+
+    def hold(
+        to: Peer, request: Outgoing, on_answer: Callable[[Reply | None], None], timeout_ms: int
+    ) -> None:
+        if isinstance(request, ProbeVersions):
+            asked[to.port] = on_answer
+        else:
+            send(to, request, on_answer, timeout_ms)
+
+    monkeypatch.setattr(quorum, "send", hold)
+    wrong = newcomer._replace(endpoints=quorum.members[5].voter.endpoints)
+    replies: list[VoterChangeReply] = []
+    leader.driver.handle(AddVoter(wrong, 100), replies.append)
+    quorum.run(200)
+    leader.driver.handle(AddVoter(newcomer, 5_000), replies.append)
+    quorum.run(10)
+    asked[5](None)
+    quorum.run(10)
+    assert [reply.error for reply in replies] == [ErrorCode.REQUEST_TIMED_OUT]
+    asked[4](VersionsReply(ErrorCode.NONE, (0, 1)))
+    quorum.run(100)
+    assert [reply.error for reply in replies] == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE]
+    assert leader.driver.voters.get(4) == newcomer
 
 
 def test_a_newcomer_that_never_fetched_is_not_added(tmp_path: Path) -> None:
