@@ -115,8 +115,7 @@ class Acquisition:
                 for run in batch.between(fetch_offset, missing_to):
                     if run.is_available:
                         flight.turn(run, ARCHIVED)
-        if flight.gap_start is not None and fetch_offset <= flight.gap_start <= missing_to:
-            flight.gap_seen_to(self._first)
+        flight.gap_seen_to(self._first)
 
     def _walk(self) -> None:
         """Go over what is cached of the range, and over the holes between and the rest after."""

@@ -210,6 +210,17 @@ def test_a_hole_that_compaction_made_does_not_stop_a_loaded_partition() -> None:
     assert (partition.next_fetch_offset, partition.start_offset) == (15, 15)
 
 
+def test_a_later_hole_that_compaction_made_is_not_looked_at_again_and_again() -> None:
+    """Else who asks next is answered at once, with nothing, for as long as what is before is under
+    way."""
+    loaded = [StateBatch(15, 19, ACKNOWLEDGED, 1), StateBatch(25, 29, ACKNOWLEDGED, 1)]
+    partition = SharePartition(10, loaded)
+    assert fetch(partition, (10, 14)) == [(10, 14, 1)]
+    assert partition.next_fetch_offset == 20
+    assert fetch(partition, (25, 29)) == []
+    assert (partition.next_fetch_offset, partition.start_offset) == (30, 10)
+
+
 @pytest.mark.parametrize(
     "persisted",
     [
