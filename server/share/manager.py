@@ -144,10 +144,13 @@ class ShareManager:
         self._forget_unused()
 
     def connection_closed(self, connection: object) -> None:
-        """The sessions of a connection end with it."""
-        for member, partitions in self.sessions.connection_closed(connection):
-            self._release(member, partitions)
-        self._forget_unused()
+        """The sessions of a connection end with it. What is released is written: much is not by
+        the thread of this connection, which others wait for."""
+        ended = self.sessions.connection_closed(connection)
+        if sum(len(partitions) for _, partitions in ended) > LARGE:
+            self._broker.replica_manager.run_aside(partial(self._release_gone, ended))
+        else:
+            self._release_gone(ended)
 
     def clear(self) -> None:
         """Share groups are not served any more: nothing of them is kept in memory (Kafka:
@@ -160,6 +163,13 @@ class ShareManager:
             leader = self._leaders.get(ShareKey(member.group_id, *partition))
             if leader is not None:
                 leader.release(member.member_id, _told_nobody)
+
+    def _release_gone(self, ended: Sequence[tuple[Member, list[SharedPartition]]]) -> None:
+        """Who has come back keeps what it has: it may have acquired more."""
+        for member, partitions in ended:
+            if member not in self.sessions:
+                self._release(member, partitions)
+        self._forget_unused()
 
     def _release_if_gone(self, member: Member, deliveries: Sequence[Delivery]) -> None:
         """Of a member that left while this was read, what it had was released before."""

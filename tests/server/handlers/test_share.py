@@ -347,6 +347,29 @@ def test_the_end_of_a_session_releases_its_records(node: ShareNode, how: str) ->
     assert acquired(other.answer) == [(1, 2, 2)]
 
 
+def test_many_partitions_are_not_released_by_the_thread_of_the_connections(
+    node: ShareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a write. Who is back before that keeps what it has."""
+    aside: list[Any] = []
+    monkeypatch.setattr("server.share.manager.LARGE", 2)
+    monkeypatch.setattr(node.node.replica_manager, "run_aside", aside.append)
+    node.append(2)
+    client, other = node.client(), node.client()
+    assert acquired(client.fetch(0, 1, 2)) == [(0, 1, 1)]
+    assert other.fetch(0, member="m2", max_wait_ms=60_000) is None
+    client.disconnect()
+    assert other.answer is None
+    again = node.client()
+    assert acquired(again.fetch(0, 1, 2)) == []
+    aside.pop()()
+    assert other.answer is None
+    assert codes(again.acknowledge(0, (0, 0, ACCEPT))) == [0]
+    again.disconnect()
+    aside.pop()()
+    assert acquired(other.answer) == [(1, 1, 2)]
+
+
 def test_what_a_member_is_given_that_leaves_meanwhile_is_for_others_at_once(
     node: ShareNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
