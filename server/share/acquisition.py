@@ -109,12 +109,9 @@ class Acquisition:
         if missing_to < fetch_offset:
             return
         for batch in flight.overlapping(fetch_offset, missing_to):
-            if any(run.is_available for run in batch.between(fetch_offset, missing_to)):
-                if batch.first < fetch_offset or batch.last > missing_to:
-                    batch.split()
-                for run in batch.between(fetch_offset, missing_to):
-                    if run.is_available:
-                        flight.turn(run, ARCHIVED)
+            for run in batch.between(fetch_offset, missing_to):
+                if run.is_available:
+                    flight.turn(batch.carve(run, fetch_offset, missing_to), ARCHIVED)
         flight.gap_seen_to(self._first)
 
     def _walk(self) -> None:
@@ -135,46 +132,36 @@ class Acquisition:
 
     def _acquire_again(self, batch: Batch) -> bool:
         """Acquire what is available of a batch; False: let that be all."""
-        if not any(run.is_available for run in batch.between(self._first, self._last)):
-            return True
-        is_throttled = self._is_throttled(batch)
+        runs = [run for run in batch.between(self._first, self._last) if run.is_available]
+        is_throttled = any(run.delivery_count >= self._throttle_from for run in runs)
         if is_throttled and self._acquired:
             return False
-        is_whole = self._first <= batch.first and batch.last <= self._last
-        too_large = self._is_limited and batch.last - batch.first >= self._left
-        if not is_whole or batch.is_split or too_large or is_throttled:
-            batch.split()
-            taken = self._take_some(batch)
-            return not (is_throttled and taken)
-        self._take(batch.runs[0])
-        return True
+        self._take_some(batch, runs)
+        return not is_throttled
 
-    def _is_throttled(self, batch: Batch) -> bool:
-        return any(
-            run.is_available and run.delivery_count >= self._throttle_from
-            for run in batch.between(self._first, self._last)
-        )
-
-    def _take_some(self, batch: Batch) -> int:
-        """Acquire available records of a split batch, as many as may be handed out together."""
+    def _take_some(self, batch: Batch, runs: Sequence[Run]) -> None:
+        """Acquire of a batch's available runs as many records as may be handed out together."""
         taken = 0
-        limit = self._left if self._is_limited else batch.size
-        throttled_limit: int | None = None
+        ends = [self._left if self._is_limited else batch.size]
+        """With so many it ends, unless it has more when that is known."""
+        is_throttled = False
         goes_alone = self._delivery_limit > 2  # below that, every redelivery would
-        for run in batch.between(self._first, self._last):
-            if not run.is_available:
-                continue
-            is_last_attempt = goes_alone and run.delivery_count == self._delivery_limit - 1
-            if is_last_attempt and taken:
-                break
+        for run in runs:
+            if goes_alone and run.delivery_count == self._delivery_limit - 1:
+                if taken:
+                    break
+                ends.append(1)
             over = run.delivery_count - self._throttle_from
-            if over >= 0 and throttled_limit is None:
-                throttled_limit = max(batch.size >> (over + 1), 1)
-            self._take(run, is_joined=taken > 0)
-            taken += 1
-            if is_last_attempt or taken in (limit, throttled_limit):
+            if over >= 0 and not is_throttled:
+                is_throttled = True
+                ends.append(max(batch.size >> (over + 1), 1))
+            first = max(run.first, self._first)
+            last = first + min(end - taken for end in ends if end > taken) - 1
+            part = batch.carve(run, first, min(last, self._last))
+            self._take(part, is_joined=taken > 0)
+            taken += part.size
+            if taken in ends:
                 break
-        return taken
 
     def _take(self, run: Run, *, is_joined: bool = False) -> None:
         self._flight.turn(run, ACQUIRED)
@@ -236,15 +223,9 @@ class Acquisition:
 
     def _acquire_part(self, first: int, last: int) -> None:
         """Acquire as many as are left, and keep the rest as available."""
-        self._add(Span(first, last))
-        acquired_to = first + self._left - 1
-        (batch,) = self._flight.overlapping(first, first)
-        batch.split()
-        for run in batch.between(acquired_to + 1, last):
-            run.state, run.delivery_count = AVAILABLE, 0
-            run.member_id, run.lock_until_ms = NOBODY, None
-        self._acquired[-1] = Acquired(first, acquired_to, 1)
-        self._left = 0
+        batch = Batch(Run(first, last, AVAILABLE, 0))
+        self._flight.add(batch)
+        self._take(batch.carve(batch.runs[0], first, first + self._left - 1))
 
     # -- aborted transactions ----------------------------------------------------------------
 
@@ -258,15 +239,11 @@ class Acquisition:
         self._acquired = _without(self._acquired, self._fetched.aborted)
 
     def _archive_acquired(self, batch: Batch, first: int, last: int) -> None:
-        mine = self._wish.member_id
-        if batch.first < first or batch.last > last:
-            if not any(run.state is ACQUIRED for run in batch.between(first, last)):
-                return
-            batch.split()
         for run in batch.between(first, last):
-            if run.state is ACQUIRED and run.member_id == mine:
-                self._flight.turn(run, ARCHIVED)
-                run.member_id, run.lock_until_ms = NOBODY, None
+            if run.state is ACQUIRED and run.member_id == self._wish.member_id:
+                part = batch.carve(run, first, last)
+                self._flight.turn(part, ARCHIVED)
+                part.member_id, part.lock_until_ms = NOBODY, None
 
 
 def _without(acquired: Iterable[Acquired], aborted: Sequence[Span]) -> list[Acquired]:

@@ -14,15 +14,18 @@ What an acknowledgement changes is *pending* until it is persisted: nobody may a
 acknowledge the records then, and when it cannot be persisted they are their member's again.
 
 How: records that were acquired together are one `Batch`, which has one `Run`, until something
-happens to a part of it: then it has a run for each offset. The window is [start, next): `start` is
-the first record whose delivery is not complete, `next` follows the last one acquired. All batches
-are inside, sorted; what `start` has passed is forgotten. Between batches are offsets that no record
-has, or after a load, that nobody has acquired yet (`gap_start`).
+happens to a part of it: then that part is cut out, and has a run of its own (Kafka keeps a state
+for each offset from then on; one batch may say that it has two thousand million). A run of which a
+change is pending is not cut. The window is [start, next): `start` is the first record whose
+delivery is not complete, `next` follows the last one acquired. All batches are inside, sorted; what
+`start` has passed is forgotten. Between batches are offsets that no record has, or after a load,
+that nobody has acquired yet (`gap_start`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from enum import IntEnum
 from operator import attrgetter
 
@@ -82,6 +85,14 @@ class Run:
     def size(self) -> int:
         return self.last - self.first + 1
 
+    def cut(self, offset: int) -> Run:
+        """End it before this offset, which is inside; what is from there on."""
+        rest = Run(
+            offset, self.last, self.state, self.delivery_count, self.member_id, self.lock_until_ms
+        )
+        self.last = offset - 1
+        return rest
+
     @property
     def is_available(self) -> bool:
         """Whether it may be acquired now."""
@@ -93,14 +104,16 @@ class Run:
         return self.state in TERMINAL and self.pending_of is None
 
 
+_BY_FIRST = attrgetter("first")
+
+
 class Batch:
     """Records that were acquired, or loaded, together."""
 
-    __slots__ = ("is_split", "runs", "size")
+    __slots__ = ("runs", "size")
 
     def __init__(self, run: Run) -> None:
         self.runs = [run]
-        self.is_split = False
         self.size = run.size
         """How many offsets it had at first."""
 
@@ -112,28 +125,34 @@ class Batch:
     def last(self) -> int:
         return self.runs[-1].last
 
-    def split(self) -> None:
-        """Have a run for each offset."""
-        if self.is_split:
-            return
-        whole, self.is_split = self.runs[0], True
-        self.runs = [
-            Run(
-                offset, offset, whole.state, whole.delivery_count, whole.member_id,
-                whole.lock_until_ms,
-            )
-            for offset in range(whole.first, whole.last + 1)
-        ]  # fmt: skip
-
     def between(self, first: int, last: int) -> list[Run]:
-        """The runs that have offsets of [first, last]; whole ones of a batch that is not split."""
-        if not self.is_split:
-            return self.runs if first <= self.last and self.first <= last else []
-        base = self.first
-        return self.runs[max(first - base, 0) : max(last - base + 1, 0)]
+        """The runs that have offsets of [first, last]; those at the ends may have others, too."""
+        if last < self.first or self.last < first:
+            return []
+        low = bisect_right(self.runs, first, key=_BY_FIRST)
+        return self.runs[max(low - 1, 0) : bisect_right(self.runs, last, key=_BY_FIRST)]
 
+    def cut(self, offsets: Sequence[int]) -> None:
+        """Have runs begin at these offsets, which ascend: in one go, there may be thousands."""
+        low = max(bisect_right(self.runs, offsets[0], key=_BY_FIRST) - 1, 0)
+        high = bisect_right(self.runs, offsets[-1], key=_BY_FIRST)
+        cut: list[Run] = []
+        at = 0
+        for run in self.runs[low:high]:
+            cut.append(run)
+            while at < len(offsets) and offsets[at] <= cut[-1].last:
+                if offsets[at] > cut[-1].first:
+                    cut.append(cut[-1].cut(offsets[at]))
+                at += 1
+        self.runs[low:high] = cut
 
-_BY_FIRST = attrgetter("first")
+    def carve(self, run: Run, first: int, last: int) -> Run:
+        """Have a run of its own for what it has of [first, last]."""
+        if first <= run.first and run.last <= last:
+            return run
+        first, last = max(first, run.first), min(last, run.last)
+        self.cut((first, last + 1))
+        return self.between(first, first)[0]
 
 
 class InFlight:
@@ -167,6 +186,16 @@ class InFlight:
         if low and batches[low - 1].last >= first:
             low -= 1
         return batches[low : bisect_right(batches, last, key=_BY_FIRST)]
+
+    def cut(self, offsets: Sequence[int]) -> None:
+        """Have runs begin at those of these offsets, which ascend, that batches have."""
+        at = 0
+        while at < len(offsets):
+            ends = at + 1
+            for batch in self.overlapping(offsets[at], offsets[at]):
+                ends = bisect_right(offsets, batch.last, lo=at)
+                batch.cut(offsets[at:ends])
+            at = ends
 
     def add(self, batch: Batch) -> None:
         """Put it where nothing is."""

@@ -19,6 +19,7 @@ Callers take turns; times are monotonic ms.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from server.share.acquisition import Acquired, AcquireMode, Acquisition, Fetched, Span, Wish
@@ -58,8 +59,14 @@ class Acknowledgement(NamedTuple):
     types: Sequence[int]
     """One for all, or one for each offset."""
 
-    def type_of(self, offset: int) -> int:
-        return self.types[0] if len(self.types) == 1 else self.types[offset - self.first]
+    def spans(self, start: int) -> Iterator[tuple[Span, int]]:
+        """Neighbours of one type from `start` on, which is inside, and their type."""
+        if len(self.types) == 1:
+            yield Span(start, self.last), self.types[0]
+            return
+        for kind, these in groupby(self.types[start - self.first :]):
+            first, start = start, start + sum(1 for _ in these)
+            yield Span(first, start - 1), kind
 
 
 class StateChange(NamedTuple):
@@ -150,29 +157,36 @@ class SharePartition:
     def acknowledge(
         self, member_id: str, acks: Sequence[Acknowledgement], limits: Limits, now_ms: int
     ) -> StateChange | None:
-        """Take all acknowledgements or none; None: nothing to persist.
+        """Take all acknowledgements, which ascend, or none; None: nothing to persist.
 
         Raises KafkaError, and nothing has changed: INVALID_RECORD_STATE for records that are not
         this member's (any more), INVALID_REQUEST for such as were never acquired. What the start
         has passed is acknowledged by now, and that again is no mistake.
         """
-        pending: list[Run] = []
-        renewed: list[Acknowledgement] = []
-        try:
-            for ack in acks:
-                for run in self._acknowledged(member_id, ack):
-                    kind = ack.type_of(run.first)
-                    if kind == RENEW:
-                        _check_renewal(limits)
-                        renewed.append(ack._replace(first=run.first, last=run.last))
-                    else:
-                        self._begin(run, _STATE_AFTER[kind], limits)
-                        pending.append(run)
-        except KafkaError:
-            self._take_back(pending)
-            raise
-        for first, last, _ in renewed:
-            self._renew(first, last, now_ms + limits.lock_duration_ms)
+        taken: list[tuple[Span, int]] = []
+        renewed: list[Span] = []
+        for ack in acks:
+            first = max(ack.first, self.start_offset)
+            if first > ack.last:
+                continue
+            self._check_acquired(member_id, first, ack.last)
+            for span, kind in ack.spans(first):
+                if taken and span.first <= taken[-1][0].last:
+                    raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "the record is acknowledged")
+                if kind == RENEW:
+                    _check_renewal(limits)
+                    renewed.append(span)
+                else:
+                    taken.append((span, kind))
+        both = [*renewed, *(span for span, _ in taken)]
+        self._flight.cut(sorted({at for span in both for at in (span.first, span.last + 1)}))
+        pending = []
+        for span, kind in taken:
+            for run in self._runs_of(span):
+                self._begin(run, _STATE_AFTER[kind], limits)
+                pending.append(run)
+        for span in renewed:
+            self._renew(span, now_ms + limits.lock_duration_ms)
         return self._change(pending)
 
     def release(self, member_id: str, limits: Limits) -> StateChange | None:
@@ -212,29 +226,25 @@ class SharePartition:
                 if run.state is ACQUIRED:
                     yield run
 
-    def _acknowledged(self, member_id: str, ack: Acknowledgement) -> Iterator[Run]:
-        """The runs of the records; each may be changed as it comes."""
+    def _check_acquired(self, member_id: str, first: int, last: int) -> None:
         flight = self._flight
-        if ack.last < flight.start_offset:
-            return
-        first = max(ack.first, flight.start_offset)
-        batches = flight.overlapping(first, ack.last)
-        if not batches or ack.last > batches[-1].last:
+        batches = flight.overlapping(first, last)
+        if not batches or last > batches[-1].last:
             is_after = flight.batches and flight.batches[0].first <= first
             code = ErrorCode.INVALID_REQUEST if is_after else ErrorCode.INVALID_RECORD_STATE
             raise KafkaError(code, "records that were not acquired")
         for batch in batches:
-            span = Span(first, ack.last)
-            for run in batch.between(*span):
+            for run in batch.between(first, last):
                 _check_owner(run, member_id)
-            if len(ack.types) > 1 or batch.first < first or batch.last > ack.last:
-                batch.split()
+
+    def _runs_of(self, span: Span) -> Iterator[Run]:
+        """Those that were cut out for it."""
+        for batch in self._flight.overlapping(*span):
             yield from batch.between(*span)
 
-    def _renew(self, first: int, last: int, lock_until_ms: int) -> None:
-        for batch in self._flight.overlapping(first, last):
-            for run in batch.between(first, last):
-                run.lock_until_ms = lock_until_ms
+    def _renew(self, span: Span, lock_until_ms: int) -> None:
+        for run in self._runs_of(span):
+            run.lock_until_ms = lock_until_ms
         self._lock_until(lock_until_ms)
 
     def _begin(self, run: Run, state: RecordState, limits: Limits) -> None:

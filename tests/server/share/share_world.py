@@ -153,7 +153,7 @@ class World:
                     return None
                 if taken.get(at, RENEW) != RENEW:
                     return None
-                taken[at] = ack.type_of(at)
+                taken[at] = ack.types[0 if len(ack.types) == 1 else at - ack.first]
         return list(taken.items())
 
     def _begin(self, change: StateChange | None, *, is_final: bool = False) -> None:

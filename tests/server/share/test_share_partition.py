@@ -117,7 +117,7 @@ def test_no_more_than_max_record_locks_are_under_way() -> None:
     log = [(at, at + 9) for at in range(0, 100, 10)]
     assert fetch(partition, *log, limits=limits) == [(0, 19, 1)]
     assert not partition.can_acquire(limits)
-    assert acknowledge(partition, 5, 6, RELEASE) == [(5, 5, 0, 1), (6, 6, 0, 1)]
+    assert acknowledge(partition, 5, 6, RELEASE) == [(5, 6, 0, 1)]
     assert partition.can_acquire(limits)
     assert fetch(partition, *log, limits=limits) == [(5, 6, 2)]
     acknowledge(partition, 0, 9, ACCEPT)
@@ -186,6 +186,24 @@ def test_many_aborted_records_cost_no_more_each_than_few() -> None:
         return calls
 
     assert cost(400) < 5 * cost(100)
+
+
+def test_a_part_of_a_batch_costs_no_more_the_more_records_the_batch_has() -> None:
+    """A batch of a hundred bytes may say that it has two thousand million."""
+
+    def cost(last: int) -> int:
+        partition = SharePartition(0)
+
+        def use() -> None:
+            assert fetch(partition, (0, last), max_records=2, mode=LIMITED) == [(0, 1, 1)]
+            assert fetch(partition, (0, last)) == [(2, last, 1)]
+            assert acknowledge(partition, 5, 6, RELEASE) == [(5, 6, 0, 1)]
+            assert acknowledge(partition, 9, 9, RENEW) == []
+            assert fetch(partition, (0, last), aborted=((6, 9),)) == [(5, 5, 2)]
+
+        return calls_of(use)
+
+    assert cost(100_000) < 2 * cost(10)
 
 
 # ---- after a load
@@ -325,6 +343,18 @@ def test_what_could_not_be_persisted_is_its_members_again() -> None:
     assert acknowledge(partition, 0, 4, ACCEPT) == [(0, 4, 2, 1)]
 
 
+def test_what_is_not_persisted_yet_is_taken_back_whole_though_compaction_ends_inside_it() -> None:
+    partition = SharePartition(0)
+    fetch(partition, (0, 9))
+    acknowledge(partition, 0, 4, RELEASE)
+    change = partition.acknowledge("m", [Acknowledgement(5, 9, [ACCEPT])], LIMITS, 0)
+    assert change is not None
+    assert fetch(partition, (7, 9), member="other") == []
+    partition.settle(change, is_persisted=False)
+    assert partition.start_offset == 5
+    assert acknowledge(partition, 5, 9, ACCEPT) == [(5, 9, 2, 1)]
+
+
 def test_a_lock_that_ran_out_while_it_was_not_persisted_is_noticed() -> None:
     partition = SharePartition(0)
     fetch(partition, (0, 4))
@@ -351,12 +381,26 @@ def test_one_bad_acknowledgement_spoils_the_request() -> None:
     assert [at for first, last, _, _ in accepted for at in range(first, last + 1)] == [*range(10)]
 
 
+def test_a_record_may_be_renewed_and_then_accepted_but_not_the_other_way_round() -> None:
+    partition = SharePartition(0)
+    fetch(partition, (0, 9))
+    renew, accept = Acknowledgement(0, 5, [RENEW]), Acknowledgement(5, 9, [ACCEPT])
+    assert refusal(partition, accept._replace(last=5), renew._replace(first=5)) == 121
+    change = partition.acknowledge("m", [renew, accept], LIMITS, 20)
+    assert change is not None
+    assert [batch.first for batch in change.batches] == [5, 6]
+    partition.settle(change, is_persisted=True)
+    assert partition.expire_locks(30, LIMITS) is None
+    assert acknowledge(partition, 0, 4, ACCEPT) == [(0, 4, 2, 1)]
+    assert partition.start_offset == 10
+
+
 def test_what_the_start_has_passed_may_be_acknowledged_again() -> None:
     partition = SharePartition(0)
     fetch(partition, (0, 4))
     acknowledge(partition, 0, 2, ACCEPT)
     assert acknowledge(partition, 0, 1, ACCEPT) == []
-    assert acknowledge(partition, 0, 4, ACCEPT) == [(3, 3, 2, 1), (4, 4, 2, 1)]
+    assert acknowledge(partition, 0, 4, ACCEPT) == [(3, 4, 2, 1)]
 
 
 def test_a_record_is_archived_at_the_delivery_limit() -> None:
@@ -375,10 +419,10 @@ def test_a_lock_runs_out_unless_it_is_renewed() -> None:
     assert acknowledge(partition, 1, 2, RENEW, now_ms=20) == []
     expired = partition.expire_locks(30, LIMITS)
     assert expired is not None
-    assert [batch.first for batch in expired.batches] == [0, 3, 4]
+    assert [batch.first for batch in expired.batches] == [0, 3]
     assert partition.lock_deadline_ms == 50
     assert fetch(partition, (0, 4), now_ms=30) == [(0, 0, 2), (3, 4, 2)]
-    assert acknowledge(partition, 1, 2, ACCEPT) == [(1, 1, 2, 1), (2, 2, 2, 1)]
+    assert acknowledge(partition, 1, 2, ACCEPT) == [(1, 2, 2, 1)]
 
 
 def test_a_group_may_forbid_renewal() -> None:
