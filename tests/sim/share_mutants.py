@@ -17,7 +17,7 @@ from server.coordinator.share.shard import ShareShard
 from server.share import share_partition
 from server.share.in_flight import ACQUIRED, InFlight, Run
 from server.share.leading import ShareLeader
-from server.share.share_partition import SharePartition
+from server.share.share_partition import Limits, SharePartition, StateChange
 from server.share.state_batches import StateBatch
 from wire.errors import ErrorCode, KafkaError
 
@@ -135,9 +135,23 @@ def anybody_acknowledges() -> Broken:
     return patch.object(share_partition, "_check_owner", check)
 
 
-def what_failed_stays_pending() -> Broken:
-    """A change that could not be persisted is not taken back."""
-    return patch.object(SharePartition, "_take_back", lambda self, pending: None)
+def refusals_come_halfway() -> Broken:
+    """What a request says before its mistake is taken, and nobody persists it."""
+    real = SharePartition.acknowledge
+
+    def acknowledge(
+        self: SharePartition, member_id: str, acks: Any, limits: Limits, now_ms: int
+    ) -> StateChange | None:
+        changes = [real(self, member_id, [ack], limits, now_ms) for ack in acks]
+        made = [change for change in changes if change is not None]
+        if not made:
+            return None
+        return made[-1]._replace(
+            batches=[batch for change in made for batch in change.batches],
+            pending=[run for change in made for run in change.pending],
+        )
+
+    return patch.object(SharePartition, "acknowledge", acknowledge)
 
 
 def renewals_change_nothing() -> Broken:
@@ -160,6 +174,6 @@ SHARE_MUTANTS: dict[str, tuple[Callable[[], Broken], dict[str, Any]]] = {
     "deliveries are not counted across leaders": (deliveries_are_not_kept, {}),
     "a record is delivered without limit": (no_limit_of_deliveries, {}),
     "anybody acknowledges a record": (anybody_acknowledges, {}),
-    "what could not be persisted is not taken back": (what_failed_stays_pending, _MORE_PAUSES),
+    "a refused request has taken half of what it said": (refusals_come_halfway, _MORE_PAUSES),
     "a renewal changes nothing": (renewals_change_nothing, {}),
 }
