@@ -254,19 +254,39 @@ def _pkcs12_key(values: StoreValues, data: bytes, password: str) -> KeyMaterial:
 
     if store.key is None or store.cert is None:
         raise values.error(name, "the store holds no private key with a certificate")
-    chain = [store.cert.certificate]
-    left = [other.certificate for other in store.additional_certs]
-    while left:  # the issuer of each behind it
-        issuer = next((one for one in left if one.subject == chain[-1].issuer), None)
-        if issuer is None:
-            break
-        left.remove(issuer)
-        chain.append(issuer)
+    chain, _others = _pkcs12_chain(store)
     pem = store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return KeyMaterial(tuple(one.public_bytes(Encoding.DER) for one in chain), pem, None)
 
 
+def _pkcs12_chain(store: Any) -> tuple[list[Any], list[Any]]:
+    """The certificate of the key with the issuer of each behind it, and what else lies there."""
+    chain = [] if store.cert is None else [store.cert.certificate]
+    others = [other.certificate for other in store.additional_certs]
+    while chain and chain[-1].issuer != chain[-1].subject:
+        issuer = next((one for one in others if _is_issued(chain[-1], one)), None)
+        if issuer is None:
+            break
+        others.remove(issuer)
+        chain.append(issuer)
+    return chain, others
+
+
+def _is_issued(certificate: Any, by: Any) -> bool:
+    """By this key: an authority and the one that was renewed have the same name."""
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        certificate.verify_directly_issued_by(by)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
 def _pkcs12_trusted(values: StoreValues, data: bytes, password: str) -> tuple[bytes, ...]:
+    """Of a store with a key its certificate, not who issued that: whoever else has a certificate of
+    the same authority is not let in by it, unless the authority stands there by itself, too (Java:
+    a PrivateKeyEntry's chain is no TrustedCertificateEntry)."""
     name = "ssl.truststore.location"
     if not password and data[0] == _PKCS12:
         raise values.error(
@@ -275,7 +295,5 @@ def _pkcs12_trusted(values: StoreValues, data: bytes, password: str) -> tuple[by
     store = _pkcs12(values, name, data, password)
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    own = [store.cert] if store.cert is not None else []
-    return tuple(
-        one.certificate.public_bytes(Encoding.DER) for one in (*own, *store.additional_certs)
-    )
+    chain, others = _pkcs12_chain(store)
+    return tuple(one.public_bytes(Encoding.DER) for one in (*chain[:1], *others))

@@ -8,6 +8,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    load_pem_private_key,
+    pkcs12,
+)
 
 from server.config.kafka_config import ConfigError, KafkaConfig, ListenerConfig
 from server.security.certificates import read_certificate
@@ -63,6 +71,40 @@ def test_a_trust_store_of_keytool(tmp_path: Path) -> None:
     path.write_bytes(KEY_STORE_PKCS12)
     with pytest.raises(ConfigError, match="read as empty"):
         read_trust_store(values(keys))
+
+
+@pytest.mark.parametrize(
+    ("has_key", "beside", "trusts"),
+    [(True, 0, "own"), (True, 1, "own and ca"), (False, 1, "ca")],
+    ids=["key", "key and authority", "authority"],
+)
+def test_who_issued_the_certificate_of_a_key_is_not_trusted_for_that(
+    tmp_path: Path, has_key: bool, beside: int, trusts: str
+) -> None:
+    """PKCS12 as Java reads it (a PrivateKeyEntry beside trustedCertEntries): else whoever has any
+    certificate of the company's authority is let in where one was meant."""
+    ca = trustme.CA()
+    leaf = ca.issue_cert("localhost")
+    own = x509.load_pem_x509_certificate(leaf.cert_chain_pems[0].bytes())
+    authority = x509.load_pem_x509_certificate(ca.cert_pem.bytes())
+    path = tmp_path / "store.p12"
+    path.write_bytes(
+        pkcs12.serialize_key_and_certificates(
+            b"node",
+            load_pem_private_key(leaf.private_key_pem.bytes(), None) if has_key else None,  # type: ignore[arg-type]
+            own if has_key else None,
+            [authority] * (has_key + beside),
+            BestAvailableEncryption(b"changeit"),
+        )
+    )
+    keys = {f"ssl.{one}store.location": str(path) for one in ("key", "trust")}
+    keys |= {f"ssl.{one}store.password": "changeit" for one in ("key", "trust")}
+    der = {"own": own.public_bytes(Encoding.DER), "ca": authority.public_bytes(Encoding.DER)}
+    assert read_trust_store(values(keys)) == tuple(der[one] for one in trusts.split(" and "))
+    if has_key:
+        material = read_key_store(values(keys))
+        assert material is not None
+        assert material.chain == (der["own"], der["ca"])
 
 
 @pytest.mark.parametrize("data", [KEY_STORE_JKS, TRUST_STORE_JKS], ids=["keys", "trust"])
