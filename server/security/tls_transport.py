@@ -12,6 +12,9 @@ more is taken until it has left. Record data is read from files and encrypted: n
     send      takes at most 256 KiB at a time; BlockingIOError while older bytes have not left
     flush     sends what is encrypted; True when nothing is left
 
+OpenSSL's buffers never give back what they once held: through them it goes in pieces of 64 KiB. A
+connection that had fetched once kept a megabyte for as long as it lasted, idle or not.
+
 The handshake is part of `recv`. It costs half a millisecond of the network thread and more: on a
 listener `budget` says how many steps it may take at once, the rest comes when others had their
 turn. A failed handshake sends its alert and raises OSError, without a word about keys.
@@ -35,7 +38,11 @@ logger = logging.getLogger(__name__)
 PIECE_BYTES = 262_144
 """What is encrypted and what is decrypted at once: 1.2 and 1.4 times the speed of 64 KiB, and more
 brings nothing (measured)."""
+_BUFFER_BYTES = 65_536
+"""What lies in one of OpenSSL's buffers at once, or little more; 256 KiB decrypt 1.05 times as fast
+and keep four times as much, encrypting is alike (measured)."""
 _RECORD_BYTES = 16_384
+_BUFFERS_MAX = 512
 _PENDING_BYTES_MAX = 1 << 20
 _STEPS_PER_MS = 2
 
@@ -85,6 +92,8 @@ class TlsTransport:
             server_hostname=server_hostname,
         )  # fmt: skip
         self._budget = budget
+        self._arrived = memoryview(b"")
+        """Of the last read what OpenSSL was not given yet; nothing of it stays behind."""
         self._pending: list[memoryview] = []
         self._pending_bytes = 0
         self._ahead = b""
@@ -112,14 +121,14 @@ class TlsTransport:
 
     def handshake(self) -> bool:
         with contextlib.suppress(BlockingIOError):
-            self._take_in(PIECE_BYTES)
+            self._take_in(_BUFFER_BYTES)
         return self._advance()
 
     def shake_hands(self, deadline_s: float, /) -> None:
         while not self._advance():
             if self._pending or time.monotonic() >= deadline_s:
                 raise BlockingIOError  # the time-out of a blocking socket
-            self._take_in(PIECE_BYTES)
+            self._take_in(_BUFFER_BYTES)
 
     def _advance(self) -> bool:
         """Go on as far as what has arrived allows; True when it is done."""
@@ -166,7 +175,7 @@ class TlsTransport:
             raise BlockingIOError
         if self._pending:
             self._flush_and_want()
-        self._take_in(min(count, PIECE_BYTES))
+        self._take_in(min(count, PIECE_BYTES if self.is_ready else _BUFFER_BYTES))
         if not self.is_ready and not self._advance():
             if self._ended:
                 return b""
@@ -179,14 +188,34 @@ class TlsTransport:
             return
         data = self.sock.recv(count)
         if data:
-            self._in.write(data)
+            self._arrived = memoryview(data)
+            self._give_next()
         else:
             self._ended = True
             self._in.write_eof()
 
+    def _give_next(self) -> None:
+        self._in.write(self._arrived[:_BUFFER_BYTES])
+        self._arrived = self._arrived[_BUFFER_BYTES:]
+
     def _decrypted(self) -> bytes:
         """All there is; b"" at the end, BlockingIOError if more must arrive."""
         pieces: list[bytes] = []
+        self._decrypt(pieces)
+        while self._arrived and not self._ended:
+            self._give_next()
+            self._decrypt(pieces)
+        if self._out.pending:  # a key update is answered
+            self._queue()
+            self.flush()
+            if self._pending_bytes > _PENDING_BYTES_MAX:
+                raise ConnectionAbortedError("TLS failed: the peer does not read")
+        if not pieces and not self._ended:
+            raise BlockingIOError
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _decrypt(self, pieces: list[bytes]) -> None:
+        """What OpenSSL was given, as far as its records are whole."""
         try:
             while piece := self._tls.read(_RECORD_BYTES):
                 pieces.append(piece)
@@ -197,14 +226,6 @@ class TlsTransport:
             self._ended = True
         except ssl.SSLError as error:
             self._give_up(error)
-        if self._out.pending:  # a key update is answered
-            self._queue()
-            self.flush()
-            if self._pending_bytes > _PENDING_BYTES_MAX:
-                raise ConnectionAbortedError("TLS failed: the peer does not read")
-        if not pieces and not self._ended:
-            raise BlockingIOError
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def recv_all(self, count: int, deadline_s: float, /) -> bytes:
         pieces = [self._ahead] if self._ahead else []
@@ -253,7 +274,7 @@ class TlsTransport:
     def send_file(self, part: Any, offset: int, count: int) -> int:
         if self._pending_bytes > PIECE_BYTES:
             self._may_take()
-        data = part.read(offset, count)
+        data = part.read(offset, min(count, PIECE_BYTES))
         self._encrypt(data)
         self.flush()
         return len(data)
@@ -263,13 +284,13 @@ class TlsTransport:
         pending = self._pending
         while pending:
             try:
-                sent = self.sock.send(pending[0])
+                sent = self.sock.sendmsg(pending[:_BUFFERS_MAX])
             except (BlockingIOError, InterruptedError):
                 return False
             self._pending_bytes -= sent
-            if sent == len(pending[0]):
-                del pending[0]
-            else:
+            while pending and sent >= len(pending[0]):
+                sent -= len(pending.pop(0))
+            if sent:
                 pending[0] = pending[0][sent:]
         return True
 
@@ -278,11 +299,13 @@ class TlsTransport:
             raise BlockingIOError
 
     def _encrypt(self, data: Buffer) -> None:
+        view = memoryview(data)
         try:
-            self._tls.write(data)
+            for at in range(0, len(view), _BUFFER_BYTES):
+                self._tls.write(view[at : at + _BUFFER_BYTES])
+                self._queue()
         except ssl.SSLError as error:
             self._give_up(error)
-        self._queue()
 
     def _queue(self) -> None:
         if self._out.pending:

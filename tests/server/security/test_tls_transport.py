@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,7 +47,8 @@ class Wire:
         del self.arrived[:count]
         return data
 
-    def send(self, data: memoryview) -> int:
+    def sendmsg(self, parts: Sequence[memoryview]) -> int:
+        data = b"".join(parts)
         taken = min(self.room, len(data))
         if not taken:
             raise BlockingIOError
@@ -90,17 +92,36 @@ def wire() -> Wire:
     return Wire()
 
 
-@pytest.fixture
-def server(authority: Authority, wire: Wire) -> TlsTransport:
+@pytest.fixture(scope="module")
+def context(authority: Authority) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(authority.key_store("s.pem"))
+    return context
+
+
+@pytest.fixture
+def server(context: ssl.SSLContext, wire: Wire) -> TlsTransport:
     return TlsTransport(wire, context)  # type: ignore[arg-type]
+
+
+class FilePart:
+    """A slice of a file."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self, offset: int, count: int) -> bytes:
+        return self._data[offset : offset + count]
 
 
 @pytest.fixture
 def peer(authority: Authority, wire: Wire, server: TlsTransport) -> Peer:
     """Of a connection whose handshake is done."""
+    return shaken(authority, wire, server)
+
+
+def shaken(authority: Authority, wire: Wire, server: TlsTransport) -> Peer:
     one = Peer(authority, wire)
     for step in (one.tls.do_handshake, server.handshake, one.tls.do_handshake, server.handshake):
         with suppress(ssl.SSLWantReadError):
@@ -175,8 +196,9 @@ def test_what_the_socket_does_not_take_leaves_later_and_nothing_comes_between(
     [
         lambda server, data: server.send(data),
         lambda server, data: server.send_parts([data, b"more"], False),
+        lambda server, data: server.send_file(FilePart(data), 0, len(data)),
     ],
-    ids=["send", "send_parts"],
+    ids=["send", "send_parts", "send_file"],
 )
 def test_a_piece_at_most_is_encrypted_at_once(
     server: TlsTransport, peer: Peer, send: Callable[[TlsTransport, bytes], int]
@@ -184,6 +206,39 @@ def test_a_piece_at_most_is_encrypted_at_once(
     data = b"z" * (PIECE_BYTES + 1)
     assert send(server, data) == PIECE_BYTES
     assert peer.hears() == data[:PIECE_BYTES]
+
+
+def memory_bytes() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("does", ["fetches", "produces"])
+def test_who_has_moved_a_megabyte_keeps_no_memory_for_it(
+    authority: Authority, context: ssl.SSLContext, does: str
+) -> None:
+    """What OpenSSL's buffers have held once they keep as long as the connection lasts, and a client
+    may have thousands that do nothing any more."""
+    connections, count = [], 50
+    for _ in range(count + 1):
+        wire = Wire()
+        server = TlsTransport(wire, context)  # type: ignore[arg-type]
+        one = shaken(authority, wire, server)
+        if does == "fetches":
+            for at in range(0, 1 << 20, PIECE_BYTES):
+                assert server.send_file(FilePart(bytes(1 << 20)), at, 1 << 20) == PIECE_BYTES
+            wire.left.clear()
+        else:
+            one.says(bytes(16_384), times=64)
+            assert sum(map(len, turns(server, 1 << 20))) == 1 << 20
+        del one
+        connections.append(server)
+        if len(connections) == 1:
+            before = memory_bytes()
+    assert (memory_bytes() - before) / count < 200_000
 
 
 def test_a_hello_that_is_refused_is_told_why_by_an_alert(
