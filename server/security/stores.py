@@ -235,6 +235,7 @@ def _pkcs12(values: StoreValues, name: str, data: bytes, password: str) -> Any:
             " `keytool -importkeystore -deststoretype PKCS12` converts it",
         )
     try:
+        from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
         raise values.error(
@@ -245,6 +246,8 @@ def _pkcs12(values: StoreValues, name: str, data: bytes, password: str) -> Any:
         return pkcs12.load_pkcs12(data, password.encode())
     except ValueError:
         raise values.error(name, "the password is wrong, or the store is damaged") from None
+    except UnsupportedAlgorithm as error:
+        raise values.error(name, f"the store cannot be read here: {error}") from None
 
 
 def _pkcs12_key(values: StoreValues, data: bytes, password: str) -> KeyMaterial:
@@ -273,11 +276,13 @@ def _pkcs12_chain(store: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _is_issued(certificate: Any, by: Any) -> bool:
-    """By this key: an authority and the one that was renewed have the same name."""
-    from cryptography.exceptions import InvalidSignature
+    """By this key, and not only this name, which the authority before a renewed one has, too."""
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
     try:
         certificate.verify_directly_issued_by(by)
+    except UnsupportedAlgorithm:
+        return True  # the names were compared first
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True

@@ -24,12 +24,14 @@ from server.security.stores import read_key_store, read_trust_store
 from server.security.tls import client_tls, expiry_warning, openssl_name, server_tls
 from tests.server.security.security_support import (
     KEY_STORE_JKS,
+    KEY_STORE_OF_ANOTHER_CURVE,
     KEY_STORE_PKCS12,
     SUBJECT,
     TRUST_STORE_JKS,
     Authority,
     chain,
     pkcs8,
+    secured,
 )
 
 
@@ -71,6 +73,21 @@ def test_a_trust_store_of_keytool(tmp_path: Path) -> None:
     path.write_bytes(KEY_STORE_PKCS12)
     with pytest.raises(ConfigError, match="read as empty"):
         read_trust_store(values(keys))
+
+
+def test_a_store_that_cryptography_cannot_read_is_refused_by_its_key(tmp_path: Path) -> None:
+    """While running, too: its own listener stays as it was, and the others are looked at."""
+    path = tmp_path / "store"
+    path.write_bytes(KEY_STORE_PKCS12)
+    keys = {f"ssl.{one}store.location": str(path) for one in ("key", "trust")}
+    keys |= {f"ssl.{one}store.password": "changeit" for one in ("key", "trust")}
+    listener = secured("SSL", keys)
+    path.write_bytes(KEY_STORE_OF_ANOTHER_CURVE)
+    assert not listener.reload()
+    assert listener.is_refused
+    for read in (read_key_store, read_trust_store):
+        with pytest.raises(ConfigError, match="cannot be read here"):
+            read(values(keys))
 
 
 @pytest.mark.parametrize(
