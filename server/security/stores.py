@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
 import re
-from pathlib import Path
+import stat
 from typing import Any, NamedTuple, Protocol
 
 from server.config.kafka_config import ConfigError
@@ -130,17 +131,24 @@ def _refuse_password(values: StoreValues, store: str) -> None:
 
 
 def _read(values: StoreValues, name: str, path: str) -> bytes:
+    """A pipe or a terminal is none: nobody may write into it, ever, and who names a store of a
+    running node must not take its thread with that."""
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(_STORE_BYTES_MAX + 1)
+        with open(path, "rb", opener=_at_once) as file:
+            is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            data = file.read(_STORE_BYTES_MAX + 1) if is_file else b""
             if name == "ssl.keystore.location":
                 warn_of_others(path, file.fileno())
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "no path"
         raise values.error(name, f"the file cannot be read: {why}") from None
     if not data or len(data) > _STORE_BYTES_MAX:
-        raise values.error(name, "expected a store, the file is empty or larger than 16 MiB")
+        raise values.error(name, "expected a store: a file, not empty, of 16 MiB at most")
     return data
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 # ---- PEM

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import struct
+import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -73,6 +76,35 @@ def test_a_trust_store_of_keytool(tmp_path: Path) -> None:
     path.write_bytes(KEY_STORE_PKCS12)
     with pytest.raises(ConfigError, match="read as empty"):
         read_trust_store(values(keys))
+
+
+@pytest.mark.parametrize("read", [read_key_store, read_trust_store])
+@pytest.mark.parametrize("kind", ["PEM", "JKS"])
+def test_nobody_waits_for_a_pipe_to_say_what_is_in_a_store(
+    tmp_path: Path, kind: str, read: Callable[[ListenerConfig], object]
+) -> None:
+    """Stores of a running node are named by requests, and read by those who serve others."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    keys = {f"ssl.{one}store.location": str(pipe) for one in ("key", "trust")}
+    keys |= {f"ssl.{one}store.type": kind for one in ("key", "trust")}
+    if kind == "JKS":
+        keys |= {f"ssl.{one}store.password": "changeit" for one in ("key", "trust")}
+    said: list[str] = []
+
+    def ask() -> None:
+        with pytest.raises(ConfigError) as refused:
+            read(values(keys))
+        said.append(str(refused.value))
+
+    asks = threading.Thread(target=ask, daemon=True)
+    asks.start()
+    asks.join(5)
+    is_waiting = asks.is_alive()
+    if is_waiting:
+        pipe.write_bytes(b"x")  # lets it go
+    assert not is_waiting
+    assert "expected a store: a file" in said[0]
 
 
 def test_a_store_that_cryptography_cannot_read_is_refused_by_its_key(tmp_path: Path) -> None:
