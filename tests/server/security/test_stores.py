@@ -6,6 +6,7 @@ import itertools
 import os
 import struct
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -76,6 +77,27 @@ def test_a_trust_store_of_keytool(tmp_path: Path) -> None:
     path.write_bytes(KEY_STORE_PKCS12)
     with pytest.raises(ConfigError, match="read as empty"):
         read_trust_store(values(keys))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["-----BEGIN A-----", "-----BEGIN A-----\n-", "-----BEGIN ", "A", "-", "-----BEGIN A-----x-y"],
+)
+def test_what_begins_and_does_not_end_holds_up_nobody(text: str) -> None:
+    """Certificates of a running node are a request's text, and a pattern that is looked for lets no
+    other thread run."""
+    keys = {
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": text * (32_767 // len(text)),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.key": text * (32_767 // len(text)),
+        "ssl.keystore.certificate.chain": text * (32_767 // len(text)),
+    }
+    begun = time.process_time()
+    for read in (read_key_store, read_trust_store):
+        with pytest.raises(ConfigError):
+            read(values(keys))
+    assert time.process_time() - begun < 0.5
 
 
 @pytest.mark.parametrize("read", [read_key_store, read_trust_store])
