@@ -15,6 +15,9 @@ more is taken until it has left. Record data is read from files and encrypted: n
 OpenSSL's buffers never give back what they once held: through them it goes in pieces of 64 KiB. A
 connection that had fetched once kept a megabyte for as long as it lasted, idle or not.
 
+Records without data (key updates, which OpenSSL takes without end) are counted: one takes 60 µs,
+and 256 KiB of them held up all others for 0.7 s. Few at a time, few in all.
+
 The handshake is part of `recv`. It costs half a millisecond of the network thread and more: on a
 listener `budget` says how many steps it may take at once, the rest comes when others had their
 turn. A failed handshake sends its alert and raises OSError, without a word about keys.
@@ -28,7 +31,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from server.network.poller import READ, WRITE
 from server.network.transport import Buffer, peer_port_of
@@ -42,6 +45,12 @@ _BUFFER_BYTES = 65_536
 """What lies in one of OpenSSL's buffers at once, or little more; 256 KiB decrypt 1.05 times as fast
 and keep four times as much, encrypting is alike (measured)."""
 _RECORD_BYTES = 16_384
+_HEAD_BYTES = 5
+_RECORDS_AT_ONCE = 64
+_SILENT_MAX = 64
+"""Records without data that a peer may send, and one more for each _PER_SILENT with some: clients
+renew their keys after millions of records, if ever."""
+_PER_SILENT = 1_024
 _BUFFERS_MAX = 512
 _PENDING_BYTES_MAX = 1 << 20
 _STEPS_PER_MS = 2
@@ -93,7 +102,11 @@ class TlsTransport:
         )  # fmt: skip
         self._budget = budget
         self._arrived = memoryview(b"")
-        """Of the last read what OpenSSL was not given yet; nothing of it stays behind."""
+        """What OpenSSL was not given yet; between two reads the beginning of a head at most."""
+        self._record_left = 0
+        """Bytes of the record under way that it was not given."""
+        self._silent = self._spoken = 0
+        """Records that had no data, and those that had."""
         self._pending: list[memoryview] = []
         self._pending_bytes = 0
         self._ahead = b""
@@ -132,16 +145,16 @@ class TlsTransport:
 
     def _advance(self) -> bool:
         """Go on as far as what has arrived allows; True when it is done."""
-        if self.is_ready:
-            return True
-        try:
-            self._tls.do_handshake()
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            pass
-        except ssl.SSLError as error:
-            self._give_up(error)
-        else:
-            self.is_ready = True
+        while not self.is_ready:
+            try:
+                self._tls.do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                if not self._give_next():
+                    break
+            except ssl.SSLError as error:
+                self._give_up(error)
+            else:
+                self.is_ready, self._silent = True, 0
         self._queue()
         self._flush_and_want()
         return self.is_ready
@@ -150,7 +163,7 @@ class TlsTransport:
         self.flush()
         self.wants = 0 if self.is_ready else READ | (WRITE if self._pending else 0)
 
-    def _give_up(self, error: ssl.SSLError) -> None:
+    def _give_up(self, error: ssl.SSLError) -> NoReturn:
         """Tell the peer why (its alert waits in the buffer), then end the connection."""
         with contextlib.suppress(OSError):
             self._queue()
@@ -158,6 +171,9 @@ class TlsTransport:
         reason = error.reason or type(error).__name__
         if isinstance(error, ssl.SSLCertVerificationError):
             reason = f"certificate: {error.verify_message}"
+        self._end(reason)
+
+    def _end(self, reason: str) -> NoReturn:
         if self._budget is not None:
             logger.info("closing connection from=%s reason=TLS failed: %s", self._peer(), reason)
         raise ConnectionAbortedError(f"TLS failed: {reason}") from None
@@ -188,23 +204,45 @@ class TlsTransport:
             return
         data = self.sock.recv(count)
         if data:
-            self._arrived = memoryview(data)
-            self._give_next()
+            head = self._arrived
+            self._arrived = memoryview(bytes(head) + data if head else data)
         else:
             self._ended = True
             self._in.write_eof()
 
-    def _give_next(self) -> None:
-        self._in.write(self._arrived[:_BUFFER_BYTES])
-        self._arrived = self._arrived[_BUFFER_BYTES:]
+    def _give_next(self) -> int:
+        """Give OpenSSL the next few records, the beginning of one included; returns how many bytes.
+        What of them are whole counts as silent until it has given data."""
+        arrived, end = self._arrived, 0
+        most = self._silent + _RECORDS_AT_ONCE
+        while end < _BUFFER_BYTES:
+            if not self._record_left:
+                if len(arrived) - end < _HEAD_BYTES or self._silent == most:
+                    break
+                size = int.from_bytes(arrived[end + _HEAD_BYTES - 2 : end + _HEAD_BYTES])
+                self._record_left = _HEAD_BYTES + size
+            taken = min(self._record_left, len(arrived) - end)
+            if not taken:
+                break
+            end += taken
+            self._record_left -= taken
+            self._silent += not self._record_left
+        self._in.write(arrived[:end])
+        self._arrived = arrived[end:]
+        return end
 
     def _decrypted(self) -> bytes:
         """All there is; b"" at the end, BlockingIOError if more must arrive."""
         pieces: list[bytes] = []
-        self._decrypt(pieces)
-        while self._arrived and not self._ended:
-            self._give_next()
+        while True:
+            count = len(pieces)
             self._decrypt(pieces)
+            self._silent -= len(pieces) - count
+            self._spoken += len(pieces) - count
+            if self._silent > _SILENT_MAX + self._spoken // _PER_SILENT:
+                self._end("too many records without data")
+            if self._ended or not self._give_next():
+                break
         if self._out.pending:  # a key update is answered
             self._queue()
             self.flush()
@@ -215,7 +253,8 @@ class TlsTransport:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _decrypt(self, pieces: list[bytes]) -> None:
-        """What OpenSSL was given, as far as its records are whole."""
+        """What OpenSSL was given, as far as its records are whole; a piece for each with data
+        (SSL_read)."""
         try:
             while piece := self._tls.read(_RECORD_BYTES):
                 pieces.append(piece)

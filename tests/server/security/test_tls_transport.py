@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ssl
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from server.network.poller import READ, WRITE
 from server.security.tls_transport import PIECE_BYTES, TlsTransport
@@ -123,6 +127,11 @@ def peer(authority: Authority, wire: Wire, server: TlsTransport) -> Peer:
 
 def shaken(authority: Authority, wire: Wire, server: TlsTransport) -> Peer:
     one = Peer(authority, wire)
+    shake(one, server)
+    return one
+
+
+def shake(one: Peer, server: TlsTransport) -> None:
     for step in (one.tls.do_handshake, server.handshake, one.tls.do_handshake, server.handshake):
         with suppress(ssl.SSLWantReadError):
             step()
@@ -130,7 +139,6 @@ def shaken(authority: Authority, wire: Wire, server: TlsTransport) -> Peer:
     assert server.is_ready
     assert server.wants == 0
     one.hears()  # tickets
-    return one
 
 
 def turns(server: TlsTransport, count: int) -> Iterator[bytes]:
@@ -206,6 +214,84 @@ def test_a_piece_at_most_is_encrypted_at_once(
     data = b"z" * (PIECE_BYTES + 1)
     assert send(server, data) == PIECE_BYTES
     assert peer.hears() == data[:PIECE_BYTES]
+
+
+class Writer:
+    """Writes records of TLS 1.3 as a client whose secret is known (RFC 8446, 5.2 and 7.2)."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._begin()
+
+    def _expanded(self, label: str, size: int) -> bytes:
+        name = b"tls13 " + label.encode()
+        info = size.to_bytes(2) + bytes([len(name)]) + name + b"\0"
+        return HKDFExpand(hashes.SHA384(), size, info).derive(self._secret)
+
+    def _begin(self) -> None:
+        self._key, self._iv, self._count = self._expanded("key", 32), self._expanded("iv", 12), 0
+
+    def record(self, kind: int, data: bytes) -> bytes:
+        nonce = int.from_bytes(self._iv) ^ self._count
+        self._count += 1
+        head = b"\x17\x03\x03" + (len(data) + 17).to_bytes(2)
+        return head + AESGCM(self._key).encrypt(nonce.to_bytes(12), data + bytes([kind]), head)
+
+    def says(self, data: bytes) -> bytes:
+        return self.record(23, data)
+
+    def key_update(self, is_answered: bool) -> bytes:
+        made = self.record(22, b"\x18\0\0\1" + bytes([is_answered]))
+        self._secret = self._expanded("traffic upd", 48)
+        self._begin()
+        return made
+
+
+@pytest.fixture
+def writer(authority: Authority, wire: Wire, server: TlsTransport, tmp_path: Path) -> Writer:
+    """Of a connection whose handshake is done."""
+    one = Peer(authority, wire)
+    one.tls.context.keylog_filename = str(tmp_path / "secrets")
+    shake(one, server)
+    assert one.tls.cipher() == ("TLS_AES_256_GCM_SHA384", "TLSv1.3", 256)
+    lines = (tmp_path / "secrets").read_text().splitlines()
+    (secret,) = (line.split()[2] for line in lines if line.startswith("CLIENT_TRAFFIC_SECRET_0"))
+    return Writer(bytes.fromhex(secret))
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_keys_may_be_renewed_but_not_for_a_living(
+    wire: Wire, server: TlsTransport, writer: Writer, is_answered: bool
+) -> None:
+    """OpenSSL takes key updates without end, a stranger's before the login too, and 60 µs for each:
+    256 KiB of them held up everybody for 0.7 s, at each turn."""
+    for _ in range(50):
+        wire.arrived += writer.key_update(is_answered) + writer.says(b"x")
+    assert b"".join(turns(server, 1 << 20)) == b"x" * 50
+    for _ in range(5_000):
+        wire.arrived += writer.key_update(is_answered) + writer.says(b"y")
+    begun = time.thread_time()
+    with pytest.raises(ConnectionAbortedError, match="too many records without data"):
+        list(turns(server, 1 << 20))
+    assert time.thread_time() - begun < 0.1
+
+
+def test_who_says_much_may_renew_keys_as_often_as_anybody_does(
+    wire: Wire, server: TlsTransport, writer: Writer
+) -> None:
+    for _ in range(100):
+        wire.arrived += writer.key_update(True)
+        wire.arrived += b"".join(writer.says(b"z") for _ in range(1_024))
+        assert b"".join(turns(server, 1 << 20)) == b"z" * 1_024
+
+
+def test_records_may_dribble(wire: Wire, server: TlsTransport, writer: Writer) -> None:
+    sent = writer.says(b"one") + writer.key_update(False) + writer.says(b"two" * 9)
+    heard = b""
+    for byte in sent:
+        wire.arrived.append(byte)
+        heard += b"".join(turns(server, 1 << 20))
+    assert heard == b"one" + b"two" * 9
 
 
 def memory_bytes() -> int:
