@@ -14,7 +14,6 @@ import pytest
 from replication.controller import controller as controller_module
 from replication.controller.controller import Controller
 from replication.controller.periodic import PeriodicTasks
-from replication.controller.sessions import BrokerSessions
 from replication.metadata.image import MetadataDelta
 from replication.metadata.loader import MetadataLoader
 from replication.raft.core import RaftCore
@@ -114,7 +113,7 @@ FAULTS: list[tuple[Any, str, Callable[[Watched], None]]] = [
     (RaftDriver, "append", ask),
     (Controller, "_renounce", lose_and_win),
     (controller_module.bootstrap, "activation_records", lose_and_win),
-    (BrokerSessions, "heard", lose_and_win),
+    (Controller, "_hear_waiting_heartbeats", lose_and_win),
     (PeriodicTasks, "next_due_ms", wake),
     (PeriodicTasks, "run", lose_and_win),
     # the loader's
