@@ -122,7 +122,7 @@ def ask(
     def connect(address: Address) -> BlockingPeer:
         return BlockingPeer(*address, _CLIENT_ID, timeout_s, security)
 
-    cluster, metadata = _first_answer(bootstrap, connect)
+    cluster, metadata = _first_answer(bootstrap, connect, is_plain=security is None)
     nodes = {broker.broker_id: (broker.host, broker.port) for broker in cluster.brokers}
     probes = _probe_all(nodes, connect)
     quorum = _newest([probe.quorum for probe in probes.values()])
@@ -138,7 +138,7 @@ def ask(
 
 
 def _first_answer(
-    bootstrap: Sequence[Address], connect: Callable[[Address], BlockingPeer]
+    bootstrap: Sequence[Address], connect: Callable[[Address], BlockingPeer], *, is_plain: bool
 ) -> tuple[DescribeClusterResponse, MetadataResponse]:
     failures = []
     for host, port in bootstrap:
@@ -153,7 +153,7 @@ def _first_answer(
             every = MetadataRequest(topics=None, allow_auto_topic_creation=False)
             return cluster, connection.exchange(every, 12, MetadataResponse)
         except OSError as error:
-            failures.append(f"{host}:{port}: {reason(error)}")
+            failures.append(f"{host}:{port}: {reason(error, is_plain=is_plain)}")
         finally:
             connection.close()
     raise Unhealthy(f"no answer from {'; '.join(failures)}")

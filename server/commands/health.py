@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from server.config.kafka_config import KafkaConfig
 from server.network.listeners import read_listeners
-from server.peers.blocking_peer import BlockingPeer
+from server.peers.blocking_peer import BlockingPeer, PeerClosed
 from wire.errors import ErrorCode
 from wire.messages.cluster import (
     ApiVersionsRequest,
@@ -113,7 +113,9 @@ def check(
         connection = BlockingPeer(host, port, _CLIENT_ID, timeout_s, security)
         answer = _ask(connection, (host, port), node_id)
     except OSError as error:
-        raise Unhealthy(f"no healthy broker at {host}:{port}: {reason(error)}") from None
+        raise Unhealthy(
+            f"no healthy broker at {host}:{port}: {reason(error, is_plain=security is None)}"
+        ) from None
     took_ms = round((time.monotonic() - began) * 1000)
     if not answer.members:
         raise Unhealthy(
@@ -145,11 +147,14 @@ class _Answer(NamedTuple):
     kind: str
 
 
-def reason(error: OSError) -> str:
-    """What went wrong, for people."""
+def reason(error: OSError, *, is_plain: bool = False) -> str:
+    """What went wrong, for people. `is_plain`: with the first question, asked without security."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    return getattr(error, "strerror", None) or str(error)
+    said = getattr(error, "strerror", None) or str(error)
+    if is_plain and isinstance(error, PeerClosed | ConnectionResetError):
+        return f"{said} (a listener with TLS or SASL needs --client-config)"
+    return said
 
 
 def _ask(connection: BlockingPeer, address: tuple[str, int], node_id: int | None) -> _Answer:

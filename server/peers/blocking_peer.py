@@ -38,6 +38,10 @@ _SIZE = Struct(">i")
 _TIMEVAL = Struct("@ll")
 
 
+class PeerClosed(ConnectionError):
+    """The peer hung up where an answer was due."""
+
+
 class BlockingPeer:
     """One request at a time, each answered before the next.
 
@@ -132,7 +136,7 @@ class BlockingPeer:
                 raise BlockingIOError
             more = transport.recv_all(size - len(data), deadline_s)
             if not more:
-                raise ConnectionError("the peer closed the connection")
+                raise PeerClosed("the peer closed the connection")
             data += more
         return data
 

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from server.commands import health
+from server.commands import cluster_status, health
 from server.config.kafka_config import KafkaConfig
 from server.node.node import Node
 from wire.errors import ErrorCode
@@ -68,10 +68,23 @@ def test_an_open_port_behind_which_nobody_answers_is_unhealthy(silent: socket.so
         health.check("127.0.0.1", silent.getsockname()[1], 0.05)
 
 
+HANGS_UP = "no .* the peer closed the connection .a listener with TLS or SASL needs --client-config"
+
+
 @pytest.mark.parametrize(
-    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\0\0\0\6\0\0\0\1\0"]
+    ("answer", "said"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the answer is not Kafka's"),
+        (b"", HANGS_UP),
+        (b"\0\0\0\6\0\0\0\1\0", HANGS_UP),
+    ],
 )
-def test_something_else_than_a_broker_is_unhealthy(silent: socket.socket, answer: bytes) -> None:
+@pytest.mark.parametrize(
+    "ask", [health.check, lambda *to: cluster_status.ask([to[:2]], to[2])], ids=["health", "status"]
+)
+def test_something_else_than_a_broker_is_unhealthy(
+    silent: socket.socket, answer: bytes, said: str, ask: Callable[[str, int, float], object]
+) -> None:
     def serve() -> None:
         connection, _peer = silent.accept()
         with connection:
@@ -81,8 +94,8 @@ def test_something_else_than_a_broker_is_unhealthy(silent: socket.socket, answer
     server = threading.Thread(target=serve)
     server.start()
     try:
-        with pytest.raises(health.Unhealthy):
-            health.check("127.0.0.1", silent.getsockname()[1], 5.0)
+        with pytest.raises(health.Unhealthy, match=said):
+            ask("127.0.0.1", silent.getsockname()[1], 5.0)
     finally:
         server.join()
 
