@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 
 
 _OF_THE_EXTRA = frozenset(("numpy", "pandas", "pyarrow", "pyspark"))
-
-
 _GRACE_MS = 3_600_000  # of --compact
 
 
@@ -205,6 +203,8 @@ def _add_rescue(commands: Any) -> None:
     )
     parser.add_argument("data_dir", metavar="DATA_DIR", help="its log directory (several: commas)")
     parser.add_argument("--to", metavar="DIR", required=True, help="the archive, a new directory")
+    skipped = "leave out what is damaged of the logs, and say which offsets: reads them twice"
+    parser.add_argument("--skip-damaged", action="store_true", help=skipped)
     _add_dry_run(parser)
     _add_spark(parser, client=False)
     parser.set_defaults(run=_told(_rescue))
@@ -423,7 +423,7 @@ def _rescue(arguments: argparse.Namespace) -> int:
 
     _on_disk(arguments, options.to, check_new)()
     with dead_broker.held(options.paths):
-        broker = dead_broker.look(options.paths)
+        broker = dead_broker.look(options.paths, skips_damaged=arguments.skip_damaged)
         rescue.require_topics(broker, options)
         if arguments.dry_run:
             print(rescue.summary(options, broker, None))

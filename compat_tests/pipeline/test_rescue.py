@@ -121,3 +121,31 @@ def test_a_dead_broker_comes_back_whole(
 
 
 COUNTS = {"big": 1, "empty": 5, "mixed": 3, "txn": 2}
+
+
+def test_what_a_disk_has_damaged_is_left_out_and_told(
+    fresh_broker: Callable[..., RunningBroker], pipeline: Pipeline, tmp_path: Path
+) -> None:
+    dead = fresh_broker({"log.retention.ms": -1})
+    create(dead.bootstrap_servers, "orders", 1)
+    for _ in range(3):  # a batch each
+        fill_plain(dead.bootstrap_servers, "orders", 10)
+    dead.kill()
+    log = dead.data_dir / "orders-0" / f"{0:020d}.log"
+    data = log.read_bytes()
+    second = 12 + int.from_bytes(data[8:12], "big")
+    log.write_bytes(data[: second + 80] + bytes([data[second + 80] ^ 1]) + data[second + 81 :])
+    # Killed before it wrote down how far it had come, it would cut its log there when it starts.
+    (dead.data_dir / "replication-offset-checkpoint").write_text("0\n1\norders 0 30\n")
+
+    rescue = ("rescue", dead.data_dir, "--to", tmp_path / "lake")
+    refused = pipeline(*rescue)
+    assert refused.returncode == 1
+    assert "the batch at offset 10 has a wrong checksum" in refused.stderr
+    assert "--skip-damaged" in refused.stderr
+    would = pipeline(*rescue, "--skip-damaged", "--dry-run")
+    told = f"{log} is damaged; left out, if they were there: offsets 10 to 19"
+    assert (would.returncode, told in would.stdout) == (0, True), would.stdout + would.stderr
+    done = pipeline(*rescue, "--skip-damaged")
+    assert (done.returncode, told in done.stdout) == (0, True), done.stdout + done.stderr
+    assert "rescued 20 rows" in done.stdout

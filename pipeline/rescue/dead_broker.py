@@ -8,7 +8,8 @@ until all is read, and one that runs is noticed.
 
 A crash may leave the last batches of a log half written; a broker would cut them off when it
 starts, and so they are not read: a log ends where a batch is not whole, or its checksum is wrong.
-Below the high watermark that the broker last wrote down that cannot be, and is not looked for here.
+Below the high watermark that the broker last wrote down no crash does that, but a disk may; it is
+looked for where damage is to be left out, for every log is read once more then.
 """
 
 from __future__ import annotations
@@ -79,6 +80,8 @@ class DeadTopic:
     prepared: dict[int, list[int]] = field(default_factory=dict)
     """By partition, producers whose commit was decided; its marker may be missing."""
     bytes: int = 0
+    left_out: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """By file, from which to which byte it is damaged (Wanted.left_out)."""
     groups: dict[str, dict[int, Committed]] = field(default_factory=dict)
 
 
@@ -95,9 +98,11 @@ class DeadBroker:
         return {group for topic in self.topics.values() for group in topic.groups}
 
 
-def look(paths: Sequence[str]) -> DeadBroker:
+def look(paths: Sequence[str], *, skips_damaged: bool = False) -> DeadBroker:
     """What the broker had. Raises PipelineError for directories that are not those of one broker;
-    the caller holds their locks (`held`)."""
+    the caller holds their locks (`held`). `skips_damaged`: every log is read, and what is damaged
+    of it is left out and told.
+    """
     owner = _owner(paths)
     notes: list[str] = []
     folders, high_watermarks = _folders(paths), _high_watermarks(paths)
@@ -125,7 +130,9 @@ def look(paths: Sequence[str]) -> DeadBroker:
             continue
         known.partitions = max(known.partitions, index + 1)
         known.prepared[index] = sorted(prepared.get(TopicPartition(name, index), ()))
-        _measure(known, index, folder, high_watermarks.get(TopicPartition(name, index), 0))
+        _measure(known, index, folder, high_watermarks.get(TopicPartition(name, index), 0), notes)
+        if skips_damaged:
+            _leave_out_damage(known, known.ends[index], folder, notes)
     if strangers and len(strangers) < len(topics):
         notes.append(f"the cluster's metadata does not know {', '.join(strangers)}: no configs")
     notes += [
@@ -211,8 +218,9 @@ def _noted_id(folder: str) -> str | None:
 # ---- batches
 
 
-def _batches(path: str, start: int = 0) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Whole batches of a file from a position on, up to the first that is not right."""
+def _batches(path: str, start: int = 0, trusted_to: int = 0) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Whole batches of a file from a position on, up to the first that is not right. Checksums are
+    looked at from offset `trusted_to` on."""
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size <= start:
             return
@@ -220,7 +228,8 @@ def _batches(path: str, start: int = 0) -> Iterator[tuple[BatchHeader, bytes]]:
             view = memoryview(data)
             try:
                 for position, header in iterate_headers(view, start):
-                    if not check_crc(view, position, header):
+                    is_trusted = header.base_offset < trusted_to
+                    if not is_trusted and not check_crc(view, position, header):
                         return
                     yield header, bytes(view[position : position + header.size])
             except MalformedFrame:
@@ -250,7 +259,9 @@ def _damaged(path: str, at: int) -> str:
     return f"{path} is damaged from byte {at} on; what follows in that file was left out"
 
 
-def _measure(topic: DeadTopic, index: int, folder: str, high_watermark: int) -> None:
+def _measure(
+    topic: DeadTopic, index: int, folder: str, high_watermark: int, notes: list[str]
+) -> None:
     """Where a partition's log ends, and its bytes."""
     segments = segments_in(folder)
     topic.ends[index] = 0
@@ -260,14 +271,79 @@ def _measure(topic: DeadTopic, index: int, folder: str, high_watermark: int) -> 
         last = segments[-1]
         path, start = last.file(".log"), position_of(last, max(last.base, high_watermark))
         # An index that a crash left may lead nowhere: then from the beginning.
-        topic.ends[index] = _end(path, start) or _end(path, 0) or last.base
+        found = _end(path, start, high_watermark) or _end(path, 0, high_watermark)
+        topic.ends[index] = end = found or last.base
+        if end < high_watermark:
+            notes.append(
+                f"{path} ends before offset {high_watermark}, up to which its broker knew it to be"
+                f" replicated: what was there from offset {end} on is lost, as by a power failure"
+            )
 
 
-def _end(path: str, start: int) -> int | None:
-    """The offset behind the last whole batch; None where there is none."""
+class _Damage(NamedTuple):
+    """A place in a log's file, from byte to byte, and the offsets that may have been there."""
+
+    begin: int
+    end: int
+    first: int
+    next_offset: int
+
+
+def _leave_out_damage(topic: DeadTopic, end: int, folder: str, notes: list[str]) -> None:
+    segments = segments_in(folder)
+    limits = [*(one.base for one in segments[1:]), end]
+    for segment, limit in zip(segments, limits, strict=True):
+        path = segment.file(".log")
+        places = _damage(path, segment.base, limit, is_last=segment is segments[-1])
+        if places:
+            name = f"{os.path.basename(folder)}/{os.path.basename(path)}"
+            topic.left_out[name] = [(place.begin, place.end) for place in places]
+            offsets = ", ".join(f"{place.first} to {place.next_offset - 1}" for place in places)
+            notes.append(f"{path} is damaged; left out, if they were there: offsets {offsets}")
+
+
+def _damage(path: str, first: int, limit: int, *, is_last: bool) -> list[_Damage]:
+    """What is not right of a file of batches from offset `first` up to `limit`. What the active
+    segment has behind that is the log's end, and no damage. Where one batch is not known to end,
+    nothing behind it in that file is found."""
+    size = os.stat(path).st_size
+    places: list[_Damage] = []
+    bad_from: int | None = None
+    at, expected = 0, first
+
+    def close(end: int, next_offset: int) -> None:
+        if bad_from is not None:
+            places.append(_Damage(bad_from, end, expected, next_offset))
+
+    if not size:
+        return []
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        view = memoryview(data)
+        with suppress(MalformedFrame):
+            for position, header in iterate_headers(view):
+                if is_last and expected >= limit:
+                    break
+                fits = expected <= header.base_offset < header.next_offset <= limit
+                if fits and check_crc(view, position, header):
+                    close(position, header.base_offset)
+                    bad_from, expected = None, header.next_offset
+                elif bad_from is None:
+                    bad_from = position
+                at = position + header.size
+        view.release()
+    if at < size and expected < limit and bad_from is None:
+        bad_from = at
+    close(size, limit)
+    return places
+
+
+def _end(path: str, start: int, high_watermark: int) -> int | None:
+    """The offset behind the last batch that is whole, or below the high watermark: what is damaged
+    there is not the log's end. None where there is none."""
     end = None
-    for header, _ in _batches(path, start):
-        end = header.next_offset
+    for header, _ in _batches(path, start, trusted_to=high_watermark):
+        is_below = header.base_offset < high_watermark
+        end = min(header.next_offset, high_watermark) if is_below else header.next_offset
     return end
 
 

@@ -54,7 +54,13 @@ def run_rescue(job: Job, options: RescueOptions, broker: DeadBroker) -> RescueTo
     """Write the archive. Raises PipelineError."""
     started = time.monotonic()
     wanted = [
-        Wanted(name, to_offsets=topic.ends, log_end=True, prepared=topic.prepared)
+        Wanted(
+            name,
+            to_offsets=topic.ends,
+            log_end=True,
+            prepared=topic.prepared,
+            left_out=topic.left_out,
+        )
         for name, topic in broker.topics.items()
         if topic.ends
     ]

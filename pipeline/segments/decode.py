@@ -47,6 +47,10 @@ _GROUP_RECORDS = 50_000
 _PADDING = bytes(16)
 _LATEST_MS = (2**63 - 1) // 1000
 """Of Spark's timestamps, which count microseconds: the year 294247. Later ones are this."""
+_DAMAGED = (
+    "the file is damaged; `barnabas pipeline rescue --skip-damaged` (of a broker that does not run)"
+    " leaves such places out"
+)
 _HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -112,7 +116,7 @@ def _wanted_batches(part: SegmentPart) -> Iterator[Batch]:
             continue
         if crc32c(data[CRC_START:]) != crc:
             raise SegmentError(
-                f"{part.path}: the batch at offset {base} has a wrong checksum; the file is damaged"
+                f"{part.path}: the batch at offset {base} has a wrong checksum; {_DAMAGED}"
             )
         append_time = last_time if attributes & TIMESTAMP_TYPE else None
         body = _decompress(part, base, attributes & CODEC, data[HEADER_BYTES:])
@@ -123,34 +127,48 @@ def _batches(part: SegmentPart) -> Iterator[tuple[tuple[int, ...], memoryview]]:
     """(header fields, bytes) of each whole batch below the part's end."""
     fd = _open(part.path)
     try:
-        position, at, buffer = part.position, 0, b""
-        while True:
-            if len(buffer) - at < HEADER_BYTES:
-                buffer, at = os.pread(fd, _READ_BYTES, position), 0
-                if len(buffer) < HEADER_BYTES:
-                    break
-            head = struct.unpack_from(HEADER, buffer, at)
-            base, length, magic = head[0], head[1], head[3]
-            if base >= part.to_offset:
-                return
-            if length == 0:  # zeros: a preallocated file's free space
-                buffer = b""
-                break
-            if magic != MAGIC or length < HEADER_BYTES - BEFORE_LENGTH:
-                raise SegmentError(_not_a_batch(part, position, magic))
-            size = BEFORE_LENGTH + length
-            if len(buffer) - at < size:
-                buffer, at = os.pread(fd, max(_READ_BYTES, size), position), 0
-                if len(buffer) < size:
-                    break
-            yield head, memoryview(buffer)[at : at + size]
-            if base + head[6] + 1 >= part.to_offset:
-                return  # what follows may be the remains of a crash
-            position += size
-            at += size
-        _check_end(part, buffer)
+        position = part.position
+        for begin, end in part.left_out:
+            if position < begin:
+                yield from _batches_between(part, fd, position, begin)
+            position = max(position, end)
+        yield from _batches_between(part, fd, position, None)
     finally:
         os.close(fd)
+
+
+def _batches_between(
+    part: SegmentPart, fd: int, position: int, end: int | None
+) -> Iterator[tuple[tuple[int, ...], memoryview]]:
+    """Those of a piece of the file; its end, if it is not the file's, is the end of a batch."""
+    at, buffer = 0, b""
+    while position != end:
+        if len(buffer) - at < HEADER_BYTES:
+            buffer, at = os.pread(fd, _READ_BYTES, position), 0
+            if len(buffer) < HEADER_BYTES:
+                break
+        head = struct.unpack_from(HEADER, buffer, at)
+        base, length, magic = head[0], head[1], head[3]
+        if base >= part.to_offset:
+            return
+        if length == 0 and part.is_last:  # zeros: a preallocated file's free space
+            buffer = b""
+            break
+        if magic != MAGIC or length < HEADER_BYTES - BEFORE_LENGTH:
+            raise SegmentError(_not_a_batch(part, position, length, magic))
+        size = BEFORE_LENGTH + length
+        if len(buffer) - at < size:
+            buffer, at = os.pread(fd, max(_READ_BYTES, size), position), 0
+            if len(buffer) < size:
+                break
+        yield head, memoryview(buffer)[at : at + size]
+        if base + head[6] + 1 >= part.to_offset:
+            return  # what follows may be the remains of a crash
+        position += size
+        at += size
+    else:
+        return
+    _check_end(part, buffer)
 
 
 def _check_end(part: SegmentPart, rest: bytes) -> None:
@@ -164,17 +182,18 @@ def _check_end(part: SegmentPart, rest: bytes) -> None:
         )
     if rest.strip(b"\0") and not part.is_last:
         raise SegmentError(
-            f"{part.path} ends within the batch at offset {int.from_bytes(rest[:8], 'big')}"
+            f"{part.path} ends within the batch at offset {int.from_bytes(rest[:8], 'big')};"
+            f" {_DAMAGED}"
         )
 
 
-def _not_a_batch(part: SegmentPart, position: int, magic: int) -> str:
-    if magic in (0, 1):
+def _not_a_batch(part: SegmentPart, position: int, length: int, magic: int) -> str:
+    if magic in (0, 1) and length:
         return (
             f"{part.path}: message format {magic} of before Kafka 0.11; let a Kafka 3 broker"
             " compact or mirror the topic into the present format first"
         )
-    return f"{part.path}: no record batch at byte {position}; the file is damaged"
+    return f"{part.path}: no record batch at byte {position}; {_DAMAGED}"
 
 
 def _open(path: str) -> int:

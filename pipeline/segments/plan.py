@@ -73,6 +73,9 @@ class Wanted(NamedTuple):
     """What a filter leaves of the partitions. It may name some that there are not."""
     prepared: Mapping[int, Sequence[int]] = {}
     """By partition: producers whose open transaction is committed at the log's end."""
+    left_out: Mapping[str, Sequence[Sequence[int]]] = {}
+    """By partition's directory and file (`orders-0/0….log`): from which to which byte nothing is
+    looked at."""
 
     def has(self, partition: int) -> bool:
         return all(named is None or partition in named for named in (self.partitions, self.only))
@@ -98,6 +101,8 @@ class SegmentPart(NamedTuple):
     """Whether the segment is the active one, whose end may be a batch half written."""
     is_whole: bool
     """Whether it must have all up to `to_offset`, as the active one up to the high watermark."""
+    left_out: Sequence[Sequence[int]]
+    """From which to which byte nothing is looked at."""
 
 
 class Segment(NamedTuple):
@@ -268,8 +273,13 @@ def _part(
     return SegmentPart(
         path, wanted.topic, partition, start, stop, position, overlapping,
         wanted.since_ms, wanted.until_ms, wanted.committed_only, size - position, is_last,
-        is_last and not wanted.log_end,
+        is_last and not wanted.log_end, wanted.left_out.get(_name_of(path), ()),
     )  # fmt: skip
+
+
+def _name_of(path: str) -> str:
+    folder, name = os.path.split(path)
+    return f"{os.path.basename(folder)}/{name}"
 
 
 def segments_in(folder: str) -> list[Segment]:

@@ -137,6 +137,7 @@ def read_frame(job: Job, paths: Sequence[str], wanted: Sequence[Wanted]) -> Data
         .option("startingOffsets", json.dumps({one.topic: one.from_offsets for one in wanted}))
         .option("endingOffsets", json.dumps({one.topic: one.to_offsets for one in wanted}))
         .option("preparedCommits", json.dumps({one.topic: one.prepared for one in wanted}))
+        .option("leftOut", json.dumps({k: v for one in wanted for k, v in one.left_out.items()}))
     )
     if first.partitions is not None:
         reader = reader.option("partitions", ",".join(str(one) for one in first.partitions))

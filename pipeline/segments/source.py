@@ -18,6 +18,7 @@ visible to the driver and to all executors (a local Spark, or a shared disk).
 | isolationLevel | `read_committed`; `read_uncommitted`: open, aborted ones too | read_committed |
 | readTo | `highWatermark`, or `logEnd`: also what is not known to be replicated | highWatermark |
 | preparedCommits | `{"orders": {"0": [7]}}`: producers whose open transaction is committed | none |
+| leftOut | `{"orders-0/00000000000000000000.log": [[61, 200]]}`: bytes not to be looked at | none |
 
 PySpark 4.1 also pushes WHERE on partition, offset and timestamp down (when
 spark.sql.python.filterPushdown.enabled is true); with 4.0 give the options: its data sources hear
@@ -43,7 +44,7 @@ from .plan import PlanError, SegmentPart, Wanted, plan
 
 _OPTIONS = (
     "path", "topic", "partitions", "startingoffsets", "endingoffsets", "since", "until",
-    "includeheaders", "isolationlevel", "readto", "preparedcommits",
+    "includeheaders", "isolationlevel", "readto", "preparedcommits", "leftout",
 )  # fmt: skip
 
 
@@ -140,6 +141,7 @@ def parse_options(options: dict[str, str]) -> tuple[list[str], list[Wanted]]:
             isolation == "read_committed",
             log_end,
             prepared=_prepared(options, topic),
+            left_out=json.loads(options.get("leftout", "{}")),
         )
         # One that is named twice is not to be read twice.
         for topic in dict.fromkeys(one.strip() for one in options["topic"].split(","))

@@ -9,16 +9,20 @@ import pytest
 
 from pipeline.errors import PipelineError
 from pipeline.rescue.dead_broker import DeadBroker, held, look
+from pipeline.segments.decode import SegmentError, read_part
+from pipeline.segments.plan import Wanted, plan
 from storage.checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
     DirectoryLock,
     MetaProperties,
+    OffsetCheckpoint,
     write_meta_properties,
     write_partition_metadata,
 )
 from wire.messages import groups_records as g
 from wire.messages import metadata_records as m
 from wire.messages.transactions_records import TransactionLogKey, TransactionLogValue
-from wire.primitives import uuid_to_text, uvarint
+from wire.primitives import TopicPartition, uuid_to_text, uvarint
 from wire.records import (
     ControlRecordType,
     EndTxnMarker,
@@ -138,6 +142,100 @@ def test_a_log_ends_where_a_checksum_is_wrong(node: Path) -> None:
     bad[-3] ^= 1
     write(node, "orders-0", rows(b"a", b"b"), bytes(bad), rows(b"d", base=3))
     assert seen(node).topics["orders"].ends == {0: 2}
+
+
+def broken(batch: bytes, at: int = -3) -> bytes:
+    return batch[:at] + bytes([batch[at] ^ 0x40]) + batch[at:][1:]
+
+
+def read(node: Path, found: DeadBroker) -> list[bytes]:
+    """The values of orders, as Spark's executors read them."""
+    orders = found.topics["orders"]
+    (planned,) = plan(
+        [str(node)],
+        Wanted("orders", to_offsets=orders.ends, log_end=True, left_out=orders.left_out),
+    )
+    return [
+        bytes(value)
+        for part in planned.parts
+        for batch in read_part(part, False)
+        for value in batch.column("value").to_pylist()
+    ]
+
+
+A, B, C, D = (rows(value, base=base) for base, value in enumerate((b"a", b"b", b"c", b"d")))
+
+
+@pytest.mark.parametrize(
+    ("batches", "kept", "offsets"),
+    [
+        ([A, broken(B), C], [b"a", b"c"], "1 to 1"),
+        ([broken(A), B, broken(C)], [b"b"], "0 to 0, 2 to 2"),
+        ([A, broken(B), broken(C)], [b"a"], "1 to 2"),
+        ([A, broken(B, 16), C], [b"a"], "1 to 2"),  # not a batch: nobody knows where the next is
+        ([A, broken(B, 10), C], [b"a"], "1 to 2"),
+        ([A, bytes(len(B)), C], [b"a"], "1 to 2"),
+        ([A, B[:-1]], [b"a"], "1 to 2"),
+        ([A, A, C], [b"a", b"c"], "1 to 1"),  # an offset is in no checksum
+        ([A, D, C], [b"a", b"c"], "1 to 1"),
+    ],
+)
+def test_what_is_damaged_is_left_out_and_told_if_that_is_asked_for(
+    node: Path, batches: list[bytes], kept: list[bytes], offsets: str
+) -> None:
+    path = write(node, "orders-0", *batches)
+    write(node, "orders-0", D, file=f"{3:020d}.log")
+    with held([str(node)]):
+        found = look([str(node)], skips_damaged=True)
+    assert read(node, found) == [*kept, b"d"]
+    assert found.notes[-1].startswith(f"{path} is damaged; left out, ")
+    assert found.notes[-1].endswith(f" offsets {offsets}")
+
+
+@pytest.mark.parametrize("second", [broken(B), bytes(len(B)), broken(B, 16)])
+def test_damage_ends_a_rescue_that_was_not_told_to_leave_it_out(node: Path, second: bytes) -> None:
+    write(node, "orders-0", A, second, C)
+    write(node, "orders-0", D, file=f"{3:020d}.log")
+    with pytest.raises(SegmentError, match="rescue --skip-damaged"):
+        read(node, seen(node))
+
+
+@pytest.mark.parametrize("entries", [[], [(2, len(A) + len(B))]])
+def test_in_the_active_segment_damage_is_below_the_high_watermark_and_an_end_behind_it(
+    node: Path, entries: list[tuple[int, int]]
+) -> None:
+    write(node, "orders-0", A, broken(B), C, broken(D), rows(b"e", base=4))
+    index = [offset.to_bytes(4) + position.to_bytes(4) for offset, position in entries]
+    write(node, "orders-0", *index, file=f"{0:020d}.index")
+    OffsetCheckpoint(node / HIGH_WATERMARK_CHECKPOINT).write({TopicPartition("orders", 0): 3})
+    with pytest.raises(SegmentError, match="at offset 1 has a wrong checksum"):
+        read(node, seen(node))
+    with held([str(node)]):
+        found = look([str(node)], skips_damaged=True)
+    assert found.topics["orders"].ends == {0: 3}
+    assert read(node, found) == [b"a", b"c"]
+    assert found.notes[-1].endswith(" offsets 1 to 1")
+
+
+@pytest.mark.parametrize("rest", [b"", bytes(90), b"\x07" * 70])
+def test_a_log_that_ends_below_the_high_watermark_is_told(node: Path, rest: bytes) -> None:
+    path = write(node, "orders-0", A, B, rest)
+    OffsetCheckpoint(node / HIGH_WATERMARK_CHECKPOINT).write({TopicPartition("orders", 0): 4})
+    for skips_damaged in (False, True):
+        with held([str(node)]):
+            found = look([str(node)], skips_damaged=skips_damaged)
+        assert read(node, found) == [b"a", b"b"]
+        assert f"{path} ends before offset 4, up to which" in found.notes[-1]
+        assert "from offset 2 on is lost" in found.notes[-1]
+
+
+def test_of_a_log_that_is_whole_nothing_is_left_out(node: Path) -> None:
+    write(node, "orders-0", A, C)  # compacted
+    write(node, "orders-0", D, b"\x07" * 70, file=f"{3:020d}.log")
+    before = seen(node)
+    with held([str(node)]):
+        assert look([str(node)], skips_damaged=True) == before
+    assert read(node, before) == [b"a", b"c", b"d"]
 
 
 def test_an_index_that_leads_nowhere_is_not_believed(node: Path) -> None:
