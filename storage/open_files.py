@@ -105,11 +105,11 @@ class FileSlice:
             raise FileBecameShorter(errno.EIO, "log file is shorter than the slice to read")
         return data
 
-    def head(self, size: int) -> FileSlice:
-        """Its first `size` bytes, a slice of its own."""
+    def part(self, offset: int, size: int) -> FileSlice:
+        """`size` bytes from `offset` within the slice, a slice of its own."""
         if self._handle is None:
             raise ValueError("slice is closed")
-        return FileSlice(self._handle, self.position, min(size, self.size))
+        return FileSlice(self._handle, self.position + offset, min(size, self.size - offset))
 
     def close(self) -> None:
         """Let the file go; it closes when nobody else uses it."""

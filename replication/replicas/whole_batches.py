@@ -45,7 +45,7 @@ def _keep_whole_batches(max_bytes: int, results: Sequence[FetchResult]) -> None:
     last, records = read[-1]
     size = _whole_bytes(records)
     if size < records.size and (size or len(read) > 1):
-        last.records = records.head(size) if size else None
+        last.records = records.part(0, size) if size else None
         records.close()
 
 

@@ -8,6 +8,9 @@ it got hold of it reads, and keeps if that is enough. What happens to one share 
 look at that one: what the others had is known. Several attempts may run at once, on several
 threads: they get hold of different share partitions, and the first with enough answers.
 
+Of the records only the batches' heads are read, as far as the member may be given something; they
+leave as slices of the log's files, as those of a Fetch do.
+
 Kafka: DelayedShareFetch, ShareFetchUtils.
 """
 
@@ -24,8 +27,7 @@ from replication.replicas.purgatory import DelayedOperation
 from server.share.acquisition import Acquired, AcquireMode, Fetched, Span
 from server.share.leading import ShareLeader
 from wire.errors import ErrorCode, MalformedFrame
-from wire.record_batch import BatchHeader
-from wire.records import iterate_headers
+from wire.record_batch import BATCH_OVERHEAD, BatchHeader, read_header
 
 if TYPE_CHECKING:
     from replication.replicas.replica_manager import ReplicaManager
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EARLIEST = -2
-_PIECE = 1 << 18
-"""Bytes of records that are read at first."""
+_PIECE = 4096
+"""Bytes that are read to see a batch's head, and those of small ones behind it."""
 _OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 _LED_ELSEWHERE = frozenset((ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH))
 """The share partition is of another leadership than the log is now."""
@@ -58,7 +60,7 @@ class Delivery(NamedTuple):
 
     leader: ShareLeader
     error_code: int
-    records: bytes = b""
+    records: FileSlice | bytes = b""
     acquired: Sequence[Acquired] = ()
 
 
@@ -245,7 +247,8 @@ class DelayedShareFetch(DelayedOperation):
         if max_records <= 0:
             return Delivery(leader, 0)
         try:
-            data, headers = _read_to(leader.last_wanted(max_records), result.records)
+            last_offset = leader.last_wanted(max_records, result.high_watermark)
+            headers = _headers_to(last_offset, result.records)
         except (OSError, MalformedFrame) as error:  # up the stack nobody answers who waited
             logger.warning("share fetch failed key=%s error=%s", leader.key, error)
             is_disk = isinstance(error, OSError)
@@ -260,19 +263,27 @@ class DelayedShareFetch(DelayedOperation):
         acquired = leader.acquire(
             params.member_id, fetched, max_records, params.mode, params.batch_size
         )
-        return Delivery(leader, 0, _cut(data, headers, acquired), acquired)
+        return Delivery(leader, 0, _cut(result.records, headers, acquired), acquired)
 
 
-def _read_to(last_offset: int, records: FileSlice) -> tuple[bytes, list[tuple[int, BatchHeader]]]:
-    """Batches up to the one with this offset. The log may have fifty megabytes more, of which the
-    member gets nothing. Raises OSError, and MalformedFrame for bytes that are no batch."""
-    size = _PIECE
-    while True:
-        data = records.read(0, size)
-        headers = list(iterate_headers(data))
-        if size >= records.size or (headers and headers[-1][1].last_offset >= last_offset):
-            return data, headers
-        size *= 4
+def _headers_to(last_offset: int, records: FileSlice) -> list[tuple[int, BatchHeader]]:
+    """Where whole batches are, up to the one with this offset. What is in them is not read: it may
+    be fifty megabytes, of which the member gets one record. Raises OSError, and MalformedFrame for
+    bytes that are no batch."""
+    headers: list[tuple[int, BatchHeader]] = []
+    at = start = 0
+    piece = b""
+    while at + BATCH_OVERHEAD <= records.size:
+        if at + BATCH_OVERHEAD > start + len(piece):
+            start, piece = at, records.read(at, _PIECE)
+        header = read_header(piece, at - start)
+        if at + header.size > records.size:
+            break
+        headers.append((at, header))
+        if header.last_offset >= last_offset:
+            break
+        at += header.size
+    return headers
 
 
 def _size(read: _Read) -> int:
@@ -313,8 +324,8 @@ def _aborted(headers: Sequence[tuple[int, BatchHeader]], result: FetchResult) ->
 
 
 def _cut(
-    data: bytes, headers: Sequence[tuple[int, BatchHeader]], acquired: Sequence[Acquired]
-) -> bytes:
+    records: FileSlice, headers: Sequence[tuple[int, BatchHeader]], acquired: Sequence[Acquired]
+) -> FileSlice | bytes:
     """Whole batches, from the first to the last that has something acquired."""
     if not acquired:
         return b""
@@ -326,5 +337,5 @@ def _cut(
     ]
     if not inside:
         return b""
-    end_position, end_header = inside[-1]
-    return data[inside[0][0] : end_position + end_header.size]
+    begin, (end, last_header) = inside[0][0], inside[-1]
+    return records.part(begin, end + last_header.size - begin)

@@ -240,11 +240,11 @@ class ShareLeader:
             self._is_fetch_refused &= not self._is_waking
             return self._is_waking
 
-    def last_wanted(self, max_records: int) -> int:
-        """No acquisition of so many records goes further."""
-        max_record_locks = self.settings.limits.max_record_locks
+    def last_wanted(self, max_records: int, end_offset: int) -> int:
+        """See SharePartition."""
+        limits = self.settings.limits
         with self._lock:
-            return self._partition.next_new_offset + min(max_records, max_record_locks) - 1
+            return self._partition.last_wanted(max_records, end_offset, limits)
 
     def acquire(
         self,

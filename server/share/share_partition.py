@@ -108,11 +108,6 @@ class SharePartition:
     # -- fetching ----------------------------------------------------------------------------
 
     @property
-    def next_new_offset(self) -> int:
-        """From here on nobody has had anything."""
-        return self._flight.next_offset
-
-    @property
     def next_fetch_offset(self) -> int:
         """Where to read: the first record or hole that may be acquired, else what follows."""
         flight = self._flight
@@ -129,6 +124,23 @@ class SharePartition:
                     return run.first
         self._may_be_available = False
         return flight.next_offset
+
+    def last_wanted(self, max_records: int, end_offset: int, limits: Limits) -> int:
+        """No acquisition of so many records goes further, but to the end of a record batch. The log
+        can be read up to `end_offset`."""
+        flight = self._flight
+        left, last = max_records, self.start_offset
+        if self._may_be_available and not flight.is_gap_open:
+            for batch in flight.batches:
+                available = [run for run in batch.runs if run.is_available]
+                if available:
+                    left -= sum(run.size for run in available)
+                    last = available[-1].last
+                if left <= 0:
+                    return last
+        room = min(left, limits.max_record_locks - flight.count)
+        is_more = flight.is_gap_open or (room > 0 and flight.next_offset < end_offset)
+        return flight.next_offset + max(room, 0) - 1 if is_more else last
 
     def can_acquire(self, limits: Limits) -> bool:
         """Whether a read can give anybody anything."""

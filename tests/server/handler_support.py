@@ -23,6 +23,7 @@ from server.coordinator.runtime import Surroundings
 from server.handlers import apis_of
 from server.handlers.access.rules import guarded
 from server.handlers.fetch_session import FetchSessionCache
+from server.network.channel import BYTES
 from server.network.connection import Connection, ConnectionLimits
 from server.network.request_channel import RequestChannel
 from storage.config import LogConfig
@@ -271,6 +272,10 @@ def surroundings(broker: Any) -> Surroundings:
     )
 
 
+def _joined(parts: list[Any]) -> bytes:
+    return b"".join(bytes(p) if isinstance(p, BYTES) else p.read() for p in parts)
+
+
 class FakeProcessor:
     has_line = False
 
@@ -285,11 +290,11 @@ class FakeProcessor:
             self.done.append(CLOSED)
             channel.in_flight = None
         elif channel.answer(request, parts):
-            self.done.append(b"".join(bytes(p) for p in parts))
+            self.done.append(_joined(parts))
 
     def answer_first(self, channel, request, parts):
         if channel.answer(request, parts, is_last=False):
-            self.done.append(b"".join(bytes(p) for p in parts))
+            self.done.append(_joined(parts))
 
 
 class FakeChannel(Connection):

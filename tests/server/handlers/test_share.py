@@ -114,6 +114,33 @@ def test_no_more_is_read_than_is_handed_out(
     assert 0 < sum(read) < 1_000_000
 
 
+@pytest.mark.parametrize("is_more", [False, True])
+def test_a_record_that_came_back_is_not_read_with_all_that_is_under_way_behind_it(
+    node: ShareNode, monkeypatch: pytest.MonkeyPatch, is_more: bool
+) -> None:
+    node.settings = replace_limits(node, max_record_locks=10_000)
+    for _ in range(9):
+        node.append(1_000)
+    client = node.client()
+    assert acquired(client.fetch(0, max_records=9_000))[-1][1] == 8_999
+    client.acknowledge(0, (0, 0, RELEASE))
+    if is_more:
+        node.append(1)
+    read: list[int] = []
+    whole = FileSlice.read
+
+    def counted(records: FileSlice, *where: int) -> bytes:
+        data = whole(records, *where)
+        if where:  # not to be sent, which a socket does without reading
+            read.append(len(data))
+        return data
+
+    monkeypatch.setattr(FileSlice, "read", counted)
+    answer = client.fetch()
+    assert acquired(answer) == [(0, 0, 2), *([(9_000, 9_000, 1)] if is_more else [])]
+    assert sum(read) <= (10 if is_more else 1) * 4096
+
+
 @pytest.mark.parametrize("batch_size", [0, -5])
 def test_a_batch_size_that_is_none_stops_nobody(node: ShareNode, batch_size: int) -> None:
     """Whoever asks for it gets whole record batches, and others go on."""

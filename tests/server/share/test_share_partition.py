@@ -124,6 +124,26 @@ def test_no_more_than_max_record_locks_are_under_way() -> None:
     assert fetch(partition, *log, limits=limits) == [(20, 29, 1)]
 
 
+def test_no_more_is_wanted_than_may_be_acquired() -> None:
+    limits = LIMITS._replace(max_record_locks=25)
+    partition = SharePartition(0)
+    assert partition.last_wanted(500, 100, limits) == 24
+    assert partition.last_wanted(5, 100, limits) == 4
+    fetch(partition, (0, 9), (10, 19), batch_size=10, limits=limits)
+    assert partition.last_wanted(500, 100, limits) == 24
+    acknowledge(partition, 3, 4, RELEASE)
+    acknowledge(partition, 12, 12, RELEASE)
+    assert partition.last_wanted(1, 100, limits) == 4
+    assert partition.last_wanted(3, 100, limits) == 12
+    assert partition.last_wanted(500, 20, limits) == 12, "the log has no more"
+    assert partition.last_wanted(500, 21, limits) == 24
+    assert fetch(partition, (0, 9), (10, 19), (20, 29), limits=limits) == [
+        (3, 4, 2), (12, 12, 2), (20, 29, 1),
+    ]  # fmt: skip
+    acknowledge(partition, 5, 5, RELEASE)
+    assert partition.last_wanted(500, 100, limits) == 5, "there are no locks for more"
+
+
 def test_as_many_as_there_are_record_locks_are_under_way_though_none_was() -> None:
     limits = LIMITS._replace(max_record_locks=3)
     partition = SharePartition(0)
@@ -265,7 +285,7 @@ def test_a_hole_of_one_record_is_not_passed_over() -> None:
 def test_each_hole_of_what_was_loaded_is_read_in_turn() -> None:
     loaded = [StateBatch(5, 9, ACKNOWLEDGED, 1), StateBatch(15, 19, ARCHIVED, 5)]
     partition = SharePartition(0, loaded)
-    assert (partition.next_fetch_offset, partition.next_new_offset) == (0, 20)
+    assert (partition.next_fetch_offset, partition.last_wanted(3, 0, LIMITS)) == (0, 22)
     assert fetch(partition, (0, 4)) == [(0, 4, 1)]
     assert partition.next_fetch_offset == 10
     assert fetch(partition, (10, 14)) == [(10, 14, 1)]
