@@ -8,9 +8,9 @@ nobody else is called.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from replication.replicas.delayed import LARGE
 from server.share.fetching import DelayedShareFetch, Delivery, ShareFetchParams
@@ -30,6 +30,9 @@ from wire.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from replication.metadata.image import MetadataImage
     from replication.replicas.replica_manager import ReplicaManager
+
+
+K = TypeVar("K", bound=Hashable)
 
 
 class ShareBroker(NamedTuple):
@@ -64,6 +67,8 @@ class ShareManager:
         self._leaders: dict[ShareKey, ShareLeader] = {}
         self._at: dict[tuple[str, int], set[ShareLeader]] = {}
         """The same, by the partition that each is about."""
+        self._of: dict[str, set[ShareLeader]] = {}
+        """The same, by their groups."""
         self._lock = threading.Lock()
         broker.replica_manager.on_partition_leadership.append(self._on_leadership)
 
@@ -141,7 +146,7 @@ class ShareManager:
     def close_session(self, member: Member) -> None:
         """A member has gone, or closes its session: its records are for others."""
         self._release(member, self.sessions.close(member))
-        self._forget_unused()
+        self._forget_unused([member.group_id])
 
     def connection_closed(self, connection: object) -> None:
         """The sessions of a connection end with it. What is released is written: much is not by
@@ -169,7 +174,7 @@ class ShareManager:
         for member, partitions in ended:
             if member not in self.sessions:
                 self._release(member, partitions)
-        self._forget_unused()
+        self._forget_unused({member.group_id for member, _ in ended})
 
     def _release_if_gone(self, member: Member, deliveries: Sequence[Delivery]) -> None:
         """Of a member that left while this was read, what it had was released before."""
@@ -178,18 +183,19 @@ class ShareManager:
                 if delivery.acquired:
                     delivery.leader.release(member.member_id, _told_nobody)
 
-    def _forget_unused(self) -> None:
-        """Keep nothing in memory of a group without any session: its offsets may be reset, its
-        state deleted and begun anew, and nobody here is told (Kafka:
+    def _forget_unused(self, group_ids: Collection[str]) -> None:
+        """Keep nothing in memory of those groups that have no session: their offsets may be reset,
+        their state deleted and begun anew, and nobody here is told (Kafka:
         ShareGroupListener.onGroupEmpty; there only the end of a connection does it). What is being
         written stays until it is: whoever comes before must find it."""
 
         def over() -> list[ShareLeader]:
-            used = self.sessions.groups()
             return [
                 leader
-                for leader in self._leaders.values()
-                if leader.key.group_id not in used and not leader.when_written(self._forget_unused)
+                for group_id in group_ids
+                if not self.sessions.is_used(group_id)
+                for leader in self._of.get(group_id, ())
+                if not leader.when_written(partial(self._forget_unused, [group_id]))
             ]
 
         self._fence(over)
@@ -211,7 +217,7 @@ class ShareManager:
             except KafkaError as error:
                 errors[partition] = error.code
         if member not in self.sessions:
-            self._forget_unused()
+            self._forget_unused([member.group_id])
         return led
 
     def _leader(self, key: ShareKey) -> ShareLeader:
@@ -227,6 +233,7 @@ class ShareManager:
                 new = ShareLeader(key, topic, leader_epoch, self._around)
                 leader = self._leaders.setdefault(key, new)
                 self._at.setdefault(leader.topic_partition, set()).add(leader)
+                self._of.setdefault(key.group_id, set()).add(leader)
         return leader
 
     def _forget(self, leader: ShareLeader) -> None:
@@ -251,10 +258,8 @@ class ShareManager:
             for leader in over:
                 if self._leaders.get(leader.key) is leader:
                     del self._leaders[leader.key]
-                    at = self._at[leader.topic_partition]
-                    at.discard(leader)
-                    if not at:
-                        del self._at[leader.topic_partition]
+                    _take_out(self._at, leader.topic_partition, leader)
+                    _take_out(self._of, leader.key.group_id, leader)
         for leader in over:
             leader.fence()
 
@@ -268,6 +273,12 @@ class ShareManager:
         if offset < 0:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "no record is newer")
         return offset
+
+
+def _take_out(index: dict[K, set[ShareLeader]], key: K, leader: ShareLeader) -> None:
+    index[key].discard(leader)
+    if not index[key]:
+        del index[key]
 
 
 def _told_nobody(_code: ErrorCode) -> None:

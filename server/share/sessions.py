@@ -21,6 +21,7 @@ Kafka: ShareSessionCache, SharePartitionManager.newContext.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -64,6 +65,8 @@ class ShareSessions:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._sessions: dict[Member, _Session] = {}
+        self._counts: Counter[str] = Counter()
+        """How many sessions each group has that has one."""
         self._partition_count = 0
         """Of all sessions."""
         self._lock = threading.Lock()
@@ -138,12 +141,12 @@ class ShareSessions:
         """End all of them."""
         with self._lock:
             self._sessions.clear()
+            self._counts.clear()
             self._partition_count = 0
 
-    def groups(self) -> set[str]:
-        """Those of which a member has a session."""
-        with self._lock:
-            return {member.group_id for member in self._sessions}
+    def is_used(self, group_id: str) -> bool:
+        """Whether a member of the group has a session."""
+        return group_id in self._counts
 
     def _open(
         self, member: Member, partitions: Collection[SharedPartition], connection: object
@@ -154,6 +157,7 @@ class ShareSessions:
         session = _Session(connection)
         self._add(session, partitions)
         self._sessions[member] = session
+        self._counts[member.group_id] += 1
         return session
 
     def _add(self, session: _Session, partitions: Collection[SharedPartition]) -> None:
@@ -168,6 +172,9 @@ class ShareSessions:
         if session is None:
             return []
         self._partition_count -= len(session.partitions)
+        self._counts[member.group_id] -= 1
+        if not self._counts[member.group_id]:
+            del self._counts[member.group_id]
         return list(session.partitions)
 
     def _expect(self, member: Member, epoch: int) -> _Session:

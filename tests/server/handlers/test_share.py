@@ -647,6 +647,21 @@ def test_who_leads_another_partition_is_not_asked_of_each_share_partition(
     assert not _Looked.count
 
 
+def test_the_end_of_a_session_is_not_asked_of_each_share_partition_of_other_groups(
+    node: ShareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of members may go at once."""
+    monkeypatch.setattr("server.share.manager.ShareLeader", _Looked)
+    node.client().fetch(0, 1, 2)
+    gone, closed = node.client(), node.client()
+    gone.fetch(0, group="other")
+    closed.fetch(0, group="other", member="m2")
+    _Looked.count = 0
+    gone.disconnect()
+    closed.fetch(group="other", member="m2", epoch=-1)
+    assert not _Looked.count
+
+
 def test_a_new_leader_goes_on_with_what_was_persisted(node: ShareNode) -> None:
     node.append(5)
     client = node.client()
@@ -720,16 +735,16 @@ def test_a_group_that_is_used_again_just_then_is_not_forgotten_with_what_it_gave
     first.fetch(0)
     answers: list[Any] = []
     comes = threading.Thread(target=lambda: answers.append(second.fetch(0, member="m2")))
-    real = node.manager.sessions.groups
+    real = node.manager.sessions.is_used
 
-    def groups() -> set[str]:
-        used = real()
+    def is_used(group_id: str) -> bool:
+        used = real(group_id)
         if comes.ident is None:
             comes.start()
             comes.join(0.2)  # it is held up until who forgets is done
         return used
 
-    monkeypatch.setattr(node.manager.sessions, "groups", groups)
+    monkeypatch.setattr(node.manager.sessions, "is_used", is_used)
     first.disconnect()
     comes.join()
     assert acquired(answers[0]) == [(0, 1, 2)]
