@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -42,6 +43,26 @@ def test_what_re2_does_not_take_is_refused(expression: str) -> None:
 def test_what_is_too_large_is_refused() -> None:
     with pytest.raises(ValueError, match="too large"):
         compiled(r"\pL{1000}")
+
+
+@pytest.mark.parametrize(
+    "part", [r"\pL", r"(?i)\PN", "x{1000}", "x{0,9}", "x?", "(x{1,31}){1,31}", r"(?:\pL{100})*"]
+)
+@pytest.mark.parametrize("size", [40, 5_000, 32_767])
+def test_what_takes_long_to_make_is_refused_before_it_is_made(part: str, size: int) -> None:
+    """No other thread of the process runs meanwhile: these took up to 5 s."""
+    begun = time.process_time()
+    with suppress(ValueError):
+        compiled(part * (size // len(part)))
+    assert time.process_time() - begun < 1
+
+
+def test_as_many_names_as_a_request_can_hold_are_one_expression() -> None:
+    names = [f"orders-{region}.v1" for region in range(1_800)]
+    expression = "|".join(name.replace(".", r"\.") for name in names)
+    assert len(expression) > 25_000
+    assert compiled(expression).fullmatch(names[-1])
+    assert compiled("([a-z0-9._-]{1,249}|(?i:eu|us)-.*)?").fullmatch("EU-orders")
 
 
 def test_an_expression_that_would_take_python_for_ever() -> None:
