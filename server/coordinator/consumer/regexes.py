@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 REFRESH_MIN_MS = 10_000
 """Least time between two looks for one group (Kafka: REGEX_BATCH_REFRESH_MIN_INTERVAL_MS)."""
 NAMES_AT_ONCE = 1_000
-"""Topics that an expression is matched with before others come between."""
+"""Topics that an expression is matched with before others come between,"""
+LETTERS_AT_ONCE = 1 << 20
+"""and this by its own letters: the worst take 0.3 µs for each letter and name (measured)."""
 
 
 def compiled(regex: str) -> Any:
@@ -39,8 +41,7 @@ def resolved(
     """Each expression and the topics that it names, of those that whoever asks may be told of; none
     for one that is not valid. None: it takes long, and others may come between.
 
-    One after the other: on texts that are made for it, RE2 keeps megabytes for an expression and
-    takes half a second for a thousand names.
+    One after the other: on texts that are made for it, RE2 keeps megabytes for an expression.
     """
     of_all, seen = list(names), dict[str, bool]()
     for regex in regexes:
@@ -50,10 +51,11 @@ def resolved(
             yield regex, frozenset()
             continue
         found: list[str] = []
-        for at in range(0, len(of_all), NAMES_AT_ONCE):
+        step = max(1, min(NAMES_AT_ONCE, LETTERS_AT_ONCE // max(1, len(regex))))
+        for at in range(0, len(of_all), step):
             if at:
                 yield None
-            found += [name for name in of_all[at : at + NAMES_AT_ONCE] if matches(name)]
+            found += [name for name in of_all[at : at + step] if matches(name)]
         del matches
         if sees is not None:
             seen.update({name: sees(name) for name in found if name not in seen})

@@ -118,6 +118,16 @@ def test_who_is_to_be_loaded_waits_for_some_topics_and_not_for_all(
     assert looked_at(node, "h")["o.*"].topics == {"orders", "other"}
 
 
+def test_who_is_to_be_loaded_waits_no_longer_for_a_long_expression() -> None:
+    """One of 32 KB may take 10 ms for a name: ten seconds for as many as of a short one."""
+    names = [f"topic-{i}" for i in range(1_000)]
+    breaks = {
+        size: sum(one is None for one in regexes.resolved(["|".join("a" * size)], names))
+        for size in (1, 500, 5_000, 16_000)
+    }
+    assert breaks == {1: 0, 500: 0, 5_000: 9, 16_000: 31}
+
+
 def test_a_group_that_is_looked_at_is_not_looked_at_besides(node: Node) -> None:
     jobs = node.loads
     beat(node, "m0", 0, "orders")
