@@ -46,6 +46,7 @@ _BUFFER_BYTES = 65_536
 and keep four times as much, encrypting is alike (measured)."""
 _RECORD_BYTES = 16_384
 _HEAD_BYTES = 5
+"""Of a record: type, version (2), size (2)."""
 _RECORDS_AT_ONCE = 64
 _SILENT_MAX = 64
 """Records without data that a peer may send, and one more for each _PER_SILENT with some: clients
@@ -101,7 +102,7 @@ class TlsTransport:
             server_hostname=server_hostname,
         )  # fmt: skip
         self._budget = budget
-        self._arrived = memoryview(b"")
+        self._arrived: bytes | memoryview = b""
         """What OpenSSL was not given yet; between two reads the beginning of a head at most."""
         self._record_left = 0
         """Bytes of the record under way that it was not given."""
@@ -205,7 +206,9 @@ class TlsTransport:
         data = self.sock.recv(count)
         if data:
             head = self._arrived
-            self._arrived = memoryview(bytes(head) + data if head else data)
+            if head:
+                data = bytes(head) + data
+            self._arrived = data if len(data) < _BUFFER_BYTES else memoryview(data)
         else:
             self._ended = True
             self._in.write_eof()
@@ -213,36 +216,40 @@ class TlsTransport:
     def _give_next(self) -> int:
         """Give OpenSSL the next few records, the beginning of one included; returns how many bytes.
         What of them are whole counts as silent until it has given data."""
-        arrived, end = self._arrived, 0
-        most = self._silent + _RECORDS_AT_ONCE
-        while end < _BUFFER_BYTES:
-            if not self._record_left:
-                if len(arrived) - end < _HEAD_BYTES or self._silent == most:
-                    break
-                size = int.from_bytes(arrived[end + _HEAD_BYTES - 2 : end + _HEAD_BYTES])
-                self._record_left = _HEAD_BYTES + size
-            taken = min(self._record_left, len(arrived) - end)
-            if not taken:
+        arrived, left, end, whole = self._arrived, self._record_left, 0, 0
+        size = len(arrived)
+        while size:
+            if left > size - end:
+                left -= size - end
+                end = size
                 break
-            end += taken
-            self._record_left -= taken
-            self._silent += not self._record_left
-        self._in.write(arrived[:end])
-        self._arrived = arrived[end:]
+            if left:
+                end += left
+                left = 0
+                whole += 1
+            if size - end < _HEAD_BYTES or end >= _BUFFER_BYTES or whole == _RECORDS_AT_ONCE:
+                break
+            left = _HEAD_BYTES + (arrived[end + 3] << 8 | arrived[end + 4])
+        if end:
+            self._in.write(arrived[:end])
+            self._arrived = arrived[end:]
+            self._record_left = left
+            self._silent += whole
         return end
 
     def _decrypted(self) -> bytes:
         """All there is; b"" at the end, BlockingIOError if more must arrive."""
         pieces: list[bytes] = []
-        while True:
+        is_more: int = True  # what the handshake left, too
+        self._give_next()
+        while is_more and not self._ended:
             count = len(pieces)
             self._decrypt(pieces)
             self._silent -= len(pieces) - count
             self._spoken += len(pieces) - count
             if self._silent > _SILENT_MAX + self._spoken // _PER_SILENT:
                 self._end("too many records without data")
-            if self._ended or not self._give_next():
-                break
+            is_more = self._give_next()
         if self._out.pending:  # a key update is answered
             self._queue()
             self.flush()
