@@ -263,20 +263,22 @@ def _result(arguments: argparse.Namespace, written: _Written) -> int:
         said = plain(told or getattr(failure, "description", None))
         why = f"{name}: {said}" if said else name
         raise UserError(f"topic {arguments.topic!r}: {why}; {written.records} records were written")
+    # Without acknowledgements nobody has told an offset: kafka-python counts from 0 in each batch.
+    offsets = sorted(written.offsets.items()) if arguments.acks != "0" else []
     if arguments.json:
         places = {
             str(partition): {"first_offset": first, "last_offset": last}
-            for partition, (first, last) in sorted(written.offsets.items())
+            for partition, (first, last) in offsets
         }
         print_json({"topic": arguments.topic, "records": written.records, "partitions": places})
         return EXIT_OK
     where = ", ".join(
         f"{partition}: {first}" + (f" to {last}" if last > first else "")
-        for partition, (first, last) in sorted(written.offsets.items())
+        for partition, (first, last) in offsets
     )
     plural = "" if written.records == 1 else "s"
     print(
         f"{written.records} record{plural} to {arguments.topic}"
-        + (f" (partition and offset {where})" if where and arguments.acks != "0" else "")
+        + (f" (partition and offset {where})" if where else "")
     )
     return EXIT_OK

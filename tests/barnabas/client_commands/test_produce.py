@@ -193,6 +193,14 @@ def test_a_program_is_told_the_places_of_each_partition(
     }
 
 
+def test_a_program_is_told_no_places_that_no_broker_told(
+    producer: Producer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without acknowledgements kafka-python counts offsets from 0 in each batch."""
+    run(tmp_path, b"a\nb", "--acks", "0", "--json")
+    assert json.loads(capsys.readouterr().out) == {"topic": "t", "records": 2, "partitions": {}}
+
+
 @pytest.mark.parametrize(
     "flags",
     [
