@@ -223,8 +223,8 @@ def key_values(pairs: list[str], flag: str) -> dict[str, str]:
     return values
 
 
-def count(text: str) -> int:
+def count(text: str, at_least: int = 1) -> int:
     """The type of flags that count something."""
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 2**31 - 1):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, at least 1")
+    if not (text.isascii() and text.isdigit() and at_least <= int(text) <= 2**31 - 1):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, at least {at_least}")
     return int(text)

@@ -67,7 +67,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _partition(text: str) -> int:
-    return 0 if text == "0" else count(text)
+    return count(text, at_least=0)
 
 
 class _Written:

@@ -219,10 +219,18 @@ def test_flags_that_contradict_each_other_are_a_mistake_before_anything_is_sent(
     assert producer.settings == {}
 
 
-@pytest.mark.parametrize("flags", [("--partition", "-1"), ("--partition", "00"), ("--acks", "2")])
+@pytest.mark.parametrize("flags", [("--partition", "-1"), ("--partition", "x"), ("--acks", "2")])
 def test_a_number_that_is_none_is_refused(tmp_path: Path, flags: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit):
         run(tmp_path, b"", *flags)
+
+
+def test_who_names_no_partition_hears_which_there_may_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run(tmp_path, b"", "--partition", "-1")
+    assert "'-1': expected a whole number, at least 0" in capsys.readouterr().err
 
 
 def test_flags_hold_for_all_lines(producer: Producer, tmp_path: Path) -> None:
