@@ -72,13 +72,8 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _describe(arguments: argparse.Namespace) -> int:
     with admin_client(arguments) as admin:
-        listed = _listed(admin, arguments.group)
-        state, members = listed.get("group_state"), None
-        kind = str(listed.get("group_type") or "classic").lower()
-        if kind == "classic":  # kafka-python describes no others: it would hear that they are dead
-            found = admin.describe_groups([arguments.group])[arguments.group]
-            state, members = found["group_state"], [_member(one) for one in found["members"]]
-        lag = _lag_of(admin, arguments.group)
+        kind, state, members = _found(admin, arguments.group)
+        lag = _lag_of(admin, arguments.group, members)
     if arguments.json:
         answer = {"group": arguments.group, "state": state, "members": members, "lag": lag}
         print_json(answer)
@@ -103,6 +98,17 @@ def _member(described: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _found(admin: Any, group: str) -> tuple[str, str | None, list[dict[str, Any]] | None]:
+    """Type, state and members of a group; kafka-python tells the members of classic groups only:
+    it would hear of others that they are dead. Raises UserError."""
+    listed = _listed(admin, group)
+    kind = str(listed.get("group_type") or "classic").lower()
+    if kind != "classic":
+        return kind, listed.get("group_state"), None
+    found = admin.describe_groups([group])[group]
+    return kind, found["group_state"], [_member(one) for one in found["members"]]
+
+
 def _assigned(assignment: Any) -> list[str]:
     topics = assignment.get("assigned_partitions", []) if isinstance(assignment, dict) else []
     return [f"{one['topic']}:{number}" for one in topics for number in one["partitions"]]
@@ -110,10 +116,10 @@ def _assigned(assignment: Any) -> list[str]:
 
 def _lag(arguments: argparse.Namespace) -> int:
     with admin_client(arguments) as admin:
-        _listed(admin, arguments.group)
-        lag = _lag_of(admin, arguments.group)
+        _kind, _state, members = _found(admin, arguments.group)
+        lag = _lag_of(admin, arguments.group, members)
     if arguments.json:
-        total = sum(row["lag"] for row in lag)
+        total = sum(row["lag"] or 0 for row in lag)
         print_json({"group": arguments.group, "lag": total, "partitions": lag})
     else:
         print_table(_LAG_NAMES, [list(row.values()) for row in lag])
@@ -129,23 +135,30 @@ def _listed(admin: Any, group: str) -> dict[str, Any]:
     raise UserError(f"no group {group!r}: `barnabas group list` shows what is there")
 
 
-def _lag_of(admin: Any, group: str) -> list[dict[str, Any]]:
+def _lag_of(admin: Any, group: str, members: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """A row for each partition that has a committed offset, or a member, as in Kafka's
+    ConsumerGroupCommand: where nothing was committed nobody knows how much is to be read."""
+    from kafka import TopicPartition
     from kafka.admin import OffsetSpec
 
-    committed = admin.list_group_offsets(group)[group]
-    committed = {partition: place.offset for partition, place in committed.items()}
-    ends = _offsets(admin, dict.fromkeys(committed, OffsetSpec.LATEST))
+    committed = {p: place.offset for p, place in admin.list_group_offsets(group)[group].items()}
+    assigned = (text.rpartition(":") for one in members or [] for text in one["partitions"])
+    known = {*committed, *(TopicPartition(topic, int(number)) for topic, _, number in assigned)}
+    ends = _offsets(admin, dict.fromkeys(known, OffsetSpec.LATEST))
     return [
         {
             "topic": partition.topic,
             "partition": partition.partition,
-            "committed": committed[partition],
+            "committed": committed.get(partition),
             "end": ends[partition],
-            "lag": max(0, ends[partition] - committed[partition]),
+            "lag": _behind(committed.get(partition), ends[partition]),
         }
-        for partition in sorted(committed)
-        if partition in ends
+        for partition in sorted(ends)
     ]
+
+
+def _behind(committed: int | None, end: int) -> int | None:
+    return None if committed is None else max(0, end - committed)
 
 
 def _offsets(admin: Any, wanted: dict[Any, Any]) -> dict[Any, int]:

@@ -75,3 +75,40 @@ def test_a_reset_of_topics_that_are_gone_is_no_success(monkeypatch: pytest.Monke
     arguments = parser.parse_args(["group", "reset-offsets", "g", "--to", "end"])
     with pytest.raises(UserError, match="the topics that group 'g' committed are not there any"):
         arguments.run(arguments)
+
+
+def test_a_member_that_has_committed_nothing_is_not_taken_for_one_without_lag(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kafka import OffsetAndMetadata, TopicPartition
+
+    class Behind(Admin):
+        """A member has partitions 0 and 1 of `t`, of which the group committed 0 and 2."""
+
+        def describe_groups(self, names: list[str]) -> dict[str, Any]:
+            found = super().describe_groups(names)
+            assigned = {"assigned_partitions": [{"topic": "t", "partitions": [0, 1]}]}
+            found["classic"]["members"][0]["member_assignment"] = assigned
+            return found
+
+        def list_group_offsets(self, group: str) -> dict[str, Any]:
+            at = {TopicPartition("t", number): OffsetAndMetadata(5, "", None) for number in (0, 2)}
+            return {group: at}
+
+        def describe_topics(self) -> list[dict[str, Any]]:
+            return [{"name": "t", "error_code": 0}]
+
+        def list_partition_offsets(self, wanted: dict[Any, Any]) -> dict[Any, Any]:
+            return {partition: OffsetAndMetadata(8, "", None) for partition in wanted}
+
+    monkeypatch.setattr(groups, "admin_client", lambda _arguments: contextlib.nullcontext(Behind()))
+    parser = argparse.ArgumentParser()
+    groups.add_commands(parser.add_subparsers())
+    for command in ("lag", "describe"):
+        arguments = parser.parse_args(["group", command, "classic"])
+        assert arguments.run(arguments) == 0
+        assert "t\t0\t5\t8\t3\nt\t1\t-\t8\t-\nt\t2\t5\t8\t3\n" in capsys.readouterr().out
+    arguments = parser.parse_args(["group", "lag", "classic", "--json"])
+    assert arguments.run(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["lag"], [row["lag"] for row in found["partitions"]]) == (6, [3, None, 3])
