@@ -42,8 +42,8 @@ def typed_options(arguments: argparse.Namespace) -> TypedOptions:
         _side(arguments, name) for name in ("key", "value") if vars(arguments)[f"{name}_format"]
     )
     for name in ("key", "value"):
-        if vars(arguments)[f"{name}_schema"] and name not in {side.name for side in sides}:
-            raise _usage(f"--{name}-schema needs --{name}-format")
+        if vars(arguments)[f"{name}_format"] is None and (needless := _details(arguments, name)):
+            raise _usage(f"{needless[0]} needs --{name}-format")
     asks = [side for side in sides if side.format != "string" and side.schema is None]
     if asks and arguments.registry is None:
         name = asks[0].name
@@ -53,6 +53,17 @@ def typed_options(arguments: argparse.Namespace) -> TypedOptions:
     if asks:
         _check_registry(arguments.registry)
     return TypedOptions(sides, arguments.registry)
+
+
+def _details(arguments: argparse.Namespace, name: str) -> list[str]:
+    """The flags that say more of a side, as far as they are given."""
+    usual = {"schema": None, "message": None, "subject": _subject(name)}
+    given = vars(arguments)
+    return [f"--{name}-{what}" for what, value in usual.items() if given[f"{name}_{what}"] != value]
+
+
+def _subject(name: str) -> str:
+    return f"{{topic}}-{name}"
 
 
 def _side(arguments: argparse.Namespace, name: str) -> SideOptions:
@@ -65,10 +76,14 @@ def _side(arguments: argparse.Namespace, name: str) -> SideOptions:
             " 'barnabas[typed]'"
         )
     path, message = given[f"{name}_schema"], given[f"{name}_message"]
+    if message is not None and kind != "protobuf":
+        raise _usage(f"--{name}-message goes with --{name}-format protobuf")
     if path is None:
         return SideOptions(name, kind, None, message, given[f"{name}_subject"])
     if kind == "string":
         raise _usage(f"--{name}-format string takes no --{name}-schema")
+    if f"--{name}-subject" in _details(arguments, name):
+        raise _usage(f"--{name}-subject goes with --registry, --{name}-schema has no subjects")
     schema = read_schema(path, name, kind)
     try:
         values_of(kind, schema, message)

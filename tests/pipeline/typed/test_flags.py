@@ -33,6 +33,13 @@ def schema_file(folder: Path, **fields: str) -> str:
     [
         (["--value-format", "avro"], "--value-format avro needs --value-schema or --registry"),
         (["--key-schema", "x"], "--key-schema needs --key-format"),
+        (["--value-message", "M"], "--value-message needs --value-format"),
+        (["--key-subject", "s"], "--key-subject needs --key-format"),
+        (["--value-format", "avro", "--value-message", "M"], "goes with --value-format protobuf"),
+        (
+            ["--value-format", "json", "--value-schema", "x", "--value-subject", "s"],
+            "--value-subject goes with --registry",
+        ),
         (["--registry", "http://x"], "--registry needs --value-format"),
         (["--value-format", "string", "--value-schema", "x"], "takes no --value-schema"),
         (["--value-format", "json", "--value-schema", "/no/such"], "No such file"),
