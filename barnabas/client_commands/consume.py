@@ -26,6 +26,7 @@ from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError
 
 _POLL_MS = 200
 _BATCH = 500
+_NOT_YET = 2**63 - 1  # the end of a partition that has no record of the time of --to
 
 
 def add_commands(commands: Any) -> None:
@@ -210,6 +211,8 @@ class _Reading:
             self._ends = self._offsets(stop, begins, ends)
             if self._arguments.follow and stop.kind == "offset":
                 self._ends = dict.fromkeys(partitions, stop.number)
+            elif self._arguments.follow and stop.kind == "time":  # it may be still to come
+                self._ends |= {p: _NOT_YET for p in partitions if self._ends[p] >= ends[p]}
         elif not self._arguments.follow:
             self._ends = ends
 
@@ -245,10 +248,9 @@ class _Reading:
             raise no_answer(arguments)
 
     def _print(self, partition: Any, batch: list[Any]) -> None:
-        end = self._ends.get(partition)
         last = None
         for record in batch:
-            if self._left == 0 or (end is not None and record.offset >= end):
+            if self._left == 0 or self._is_behind(partition, record):
                 break
             last = record
             if self._is_wanted(record):
@@ -259,6 +261,13 @@ class _Reading:
             from kafka import OffsetAndMetadata
 
             self._printed[partition] = OffsetAndMetadata(last.offset + 1, "", last.leader_epoch)
+
+    def _is_behind(self, partition: Any, record: Any) -> bool:
+        """Whether a record lies behind the end that was set for its partition."""
+        end = self._ends.get(partition)
+        if end == _NOT_YET and record.timestamp >= self._arguments.stop.number:
+            end = self._ends[partition] = record.offset
+        return end is not None and record.offset >= end
 
     def _commit(self) -> None:
         """Raise KafkaTimeoutError when there is no answer in time; who follows tries again."""

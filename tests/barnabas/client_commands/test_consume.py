@@ -83,6 +83,40 @@ def test_records_that_never_come_are_not_waited_for(monkeypatch: pytest.MonkeyPa
         run(Consumer(), monkeypatch, "--timeout", "0.01")
 
 
+class Growing(Consumer):
+    """Of a partition that ends at offset 10, and gets records of the times 98, 99, 100 and 99."""
+
+    def __init__(self) -> None:
+        self._place = 10
+
+    def offsets_for_times(self, wanted: dict[Any, int]) -> dict[Any, None]:
+        assert set(wanted.values()) == {100}
+        return dict.fromkeys(wanted)
+
+    def position(self, _partition: Any, _timeout_ms: int) -> int:
+        return self._place
+
+    def poll(self, _timeout_ms: int) -> dict[Any, list[Any]]:
+        from kafka import TopicPartition
+
+        assert self._place == 10, "it does not end"
+        self._place = 14
+        times = (98, 99, 100, 99)
+        return {
+            TopicPartition("t", 0): [
+                types.SimpleNamespace(key=None, value=b"%d" % time, offset=offset, timestamp=time)
+                for offset, time in enumerate(times, 10)
+            ]
+        }
+
+
+def test_who_follows_to_a_time_goes_on_until_it_has_come(
+    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    run(Growing(), monkeypatch, "--follow", "--to", "1970-01-01T00:00:00.100+00:00")
+    assert capsysbinary.readouterr().out == b"98\n99\n"
+
+
 @pytest.mark.parametrize("told", [[[]], [None, None, []], [None, [0], None, []]], ids=str)
 def test_a_member_to_whom_no_partition_is_left_ends_and_says_so(
     told: list[list[int] | None],
