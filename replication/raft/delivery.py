@@ -3,14 +3,16 @@
 What: each listener gets the newest snapshot first, then every committed batch behind it; when the
 log began anew at a snapshot that was downloaded, that snapshot, and what follows.
 How: a leader's own batches are kept in memory from their append to their commit, so that they need
-not be read back; all others come from the log, in pieces.
+not be read back; all others come from the log, in pieces. Their records are read and decoded by who
+looks at them, on its own thread: 10,000 take a third of a second, and fetches and votes wait for
+the driver's (Kafka: RecordsBatchReader).
 Owner: the raft driver's thread.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from replication.raft.batches import CommittedBatch, PendingBatch
@@ -28,8 +30,31 @@ class RecordSerde(Protocol):
     def decode(self, value: bytes) -> Any: ...
 
 
+class LoggedRecords(Sequence[Any]):
+    """Records as they stand in the log, read and decoded each time that they are looked at. Raises
+    then what `values` and `decode` do.
+    """
+
+    def __init__(
+        self, count: int, values: Callable[[], Iterable[bytes]], decode: Callable[[bytes], Any]
+    ) -> None:
+        self._count = count
+        self._values = values
+        self._decode = decode
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._decode, self._values())
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
+
+
 class RaftListener(Protocol):
-    """A state machine on top of the log. Called on the driver's thread: take note and return."""
+    """A state machine on top of the log. Called on the driver's thread: take note and return, look
+    at the records elsewhere."""
 
     def handle_snapshot(
         self, snapshot_id: SnapshotId, timestamp: int, records: Sequence[Any]
@@ -84,17 +109,17 @@ class Delivery:
             self.next_offset = 0
             return
         content = self._log.read_snapshot(latest)
-        decode = self._serde.decode
-        records = [decode(value) for value in content.values]
+        values = content.values
+        records = LoggedRecords(len(values), lambda: values, self._serde.decode)
         for listener in self.listeners:
             listener.handle_snapshot(latest, content.timestamp, records)
         self.next_offset = latest.offset
 
     def _deliver_from_log(self, end_offset: int) -> None:
-        decode = self._serde.decode
         piece: list[CommittedBatch] = []
         size = 0
-        for header, values in self._log.batches(self.next_offset, end_offset):
+        for batch in self._log.batches(self.next_offset, end_offset):
+            header = batch.header
             piece.append(
                 CommittedBatch(
                     header.base_offset,
@@ -102,7 +127,7 @@ class Delivery:
                     header.leader_epoch,
                     header.max_timestamp,
                     header.size,
-                    [decode(value) for value in values],
+                    LoggedRecords(batch.values_count, batch.values, self._serde.decode),
                 )
             )
             size += header.size

@@ -65,10 +65,20 @@ _READ_BYTES = 4 * 1024 * 1024
 
 
 class LoggedBatch(NamedTuple):
-    """One batch as read back: its header and the values of its records (none if control)."""
+    """One batch as read back."""
 
     header: BatchHeader
-    values: list[bytes]
+    data: bytes
+
+    @property
+    def values_count(self) -> int:
+        return 0 if self.header.is_control else self.header.records_count
+
+    def values(self) -> list[bytes]:
+        """Those of its records, none if control. Raises KafkaError, MalformedFrame."""
+        if self.header.is_control:
+            return []
+        return [record.value or b"" for record in read_records(self.data, 0, self.header)]
 
 
 class RaftLog:
@@ -265,11 +275,7 @@ class RaftLog:
     def batches(self, offset: int, end_offset: int) -> Iterator[LoggedBatch]:
         """Batches from the one that holds `offset` to `end_offset`. Raises KafkaError."""
         for header, data, position in self._raw_batches(offset, end_offset):
-            if header.is_control:
-                yield LoggedBatch(header, [])
-            else:
-                records = read_records(data, position, header)
-                yield LoggedBatch(header, [record.value or b"" for record in records])
+            yield LoggedBatch(header, data[position : position + header.size])
 
     def _raw_batches(
         self, offset: int, end_offset: int

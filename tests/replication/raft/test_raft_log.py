@@ -60,7 +60,7 @@ def filled(path: Path, count: int = 5, epoch: int = 1) -> RaftLog:
 
 def values(log: RaftLog, offset: int = 0) -> list[str]:
     found = log.batches(max(offset, log.start_offset), log.end_offset)
-    return [value.decode() for logged in found for value in logged.values]
+    return [value.decode() for logged in found for value in logged.values()]
 
 
 def folder(path: Path) -> Path:

@@ -32,6 +32,7 @@ from replication.raft.snapshots import SnapshotId
 from replication.raft.voter_set import Endpoint, ReplicaKey, Voter
 from storage import files
 from tests.replication.raft_quorum import Member, Quorum
+from tests.replication.raft_support import TextSerde
 from wire.errors import ErrorCode, KafkaError
 
 
@@ -44,6 +45,30 @@ def reply_to(quorum: Quorum, member: Member, request: Any) -> list[Any]:
 
 
 # --- elections and replication ------------------------------------------------------------------
+
+
+def test_what_a_record_means_is_found_out_by_who_reads_it_not_by_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread fetches and votes: a large commit must not keep it from that."""
+    decoded: list[bytes] = []
+    decode = TextSerde.decode
+
+    def note(serde: TextSerde, value: bytes) -> str:
+        decoded.append(value)
+        return decode(serde, value)
+
+    monkeypatch.setattr(TextSerde, "decode", note)
+    quorum = Quorum(tmp_path)
+    last = quorum.append("a", "b")
+    followers = quorum.followers()
+    quorum.run_until(
+        lambda: all(m.recorder.batches[-1:] and m.recorder.batches[-1].last_offset == last
+                    for m in followers)
+    )  # fmt: skip
+    assert decoded == []
+    assert len(followers[0].recorder.batches[-1].records) == 2
+    assert quorum.all_have("a", "b")
 
 
 def test_a_cold_quorum_elects_within_a_second_and_replicates_to_all(tmp_path: Path) -> None:
