@@ -151,18 +151,22 @@ class ShareSessions:
     def _open(
         self, member: Member, partitions: Collection[SharedPartition], connection: object
     ) -> _Session:
-        self._end(member)
-        if len(self._sessions) >= self._limit:
+        replaced = self._sessions.get(member)
+        if replaced is None and len(self._sessions) >= self._limit:
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
         session = _Session(connection)
-        self._add(session, partitions)
+        self._add(session, partitions, 0 if replaced is None else len(replaced.partitions))
+        self._end(member)
         self._sessions[member] = session
         self._counts[member.group_id] += 1
         return session
 
-    def _add(self, session: _Session, partitions: Collection[SharedPartition]) -> None:
+    def _add(
+        self, session: _Session, partitions: Collection[SharedPartition], freed: int = 0
+    ) -> None:
+        """`freed`: how many there will be less, of a session in whose place this one is."""
         new = dict.fromkeys(one for one in partitions if one not in session.partitions)
-        if new and self._partition_count + len(new) > SHARED_PARTITIONS_MAX:
+        if new and self._partition_count - freed + len(new) > SHARED_PARTITIONS_MAX:
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, "there are too many partitions")
         session.partitions.update(new)
         self._partition_count += len(new)

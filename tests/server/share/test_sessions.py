@@ -49,6 +49,17 @@ def test_partitions_have_a_bound_for_all_sessions_together(bench: Bench) -> None
     assert bench.fetch(ONE, 1, 0, 5) == 6  # it is as it was
 
 
+def test_a_session_goes_on_if_there_is_no_room_for_one_in_its_place(bench: Bench) -> None:
+    """Else its end would be nobody's: what its member has is released when it ends."""
+    assert bench.fetch(ONE, 0, 0, 5) == 6
+    with pytest.raises(KafkaError) as refused:
+        bench.fetch(ONE, 0, 0, 10)
+    assert refused.value.code == E.SHARE_SESSION_LIMIT_REACHED
+    assert bench.sessions.is_used("g")
+    assert bench.fetch(ONE, 1, 0, 5) == 6
+    assert bench.fetch(ONE, 0, 0, 9) == 10  # what it takes the place of has no room any more
+
+
 @pytest.mark.parametrize("how", ["forget", "close", "leave", "open", "clear"])
 def test_what_is_held_no_more_has_room_for_others(bench: Bench, how: str) -> None:
     bench.fetch(ONE, 0, 0, 9)
