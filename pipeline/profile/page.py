@@ -20,6 +20,7 @@ from pipeline.profile.topic_profile import (
     PERCENTILE_NAMES,
     TopicProfile,
     field_row,
+    fields_left_out,
     per_second,
     percent,
     span_name,
@@ -278,6 +279,7 @@ def _field_tables(profile: TopicProfile) -> str:
     if profile.fields:
         rows = [field_row(profile, one) for one in profile.fields]
         parts += ["<h2>Fields</h2>", _table(FIELD_NAMES, rows, texts=("field", "type"))]
+        parts += [f'<p class="soft small">{one}</p>' for one in fields_left_out(profile)]
     if profile.problems:
         reasons = [[f"{one.records:,}", one.side, one.problem] for one in profile.problems]
         names = ["records", "side", "why"]

@@ -10,6 +10,7 @@ from pipeline.profile.topic_profile import (
     Format,
     TopicProfile,
     field_row,
+    fields_left_out,
     per_second,
     percent,
     span_name,
@@ -38,8 +39,8 @@ def summary(profile: TopicProfile) -> str:
         *(f"! {one}" for one in odd(profile)),
         "",
         table(
-            ["partition", "records", "first", "last", "missing", "bytes", "keys", "null keys",
-             "tombstones", "late", "from (UTC)", "to (UTC)", "records/s"],
+            ["partition", "records", "first", "last", "missing", "bytes", "keys (about)",
+             "null keys", "tombstones", "late", "from (UTC)", "to (UTC)", "records/s"],
             rows,
         ),
         "",
@@ -75,7 +76,8 @@ def _fields(profile: TopicProfile) -> list[str]:
     """What is known of decoded keys and values."""
     lines: list[str] = []
     if profile.fields:
-        lines += [table(FIELD_NAMES, [field_row(profile, one) for one in profile.fields]), ""]
+        rows_of_fields = [field_row(profile, one) for one in profile.fields]
+        lines += [table(FIELD_NAMES, rows_of_fields), *fields_left_out(profile), ""]
     if profile.problems:
         rows = [[one.records, one.side, _short(one.problem)] for one in profile.problems]
         lines += [table(["records", "not decoded", "why"], rows), ""]

@@ -18,6 +18,7 @@ from pipeline.archive.opening import open_table
 from pipeline.errors import PipelineError
 from pipeline.preflight import some
 from pipeline.profile.codecs import CodecUse, codecs_in
+from pipeline.progress import many
 from pipeline.segments.plan import Wanted, plan
 from pipeline.segments.segments import read_frame
 from pipeline.spark.kafka_admin import KafkaAdmin
@@ -147,6 +148,8 @@ class TopicProfile:
     """The most used first; none where batches are not seen (from a broker)."""
     fields: list[FieldProfile] = field(default_factory=list)
     """Of decoded keys and values; empty when none are."""
+    more_fields: int = 0
+    """How many there are beside these."""
     problems: list[ProblemProfile] = field(default_factory=list)
     seconds: float = 0.0
     measured_ms: int = 0
@@ -278,6 +281,7 @@ def _measure(frame: DataFrame, options: ProfileOptions, types: Mapping[str, Type
     span_ms = span_for(
         min(one.first_ms for one in partitions), max(one.last_ms for one in partitions)
     )
+    of_fields, more_fields = fields(frame, types)
     codecs: list[CodecUse] = []
     if options.data_dir is not None:
         plans = plan(options.data_dir.split(","), Wanted(options.topic))
@@ -296,7 +300,8 @@ def _measure(frame: DataFrame, options: ProfileOptions, types: Mapping[str, Type
         gaps,
         gap_count,
         codecs,
-        fields(frame, types),
+        of_fields,
+        more_fields,
         problems(frame),
     )
 
@@ -415,13 +420,19 @@ def span_name(span_ms: int) -> str:
     raise AssertionError("a span is a second at least")
 
 
-FIELD_NAMES = ["field", "type", "present", "distinct", "lowest", "highest"]
+FIELD_NAMES = ["field", "type", "present", "distinct (about)", "lowest", "highest"]
 
 
 def field_row(profile: TopicProfile, one: FieldProfile) -> list[str]:
     """One field for people, by `FIELD_NAMES`."""
     share = f"{one.present:,} ({percent(one.present, profile.records)})"
     return [one.path, one.type, share, f"{one.distinct:,}", one.lowest or "-", one.highest or "-"]
+
+
+def fields_left_out(profile: TopicProfile) -> list[str]:
+    """What is said of fields that are not shown."""
+    count = profile.more_fields
+    return [f"{many(count, 'more field')} not shown"] if count else []
 
 
 def per_second(one: PartitionProfile) -> str:

@@ -42,32 +42,40 @@ class ProblemProfile:
     records: int
 
 
-def fields(frame: DataFrame, types: Mapping[str, Type]) -> list[FieldProfile]:
-    """Statistics of the columns `<side>_data`, by side; at most 200 fields."""
-    paths = [
+def fields(frame: DataFrame, types: Mapping[str, Type]) -> tuple[list[FieldProfile], int]:
+    """Statistics of the columns `<side>_data`, by side: of the first 200 fields; and how many more
+    there are."""
+    every = [
         ((f"{side}_data", *path), one)
         for side, given in types.items()
         for path, one in leaves(given)
-    ][:_MOST_FIELDS]
+    ]
+    paths = every[:_MOST_FIELDS]
     if not paths:
-        return []
+        return [], 0
     row = frame.selectExpr(
         *(part for at, (path, one) in enumerate(paths) for part in _aggregates(at, path, one))
     ).first()
     assert row is not None
-    return [_profile(row, at, ".".join(path), one) for at, (path, one) in enumerate(paths)]
+    found = [_profile(row, at, ".".join(path), one) for at, (path, one) in enumerate(paths)]
+    return found, len(every) - len(paths)
 
 
 def problems(frame: DataFrame) -> list[ProblemProfile]:
-    """Why values did not decode, the most frequent reasons first."""
+    """Why values did not decode: of each side the ten most frequent reasons, then all others."""
     found: list[ProblemProfile] = []
     for side in ("key", "value"):
         column = f"{side}_problem"
         if column not in frame.columns:
             continue
-        counted = frame.where(f"{column} is not null").groupBy(column).count()
+        undecoded = frame.where(f"{column} is not null")
+        counted = undecoded.groupBy(column).count()
         rows = counted.orderBy("count", column, ascending=[False, True]).limit(_MOST_PROBLEMS)
-        found += [ProblemProfile(side, row[column], row["count"]) for row in rows.collect()]
+        told = [ProblemProfile(side, row[column], row["count"]) for row in rows.collect()]
+        found += told
+        if len(told) == _MOST_PROBLEMS:
+            others = undecoded.count() - sum(one.records for one in told)
+            found += [ProblemProfile(side, "other reasons", others)] if others else []
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections import defaultdict
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ from pipeline.profile.topic_profile import (
 )
 from pipeline.progress import utc
 from pipeline.segments.plan import Wanted, plan
-from pipeline.typed.statistics import ProblemProfile
+from pipeline.typed import statistics
+from pipeline.typed.statistics import FieldProfile, ProblemProfile
 from wire.compression import LZ4
 from wire.records import Record, build_batch
 
@@ -220,6 +222,31 @@ def test_reasons_of_any_length_can_be_read() -> None:
     assert row.split()[0] == "3", "figures stand before what may be long"
     html = page(one)
     assert '<td class="text">no JSON: ' + "x" * 280 in html, "wraps, and hides no other reason"
+
+
+def test_what_is_not_shown_or_not_exact_is_said_to_be_so() -> None:
+    one = profile(partition(0))
+    one.fields = [FieldProfile("value_data.id", "bigint", 3, 3, "1", "3")]
+    assert "not shown" not in summary(one) + page(one)
+    one.more_fields = 1_500
+    for told in (summary(one), page(one)):
+        assert "1,500 more fields not shown" in told
+        assert "distinct (about)" in told
+        assert "keys (about)" in told
+
+
+def test_of_many_fields_the_first_are_looked_at_and_the_others_counted() -> None:
+    class Frame:
+        def selectExpr(self, *_wanted: str) -> Frame:  # noqa: N802
+            return self
+
+        def first(self) -> defaultdict[str, str]:
+            return defaultdict(lambda: "0")
+
+    types: dict[str, Any] = {"value": {"struct": {f"f{n}": "bigint" for n in range(203)}}}
+    frame: Any = Frame()
+    found, more = statistics.fields(frame, types)
+    assert [found[0].path, found[-1].path, more] == ["value_data.f0", "value_data.f199", 3]
 
 
 def test_years_of_five_digits_are_shown_whole() -> None:
