@@ -187,5 +187,5 @@ def _log(member: Member) -> list[str]:
         words = ["*" + value.decode() for value in content.values]
     for batch in log.batches(log.start_offset, log.end_offset):
         epoch = batch.header.leader_epoch
-        words += [f"{epoch}:{value.decode()}" for value in batch.values] or [f"{epoch}:control"]
+        words += [f"{epoch}:{value.decode()}" for value in batch.values()] or [f"{epoch}:control"]
     return words
