@@ -160,7 +160,10 @@ class _Reading:
             )
 
     def _poll(self) -> dict[Any, list[Any]]:
-        """What came. Raises UserError for a record that the library cannot read."""
+        """What came. Raises UserError for a record that the library cannot read, and, unless it
+        follows, KafkaConnectionError where no node can be dialled to ask for the coordinator."""
+        from kafka.errors import KafkaConnectionError
+
         try:
             found: dict[Any, list[Any]] = self._consumer.poll(_POLL_MS)
         except UnicodeDecodeError:
@@ -168,6 +171,11 @@ class _Reading:
                 f"topic {self._arguments.topic!r} has a record with a header whose name is no"
                 " UTF-8, which kafka-python cannot read; --partition and --from go around it"
             ) from None
+        except KafkaConnectionError:
+            if not self._arguments.follow:
+                raise
+            time.sleep(_POLL_MS / 1000)
+            return {}
         return found
 
     def _membership(self) -> Any:
@@ -270,14 +278,15 @@ class _Reading:
         return end is not None and record.offset >= end
 
     def _commit(self) -> None:
-        """Raise KafkaTimeoutError when there is no answer in time; who follows tries again."""
-        from kafka.errors import KafkaTimeoutError
+        """Raise KafkaTimeoutError when there is no answer in time, KafkaConnectionError when no
+        node can be dialled; who follows tries again."""
+        from kafka.errors import KafkaConnectionError, KafkaTimeoutError
 
         if not self._printed:
             return
         try:
             self._consumer.commit(self._printed, timeout_ms=int(self._arguments.timeout * 1000))
-        except KafkaTimeoutError:
+        except (KafkaConnectionError, KafkaTimeoutError):
             if not self._arguments.follow:
                 raise
         else:

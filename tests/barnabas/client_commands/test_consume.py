@@ -178,6 +178,46 @@ def test_a_commit_waits_as_long_as_was_said_and_who_follows_commits_again(
     assert member.asked == [({0: 10}, 2000)] * 2
 
 
+class Bounced(Printed):
+    """Its broker restarts: twice nobody can be dialled, by a poll and then by a commit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_down = True
+
+    def poll(self, timeout_ms: int) -> dict[Any, list[Any]]:
+        from kafka.errors import KafkaConnectionError
+
+        if self.is_down:
+            self.is_down = False
+            raise KafkaConnectionError("111 ECONNREFUSED")
+        return super().poll(timeout_ms)
+
+    def commit(self, places: dict[Any, Any], timeout_ms: int) -> None:
+        from kafka.errors import KafkaConnectionError, KafkaTimeoutError
+
+        try:
+            super().commit(places, timeout_ms)
+        except KafkaTimeoutError:
+            raise KafkaConnectionError("111 ECONNREFUSED") from None
+
+
+def test_a_member_that_follows_outlives_a_restart_of_its_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    member = Bounced()
+    with pytest.raises(KeyboardInterrupt):
+        run(member, monkeypatch, "--group", "g", "--follow")
+    assert len(member.asked) == 2
+    for is_down in (True, False):
+        member = Bounced()
+        member.is_down = is_down
+        if is_down:
+            member._told.clear()
+        with pytest.raises(UserError, match=r"a node of the cluster .* cannot be reached"):
+            run(member, monkeypatch, "--group", "g")
+
+
 def test_a_header_that_the_library_cannot_read_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     class Unreadable(Consumer):
         def poll(self, _timeout_ms: int) -> dict[Any, list[Any]]:
