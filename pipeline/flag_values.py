@@ -59,7 +59,7 @@ def client_file(text: str) -> dict[str, str]:
 
 
 def positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
     return int(text)
 
@@ -91,7 +91,7 @@ def interval_ms(text: str) -> int:
 
 def time_ms(text: str) -> int:
     """Ms since 1970 from digits (ms) or ISO 8601; without a zone it is UTC."""
-    if text.isdigit():
+    if text.isdecimal():
         return int(text)
     try:
         moment = datetime.datetime.fromisoformat(text)

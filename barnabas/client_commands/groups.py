@@ -249,8 +249,9 @@ def _delete(arguments: argparse.Namespace) -> int:
     else:
         for group in done:
             print(f"deleted group {group}")
-    for group, answer in answers.items():
-        if answer != "OK":
-            hint = f"; {_HAS_MEMBERS}" if answer == "NonEmptyGroupError" else ""
-            raise UserError(f"group {group!r}: {answer}{hint}")
+    refused = {group: answer for group, answer in answers.items() if answer != "OK"}
+    if refused:
+        hint = f"; {_HAS_MEMBERS}" if "NonEmptyGroupError" in refused.values() else ""
+        each = "; ".join(f"group {group!r}: {answer}" for group, answer in refused.items())
+        raise UserError(each + hint)
     return EXIT_OK

@@ -130,7 +130,7 @@ def settings_of(properties: Mapping[str, str], client: str) -> Settings:
     if client not in ("auto", "confluent", "kafka-python"):
         raise SinkError(f"option client is {client!r}; expected confluent or kafka-python")
     timeout = given.pop(_TIMEOUT_MS, "300000")
-    if not timeout.isdigit() or not int(timeout):
+    if not timeout.isdecimal() or not int(timeout):
         raise SinkError(f"option kafka.{_TIMEOUT_MS} is {timeout!r}; expected milliseconds")
     return Settings(bootstrap, given, int(timeout), client, token)
 

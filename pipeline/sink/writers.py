@@ -133,7 +133,7 @@ def _slots(text: str | None) -> int:
             " slots=4: rows are written once if a batch that is computed again has the same rows"
             " in the same partitions"
         )
-    if not text.isdigit() or not int(text):
+    if not text.isdecimal() or not int(text):
         raise SinkError(f"option slots is {text!r}; expected a number, 1 or more")
     return int(text)
 

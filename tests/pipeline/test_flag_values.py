@@ -67,6 +67,7 @@ def test_a_value_as_people_write_it(
         (positive, "0", "no positive number"),
         (positive, "-1", "no positive number"),
         (positive, "x", "no positive number"),
+        (positive, "²", "no positive number"),
         (rate, "0", "no positive number"),
         (rate, "x", "no positive number"),
         (rate, "nan", "no positive number"),
@@ -75,6 +76,7 @@ def test_a_value_as_people_write_it(
         (duration_ms, "30 weeks", "expected a duration"),
         (interval_ms, "0s", "too short"),
         (time_ms, "yesterday", "expected 2026-01-31"),
+        (time_ms, "²", "expected 2026-01-31"),
     ],
 )
 def test_a_value_that_means_nothing(read: Callable[[str], object], text: str, words: str) -> None:

@@ -77,6 +77,27 @@ def test_a_reset_of_topics_that_are_gone_is_no_success(monkeypatch: pytest.Monke
         arguments.run(arguments)
 
 
+def test_each_group_that_is_not_deleted_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Refuses(Admin):
+        def delete_groups(self, _names: list[str]) -> dict[str, str]:
+            return {"classic": "NonEmptyGroupError", "gone": "OK", "consumer": "GroupAuthorization"}
+
+        def list_groups(self) -> list[dict[str, Any]]:
+            return [*super().list_groups(), {"group_id": "gone"}]
+
+    monkeypatch.setattr(
+        groups, "admin_client", lambda _arguments: contextlib.nullcontext(Refuses())
+    )
+    parser = argparse.ArgumentParser()
+    groups.add_commands(parser.add_subparsers())
+    arguments = parser.parse_args(["group", "delete", "classic", "gone", "consumer"])
+    with pytest.raises(UserError, match="'classic': NonEmpty.*; group 'consumer': .*; stop its"):
+        arguments.run(arguments)
+    assert capsys.readouterr().out == "deleted group gone\n"
+
+
 def test_a_member_that_has_committed_nothing_is_not_taken_for_one_without_lag(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
