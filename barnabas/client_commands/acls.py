@@ -341,8 +341,8 @@ def explained() -> Iterator[None]:
         yield
     except errors.SecurityDisabledError:
         raise UserError(
-            "this cluster keeps no access rules: its nodes have no authorizer.class.name, and"
-            " everybody may do everything, or one that decides by itself"
+            "this cluster keeps no access rules: either its nodes have no authorizer.class.name"
+            " (everybody may do everything), or they name an authorizer that decides by itself"
         ) from None
     except errors.ClusterAuthorizationFailedError:
         raise UserError(

@@ -93,7 +93,7 @@ def test_each_group_that_is_not_deleted_is_named(
     parser = argparse.ArgumentParser()
     groups.add_commands(parser.add_subparsers())
     arguments = parser.parse_args(["group", "delete", "classic", "gone", "consumer"])
-    with pytest.raises(UserError, match="'classic': NonEmpty.*; group 'consumer': .*; stop its"):
+    with pytest.raises(UserError, match=r"'classic': NonEmpty.*; group 'consumer': .*; stop its"):
         arguments.run(arguments)
     assert capsys.readouterr().out == "deleted group gone\n"
 
