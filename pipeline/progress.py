@@ -122,6 +122,13 @@ def rate(rows: int, seconds: float) -> str:
     return f"{rows / seconds:,.0f} rows/s" if seconds > 0 else "- rows/s"
 
 
+def _duration(seconds: float) -> str:
+    """'90 s', '45 min', '60 h': what is estimated, in two digits or so."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:,.0f} h"
+
+
 def done_of(
     done: Mapping[str, int], known: Mapping[str, int], seconds: float, under_way: int = 0
 ) -> str:
@@ -137,7 +144,7 @@ def done_of(
     count = min(sum(done.values()) + under_way, whole)
     text = f"{count:,} of {whole:,} records  {rate(count, seconds)}"
     if count:
-        text += f"  {(whole - count) * seconds / count:.0f} s left"
+        text += f"  {_duration((whole - count) * seconds / count)} left"
     if under_way and not any(done.values()):
         return text
     left = {name: known[name] - done.get(name, 0) for name in known}

@@ -117,6 +117,8 @@ def test_of_several_topics_nothing_is_said_while_all_that_is_done_is_under_way()
     known = {"a": 1000, "b": 3000}
     assert done_of({}, known, 2.0, under_way=400) == "400 of 4,000 records  200 rows/s  18 s left"
     assert done_of({"a": 0, "b": 0}, known, 2.0, under_way=400).endswith("18 s left")
+    for count, told in ((4, "33 min left"), (1, "2 h left")):
+        assert done_of({}, known, 2.0, under_way=count).endswith(told), count
     assert done_of({"a": 600}, known, 2.0, under_way=400) == (
         "1,000 of 4,000 records  500 rows/s  6 s left  b 0 %, a 60 %"
     )
