@@ -160,6 +160,10 @@ def _asked_from(host: str, bootstrap: str, api: Any, version: int) -> Any:
         # Kafka's persister asks for half a minute for the state of a partition that is not there.
         for topic in (topic for group in request.groups for topic in group.topics):
             topic.partitions = [0]
+    if api.name == "AlterShareGroupOffsets":
+        # Of a topic that is there, but no partition that is named, Kafka makes an empty group.
+        for topic in request.topics:
+            topic.partitions[0].partition_index = 0
     try:
         with From(bootstrap, host) as stranger:
             return shown(stranger.ask(request, version), version, api.name)
