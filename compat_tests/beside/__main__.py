@@ -35,7 +35,7 @@ from compat_tests.beside.answers import (
     shown,
     tidy_fetch,
 )
-from compat_tests.beside.known import known
+from compat_tests.beside.known import groups_of, known
 from compat_tests.beside.messages import (
     API_VERSIONS,
     decode_response,
@@ -216,10 +216,7 @@ class Beside:
             if row is None:
                 new.append(one)
             elif row.parts:
-                body = request.body
-                self._world.parted.update(
-                    [body["group_id"]] if "group_id" in body else body["group_ids"]
-                )
+                self._world.parted |= groups_of(request.body)
         return new
 
     def _take_in(self, request: Request, found: list[dict[str, Any]]) -> None:

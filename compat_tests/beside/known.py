@@ -34,16 +34,14 @@ def _is_refused(seen: Seen) -> bool:
 
 def _is_by_chance(seen: Seen) -> bool:
     """Members or topics of the group have ids of the broker's own, whose order decides."""
-    groups = {seen.asked.get("group_id"), *seen.asked.get("group_ids", ())}
     several = {name for name, said in seen.world.subscribed.items() if len(said - {""}) > 1}
-    return not groups.isdisjoint(seen.world.by_chance | several)
+    return not groups_of(seen.asked).isdisjoint(seen.world.by_chance | several)
 
 
 def _has_company(seen: Seen) -> bool:
     """Which of its partitions a member of a share group gives up: Kafka goes by its hash maps."""
-    groups = {seen.asked.get("group_id"), *seen.asked.get("group_ids", ())}
     members = Counter(group for group, _ in seen.world.assigned)
-    return any(members[name] > 1 for name in groups)
+    return any(members[name] > 1 for name in groups_of(seen.asked))
 
 
 def _says_nothing(seen: Seen) -> bool:
@@ -66,12 +64,13 @@ def _begins(seen: Seen) -> bool:
 
 
 def _has_parted(seen: Seen) -> bool:
-    groups = (one["group_id"] if isinstance(one, dict) else one for one in _groups(seen.asked))
-    return not seen.world.parted.isdisjoint(groups)
+    return not seen.world.parted.isdisjoint(groups_of(seen.asked))
 
 
-def _groups(asked: dict[str, Any]) -> list[Any]:
-    return [asked.get("group_id"), *asked.get("group_ids", ()), *asked.get("groups", ())]
+def groups_of(asked: dict[str, Any]) -> set[str]:
+    """Those that a request names."""
+    named = [asked.get("group_id"), *asked.get("group_ids", ()), *asked.get("groups", ())]
+    return {one["group_id"] if isinstance(one, dict) else one for one in named if one is not None}
 
 
 def _has_hung(seen: Seen) -> bool:

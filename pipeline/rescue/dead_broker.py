@@ -29,6 +29,7 @@ from pipeline.errors import PipelineError, from_os
 from pipeline.segments.plan import (
     PlanError,
     check_log_dir,
+    file_key,
     partitions_in,
     position_of,
     segments_in,
@@ -218,9 +219,9 @@ def _noted_id(folder: str) -> str | None:
 # ---- batches
 
 
-def _batches(path: str, start: int = 0, trusted_to: int = 0) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Whole batches of a file from a position on, up to the first that is not right. Checksums are
-    looked at from offset `trusted_to` on."""
+def _heads(path: str, start: int = 0) -> Iterator[tuple[memoryview, int, BatchHeader]]:
+    """The file, and where each batch is in it from a position on, whatever its checksum; up to what
+    is none: zeros of a preallocated file, or what a crash left."""
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size <= start:
             return
@@ -228,14 +229,21 @@ def _batches(path: str, start: int = 0, trusted_to: int = 0) -> Iterator[tuple[B
             view = memoryview(data)
             try:
                 for position, header in iterate_headers(view, start):
-                    is_trusted = header.base_offset < trusted_to
-                    if not is_trusted and not check_crc(view, position, header):
-                        return
-                    yield header, bytes(view[position : position + header.size])
+                    yield view, position, header
             except MalformedFrame:
-                return  # zeros of a preallocated file, or what a crash left
+                return
             finally:
                 view.release()
+
+
+def _batches(path: str, start: int = 0, trusted_to: int = 0) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Whole batches of a file from a position on, up to the first that is not right. Checksums are
+    looked at from offset `trusted_to` on."""
+    for view, position, header in _heads(path, start):
+        is_trusted = header.base_offset < trusted_to
+        if not is_trusted and not check_crc(view, position, header):
+            return
+        yield header, bytes(view[position : position + header.size])
 
 
 def _log_batches(
@@ -296,8 +304,7 @@ def _leave_out_damage(topic: DeadTopic, end: int, folder: str, notes: list[str])
         path = segment.file(".log")
         places = _damage(path, segment.base, limit, is_last=segment is segments[-1])
         if places:
-            name = f"{os.path.basename(folder)}/{os.path.basename(path)}"
-            topic.left_out[name] = [(place.begin, place.end) for place in places]
+            topic.left_out[file_key(path)] = [(place.begin, place.end) for place in places]
             offsets = ", ".join(f"{place.first} to {place.next_offset - 1}" for place in places)
             notes.append(f"{path} is damaged; left out, if they were there: offsets {offsets}")
 
@@ -310,30 +317,21 @@ def _damage(path: str, first: int, limit: int, *, is_last: bool) -> list[_Damage
     places: list[_Damage] = []
     bad_from: int | None = None
     at, expected = 0, first
-
-    def close(end: int, next_offset: int) -> None:
-        if bad_from is not None:
-            places.append(_Damage(bad_from, end, expected, next_offset))
-
-    if not size:
-        return []
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        view = memoryview(data)
-        with suppress(MalformedFrame):
-            for position, header in iterate_headers(view):
-                if is_last and expected >= limit:
-                    break
-                fits = expected <= header.base_offset < header.next_offset <= limit
-                if fits and check_crc(view, position, header):
-                    close(position, header.base_offset)
-                    bad_from, expected = None, header.next_offset
-                elif bad_from is None:
-                    bad_from = position
-                at = position + header.size
-        view.release()
+    for view, position, header in _heads(path):
+        if is_last and expected >= limit:
+            break
+        fits = expected <= header.base_offset < header.next_offset <= limit
+        if fits and check_crc(view, position, header):
+            if bad_from is not None:
+                places.append(_Damage(bad_from, position, expected, header.base_offset))
+            bad_from, expected = None, header.next_offset
+        elif bad_from is None:
+            bad_from = position
+        at = position + header.size
     if at < size and expected < limit and bad_from is None:
         bad_from = at
-    close(size, limit)
+    if bad_from is not None:
+        places.append(_Damage(bad_from, size, expected, limit))
     return places
 
 

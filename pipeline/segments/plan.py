@@ -273,11 +273,12 @@ def _part(
     return SegmentPart(
         path, wanted.topic, partition, start, stop, position, overlapping,
         wanted.since_ms, wanted.until_ms, wanted.committed_only, size - position, is_last,
-        is_last and not wanted.log_end, wanted.left_out.get(_name_of(path), ()),
+        is_last and not wanted.log_end, wanted.left_out.get(file_key(path), ()),
     )  # fmt: skip
 
 
-def _name_of(path: str) -> str:
+def file_key(path: str) -> str:
+    """A log's file as `Wanted.left_out` names it."""
     folder, name = os.path.split(path)
     return f"{os.path.basename(folder)}/{name}"
 
