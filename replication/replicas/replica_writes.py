@@ -19,6 +19,7 @@ from replication.replicas.delayed import (
     DeleteStatus,
     ProduceStatus,
 )
+from replication.replicas.refused_batches import RefusedBatches
 from storage.log.append import is_soon_opened, needs_records_opened
 from storage.log.append_source import AppendOrigin
 from wire.errors import ErrorCode, KafkaError
@@ -46,6 +47,7 @@ class ReplicaWrites:
         self._partitions = local.partitions
         self._parked = parked
         self._wall_ms = wall_ms
+        self._refused = RefusedBatches()
 
     def append_records(self, request: AppendRequest) -> DelayedOperation | None:
         """Append one batch to each partition; partitions succeed and fail alone.
@@ -115,6 +117,8 @@ class ReplicaWrites:
                 request.leader_epoch,
             )
         except KafkaError as error:
+            if partition is not None and request.source.origin is AppendOrigin.CLIENT:
+                error = self._refused.told(partition.topic_id, key[1], records, error)
             return self._append_failed(key, partition, error)
         except Exception:
             if request.source.origin is not AppendOrigin.CLIENT:

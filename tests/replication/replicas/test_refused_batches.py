@@ -1,0 +1,122 @@
+"""What a producer has in flight behind a refused batch is refused like it, and not for its
+sequence: librdkafka would begin an epoch and send again what is in the log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from storage.config import LogConfig
+from tests.replication.replicas.test_replica_manager import (
+    ORDERS,
+    ORDERS_0,
+    Broker,
+    batch,
+    broker,
+    codes,
+    led,
+    offsets,
+    topic,
+)
+from wire.errors import ErrorCode
+from wire.record_batch import SEQUENCE_MAX
+
+__all__ = ["broker"]  # the fixture
+
+OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
+NOT_ENOUGH = ErrorCode.NOT_ENOUGH_REPLICAS
+BOTH: dict[str, Any] = {"replicas": (1, 2)}
+
+
+def of(sequence: int, *, epoch: int = 0, count: int = 1, producer: int = 5) -> Any:
+    values = [b"v"] * count
+    ids = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence}
+    return ORDERS_0, batch(*values, **ids)
+
+
+@pytest.fixture
+def follower(broker: Broker) -> Broker:
+    """Has sequence 0 of producer 5, and follows; `leads` makes it the leader again."""
+    broker.publish(topic("orders", ORDERS, led(0, **BOTH)))
+    assert codes(broker.produce(of(0), acks=1)) == [0]
+    broker.publish(topic("orders", ORDERS, led(1, leader=2, **BOTH)))
+    return broker
+
+
+def leads(broker: Broker) -> None:
+    broker.publish(topic("orders", ORDERS, led(2, **BOTH)))
+
+
+def test_what_follows_is_refused_alike_however_much_there_is(follower: Broker) -> None:
+    assert codes(follower.produce(of(1, count=3), acks=1)) == [NOT_LEADER]
+    leads(follower)
+    assert codes(follower.produce(of(4), acks=1)) == [NOT_LEADER]
+    assert codes(follower.produce_burst(of(5), of(6), acks=1)) == [NOT_LEADER] * 2
+    # All is sent again, in its order.
+    again = follower.produce_burst(of(1, count=3), of(4), of(5), of(6), acks=1)
+    assert offsets(again) == [1, 4, 5, 6]
+
+
+def test_so_it_is_when_replicas_are_missing(broker: Broker) -> None:
+    broker.configs["orders"] = LogConfig(min_insync_replicas=2)
+    broker.publish(topic("orders", ORDERS, led(**BOTH)))
+    broker.produce(of(0), acks=1)
+    assert codes(broker.produce(of(1))) == [NOT_ENOUGH]
+    broker.publish(topic("orders", ORDERS, led(isr=(1, 2), version=1, **BOTH)))
+    assert codes(broker.produce(of(2))) == [NOT_ENOUGH]
+    assert broker.produce(of(1)).is_pending
+    assert broker.produce(of(2)).is_pending
+
+
+@pytest.mark.parametrize(
+    "other", [of(3), of(2, epoch=1), of(2, producer=6)], ids=["gap", "epoch", "producer"]
+)
+def test_what_does_not_follow_it_is_out_of_order(follower: Broker, other: Any) -> None:
+    follower.produce(of(1), acks=1)
+    leads(follower)
+    follower.produce(of(0, producer=6), acks=1)
+    assert codes(follower.produce(other, acks=1)) == [OUT_OF_ORDER]
+
+
+def test_it_is_told_once(follower: Broker) -> None:
+    """Who sends it again without what was before has lost that."""
+    follower.produce(of(1), acks=1)
+    leads(follower)
+    assert codes(follower.produce(of(2), acks=1)) == [NOT_LEADER]
+    assert codes(follower.produce(of(2), acks=1)) == [OUT_OF_ORDER]
+
+
+def test_another_topic_of_the_name_knows_nothing_of_it(follower: Broker) -> None:
+    follower.produce(of(1), acks=1)
+    follower.publish()
+    follower.publish(topic("orders", b"another orders..", led(**BOTH)))
+    follower.produce(of(0), acks=1)
+    assert codes(follower.produce(of(2), acks=1)) == [OUT_OF_ORDER]
+
+
+def test_sequences_go_round(broker: Broker) -> None:
+    broker.publish(topic("orders", ORDERS, led(0, **BOTH)))
+    broker.produce(of(SEQUENCE_MAX - 2), acks=1)
+    broker.publish(topic("orders", ORDERS, led(1, leader=2, **BOTH)))
+    assert codes(broker.produce(of(SEQUENCE_MAX - 1, count=2), acks=1)) == [NOT_LEADER]
+    leads(broker)
+    assert codes(broker.produce(of(0), acks=1)) == [NOT_LEADER]
+    assert offsets(broker.produce(of(SEQUENCE_MAX - 1, count=2), acks=1)) == [1]
+    assert offsets(broker.produce(of(0), acks=1)) == [3]
+
+
+def test_not_more_is_remembered_than_a_thousand(follower: Broker) -> None:
+    follower.produce(of(1), acks=1)
+    for producer in range(100, 1_100):
+        follower.produce(of(1, producer=producer), acks=1)
+    leads(follower)
+    assert codes(follower.produce(of(2), acks=1)) == [OUT_OF_ORDER], "the first one is forgotten"
+
+
+def test_records_without_sequences_are_what_they_were(follower: Broker) -> None:
+    plain = ORDERS_0, batch(b"v")
+    assert codes(follower.produce(plain, (ORDERS_0, b"no batch"), acks=1)) == [NOT_LEADER] * 2
+    leads(follower)
+    assert codes(follower.produce(plain, acks=1)) == [0]
