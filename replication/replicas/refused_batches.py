@@ -2,23 +2,27 @@
 
 A producer sends on before it is answered. When its batch is refused, because this broker does not
 lead yet or has too few replicas in sync, and that has changed by the time the next one is served,
-that one is out of sequence, by no fault of its producer. Apache Kafka says
-OUT_OF_ORDER_SEQUENCE_NUMBER then. Java's producer sends both again; librdkafka takes the sequence
-for broken, begins an epoch and sends all again that is not acknowledged, also what is in the log:
-such records were there twice (rd_kafka_handle_idempotent_Produce_error, "skipped sequence
-numbers"). So what follows a refused batch is refused like it: nothing is written, send again.
+that one is out of sequence by no fault of its producer; or it is taken, if nothing of the producer
+is in the log, and the first one never will be. Apache Kafka says OUT_OF_ORDER_SEQUENCE_NUMBER of
+the one or the other. librdkafka begins an epoch then and sends all again that is not acknowledged,
+also what is in the log (rd_kafka_handle_idempotent_Produce_error, "skipped sequence numbers"), or
+ends with a fatal error. So what follows a refused batch is refused like it: nothing is written,
+send again.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from typing import NamedTuple
 
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
-from wire.record_batch import SEQUENCE_MAX, read_header
+from wire.record_batch import SEQUENCE_MAX, BatchHeader, read_header
 
 _REMEMBERED = 1_000
 """Of more producers and partitions those that were refused first are forgotten."""
+_REMEMBERED_MS = 120_000
+"""delivery.timeout.ms of Kafka's producer: later nothing of that time is in flight."""
 _NOT_WRITTEN = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -26,41 +30,78 @@ _NOT_WRITTEN = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
+_Key = tuple[bytes, int, int]
+"""Topic id, partition, producer id."""
+
+
+class _Refused(NamedTuple):
+    producer_epoch: int
+    next_sequence: int
+    code: ErrorCode
+    wall_ms: int
 
 
 class RefusedBatches:
-    """The last refused batch of each producer in each partition. Any thread may call."""
+    """The last refused batch of each producer in each partition. Any thread may call.
+
+    Mostly there is none, and false: nothing need be asked of any batch then.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._next: OrderedDict[tuple[bytes, int, int], tuple[int, int, ErrorCode]] = OrderedDict()
-        """Topic id, partition and producer id -> its epoch, the sequence that follows, and why."""
+        self._refused: OrderedDict[_Key, _Refused] = OrderedDict()
 
-    def told(
-        self, topic_id: bytes, index: int, records: memoryview | bytes, error: KafkaError
-    ) -> KafkaError:
-        """What is said to the sender of a batch that was refused with `error`.
+    def __bool__(self) -> bool:
+        return bool(self._refused)
 
-        A batch that follows a refused one is told the same once: sent again, it is where it
-        belongs, or out of sequence indeed.
-        """
-        if error.code not in _NOT_WRITTEN and error.code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            return error
-        try:
-            header = read_header(records)
-        except MalformedFrame:
-            return error
-        if header.base_sequence < 0:
-            return error
-        key = topic_id, index, header.producer_id
+    def check(self, topic_id: bytes, index: int, records: memoryview | bytes, wall_ms: int) -> None:
+        """Raises what the batch before this one was refused with, once: if this one comes again
+        before that, it is out of sequence indeed."""
+        header = _idempotent(records)
+        if header is None:
+            return
         with self._lock:
-            before = self._next.pop(key, None)
-            if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                if before is None or before[:2] != (header.producer_epoch, header.base_sequence):
-                    return error
-                error = KafkaError(before[2], f"the batch before it was refused: {error.detail}")
-            following = (header.last_sequence + 1) & SEQUENCE_MAX
-            self._next[key] = header.producer_epoch, following, error.code
-            if len(self._next) > _REMEMBERED:
-                self._next.popitem(last=False)
-        return error
+            self._forget(wall_ms)
+            before = self._refused.get((topic_id, index, header.producer_id))
+        if before is not None and before[:2] == (header.producer_epoch, header.base_sequence):
+            raise KafkaError(before.code, "the batch before it was refused")
+
+    def note(
+        self,
+        topic_id: bytes,
+        index: int,
+        records: memoryview | bytes,
+        wall_ms: int,
+        error: KafkaError | None,
+    ) -> None:
+        """What became of a batch: `error`, or it is in the log."""
+        if error is not None and error.code not in _NOT_WRITTEN:
+            return
+        header = _idempotent(records)
+        if header is None:
+            return
+        key = topic_id, index, header.producer_id
+        following = (header.last_sequence + 1) & SEQUENCE_MAX
+        with self._lock:
+            self._refused.pop(key, None)
+            if error is not None:
+                self._refused[key] = _Refused(header.producer_epoch, following, error.code, wall_ms)
+                self._forget(wall_ms)
+
+    def _forget(self, wall_ms: int) -> None:
+        refused = self._refused
+        while refused:
+            oldest = next(iter(refused))
+            is_recent = wall_ms - refused[oldest].wall_ms <= _REMEMBERED_MS
+            if is_recent and len(refused) <= _REMEMBERED:
+                return
+            del refused[oldest]
+
+
+def _idempotent(records: memoryview | bytes) -> BatchHeader | None:
+    """The header of a batch with sequence numbers; others are not looked after here."""
+    try:
+        header = read_header(records)
+    except MalformedFrame:
+        return None
+    return header if header.base_sequence >= 0 else None

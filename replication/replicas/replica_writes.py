@@ -66,7 +66,7 @@ class ReplicaWrites:
         appended: list[tuple[Key, bool]] = []
         pending: list[ProduceStatus] = []
         written = _NOTHING_WRITTEN
-        if request.on_settled is not None:
+        if request.on_settled is not None and not self._refused:
             written = self._write_runs(request, wall_ms)
         for position, (key, records) in enumerate(request.entries):
             if position in written:
@@ -109,6 +109,8 @@ class ReplicaWrites:
         try:
             if partition is None or not _is_meant(partition, request):
                 raise self._not_here(key, partition)
+            if self._refused and request.source.origin is AppendOrigin.CLIENT:
+                self._refused.check(partition.topic_id, key[1], records, wall_ms)
             info, is_advanced = partition.append_records_to_leader(
                 records,
                 request.required_acks,
@@ -116,9 +118,11 @@ class ReplicaWrites:
                 _source(request, key),
                 request.leader_epoch,
             )
+            if self._refused and request.source.origin is AppendOrigin.CLIENT:
+                self._refused.note(partition.topic_id, key[1], records, wall_ms, None)
         except KafkaError as error:
             if partition is not None and request.source.origin is AppendOrigin.CLIENT:
-                error = self._refused.told(partition.topic_id, key[1], records, error)
+                self._refused.note(partition.topic_id, key[1], records, wall_ms, error)
             return self._append_failed(key, partition, error)
         except Exception:
             if request.source.origin is not AppendOrigin.CLIENT:

@@ -70,6 +70,19 @@ def test_so_it_is_when_replicas_are_missing(broker: Broker) -> None:
     assert broker.produce(of(2)).is_pending
 
 
+def test_so_it_is_where_nothing_of_the_producer_is_known(broker: Broker) -> None:
+    """Any sequence would do for the first one; the one before it would never be taken then."""
+    broker.configs["orders"] = LogConfig(min_insync_replicas=2)
+    broker.publish(topic("orders", ORDERS, led(**BOTH)))
+    assert codes(broker.produce(of(0))) == [NOT_ENOUGH]
+    broker.publish(topic("orders", ORDERS, led(isr=(1, 2), version=1, **BOTH)))
+    assert codes(broker.produce(of(1))) == [NOT_ENOUGH]
+    again = broker.produce_burst(of(0), of(1))
+    broker.follower_fetches(0)
+    broker.follower_fetches(2)
+    assert offsets(again) == [0, 1]
+
+
 @pytest.mark.parametrize(
     "other", [of(3), of(2, epoch=1), of(2, producer=6)], ids=["gap", "epoch", "producer"]
 )
@@ -78,6 +91,13 @@ def test_what_does_not_follow_it_is_out_of_order(follower: Broker, other: Any) -
     leads(follower)
     follower.produce(of(0, producer=6), acks=1)
     assert codes(follower.produce(other, acks=1)) == [OUT_OF_ORDER]
+
+
+def test_what_is_taken_again_is_no_more_in_the_way(follower: Broker) -> None:
+    follower.produce(of(1), acks=1)
+    leads(follower)
+    assert offsets(follower.produce(of(1), acks=1)) == [1]
+    assert offsets(follower.produce(of(2), acks=1)) == [2]
 
 
 def test_it_is_told_once(follower: Broker) -> None:
@@ -113,6 +133,13 @@ def test_not_more_is_remembered_than_a_thousand(follower: Broker) -> None:
         follower.produce(of(1, producer=producer), acks=1)
     leads(follower)
     assert codes(follower.produce(of(2), acks=1)) == [OUT_OF_ORDER], "the first one is forgotten"
+
+
+def test_it_is_forgotten_when_nothing_of_that_time_is_in_flight(follower: Broker) -> None:
+    follower.produce(of(1), acks=1)
+    leads(follower)
+    follower.pass_time(120_001)
+    assert codes(follower.produce(of(2), acks=1)) == [OUT_OF_ORDER]
 
 
 def test_records_without_sequences_are_what_they_were(follower: Broker) -> None:
