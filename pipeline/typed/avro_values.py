@@ -8,6 +8,7 @@ Travels to executors by value.
 
 from __future__ import annotations
 
+import decimal
 import io
 import json
 import sys
@@ -175,10 +176,47 @@ def _parsed(schema: Schema) -> _Parsed:
         if schema.imports:
             whole, named = _whole(root, named, set()), {}
             root = fastavro.parse_schema(whole, named)
+        _fill_defaults(named)
     except Exception as error:  # fastavro has many
         raise ValueError(f"no Avro schema: {type(error).__name__}: {error}") from None
     _require_bytes_of_items(root, named)
     return _Parsed(root, named, _contains_itself(root, named, (), set()))
+
+
+def _fill_defaults(named: dict[str, Any]) -> None:
+    """Make values of the defaults of all records' fields: fastavro gives what JSON has there, for
+    bytes a text. Raises many kinds of errors for what is no value of its field."""
+    for record in named.values():
+        for field in record.get("fields", ()):
+            if "default" in field:
+                field["default"] = _default(field["type"], field["default"], named)
+
+
+def _default(node: Any, said: Any, named: dict[str, Any]) -> Any:
+    """The value that a default in JSON stands for (Avro: Complex Types, Records)."""
+    if isinstance(node, list):
+        some = [one for one in node if one != "null"]
+        return said if said is None or not some else _default(some[0], said, named)
+    if isinstance(node, str):
+        if node in named:
+            return _default(named[node], said, named)
+        return said.encode("latin-1") if node == "bytes" and isinstance(said, str) else said
+    kind = node["type"]
+    if isinstance(said, dict) and "fields" in node:
+        parts = ((one["name"], one["type"], one) for one in node["fields"])
+        return {
+            name: _default(inner, said[name] if name in said else one["default"], named)
+            for name, inner, one in parts
+        }
+    if isinstance(said, dict) and kind == "map":
+        return {key: _default(node["values"], one, named) for key, one in said.items()}
+    if isinstance(said, list) and kind == "array":
+        return [_default(node["items"], one, named) for one in said]
+    raw = _default("bytes" if kind == "fixed" else kind, said, named)
+    if isinstance(raw, bytes) and node.get("logicalType") == "decimal":
+        unscaled = decimal.Decimal(int.from_bytes(raw, "big", signed=True))
+        return unscaled.scaleb(-node.get("scale", 0), decimal.Context(_MOST_DIGITS))
+    return raw
 
 
 def _whole(node: Any, named: dict[str, Any], said: set[str]) -> Any:

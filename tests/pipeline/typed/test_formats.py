@@ -105,6 +105,37 @@ def test_avro_values_of_an_older_writer_get_the_default_of_a_field_that_was_adde
     assert values.read(encoded(old, {"a": 5}), 0, writer) == {"a": 5, "b": "none"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "said", "value"),
+    [
+        ("bytes", "\xff\0", b"\xff\0"),
+        ({"type": "fixed", "name": "F", "size": 2}, "\xff\1", b"\xff\1"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, "\0",
+         Decimal("0.00")),
+        ({"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal", "precision": 4},
+         "\xff\x85", Decimal(-123)),
+        (["bytes", "null"], "\xff", b"\xff"),
+        (["null", "bytes"], None, None),
+        ({"type": "array", "items": "bytes"}, ["\xff"], [b"\xff"]),
+        ({"type": "map", "values": "bytes"}, {"a": "\xff"}, {"a": b"\xff"}),
+        ({"type": "record", "name": "I", "fields": [
+            {"name": "n", "type": "int", "default": 7}, {"name": "raw", "type": "bytes"},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"},
+             "default": 1}]},
+         {"raw": "\xff"}, {"n": 7, "raw": b"\xff", "at": 1000}),
+    ],
+)  # fmt: skip
+def test_an_avro_default_is_the_value_that_its_json_stands_for(
+    kind: Any, said: Any, value: Any
+) -> None:
+    old = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+    added = {"name": "b", "type": kind, "default": said}
+    values = AvroValues(avro(old | {"fields": [{"name": "a", "type": "int"}, added]}, number=2))
+    found = values.read(encoded(old, {"a": 5}), 0, values.writer(avro(old, number=1)))
+    assert found == {"a": 5, "b": value}
+    assert pyarrow.array([found], arrow(values.type)).is_valid().to_pylist() == [True]
+
+
 @pytest.mark.parametrize("local", ["", "local-"])
 @pytest.mark.parametrize(
     ("place", "value", "wanted"),
