@@ -39,7 +39,7 @@ class JsonValues:
         if not isinstance(root, dict):
             raise ValueError("no JSON Schema: it is no object")
         try:
-            self.type = _Types(root, imports).of(root, ())
+            self.type = _Types(imports | {"": root}).of(root, "", ())
         except (AttributeError, TypeError) as error:
             raise ValueError(f"no JSON Schema: {error}") from None
 
@@ -60,45 +60,56 @@ def _refuse(word: str) -> NoReturn:
 
 
 class _Types:
-    """Types of the parts of one document."""
+    """Types of the parts of a document, whose name is "", and of those it refers to."""
 
-    def __init__(self, root: dict[str, Any], imports: dict[str, Any]) -> None:
-        self._root, self._imports, self._structs = root, imports, Structs()
+    def __init__(self, documents: dict[str, Any]) -> None:
+        self._documents, self._structs = documents, Structs()
 
-    def of(self, node: Any, within: tuple[str, ...]) -> Type:
-        """`within`: references around it, which it must not follow again."""
+    def of(self, node: Any, home: str, within: tuple[str, ...]) -> Type:
+        """`home`: name of the document that the node is in, which references may leave out;
+        `within`: references around it, which it must not follow again."""
         if not isinstance(node, dict):
             return JSON
         if "$ref" in node:
-            name = str(node["$ref"])
-            return JSON if name in within else self.of(self._target(name), (*within, name))
+            document, _, pointer = str(node["$ref"]).partition("#")
+            home = document or home
+            name = f"{home}#{pointer}"
+            if name in within:
+                return JSON
+            return self.of(self._target(home, pointer), home, (*within, name))
         several = node.get("anyOf") or node.get("oneOf")
         if several:
-            some = [one for one in several if one != {"type": "null"}]
-            return self.of(some[0], within) if len(some) == 1 else JSON
+            some = [one for one in several if not _is_null(one)]
+            return self.of(some[0], home, within) if len(some) == 1 else JSON
         kinds = node.get("type", "object" if "properties" in node else ())
         names = [kinds] if isinstance(kinds, str) else [one for one in kinds if one != "null"]
-        return self._single(node, names[0], within) if len(names) == 1 else _of_enum(node)
+        return self._single(node, names[0], home, within) if len(names) == 1 else _of_enum(node)
 
-    def _single(self, node: dict[str, Any], kind: str, within: tuple[str, ...]) -> Type:
+    def _single(self, node: dict[str, Any], kind: str, home: str, within: tuple[str, ...]) -> Type:
         if kind == "array":
-            return {"array": self.of(node.get("items"), within)}
+            return {"array": self.of(node.get("items"), home, within)}
         if kind != "object":
             return _LEAVES.get(kind, JSON)
         properties = node.get("properties")
         if properties:
-            fields = {name: self.of(one, within) for name, one in properties.items()}
+            fields = {name: self.of(one, home, within) for name, one in properties.items()}
             return self._structs.of(fields)
         others = node.get("additionalProperties")
-        return {"map": self.of(others, within)} if isinstance(others, dict) and others else JSON
+        is_map = isinstance(others, dict) and others
+        return {"map": self.of(others, home, within)} if is_map else JSON
 
-    def _target(self, reference: str) -> Any:
-        name, _, pointer = reference.partition("#")
-        found: Any = self._imports.get(name) if name else self._root
+    def _target(self, document: str, pointer: str) -> Any:
+        found: Any = self._documents.get(document)
         for part in pointer.strip("/").split("/") if pointer.strip("/") else ():
             key = part.replace("~1", "/").replace("~0", "~")
             found = found.get(key) if isinstance(found, dict) else None
         return found
+
+
+def _is_null(node: Any) -> bool:
+    """Of alternatives, the one that says that there may be none, whatever else stands beside it:
+    Confluent's serializer for Java gives it a title."""
+    return isinstance(node, dict) and node.get("type") == "null"
 
 
 def _of_enum(node: dict[str, Any]) -> Type:

@@ -364,6 +364,25 @@ def test_json_schema_types() -> None:
     )
 
 
+def test_what_a_json_schema_refers_to_may_refer_to_parts_of_its_own() -> None:
+    address = {"type": "object", "properties": {"street": {"type": "string"}}}
+    parts = {"address": {"$ref": "#/$defs/Address"}, "next": {"$ref": "#"}}
+    customer = {"$defs": {"Address": address}, "type": "object", "properties": parts}
+    order = {"$defs": {"Address": {"type": "integer"}}, "type": "object", "properties": {
+        "by": {"$ref": "customer.json"}, "number": {"$ref": "#/$defs/Address"}}}  # fmt: skip
+    imports = (("customer.json", json.dumps(customer)),)
+    values = JsonValues(Schema(json.dumps(order), "JSON", imports))
+    assert ddl(values.type) == (
+        "struct<`by`:struct<`address`:struct<`street`:string>,`next`:string>,`number`:bigint>"
+    )
+
+
+def test_a_json_null_with_a_title_is_a_null() -> None:
+    """As Confluent's serializer for Java has it in the schemas that it makes of classes."""
+    kinds = [{"type": "null", "title": "Not included"}, {"type": "integer"}]
+    assert JsonValues(Schema(json.dumps({"oneOf": kinds}), "JSON")).type == "bigint"
+
+
 @pytest.mark.parametrize(
     "document",
     [[], {"properties": ["a"]}, {"type": 5}, {"type": [{}]}, {"enum": 5}, {"anyOf": 5}],
