@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .framing import Undecodable, message_path
@@ -88,24 +88,34 @@ def _added(pool: Any, file: Any) -> Any:
     """The file in the pool; what Google ships and it imports is there before it."""
     from google.protobuf import (
         any_pb2,
+        api_pb2,
+        descriptor_pb2,
         duration_pb2,
         empty_pb2,
         field_mask_pb2,
+        source_context_pb2,
         struct_pb2,
         timestamp_pb2,
+        type_pb2,
         wrappers_pb2,
     )
 
     shipped = (
-        any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2,
+        any_pb2, api_pb2, descriptor_pb2, duration_pb2, empty_pb2, field_mask_pb2,
+        source_context_pb2, struct_pb2, timestamp_pb2, type_pb2, wrappers_pb2,
     )  # fmt: skip
-    known = {one.DESCRIPTOR.name: one.DESCRIPTOR.serialized_pb for one in shipped}
-    for name in file.dependency:
-        try:
-            pool.FindFileByName(name)
-        except KeyError:
-            if name in known:
-                pool.AddSerializedFile(known[name])
+    known = {one.DESCRIPTOR.name: one.DESCRIPTOR for one in shipped}
+
+    def require(names: Iterable[str]) -> None:
+        for name in names:
+            try:
+                pool.FindFileByName(name)
+            except KeyError:
+                if name in known:
+                    require(one.name for one in known[name].dependencies)
+                    pool.AddSerializedFile(known[name].serialized_pb)
+
+    require(file.dependency)
     pool.AddSerializedFile(file.SerializeToString())
     return pool.FindFileByName(file.name)
 
@@ -123,13 +133,12 @@ def _message(pool: Any, files: list[Any], name: str | None) -> Any:
 
 
 def _name_at(file: Any, path: tuple[int, ...]) -> str:
-    try:
-        found = list(file.message_types_by_name.values())[path[0]]
-        for index in path[1:]:
-            found = found.nested_types[index]
-    except IndexError:
-        raise Undecodable(f"names a message at {list(path)}, where its schema has none") from None
-    return str(found.full_name)
+    name, inside = "", list(file.message_types_by_name.values())
+    for index in path:
+        if not 0 <= index < len(inside):
+            raise Undecodable(f"names a message at {list(path)}, where its schema has none")
+        name, inside = str(inside[index].full_name), inside[index].nested_types
+    return name
 
 
 def _message_type(descriptor: Any, within: tuple[str, ...], structs: Structs) -> tuple[Type, _Get]:

@@ -475,8 +475,21 @@ def test_protobuf_bytes_that_are_cut_off_or_of_another_message_do_not_decode() -
     assert values.read(b"\x02\x02" + data, 0, writer) == {"text": "hello"}
     with pytest.raises(Undecodable, match=r"is a message shop\.Order, and no shop\.Other"):
         values.read(b"\0" + data, 0, writer)
-    with pytest.raises(Undecodable, match="where its schema has none"):
-        values.read(b"\x02\x08" + data, 0, writer)
+    for index in (b"\x08", b"\x01"):  # 4, and -1
+        with pytest.raises(Undecodable, match="where its schema has none"):
+            values.read(b"\x02" + index + data, 0, writer)
+
+
+@pytest.mark.parametrize("name", ["api", "descriptor", "source_context", "struct", "type"])
+def test_protobuf_files_that_google_ships_may_be_imported_without_a_reference(name: str) -> None:
+    """As a registry gives a schema; descriptor.proto is there for options of one's own."""
+    import base64
+
+    file = protobuf_file()
+    file.dependency.append(f"google/protobuf/{name}.proto")
+    text = base64.b64encode(file.SerializeToString()).decode()
+    values = ProtobufValues(Schema(text, "PROTOBUF", (), 3), "shop.Other")
+    assert values.read(b"\x0a\x02hi", 0, None) == {"text": "hi"}
 
 
 def test_what_is_no_descriptor_and_a_message_that_is_not_there_say_so() -> None:
