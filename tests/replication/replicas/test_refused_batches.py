@@ -3,14 +3,18 @@ sequence: librdkafka would begin an epoch and send again what is in the log."""
 
 from __future__ import annotations
 
+import random
+from collections import Counter, deque
 from typing import Any
 
 import pytest
 
+from replication.partition.requests import AppendResult
 from storage.config import LogConfig
 from tests.replication.replicas.test_replica_manager import (
     ORDERS,
     ORDERS_0,
+    Answer,
     Broker,
     batch,
     broker,
@@ -19,6 +23,7 @@ from tests.replication.replicas.test_replica_manager import (
     offsets,
     topic,
 )
+from tests.sim.batches import headers_of
 from wire.errors import ErrorCode
 from wire.record_batch import SEQUENCE_MAX
 
@@ -27,6 +32,7 @@ __all__ = ["broker"]  # the fixture
 OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 NOT_ENOUGH = ErrorCode.NOT_ENOUGH_REPLICAS
+AFTER_APPEND = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 BOTH: dict[str, Any] = {"replicas": (1, 2)}
 
 
@@ -93,6 +99,13 @@ def test_what_does_not_follow_it_is_out_of_order(follower: Broker, other: Any) -
     assert codes(follower.produce(other, acks=1)) == [OUT_OF_ORDER]
 
 
+def test_so_it_is_of_several_that_are_served_together(follower: Broker) -> None:
+    assert codes(follower.produce(of(0, producer=6), acks=1)) == [NOT_LEADER]
+    leads(follower)
+    burst = follower.produce_burst(of(1, producer=6), of(2, producer=6), acks=1)
+    assert codes(burst) == [NOT_LEADER] * 2
+
+
 def test_what_is_taken_again_is_no_more_in_the_way(follower: Broker) -> None:
     follower.produce(of(1), acks=1)
     leads(follower)
@@ -147,3 +160,89 @@ def test_records_without_sequences_are_what_they_were(follower: Broker) -> None:
     assert codes(follower.produce(plain, (ORDERS_0, b"no batch"), acks=1)) == [NOT_LEADER] * 2
     leads(follower)
     assert codes(follower.produce(plain, acks=1)) == [0]
+
+
+class Client:
+    """One that sends as librdkafka does: five in flight on one connection; after a refusal it waits
+    for the answers to all, and sends again from the first that has no acknowledgement."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._in_flight: deque[tuple[int, Answer[list[AppendResult]]]] = deque()
+        self._next = self.acked = self._version = self._epoch = 0
+        self._is_draining = False
+        self._leads, self._is_whole = True, True
+        self.told: Counter[int] = Counter()
+        self._publish()
+
+    def _publish(self) -> None:
+        self._version += 1
+        leader = 1 if self._leads else 2
+        isr = (1, 2) if self._is_whole or not self._leads else (1,)
+        registered = led(self._epoch, leader=leader, isr=isr, version=self._version, **BOTH)
+        self._broker.publish(topic("orders", ORDERS, registered))
+
+    def send(self) -> None:
+        if self._is_draining or len(self._in_flight) == 5:
+            return
+        self._in_flight.append((self._next, self._broker.produce(of(self._next))))
+        self._next += 1
+        if self._leads and self._is_whole:
+            end = self._broker.manager.partition(ORDERS_0).open_log().log_end_offset
+            self._broker.follower_fetches(end)
+
+    def hear(self) -> None:
+        if not self._in_flight:
+            return
+        sequence, answer = self._in_flight.popleft()
+        (code,) = codes(answer)
+        self.told[code] += 1
+        if code == 0:
+            assert sequence == self.acked, "acknowledged before what was sent first"
+            self.acked += 1
+        else:
+            self._is_draining = True
+        if not self._in_flight:
+            self._is_draining, self._next = False, self.acked
+
+    def lose_the_connection(self) -> None:
+        self._in_flight.clear()
+        self._is_draining, self._next = False, self.acked
+
+    def change_leader(self) -> None:
+        self._leads = not self._leads
+        self._epoch += 1
+        self._publish()
+
+    def change_isr(self) -> None:
+        self._is_whole = not self._is_whole
+        self._publish()
+
+    def end(self) -> None:
+        if not self._leads:
+            self.change_leader()
+        if not self._is_whole:
+            self.change_isr()
+        for _ in range(20):
+            self.send()
+            self.hear()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_in_flight_is_ever_out_of_order(broker: Broker, seed: int) -> None:
+    broker.configs["orders"] = LogConfig(min_insync_replicas=2)
+    chance = random.Random(seed)
+    client = Client(broker)
+    often = [client.send] * 6 + [client.hear] * 5
+    seldom = [client.change_leader, client.change_isr, client.lose_the_connection]
+    for _ in range(400):
+        chance.choice(often + seldom)()
+    client.end()
+    assert not set(client.told) - {0, NOT_LEADER, NOT_ENOUGH, AFTER_APPEND}
+    assert client.told[NOT_LEADER] > 0
+    assert client.told[NOT_ENOUGH] > 0
+    assert client.acked > 20
+    log = broker.manager.partition(ORDERS_0).open_log()
+    sequences = [header.base_sequence for _, _, header in headers_of(log, 0, log.log_end_offset)]
+    assert sequences == list(range(len(sequences))), "each once, in the order of sending"
+    assert len(sequences) >= client.acked
