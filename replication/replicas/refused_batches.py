@@ -86,7 +86,6 @@ class RefusedBatches:
             self._refused.pop(key, None)
             if error is not None:
                 self._refused[key] = _Refused(header.producer_epoch, following, error.code, wall_ms)
-                self._forget(wall_ms)
 
     def _forget(self, wall_ms: int) -> None:
         refused = self._refused
