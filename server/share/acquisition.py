@@ -109,9 +109,11 @@ class Acquisition:
         if missing_to < fetch_offset:
             return
         for batch in flight.overlapping(fetch_offset, missing_to):
-            for run in batch.between(fetch_offset, missing_to):
-                if run.is_available:
-                    flight.turn(batch.carve(run, fetch_offset, missing_to), ARCHIVED)
+            among = batch.available_in(fetch_offset, missing_to)
+            for run in batch.available[among.start : among.stop]:
+                flight.turn(batch.carve(run, fetch_offset, missing_to), ARCHIVED)
+            among = batch.available_in(fetch_offset, missing_to)
+            del batch.available[among.start : among.stop]
         flight.gap_seen_to(self._first)
 
     def _walk(self) -> None:
@@ -132,36 +134,48 @@ class Acquisition:
 
     def _acquire_again(self, batch: Batch) -> bool:
         """Acquire what is available of a batch; False: let that be all."""
-        runs = [run for run in batch.between(self._first, self._last) if run.is_available]
-        is_throttled = any(run.delivery_count >= self._throttle_from for run in runs)
-        if is_throttled and self._acquired:
+        if self._acquired and self._has_throttled(batch):
             return False
-        self._take_some(batch, runs)
-        return not is_throttled
+        return not self._take_some(batch)
 
-    def _take_some(self, batch: Batch, runs: Sequence[Run]) -> None:
-        """Acquire of a batch's available runs as many records as may be handed out together."""
+    def _has_throttled(self, batch: Batch) -> bool:
+        counts = (batch.available[at].delivery_count for at in self._wanted_of(batch))
+        return any(count >= self._throttle_from for count in counts)
+
+    def _wanted_of(self, batch: Batch) -> range:
+        return batch.available_in(self._first, self._last)
+
+    def _take_some(self, batch: Batch) -> bool:
+        """Acquire of a batch's available runs as many records as may be handed out together;
+        whether some were few because they came back often."""
         taken = 0
         ends = [self._left if self._is_limited else batch.size]
         """With so many it ends, unless it has more when that is known."""
         is_throttled = False
         goes_alone = self._delivery_limit > 2  # below that, every redelivery would
-        for run in runs:
-            if goes_alone and run.delivery_count == self._delivery_limit - 1:
-                if taken:
-                    break
-                ends.append(1)
+        low = at = self._wanted_of(batch).start
+        while at < len(batch.available) and batch.available[at].first <= self._last:
+            run = batch.available[at]
             over = run.delivery_count - self._throttle_from
             if over >= 0 and not is_throttled:
                 is_throttled = True
                 ends.append(max(batch.size >> (over + 1), 1))
+            if goes_alone and run.delivery_count == self._delivery_limit - 1:
+                if taken:
+                    break
+                ends.append(1)
             first = max(run.first, self._first)
             last = first + min(end - taken for end in ends if end > taken) - 1
             part = batch.carve(run, first, min(last, self._last))
+            if part is not run:  # what is before it stays
+                low = at = at + 1
             self._take(part, is_joined=taken > 0)
             taken += part.size
+            at += 1
             if taken in ends:
                 break
+        del batch.available[low:at]
+        return is_throttled
 
     def _take(self, run: Run, *, is_joined: bool = False) -> None:
         self._flight.turn(run, ACQUIRED)
@@ -225,7 +239,7 @@ class Acquisition:
         """Acquire as many as are left, and keep the rest as available."""
         batch = Batch(Run(first, last, AVAILABLE, 0))
         self._flight.add(batch)
-        self._take(batch.carve(batch.runs[0], first, first + self._left - 1))
+        self._take_some(batch)
 
     # -- aborted transactions ----------------------------------------------------------------
 

@@ -16,17 +16,19 @@ acknowledge the records then, and when it cannot be persisted they are their mem
 How: records that were acquired together are one `Batch`, which has one `Run`, until something
 happens to a part of it: then that part is cut out, and has a run of its own (Kafka keeps a state
 for each offset from then on; one batch may say that it has two thousand million). A run of which a
-change is pending is not cut. The window is [start, next): `start` is the first record whose
-delivery is not complete, `next` follows the last one acquired. All batches are inside, sorted; what
-`start` has passed is forgotten. Between batches are offsets that no record has, or after a load,
-that nobody has acquired yet (`gap_start`).
+change is pending is not cut. A batch knows its runs that may be acquired: of a hundred thousand
+nobody looks at all to find the next one (Kafka does). The window is [start, next): `start` is the
+first record whose delivery is not complete, `next` follows the last one acquired. All batches are
+inside, sorted; what `start` has passed is forgotten. Between batches are offsets that no record
+has, or after a load, that nobody has acquired yet (`gap_start`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from itertools import groupby
 from operator import attrgetter
 
 NOBODY = ""
@@ -104,16 +106,18 @@ class Run:
         return self.state in TERMINAL and self.pending_of is None
 
 
-_BY_FIRST = attrgetter("first")
+_BY_FIRST, _BY_LAST = attrgetter("first"), attrgetter("last")
 
 
 class Batch:
     """Records that were acquired, or loaded, together."""
 
-    __slots__ = ("runs", "size")
+    __slots__ = ("available", "runs", "size")
 
     def __init__(self, run: Run) -> None:
         self.runs = [run]
+        self.available = [run] if run.is_available else []
+        """Those of its runs that may be acquired now. Who turns one takes it out."""
         self.size = run.size
         """How many offsets it had at first."""
 
@@ -132,6 +136,17 @@ class Batch:
         low = bisect_right(self.runs, first, key=_BY_FIRST)
         return self.runs[max(low - 1, 0) : bisect_right(self.runs, last, key=_BY_FIRST)]
 
+    def available_in(self, first: int, last: int) -> range:
+        """Where in `available` those are that have offsets of [first, last]."""
+        low = bisect_left(self.available, first, key=_BY_LAST)
+        return range(low, bisect_right(self.available, last, lo=low, key=_BY_FIRST))
+
+    def came_back(self, runs: Sequence[Run]) -> None:
+        """These, which are sorted, may be acquired again."""
+        among = self.available_in(runs[0].first, runs[-1].last)
+        both = [*self.available[among.start : among.stop], *runs]
+        self.available[among.start : among.stop] = sorted(both, key=_BY_FIRST)
+
     def cut(self, offsets: Sequence[int]) -> None:
         """Have runs begin at these offsets, which ascend: in one go, there may be thousands."""
         low = max(bisect_right(self.runs, offsets[0], key=_BY_FIRST) - 1, 0)
@@ -145,6 +160,8 @@ class Batch:
                     cut.append(cut[-1].cut(offsets[at]))
                 at += 1
         self.runs[low:high] = cut
+        among = self.available_in(cut[0].first, cut[-1].last)
+        self.available[among.start : among.stop] = [run for run in cut if run.is_available]
 
     def carve(self, run: Run, first: int, last: int) -> Run:
         """Have a run of its own for what it has of [first, last]."""
@@ -233,6 +250,11 @@ class InFlight:
             self.complete_count -= run.size
         run.state, run.member_id, run.pending_of = ACQUIRED, run.pending_of, None
 
+    def came_back(self, runs: Iterable[Run]) -> None:
+        """These, which are sorted, may be acquired again."""
+        for batch, of in groupby(runs, lambda run: self.overlapping(run.first, run.first)[0]):
+            batch.came_back(list(of))
+
     # -- the window --------------------------------------------------------------------------
 
     @property
@@ -296,3 +318,4 @@ class InFlight:
                 run.first = offset
         if passed < len(batch.runs):
             del batch.runs[:passed]
+            del batch.available[: batch.available_in(offset, offset).start]

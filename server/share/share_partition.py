@@ -119,9 +119,8 @@ class SharePartition:
                 if batch.first > gap:
                     return gap
                 gap = max(gap, batch.last + 1)
-            for run in batch.runs:
-                if run.is_available:
-                    return run.first
+            if batch.available:
+                return batch.available[0].first
         self._may_be_available = False
         return flight.next_offset
 
@@ -132,12 +131,11 @@ class SharePartition:
         left, last = max_records, self.start_offset
         if self._may_be_available and not flight.is_gap_open:
             for batch in flight.batches:
-                available = [run for run in batch.runs if run.is_available]
-                if available:
-                    left -= sum(run.size for run in available)
-                    last = available[-1].last
-                if left <= 0:
-                    return last
+                for run in batch.available:
+                    last = batch.available[-1].last
+                    left -= run.size
+                    if left <= 0:
+                        return last
         room = min(left, limits.max_record_locks - flight.count)
         is_more = flight.is_gap_open or (room > 0 and flight.next_offset < end_offset)
         return flight.next_offset + max(room, 0) - 1 if is_more else last
@@ -275,10 +273,12 @@ class SharePartition:
         return StateChange(self.start_offset, self.complete_count, batches, pending)
 
     def _commit(self, pending: list[Run]) -> None:
-        for run in pending:
-            if run.pending_of is not None:
-                run.pending_of = run.lock_until_ms = None
-                self._may_be_available |= run.state is AVAILABLE
+        settled = [run for run in pending if run.pending_of is not None]
+        for run in settled:
+            run.pending_of = run.lock_until_ms = None
+        came_back = [run for run in settled if run.state is AVAILABLE]
+        self._flight.came_back(came_back)
+        self._may_be_available |= bool(came_back)
 
     def _take_back(self, pending: list[Run]) -> None:
         for run in pending:

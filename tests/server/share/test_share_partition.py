@@ -226,6 +226,28 @@ def test_a_part_of_a_batch_costs_no_more_the_more_records_the_batch_has() -> Non
     assert cost(100_000) < 2 * cost(10)
 
 
+def test_one_record_of_a_batch_costs_no_more_the_more_were_given_out_alone() -> None:
+    def cost(count: int) -> int:
+        partition = SharePartition(0)
+        limits = LIMITS._replace(max_record_locks=2 * count)
+        assert fetch(partition, (0, count - 1), max_records=count) == [(0, count - 1, 1)]
+        kinds = [RENEW, RELEASE] * (count // 2)
+        change = partition.acknowledge("m", [Acknowledgement(0, count - 1, kinds)], LIMITS, 0)
+        assert change is not None
+        partition.settle(change, is_persisted=True)
+
+        def use() -> None:
+            for at in (1, 3):
+                assert partition.last_wanted(1, count, limits) == count - 1
+                got = fetch(partition, (0, count - 1), max_records=1, mode=LIMITED)
+                assert got == [(at, at, 2)]
+                assert acknowledge(partition, at, at, ACCEPT) == [(at, at, 2, 2)]
+
+        return calls_of(use)
+
+    assert cost(10_000) < 2 * cost(100)
+
+
 # ---- after a load
 
 

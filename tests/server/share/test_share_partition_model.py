@@ -98,6 +98,8 @@ def _check_window(world: World) -> None:
     runs = [run for batch in partition._flight.batches for run in batch.runs]
     assert partition.complete_count == sum(run.size for run in runs if run.state in TERMINAL)
     assert all(a.last < b.first for a, b in pairwise(runs))
+    for batch in partition._flight.batches:
+        assert batch.available == [run for run in batch.runs if run.is_available]
     assert not runs or partition.start_offset <= runs[0].first
     first = world.entries.get(partition.start_offset)
     if first is not None and first.pending_of is None:
