@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from server.coordinator.gather import Gather
 from server.handlers.cluster import endpoints
-from server.share.acquisition import AcquireMode
+from server.share.acquisition import AcquireMode, Span
 from server.share.fetching import Delivery, ShareFetchParams
 from server.share.sessions import Member, SharedPartition
 from server.share.share_partition import REJECT, RENEW, Acknowledgement
@@ -71,11 +71,7 @@ def share_fetch(
     if request.is_renew_ack:
         _check_renewal(request)
     manager = ctx.broker.share_manager
-    named = [
-        (SharedPartition(topic.topic_id, one.partition_index), one.acknowledgement_batches)
-        for topic in request.topics
-        for one in topic.partitions
-    ]
+    named = _named(request)
     forgotten = [
         SharedPartition(topic.topic_id, index)
         for topic in request.forgotten_topics_data
@@ -107,7 +103,7 @@ def share_fetch(
 
 def share_fetch_is_costly(ctx: ShareContext, request: ShareFetchRequest) -> bool:
     """Whether much must be looked at: a session names what it has named before no more."""
-    return _is_large(ctx, request)
+    return _is_large(ctx, request) or _acknowledges_much(ctx, request)
 
 
 def _refused(
@@ -297,11 +293,7 @@ def share_acknowledge(
             response.acquisition_lock_timeout_ms = limits.lock_duration_ms
         ctx.respond(response)
 
-    acknowledged = [
-        (SharedPartition(topic.topic_id, one.partition_index), one.acknowledgement_batches)
-        for topic in request.topics
-        for one in topic.partitions
-    ]
+    acknowledged = _named(request)
     refused: _Refused = {}
     if may_read is not None:
         refused = _refused({one for one, _ in acknowledged}, ctx, may_read)
@@ -315,8 +307,10 @@ def share_acknowledge(
 
 
 def share_acknowledge_is_costly(ctx: ShareContext, request: ShareAcknowledgeRequest) -> bool:
-    """Whether it ends a session of many partitions, all of which are released."""
-    return request.share_session_epoch == FINAL_EPOCH and _is_large(ctx, request)
+    """Whether it ends a session of many partitions, all of which are released, or says something of
+    much."""
+    is_end = request.share_session_epoch == FINAL_EPOCH
+    return (is_end and _is_large(ctx, request)) or _acknowledges_much(ctx, request)
 
 
 def _acknowledge(
@@ -382,6 +376,30 @@ def _is_large(ctx: ShareContext, request: ShareFetchRequest | ShareAcknowledgeRe
     """Whether the session of who asks, if there is one, has many partitions."""
     asked_by = Member(request.group_id or "", request.member_id or "")
     return ctx.broker.share_manager.sessions.is_large(asked_by)
+
+
+def _named(
+    request: ShareFetchRequest | ShareAcknowledgeRequest,
+) -> list[tuple[SharedPartition, Sequence[Any]]]:
+    """The partitions of a request, each with what is acknowledged of it."""
+    return [
+        (SharedPartition(topic.topic_id, one.partition_index), one.acknowledgement_batches)
+        for topic in request.topics
+        for one in topic.partitions
+    ]
+
+
+def _acknowledges_much(
+    ctx: ShareContext, request: ShareFetchRequest | ShareAcknowledgeRequest
+) -> bool:
+    """Whether many changes follow, however few ranges are said: it takes seven microseconds for
+    each run, and what is persisted of it as long again."""
+    acknowledged = (
+        (partition, Span(batch.first_offset, batch.last_offset))
+        for partition, batches in _named(request)
+        for batch in batches
+    )
+    return ctx.broker.share_manager.is_much(request.group_id or "", acknowledged)
 
 
 def _by_topic(told: dict[SharedPartition, Any], make: Callable[..., Any]) -> list[Any]:

@@ -24,7 +24,7 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from server.share.acquisition import Acquired, AcquireMode, Fetched, Wish
+from server.share.acquisition import Acquired, AcquireMode, Fetched, Span, Wish
 from server.share.share_partition import Acknowledgement, Limits, SharePartition, StateChange
 from server.share.state_batches import UNINITIALIZED, ShareKey, StateBatch
 from wire.errors import ErrorCode, KafkaError
@@ -271,6 +271,11 @@ class ShareLeader:
             self._partition.log_start_moved(log_start_offset)
 
     # -- acknowledging -----------------------------------------------------------------------
+
+    def run_count(self, span: Span) -> int:
+        """See SharePartition."""
+        with self._lock:
+            return self._partition.run_count(span)
 
     def acknowledge(
         self, member_id: str, acks: Sequence[Acknowledgement], on_complete: OnCode

@@ -8,11 +8,12 @@ nobody else is called.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from replication.replicas.delayed import LARGE
+from server.share.acquisition import Span
 from server.share.fetching import DelayedShareFetch, Delivery, ShareFetchParams
 from server.share.leading import (
     Alarm,
@@ -126,6 +127,16 @@ class ShareManager:
             on_complete(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         else:
             leader.acknowledge(member.member_id, acks, on_complete)
+
+    def is_much(self, group_id: str, acknowledged: Iterable[tuple[SharedPartition, Span]]) -> bool:
+        """Whether many runs are in what is acknowledged."""
+        count = 0
+        for partition, span in acknowledged:
+            leader = self._leaders.get(ShareKey(group_id, *partition))
+            count += 0 if leader is None else leader.run_count(span)
+            if count > LARGE:
+                return True
+        return False
 
     def check_leads(self, partition: SharedPartition) -> tuple[str, int]:
         """The partition's topic and leader epoch. KafkaErrors: UNKNOWN_TOPIC_ID,

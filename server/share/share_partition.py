@@ -164,6 +164,10 @@ class SharePartition:
 
     # -- acknowledging -----------------------------------------------------------------------
 
+    def run_count(self, span: Span) -> int:
+        """How many changes an acknowledgement of these records would make."""
+        return sum(len(batch.between(*span)) for batch in self._flight.overlapping(*span))
+
     def acknowledge(
         self, member_id: str, acks: Sequence[Acknowledgement], limits: Limits, now_ms: int
     ) -> StateChange | None:

@@ -24,6 +24,8 @@ from server.share.acquisition import AcquireMode
 from server.share.fetching import DelayedShareFetch, ShareFetchParams
 from server.share.leading import ShareLeader
 from server.share.sessions import Member, SharedPartition
+from server.share.share_partition import Acknowledgement
+from server.share.state_batches import ShareKey
 from storage.open_files import FileSlice
 from tests.server.handlers.access.test_table import Policy
 from tests.server.handlers.share_support import T0, ShareNode, acquired, codes, fetch_request
@@ -488,6 +490,26 @@ def test_what_looks_at_a_large_session_is_not_for_a_network_thread(node: ShareNo
         assert share_acknowledge_is_costly(ctx, ends) is is_costly
         assert not share_acknowledge_is_costly(ctx, goes_on)
     assert not share_fetch_is_costly(ctx, fetch_request([], {}, 1, member=None))
+
+
+@pytest.mark.parametrize("count", [256, 257])
+def test_an_acknowledgement_of_many_runs_is_not_for_a_network_thread(
+    node: ShareNode, count: int
+) -> None:
+    """One range may be ten thousand records, each acquired alone."""
+    node.append(count)
+    client = node.client()
+    client.fetch(0, max_records=count)
+    leader = node.manager._leaders[ShareKey("g", *T0)]
+    renewed = [Acknowledgement(at, at, RENEW) for at in range(0, count, 2)]
+    leader.acknowledge("m1", renewed, lambda code: None)
+    ctx: Any = SimpleNamespace(broker=SimpleNamespace(share_manager=node.manager))
+    fetch = fetch_request([0], {0: [(0, count - 1, ACCEPT)]}, 1)
+    assert share_fetch_is_costly(ctx, fetch) is (count > 256)
+    acknowledge = ShareAcknowledgeRequest(
+        group_id="g", member_id="m1", share_session_epoch=1, topics=fetch.topics
+    )
+    assert share_acknowledge_is_costly(ctx, acknowledge) is (count > 256)
 
 
 def test_much_that_is_wrong_is_told_at_once_and_not_by_who_lets_others_go_on(
