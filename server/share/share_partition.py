@@ -42,6 +42,11 @@ GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 _STATE_AFTER = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVED}
 
 
+COMPLETE_MAX = 2**31 - 1
+"""What is persisted of the count is an int32; two batches may claim more records. Kafka's goes on
+with the lowest negative number, and its lag is wrong by 2^32."""
+
+
 class Limits(NamedTuple):
     """What a group may change at any time (`group.share.*`, and its group configs)."""
 
@@ -274,7 +279,8 @@ class SharePartition:
         batches = [
             StateBatch(run.first, run.last, run.state, run.delivery_count) for run in pending
         ]
-        return StateChange(self.start_offset, self.complete_count, batches, pending)
+        complete_count = min(self.complete_count, COMPLETE_MAX)
+        return StateChange(self.start_offset, complete_count, batches, pending)
 
     def _commit(self, pending: list[Run]) -> None:
         settled = [run for run in pending if run.pending_of is not None]

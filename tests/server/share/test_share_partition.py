@@ -17,6 +17,7 @@ from server.share.in_flight import (
 )
 from server.share.share_partition import (
     ACCEPT,
+    COMPLETE_MAX,
     REJECT,
     RELEASE,
     RENEW,
@@ -364,6 +365,19 @@ def test_a_change_tells_the_start_of_before_it() -> None:
     assert (change.start_offset, change.complete_count) == (0, 2)
     partition.settle(change, is_persisted=True)
     assert (partition.start_offset, partition.complete_count) == (2, 0)
+
+
+def test_no_more_records_are_told_complete_than_the_state_has_room_for() -> None:
+    """Two batches may claim that they have more than 2^31 together."""
+    partition = SharePartition(0)
+    last = 2 + COMPLETE_MAX
+    fetch(partition, (0, 1), (2, last))
+    change = partition.acknowledge("m", [Acknowledgement(1, last, [ACCEPT])], LIMITS, 0)
+    assert change is not None
+    assert change.complete_count == COMPLETE_MAX
+    partition.settle(change, is_persisted=True)
+    acknowledge(partition, 0, 0, ACCEPT)
+    assert (partition.start_offset, partition.complete_count) == (last + 1, 0)
 
 
 def test_what_is_not_persisted_yet_is_nobodys() -> None:
