@@ -79,13 +79,21 @@ def class_path(*, without: str | None = None) -> str:
 
 
 def streams_class_path() -> str:
-    """The jars of Kafka Streams as one `-cp` argument; 95 MB, of which RocksDB is the most."""
-    return str(_fetched("streams", _STREAMS) / "*")
+    """Kafka Streams beside the server's jars; 95 MB more, of which RocksDB is the most."""
+    return _class_path_with("streams", _STREAMS)
 
 
 def connect_class_path() -> str:
-    """The jars of a Connect worker and of its file connectors as one `-cp` argument; 33 MB."""
-    return str(_fetched("connect", _CONNECT) / "*")
+    """A Connect worker and its file connectors beside the server's jars; 33 MB more."""
+    return _class_path_with("connect", _CONNECT)
+
+
+def _class_path_with(folder: str, artifacts: tuple[tuple[str, str, str], ...]) -> str:
+    """The server's jars come first: an archive of their classes is of no use otherwise."""
+    added = _fetched(folder, artifacts).glob("*.jar")
+    server = {jar.name for jar in libs().glob("*.jar")}
+    more = sorted(str(jar) for jar in added if jar.name not in server)
+    return os.pathsep.join((class_path(), *more))
 
 
 def tools_jar() -> Path:

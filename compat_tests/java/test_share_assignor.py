@@ -18,6 +18,7 @@ import pytest
 
 from server.coordinator.share_groups.assignor import ShareMemberSpec, assign
 from testkit import jars
+from testkit.compiled import java_program
 from testkit.quick_jvm import KAFKA_JVM
 
 pytestmark = pytest.mark.java
@@ -63,7 +64,7 @@ def drawn(draw: random.Random) -> Group:
 def kafka() -> Iterator[subprocess.Popen[str]]:
     driver = Path(__file__).with_name("ShareAssignorDriver.java")
     jvm = subprocess.Popen(
-        [jars.java(), "-Xmx256m", *KAFKA_JVM, "-cp", jars.class_path(), str(driver)],
+        [jars.java(), "-Xmx256m", *KAFKA_JVM, *java_program(driver, jars.class_path())],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         text=True, bufsize=1,
     )  # fmt: skip

@@ -10,7 +10,6 @@ Not compared, for they are meant to differ:
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from server.share.share_partition import (
 )
 from server.share.state_batches import StateBatch, combine
 from testkit import jars
+from testkit.compiled import java_program
 from testkit.quick_jvm import KAFKA_JVM
 from wire.errors import KafkaError
 
@@ -44,17 +44,11 @@ State = list[tuple[int, int, int]]
 class Kafka:
     """Apache Kafka's class, in a JVM of its own."""
 
-    def __init__(self, classes: Path) -> None:
+    def __init__(self) -> None:
         source = Path(__file__).with_name("SharePartitionDriver.java")
-        class_path = os.pathsep.join((str(classes), jars.class_path()))
-        compiler = [str(Path(jars.java()).with_name("javac")), "-nowarn", "-cp", class_path]
-        subprocess.run(
-            [*compiler, "-d", str(classes), str(source)], check=True, capture_output=True
-        )
         self._jvm = subprocess.Popen(
             [
-                jars.java(), "-Xmx256m", *KAFKA_JVM, "-cp", class_path,
-                "kafka.server.share.SharePartitionDriver",
+                jars.java(), "-Xmx256m", *KAFKA_JVM, *java_program(source, jars.class_path()),
             ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             text=True, bufsize=1,
@@ -216,8 +210,8 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    kafka = Kafka(tmp_path_factory.mktemp("classes"))
+def kafka() -> Iterator[Kafka]:
+    kafka = Kafka()
     yield kafka
     kafka.close()
 

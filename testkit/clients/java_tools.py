@@ -1,7 +1,7 @@
 """Apache Kafka's command-line tools, run from Python: `tools.run("TopicCommand", "--list", ...)`.
 
-One JVM runs them all (ToolRunner.java, started by Java's source launcher): about 0.1 s a command
-instead of 1.5 s. A command that hangs is ended with its JVM; the next command gets a new one.
+One JVM runs them all (ToolRunner.java): about 0.1 s a command instead of 1.5 s. A command that
+hangs is ended with its JVM; the next command gets a new one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testkit import jars
+from testkit.compiled import java_program
 from testkit.quick_jvm import KAFKA_JVM
 
 COMMAND_TIMEOUT_S = 60.0
@@ -102,8 +103,12 @@ class JavaTools:
     def _running_jvm(self) -> subprocess.Popen[bytes]:
         if self._jvm is None or self._jvm.poll() is not None:
             command = [
-                jars.java(), *_JVM_OPTIONS, "-cp", jars.class_path(without=jars.tools_jar().name),
-                str(Path(__file__).with_name("ToolRunner.java")), str(jars.tools_jar()),
+                jars.java(), *_JVM_OPTIONS,
+                *java_program(
+                    Path(__file__).with_name("ToolRunner.java"),
+                    jars.class_path(without=jars.tools_jar().name),
+                ),
+                str(jars.tools_jar()),
             ]  # fmt: skip
             self._jvm = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

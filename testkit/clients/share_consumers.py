@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from testkit import jars
-from testkit.quick_jvm import QUICK_JVM
+from testkit.compiled import java_program
+from testkit.quick_jvm import KAFKA_JVM
 
 _JVM_OPTIONS = (
-    "-Xmx256M", *QUICK_JVM, "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
+    "-Xmx256M", *KAFKA_JVM, "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
 )  # fmt: skip
 
 
@@ -68,8 +69,8 @@ class ShareConsumers:
         self._count = 0
         self._jvm = subprocess.Popen(
             [
-                jars.java(), *_JVM_OPTIONS, "-cp", jars.class_path(),
-                str(Path(__file__).with_name("ShareConsumers.java")),
+                jars.java(), *_JVM_OPTIONS,
+                *java_program(Path(__file__).with_name("ShareConsumers.java"), jars.class_path()),
             ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             text=True, bufsize=1,

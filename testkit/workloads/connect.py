@@ -16,12 +16,12 @@ from typing import Any
 from testkit import jars
 from testkit.brokers.nodes import die_with_parent
 from testkit.ports import free_ports
-from testkit.quick_jvm import QUICK_JVM
+from testkit.quick_jvm import KAFKA_JVM
 from testkit.wait import eventually
 
 _READY_S = 90
 _JVM_OPTIONS = (
-    "-Xmx256M", *QUICK_JVM, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Xmx256M", *KAFKA_JVM, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )  # fmt: skip
 _GROUP = "connect"
 

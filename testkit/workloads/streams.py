@@ -14,7 +14,8 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from testkit import jars
 from testkit.brokers.nodes import die_with_parent
-from testkit.quick_jvm import QUICK_JVM
+from testkit.compiled import java_program
+from testkit.quick_jvm import KAFKA_JVM
 from testkit.wait import eventually
 
 APPLICATION = "count-words"
@@ -28,7 +29,7 @@ SHORT_SESSIONS = {
 _PARTITIONS = {SOURCE: 3, TARGET: 2}
 _WORDS = [f"word{i}" for i in range(12)]
 _JVM_OPTIONS = (
-    "-Xmx192M", *QUICK_JVM, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Xmx192M", *KAFKA_JVM, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )  # fmt: skip
 _PROGRAM = Path(__file__).with_name("CountWords.java")
 
@@ -46,7 +47,7 @@ class CountingWords:
     ) -> None:
         """`protocol`: classic, or streams (KIP-1071), where the broker gives out the tasks."""
         self._bootstrap, self._directory, self._protocol = bootstrap, directory, protocol
-        self._class_path = jars.streams_class_path()
+        self._program = java_program(_PROGRAM, jars.streams_class_path())
         self._apps: list[subprocess.Popen[bytes]] = []
         self._lives = self._said = 0
         admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
@@ -75,7 +76,7 @@ class CountingWords:
         with (self._directory / f"streams-{self._lives}.log").open("wb") as log:
             app = subprocess.Popen(
                 [
-                    jars.java(), *_JVM_OPTIONS, "-cp", self._class_path, str(_PROGRAM),
+                    jars.java(), *_JVM_OPTIONS, *self._program,
                     self._bootstrap, APPLICATION, SOURCE, TARGET, str(state),
                     self._protocol,
                 ],

@@ -39,6 +39,7 @@ from testkit.checking.history import (
     now,
     value_of,
 )
+from testkit.compiled import java_program
 from testkit.wait import eventually
 from testkit.workloads.workload import ROOT, Child, create_topic, end_offsets
 
@@ -105,7 +106,9 @@ class TransactionalWorkload:
 
     def _command(self, library: str) -> list[str]:
         if library == JAVA:
-            return [jars.java(), *_JVM_OPTIONS, "-cp", jars.class_path(), str(_JAVA_PROGRAM)]
+            return [
+                jars.java(), *_JVM_OPTIONS, *java_program(_JAVA_PROGRAM, jars.class_path()),
+            ]  # fmt: skip
         return [sys.executable, "-m", "testkit.workloads.transactional_client"]
 
     def _keep(self) -> None:
