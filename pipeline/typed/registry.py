@@ -103,9 +103,21 @@ class _NoAnswer(Exception):
     """Not now; ask again, or another one."""
 
 
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """User and password are for the registry they were given for, and not for where it sends us
+    (RFC 9110, 15.4: what a redirected request leaves out)."""
+
+    def redirect_request(self, req: Any, *answer: Any) -> Any:
+        again = super().redirect_request(req, *answer)
+        if again is not None and (again.type, again.host) != (req.type, req.host):
+            again.remove_header("Authorization")
+        return again
+
+
 def _answer(url: str, path: str) -> Any:
     try:
-        with urllib.request.urlopen(_request(url, path), timeout=_TIMEOUT_S) as answer:
+        opener = urllib.request.build_opener(_Redirects)
+        with opener.open(_request(url, path), timeout=_TIMEOUT_S) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         with error:

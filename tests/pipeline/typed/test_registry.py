@@ -92,12 +92,14 @@ def test_what_answers_with_something_else_is_no_registry(tmp_path: Path) -> None
 
 
 @contextmanager
-def program(status: int, body: bytes) -> Iterator[str]:
-    """The address of one that answers everything alike."""
+def program(status: int, body: bytes, location: str | None = None) -> Iterator[str]:
+    """The address of one that answers everything alike, below `location` if there is one."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
+            if location is not None:
+                self.send_header("Location", location + self.path)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -123,6 +125,15 @@ def test_a_program_that_has_nothing_there_is_no_registry_without_the_subject(bod
             Registry(url, tries=1).check()
         with pytest.raises(RegistryError, match="answers 404"):
             Registry(url, tries=1).latest("orders-value")
+
+
+def test_a_redirect_is_followed_and_user_and_password_go_to_nobody_else() -> None:
+    with fake_registry() as fake:
+        fake.register("a", {"schema": '"int"'})
+        with program(307, b"", location=fake.url) as url:
+            registry = Registry(url.replace("://", "://me:secret@"), tries=1)
+            assert registry.by_id(1) == Schema('"int"', "AVRO", (), 1)
+        assert fake.authorization is None
 
 
 @pytest.mark.parametrize("body", [b"[]", b'{"id": "x"}', b'{"schema": 5}', b'"schema"'])
