@@ -9,13 +9,15 @@ How:
   format needs (`table_formats`), when one is asked for. Under spark-submit the JVM already runs:
   there packages come with --packages, and their absence is said so.
 - Spark's JVM writes to a log file, not into the terminal: the file is where `errors.explain` looks,
-  it is named when something unknown goes wrong, and removed when all went well.
+  it is named when something unknown goes wrong, and removed when all went well; one that a killed
+  process left, which told nobody of it, by the next session.
 
 Duties of the caller: `with open_session(...) as job:`; only one at a time in a process.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import re
@@ -45,6 +47,9 @@ _KAFKA_PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _PACKAGES = "spark.jars.packages"
 _LISTS = (_PACKAGES, "spark.sql.extensions")
 """Settings that ours is added to, when a person has said something."""
+_LOG = "barnabas-spark-"
+_LOG_IN_USE = f"{_LOG}of-"
+"""How a log is called until somebody is told to read it; its process has it locked."""
 _LOG_TAIL_BYTES = 200_000
 _POLL_S = 0.5
 _REMAINS = Path("artifacts")
@@ -135,7 +140,7 @@ def open_session(
     """
     _require_pyspark()
     packages = _packages(needs_kafka, formats)
-    log = Path(tempfile.mkstemp(prefix="barnabas-spark-", suffix=".log")[1])
+    lock, log = _new_log()
     job: Job | None = None
     keeps_log = False
     progress = Progress()
@@ -151,6 +156,8 @@ def open_session(
         except Exception as error:
             if heard and _has_no_jvm(error):
                 raise KeyboardInterrupt(*heard) from None
+            with suppress(OSError):
+                log = log.rename(log.with_name(log.name.replace(_LOG_IN_USE, _LOG)))
             problem = translated(error, log, packages)
             keeps_log = isinstance(problem, UnexplainedError)
             raise problem from error
@@ -162,6 +169,19 @@ def open_session(
                     remains.rmdir()
             if not keeps_log:
                 log.unlink(missing_ok=True)
+            os.close(lock)
+
+
+def _new_log() -> tuple[int, Path]:
+    """A file for Spark's log, and the descriptor that locks it. Those in use that nobody has locked
+    are of killed processes, and go."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_LOG_IN_USE}*.log"):
+        with suppress(OSError), open(left, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()
+    lock, name = tempfile.mkstemp(prefix=_LOG_IN_USE, suffix=".log")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock, Path(name)
 
 
 def translated(error: Exception, log: Path, packages: Sequence[_Package] = ()) -> PipelineError:
