@@ -228,6 +228,16 @@ def test_a_moved_archive_of_delta_goes_on_and_one_of_iceberg_says_why_not(
         assert f"was moved or copied from file:{old}" in done.stderr
 
 
+def test_a_decoded_column_may_get_a_time_without_a_zone_later(table_archive: Archive) -> None:
+    """As when a schema gets a field of Avro's local-timestamp-millis."""
+    archive, table = table_archive, table_archive.table()
+    for batch, more in enumerate(("", ", timestamp_ntz'2026-01-31 12:00:00' as at")):
+        frame = archive.frame(batch)
+        typed = frame.selectExpr(f"struct(1L as a{more}) as value_data", *frame.columns)
+        assert table.publish(batch, table.stage(typed), archive.state(batch))
+    archive.holds(2)
+
+
 def test_a_session_that_was_not_given_the_format_says_which_flag_gives_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

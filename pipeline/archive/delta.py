@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _DOMAIN = "barnabas"
+_NTZ = "'delta.feature.timestampNtz' = 'supported'"
 
 
 class _Staged(NamedTuple):
@@ -159,6 +160,9 @@ class DeltaTable:
             there = self._spark.read.format("delta").load(self._files.root)
             if shape(there.schema) == shape(frame.schema):
                 return
+            if "timestamp_ntz" in frame.schema.simpleString():
+                # Tables that are new have the feature by themselves; others must be told.
+                self._spark.sql(f"ALTER TABLE {self._sql_name} SET TBLPROPERTIES ({_NTZ})")
         writer = self._spark.createDataFrame([], frame.schema).write.format("delta").mode("append")
         writer.partitionBy(*self._made.folders).option("mergeSchema", "true").option(
             "delta.feature.domainMetadata", "supported"
