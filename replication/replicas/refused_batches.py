@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.record_batch import SEQUENCE_MAX, BatchHeader, read_header
+
+if TYPE_CHECKING:
+    from replication.partition.partition import Partition
 
 _REMEMBERED = 1_000
 """Of more producers and partitions those that were refused first are forgotten."""
@@ -54,22 +57,27 @@ class RefusedBatches:
     def __bool__(self) -> bool:
         return bool(self._refused)
 
-    def check(self, topic_id: bytes, index: int, records: memoryview | bytes, wall_ms: int) -> None:
-        """Raises what the batch before this one was refused with, once: if this one comes again
-        before that, it is out of sequence indeed."""
-        header = _idempotent(records)
-        if header is None:
+    def check(self, partition: Partition, records: memoryview | bytes, wall_ms: int) -> None:
+        """Raises what the batch before this one was refused with, if neither is in the log.
+
+        Once: if this one comes again before that, it is out of sequence indeed.
+        """
+        header, log = _idempotent(records), partition.leader_log
+        if header is None or log is None:
             return
         with self._lock:
             self._forget(wall_ms)
-            before = self._refused.get((topic_id, index, header.producer_id))
-        if before is not None and before[:2] == (header.producer_epoch, header.base_sequence):
+            before = self._refused.get(_key(partition, header))
+        if (
+            before is not None
+            and before[:2] == (header.producer_epoch, header.base_sequence)
+            and log.leaves_a_gap(header)
+        ):
             raise KafkaError(before.code, "the batch before it was refused")
 
     def note(
         self,
-        topic_id: bytes,
-        index: int,
+        partition: Partition,
         records: memoryview | bytes,
         wall_ms: int,
         error: KafkaError | None,
@@ -80,7 +88,7 @@ class RefusedBatches:
         header = _idempotent(records)
         if header is None:
             return
-        key = topic_id, index, header.producer_id
+        key = _key(partition, header)
         following = (header.last_sequence + 1) & SEQUENCE_MAX
         with self._lock:
             self._refused.pop(key, None)
@@ -104,3 +112,7 @@ def _idempotent(records: memoryview | bytes) -> BatchHeader | None:
     except MalformedFrame:
         return None
     return header if header.base_sequence >= 0 else None
+
+
+def _key(partition: Partition, header: BatchHeader) -> _Key:
+    return partition.topic_id, partition.topic_partition[1], header.producer_id

@@ -110,7 +110,7 @@ class ReplicaWrites:
             if partition is None or not _is_meant(partition, request):
                 raise self._not_here(key, partition)
             if self._refused and request.source.origin is AppendOrigin.CLIENT:
-                self._refused.check(partition.topic_id, key[1], records, wall_ms)
+                self._refused.check(partition, records, wall_ms)
             info, is_advanced = partition.append_records_to_leader(
                 records,
                 request.required_acks,
@@ -119,10 +119,10 @@ class ReplicaWrites:
                 request.leader_epoch,
             )
             if self._refused and request.source.origin is AppendOrigin.CLIENT:
-                self._refused.note(partition.topic_id, key[1], records, wall_ms, None)
+                self._refused.note(partition, records, wall_ms, None)
         except KafkaError as error:
             if partition is not None and request.source.origin is AppendOrigin.CLIENT:
-                self._refused.note(partition.topic_id, key[1], records, wall_ms, error)
+                self._refused.note(partition, records, wall_ms, error)
             return self._append_failed(key, partition, error)
         except Exception:
             if request.source.origin is not AppendOrigin.CLIENT:

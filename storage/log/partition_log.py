@@ -66,6 +66,7 @@ from storage.segments.log_segments import LogSegments, make_segment
 from storage.segments.segment import RELATIVE_OFFSET_MAX, LogSegment
 from wire.errors import ErrorCode, KafkaError
 from wire.primitives import TopicPartition
+from wire.record_batch import BatchHeader
 
 logger = logging.getLogger(__name__)
 
@@ -252,6 +253,11 @@ class PartitionLog(LogReader):
                 return None  # as most: by the header alone
             prepare_batch(records, self.config, wall_ms, source)
             return self.of_duplicate(original, leader_epoch)
+
+    def leaves_a_gap(self, header: BatchHeader) -> bool:
+        """See ProducerStateManager."""
+        with self.lock:
+            return self.producer_state.leaves_a_gap(header)
 
     def of_duplicate(self, original: BatchMetadata, leader_epoch: int) -> LogAppendInfo:
         """The answer to a batch that is here already."""

@@ -181,6 +181,15 @@ class ProducerStateManager:
             return None
         return entry.find_duplicate(header)
 
+    def leaves_a_gap(self, header: BatchHeader) -> bool:
+        """Whether a client's batch comes behind others of its epoch that are not here, as far as is
+        known; it is not here then, either."""
+        entry = self._producers.get(header.producer_id)
+        if entry is None or header.producer_epoch != entry.producer_epoch:
+            return entry is None or header.producer_epoch > entry.producer_epoch
+        ahead = (header.base_sequence - entry.last_sequence - 1) & SEQUENCE_MAX
+        return 0 < ahead <= SEQUENCE_MAX >> 1
+
     def _check_verified(self, header: BatchHeader, verification: Verification | None) -> None:
         if verification is None or self._verifications.get(header.producer_id) is not verification:
             raise KafkaError(
