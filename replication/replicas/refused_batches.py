@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 1_000
 """Of more producers and partitions those that were refused first are forgotten."""
-_REMEMBERED_MS = 120_000
-"""delivery.timeout.ms of Kafka's producer: later nothing of that time is in flight."""
+_REMEMBERED_MS = 30_000
+"""request.timeout.ms of Kafka's producer, which gives its connection up then: nothing that it sent
+before the refusal was told is still to come."""
 _NOT_WRITTEN = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
