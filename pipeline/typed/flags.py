@@ -93,8 +93,10 @@ def _side(arguments: argparse.Namespace, name: str) -> SideOptions:
 
 
 def _check_registry(url: str) -> None:
-    if not all(_is_address(one.strip()) for one in url.split(",")):
-        raise _usage(f"--registry {url}: expected http://HOST:PORT or https://HOST:PORT")
+    for one in url.split(","):
+        if not _is_address(one.strip()):
+            host = one.rpartition("@")[2]  # what may stand before it is nobody's business
+            raise _usage(f"--registry {host}: expected http://HOST:PORT or https://HOST:PORT")
     try:
         Registry(url, tries=1).check()
     except RegistryError as error:
