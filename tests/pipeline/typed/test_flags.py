@@ -45,7 +45,7 @@ def schema_file(folder: Path, **fields: str) -> str:
         (["--value-format", "json", "--value-schema", "/no/such"], "No such file"),
         (["--value-format", "json", "--registry", "x:80"], "expected http://"),
         (["--value-format", "json", "--registry", "http://[::1"], "expected http://"),
-        (["--value-format", "json", "--registry", "http://x,y:80"], "--registry y:80: expected http"),
+        (["--value-format", "json", "--registry", "http://x,y:80"], "--registry y:80: expected"),
         (["--value-format", "json", "--registry", "me:secret@x:80"], "--registry x:80: expected"),
     ],
 )
