@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 OnCode = Callable[[ErrorCode], None]
 
+_RING_PAUSE_MS = 50
+"""From one look at the locks that ran out to the next: it looks at all that is in flight, and has
+one write follow. Records that were acquired one by one end one by one."""
 _GONE = frozenset(
     (
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -138,7 +141,7 @@ class ShareLeader:
         self._is_fetch_refused = False
         self._is_waking = False
         self._alarm: Alarm | None = None
-        self._alarm_ms = 0
+        self._alarm_ms = self._next_ring_ms = 0
 
     @property
     def topic_partition(self) -> tuple[str, int]:
@@ -363,6 +366,7 @@ class ShareLeader:
             deadline_ms = self._partition.lock_deadline_ms
             if deadline_ms is None or self.state is not LoadState.ACTIVE:
                 return
+            deadline_ms = max(deadline_ms, self._next_ring_ms)
             old = self._alarm
             if old is not None and self._alarm_ms <= deadline_ms:
                 return
@@ -375,7 +379,7 @@ class ShareLeader:
     def _ring(self) -> None:
         limits, now_ms = self.settings.limits, self._around.now_ms()
         with self._lock:
-            self._alarm = None
+            self._alarm, self._next_ring_ms = None, now_ms + _RING_PAUSE_MS
         self._change(lambda partition: partition.expire_locks(now_ms, limits), _told_nobody)
         self._set_alarm()
         self._around.wake(self.key)

@@ -208,6 +208,27 @@ def test_locks_run_out_by_the_clock() -> None:
     assert bench.leader.begin_fetch() == 0
 
 
+def test_locks_that_run_out_one_after_the_other_are_looked_at_together() -> None:
+    bench = Bench()
+    bench.load()
+    for offset in range(10):
+        bench.fetch(offset)
+        bench.timer.pass_(1)
+    bench.timer.pass_(LOCK_MS - 10)
+    bench.writes.pop()[1](E.NONE)
+    bench.timer.pass_(49)
+    assert not bench.writes
+    bench.timer.pass_(1)
+    ((change, on_complete),) = bench.writes
+    assert change.batches == [(offset, offset, 0, 1) for offset in range(1, 10)]
+    on_complete(E.NONE)
+    bench.timer.pass_(LOCK_MS)
+    bench.fetch(9)
+    bench.writes.clear()
+    bench.timer.pass_(LOCK_MS)
+    assert len(bench.writes) == 1, "a lock by itself runs out on time"
+
+
 def test_state_that_is_gone_is_forgotten() -> None:
     bench = Bench()
     bench.load()
