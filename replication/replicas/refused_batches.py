@@ -48,15 +48,15 @@ class _Refused(NamedTuple):
 class RefusedBatches:
     """The last refused batch of each producer in each partition. Any thread may call.
 
-    Mostly there is none, and false: nothing need be asked of any batch then.
+    Mostly there is none, and nothing need be asked of any batch then.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._refused: OrderedDict[_Key, _Refused] = OrderedDict()
 
-    def __bool__(self) -> bool:
-        return bool(self._refused)
+    def __len__(self) -> int:
+        return len(self._refused)
 
     def check(self, partition: Partition, records: memoryview | bytes, wall_ms: int) -> None:
         """Raises what the batch before this one was refused with, if neither is in the log.
@@ -64,10 +64,10 @@ class RefusedBatches:
         Once: if this one comes again before that, it is out of sequence indeed.
         """
         header, log = _idempotent(records), partition.leader_log
-        if header is None or log is None:
-            return
         with self._lock:
             self._forget(wall_ms)
+            if header is None or log is None:
+                return
             before = self._refused.get(_key(partition, header))
         if (
             before is not None
@@ -95,6 +95,7 @@ class RefusedBatches:
             self._refused.pop(key, None)
             if error is not None:
                 self._refused[key] = _Refused(header.producer_epoch, following, error.code, wall_ms)
+            self._forget(wall_ms)
 
     def _forget(self, wall_ms: int) -> None:
         refused = self._refused

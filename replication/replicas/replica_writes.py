@@ -47,7 +47,7 @@ class ReplicaWrites:
         self._partitions = local.partitions
         self._parked = parked
         self._wall_ms = wall_ms
-        self._refused = RefusedBatches()
+        self.refused = RefusedBatches()
 
     def append_records(self, request: AppendRequest) -> DelayedOperation | None:
         """Append one batch to each partition; partitions succeed and fail alone.
@@ -66,7 +66,7 @@ class ReplicaWrites:
         appended: list[tuple[Key, bool]] = []
         pending: list[ProduceStatus] = []
         written = _NOTHING_WRITTEN
-        if request.on_settled is not None and not self._refused:
+        if request.on_settled is not None and not self.refused:
             written = self._write_runs(request, wall_ms)
         for position, (key, records) in enumerate(request.entries):
             if position in written:
@@ -109,8 +109,8 @@ class ReplicaWrites:
         try:
             if partition is None or not _is_meant(partition, request):
                 raise self._not_here(key, partition)
-            if self._refused and request.source.origin is AppendOrigin.CLIENT:
-                self._refused.check(partition, records, wall_ms)
+            if self.refused and request.source.origin is AppendOrigin.CLIENT:
+                self.refused.check(partition, records, wall_ms)
             info, is_advanced = partition.append_records_to_leader(
                 records,
                 request.required_acks,
@@ -118,11 +118,11 @@ class ReplicaWrites:
                 _source(request, key),
                 request.leader_epoch,
             )
-            if self._refused and request.source.origin is AppendOrigin.CLIENT:
-                self._refused.note(partition, records, wall_ms, None)
+            if self.refused and request.source.origin is AppendOrigin.CLIENT:
+                self.refused.note(partition, records, wall_ms, None)
         except KafkaError as error:
             if partition is not None and request.source.origin is AppendOrigin.CLIENT:
-                self._refused.note(partition, records, wall_ms, error)
+                self.refused.note(partition, records, wall_ms, error)
             return self._append_failed(key, partition, error)
         except Exception:
             if request.source.origin is not AppendOrigin.CLIENT:

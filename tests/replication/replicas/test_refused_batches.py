@@ -176,6 +176,25 @@ def test_it_is_forgotten_when_nothing_of_that_time_is_in_flight(
     assert codes(follower.produce(of(2), acks=1)) == [code]
 
 
+def test_a_follower_remembers_no_more(follower: Broker) -> None:
+    """Producer ids cost who makes them up nothing, and a broker may lead nothing for days."""
+    for producer in range(100, 1_110):
+        follower.produce(of(1, producer=producer), acks=1)
+    assert len(follower.manager.writes.refused) == 1_000
+    follower.pass_time(120_001)
+    follower.produce(of(1), acks=1)
+    assert len(follower.manager.writes.refused) == 1
+
+
+def test_records_without_sequences_end_it_too(follower: Broker) -> None:
+    """While anything is remembered nobody's bursts are written with one call."""
+    follower.produce(of(1), acks=1)
+    leads(follower)
+    follower.pass_time(120_001)
+    assert codes(follower.produce((ORDERS_0, batch(b"v")), acks=1)) == [0]
+    assert not follower.manager.writes.refused
+
+
 def test_records_without_sequences_are_what_they_were(follower: Broker) -> None:
     plain = ORDERS_0, batch(b"v")
     assert codes(follower.produce(plain, (ORDERS_0, b"no batch"), acks=1)) == [NOT_LEADER] * 2
