@@ -1,13 +1,13 @@
 """What idempotent producers have in flight behind a batch that was refused.
 
 A producer sends on before it is answered. When its batch is refused, because this broker does not
-lead yet or has too few replicas in sync, and that has changed by the time the next one is served,
-that one is out of sequence by no fault of its producer; or it is taken, if nothing of the producer
-is in the log, and the first one never will be. Apache Kafka says OUT_OF_ORDER_SEQUENCE_NUMBER of
-the one or the other. librdkafka begins an epoch then and sends all again that is not acknowledged,
-also what is in the log (rd_kafka_handle_idempotent_Produce_error, "skipped sequence numbers"), or
-ends with a fatal error. So what follows a refused batch is refused like it: nothing is written,
-send again.
+lead yet, has not heard of the topic or has too few replicas in sync, and that has changed by the
+time the next one is served, that one is out of sequence by no fault of its producer; or it is
+taken, if nothing of the producer is in the log, and the first one never will be. Apache Kafka says
+OUT_OF_ORDER_SEQUENCE_NUMBER of the one or the other. librdkafka begins an epoch then and sends all
+again that is not acknowledged, also what is in the log (rd_kafka_handle_idempotent_Produce_error,
+"skipped sequence numbers"), or ends with a fatal error. So what follows a refused batch is refused
+like it: nothing is written, send again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
+from replication.metadata.topic_names import TOPIC_NAME_LENGTH_MAX
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.record_batch import SEQUENCE_MAX, BatchHeader, read_header
 
@@ -32,10 +33,11 @@ _NOT_WRITTEN = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-_Key = tuple[bytes, int, int]
-"""Topic id, partition, producer id."""
+_Key = tuple[str, int, int]
+"""Topic, partition, producer id. A topic that is not known yet has no other name."""
 
 
 class _Refused(NamedTuple):
@@ -68,7 +70,7 @@ class RefusedBatches:
             self._forget(wall_ms)
             if header is None or log is None:
                 return
-            before = self._refused.get(_key(partition, header))
+            before = self._refused.get(_key(partition.topic_partition, header))
         if (
             before is not None
             and before[:2] == (header.producer_epoch, header.base_sequence)
@@ -78,7 +80,7 @@ class RefusedBatches:
 
     def note(
         self,
-        partition: Partition,
+        topic_partition: tuple[str, int],
         records: memoryview | bytes,
         wall_ms: int,
         error: KafkaError | None,
@@ -86,10 +88,12 @@ class RefusedBatches:
         """What became of a batch: `error`, or it is in the log."""
         if error is not None and error.code not in _NOT_WRITTEN:
             return
+        if len(topic_partition[0]) > TOPIC_NAME_LENGTH_MAX:
+            return  # no topic will ever have it
         header = _idempotent(records)
         if header is None:
             return
-        key = _key(partition, header)
+        key = _key(topic_partition, header)
         following = (header.last_sequence + 1) & SEQUENCE_MAX
         with self._lock:
             self._refused.pop(key, None)
@@ -116,5 +120,5 @@ def _idempotent(records: memoryview | bytes) -> BatchHeader | None:
     return header if header.base_sequence >= 0 else None
 
 
-def _key(partition: Partition, header: BatchHeader) -> _Key:
-    return partition.topic_id, partition.topic_partition[1], header.producer_id
+def _key(topic_partition: tuple[str, int], header: BatchHeader) -> _Key:
+    return *topic_partition, header.producer_id

@@ -119,10 +119,10 @@ class ReplicaWrites:
                 request.leader_epoch,
             )
             if self.refused and request.source.origin is AppendOrigin.CLIENT:
-                self.refused.note(partition, records, wall_ms, None)
+                self.refused.note(key, records, wall_ms, None)
         except KafkaError as error:
-            if partition is not None and request.source.origin is AppendOrigin.CLIENT:
-                self.refused.note(partition, records, wall_ms, error)
+            if request.source.origin is AppendOrigin.CLIENT:
+                self.refused.note(key, records, wall_ms, error)
             return self._append_failed(key, partition, error)
         except Exception:
             if request.source.origin is not AppendOrigin.CLIENT:

@@ -93,6 +93,28 @@ def test_so_it_is_where_nothing_of_the_producer_is_known(broker: Broker) -> None
     assert offsets(again) == [0, 1]
 
 
+@pytest.mark.parametrize("heard_of", [False, True])
+def test_so_it_is_before_the_partition_is_here(broker: Broker, heard_of: bool) -> None:
+    """A new topic's leader may hear of it, or act on it, after its producers do."""
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if heard_of:
+        broker.publish(topic("orders", ORDERS, led(leader=2, replicas=(2, 3))))
+        code = NOT_LEADER
+    assert codes(broker.produce(of(0), acks=1)) == [code]
+    broker.publish(topic("orders", ORDERS, led(1, **BOTH)))
+    assert codes(broker.produce(of(1), acks=1)) == [code]
+    assert offsets(broker.produce_burst(of(0), of(1), acks=1)) == [0, 1]
+
+
+def test_names_that_no_topic_has_are_not_kept(broker: Broker) -> None:
+    _, records = of(0)
+    longest = "n" * 249
+    assert len(codes(broker.produce((TopicPartition(longest + "n", 0), records), acks=1))) == 1
+    assert not broker.manager.writes.refused
+    broker.produce((TopicPartition(longest, 0), records), acks=1)
+    assert len(broker.manager.writes.refused) == 1
+
+
 def test_what_is_here_by_another_leader_is_not_refused(follower: Broker) -> None:
     """It was appended there, behind what was refused here; "not written" would be a lie."""
     follower.produce(of(1), acks=1)
