@@ -29,8 +29,8 @@ Ids: 13 and later name topics by id, earlier versions by name; a session cannot 
 two (106). The answer goes to the partitions in the order of the session, in which partitions that
 just gave records go last, so that none starves behind another (KIP-74).
 
-Lock: one per session around its epoch and partitions, one for the cache; session before cache is
-never taken.
+Lock: one per session around its epoch and partitions, one for the cache, which may be
+taken under a session's and never the other way round.
 """
 
 from __future__ import annotations
