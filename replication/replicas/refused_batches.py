@@ -6,8 +6,8 @@ time the next one is served, that one is out of sequence by no fault of its prod
 taken, if nothing of the producer is in the log, and the first one never will be. Apache Kafka says
 OUT_OF_ORDER_SEQUENCE_NUMBER of the one or the other. librdkafka begins an epoch then and sends all
 again that is not acknowledged, also what is in the log (rd_kafka_handle_idempotent_Produce_error,
-"skipped sequence numbers"), or ends with a fatal error. So what follows a refused batch is refused
-like it: nothing is written, send again.
+"skipped sequence numbers"), or ends with a fatal error. So what follows a refused batch is refused,
+too: nothing is written, send again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ _Key = tuple[str, int, int]
 class _Refused(NamedTuple):
     producer_epoch: int
     next_sequence: int
-    code: ErrorCode
     wall_ms: int
 
 
@@ -61,7 +60,8 @@ class RefusedBatches:
         return len(self._refused)
 
     def check(self, partition: Partition, records: memoryview | bytes, wall_ms: int) -> None:
-        """Raises what the batch before this one was refused with, if neither is in the log.
+        """Raises NOT_ENOUGH_REPLICAS, Produce's word for "send again", if the batch before this one
+        was refused and neither is in the log.
 
         Once: if this one comes again before that, it is out of sequence indeed.
         """
@@ -76,29 +76,26 @@ class RefusedBatches:
             and before[:2] == (header.producer_epoch, header.base_sequence)
             and log.leaves_a_gap(header)
         ):
-            raise KafkaError(before.code, "the batch before it was refused")
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "the batch before it was refused")
 
     def note(
         self,
         topic_partition: tuple[str, int],
         records: memoryview | bytes,
         wall_ms: int,
-        error: KafkaError | None,
+        code: ErrorCode,
     ) -> None:
-        """What became of a batch: `error`, or it is in the log."""
-        if error is not None and error.code not in _NOT_WRITTEN:
-            return
-        if len(topic_partition[0]) > TOPIC_NAME_LENGTH_MAX:
-            return  # no topic will ever have it
+        """A batch was refused with `code`."""
+        if code not in _NOT_WRITTEN or len(topic_partition[0]) > TOPIC_NAME_LENGTH_MAX:
+            return  # it was something else, or no topic will ever have the name
         header = _idempotent(records)
         if header is None:
             return
         key = _key(topic_partition, header)
         following = (header.last_sequence + 1) & SEQUENCE_MAX
         with self._lock:
-            self._refused.pop(key, None)
-            if error is not None:
-                self._refused[key] = _Refused(header.producer_epoch, following, error.code, wall_ms)
+            self._refused[key] = _Refused(header.producer_epoch, following, wall_ms)
+            self._refused.move_to_end(key)
             self._forget(wall_ms)
 
     def _forget(self, wall_ms: int) -> None:

@@ -66,7 +66,7 @@ class ReplicaWrites:
         appended: list[tuple[Key, bool]] = []
         pending: list[ProduceStatus] = []
         written = _NOTHING_WRITTEN
-        if request.on_settled is not None and not self.refused:
+        if request.on_settled is not None:
             written = self._write_runs(request, wall_ms)
         for position, (key, records) in enumerate(request.entries):
             if position in written:
@@ -118,11 +118,9 @@ class ReplicaWrites:
                 _source(request, key),
                 request.leader_epoch,
             )
-            if self.refused and request.source.origin is AppendOrigin.CLIENT:
-                self.refused.note(key, records, wall_ms, None)
         except KafkaError as error:
             if request.source.origin is AppendOrigin.CLIENT:
-                self.refused.note(key, records, wall_ms, error)
+                self.refused.note(key, records, wall_ms, error.code)
             return self._append_failed(key, partition, error)
         except Exception:
             if request.source.origin is not AppendOrigin.CLIENT:
@@ -145,6 +143,8 @@ class ReplicaWrites:
                 continue
             batches = [request.entries[position][1] for position in together]
             try:
+                for batch in batches if self.refused else ():
+                    self.refused.check(partition, batch, wall_ms)
                 run = partition.append_run_to_leader(
                     batches, request.required_acks, wall_ms, request.source
                 )
