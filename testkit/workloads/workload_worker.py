@@ -15,6 +15,7 @@ record that was given up would only be "unknown"), and a quick reconnect.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import threading
@@ -41,6 +42,7 @@ from testkit.checking.history import (
 _TICK_S = 0.01
 _OUTSTANDING_MAX = 4000
 _FLUSH_S = 240
+_FLUSH_SLICE_S = 5
 _DRAIN_S = 60
 _RDKAFKA = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 500, "log_level": 0}
 _KAFKA_PYTHON = {"reconnect_backoff_ms": 50, "reconnect_backoff_max_ms": 500}
@@ -223,11 +225,19 @@ class KafkaPythonProducer(_Producing):
         self._producer._sender.force_close()
 
     def finish(self) -> None:
-        try:
-            self._producer.flush(timeout=_FLUSH_S)
-        except Exception as error:
-            self.worker.add(ClientError(now(), self.who, repr(error)))
-        self._producer.close(timeout=10)
+        from kafka.errors import KafkaTimeoutError
+
+        deadline = time.monotonic() + _FLUSH_S
+        while not self._refreshing.has_ended():
+            try:
+                self._producer.flush(timeout=_FLUSH_SLICE_S)
+            except KafkaTimeoutError as error:
+                if time.monotonic() < deadline:
+                    continue
+                self.worker.add(ClientError(now(), self.who, repr(error)))
+            self._producer.close(timeout=10)
+            return
+        self._end()
 
 
 class _Consuming(threading.Thread):
@@ -390,6 +400,7 @@ def _obey(worker: Worker) -> None:
 
 
 def main() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     task = json.loads(sys.argv[1])
     worker = Worker(task)
     clients = [CLIENTS[each.pop("kind")](worker, **each) for each in task["clients"]]
