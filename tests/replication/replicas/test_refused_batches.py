@@ -189,6 +189,13 @@ def test_not_more_is_remembered_than_a_thousand(
     assert codes(follower.produce(of(2), acks=1)) == [code]
 
 
+def test_who_is_refused_again_is_remembered_from_then_on(follower: Broker) -> None:
+    for producer in (5, *range(100, 1_099), 5, 5_000):
+        follower.produce(of(1, producer=producer), acks=1)
+    leads(follower)
+    assert codes(follower.produce(of(2), acks=1)) == [NOT_ENOUGH]
+
+
 @pytest.mark.parametrize(("ms", "code"), [(30_000, NOT_ENOUGH), (30_001, OUT_OF_ORDER)])
 def test_it_is_forgotten_when_nothing_of_that_time_is_in_flight(
     follower: Broker, ms: int, code: ErrorCode
