@@ -297,6 +297,18 @@ def test_what_cannot_be_sent_is_told_in_words(producer: Producer, tmp_path: Path
         run(tmp_path, b"v", "--partition", "3")
 
 
+def test_what_the_library_refuses_of_a_record_is_told_in_its_words(
+    producer: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(*_arguments: object, **_record: object) -> None:
+        raise ValueError("it is too odd")
+
+    monkeypatch.setattr(producer, "send", send)
+    for flags in ([], ["--partition", "0"]):  # a partition that is there is not to blame
+        with pytest.raises(UserError, match=r"^topic 't': it is too odd$"):
+            run(tmp_path, b"v", *flags)
+
+
 def test_a_topic_that_is_not_there_is_told_with_the_next_step(
     producer: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,8 +337,10 @@ def test_neither_long_lines_nor_many_pile_up(
     assert producer.bytes_max == 3 * 399
     monkeypatch.setattr(produce, "_IN_FLIGHT", 2)
     producer.records_max = 0
+    producer.waited_s.clear()
     run(tmp_path, b"".join(b"x\n" for _ in range(20)))
     assert producer.records_max == 2
+    assert len(producer.waited_s) == 20 / 2 + len(("at the end", "to close it"))
 
 
 def test_what_comes_after_a_record_that_was_refused_is_not_sent(
