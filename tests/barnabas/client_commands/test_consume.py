@@ -3,18 +3,21 @@ from __future__ import annotations
 import argparse
 import os
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from barnabas.client_commands import consume
-from server.commands.outcomes import UserError
+from server.commands.outcomes import EXIT_USAGE, UserError
 
 # kafka-python reads its schemas in a way that Python's newest versions advise against.
 
 
 class Consumer:
     """Of a partition that holds ten records, whose leader is gone."""
+
+    settings: dict[str, Any]
 
     def partitions_for_topic(self, _topic: str) -> set[int]:
         return {0}
@@ -48,12 +51,14 @@ class Member(Consumer):
     def subscribe(self, topics: list[str], listener: Any) -> None:
         self._topic, self._listener = topics[0], listener
 
-    def topics(self) -> None: ...
+    def topics(self) -> None:
+        self._has_metadata = bool(self._topic)
 
     def poll(self, _timeout_ms: int) -> dict[Any, list[Any]]:
         from kafka import TopicPartition
 
         assert self._told, "it does not end"
+        assert self._has_metadata, "metadata that comes later makes it join again"
         told = self._told.pop(0)
         if told is None:
             self._listener.on_partitions_revoked(set())
@@ -69,9 +74,16 @@ class Member(Consumer):
 
 
 def run(consumer: Consumer, monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
-    monkeypatch.setattr("kafka.KafkaConsumer", lambda **_settings: consumer)
+    heeded: list[str] = []
+
+    def made(**settings: Any) -> Consumer:
+        assert heeded, "a signal would end a member that others then wait for"
+        consumer.settings = settings
+        return consumer
+
+    monkeypatch.setattr("kafka.KafkaConsumer", made)
     monkeypatch.setattr(consume, "settings", lambda _arguments: {})
-    monkeypatch.setattr(consume, "exit_on_stop_signals", lambda: None)
+    monkeypatch.setattr(consume, "exit_on_stop_signals", lambda: heeded.append("signals"))
     parser = argparse.ArgumentParser()
     consume.add_commands(parser.add_subparsers())
     arguments = parser.parse_args(["consume", "t", *flags])
@@ -237,3 +249,185 @@ def test_who_follows_for_a_reader_that_has_gone_ends(monkeypatch: pytest.MonkeyP
         os.close(read)
         with pytest.raises(BrokenPipeError):
             run(member, monkeypatch, "--follow", "--group", "g")
+
+
+class Topic(Consumer):
+    """Of partitions 0 and 2 with the records 5 to 9, of the times 50 to 90, which come two at a
+    time. Who waits for more is ended as by Ctrl-C."""
+
+    def __init__(self) -> None:
+        self._places: dict[Any, int] = {}
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        return {0, 2} if topic == "t" else set()
+
+    def assign(self, partitions: list[Any]) -> None:
+        self._places = dict.fromkeys(partitions, -1)
+
+    def beginning_offsets(self, partitions: list[Any]) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 5)
+
+    def offsets_for_times(self, wanted: dict[Any, int]) -> dict[Any, Any]:
+        return {
+            p: types.SimpleNamespace(offset=ms // 10) if ms <= 90 else None
+            for p, ms in wanted.items()
+        }
+
+    def seek(self, partition: Any, offset: int) -> None:
+        assert partition in self._places
+        self._places[partition] = offset
+
+    def position(self, partition: Any, _timeout_ms: int) -> int:
+        return self._places[partition]
+
+    def poll(self, _timeout_ms: int) -> dict[Any, list[Any]]:
+        found = {}
+        for partition, place in self._places.items():
+            if offsets := range(place, min(place + 2, 10)):
+                self._places[partition] = offsets.stop
+                found[partition] = [_record(partition.partition, offset) for offset in offsets]
+        if not found:
+            raise KeyboardInterrupt
+        return found
+
+
+def _record(partition: int, offset: int) -> Any:
+    value = None if offset == 9 else b"%d-%d" % (partition, offset)
+    key = b"key%d" % offset if offset % 2 else None
+    return types.SimpleNamespace(key=key, value=value, offset=offset, timestamp=10 * offset)
+
+
+_AT = "1970-01-01T00:00:00.0{}+00:00"
+
+
+@pytest.mark.parametrize(
+    ("flags", "offsets"),
+    [
+        ("", range(5, 10)),
+        ("--from 8", [8, 9]),
+        ("--from 2", range(5, 10)),
+        ("--from -1", [9]),
+        ("--from end", []),
+        (f"--from {_AT.format(80)}", [8, 9]),
+        (f"--from {_AT.format(99)}", []),
+        ("--to 7", [5, 6]),
+        ("--to 99", range(5, 10)),
+        ("--to beginning", []),
+        (f"--to {_AT.format(70)}", [5, 6]),
+        (f"--from 6 --to {_AT.format(99)}", range(6, 10)),
+        ("--from 6 --to 8", [6, 7]),
+        ("--count 3", [5, 6, 7]),
+        ("--count 1", [5]),
+        ("--count 99", range(5, 10)),
+        ("--filter 2-7", [7]),
+        ("--filter key", [5, 7, 9]),
+        ("--filter key --count 2", [5, 7]),
+        ("--follow --to 7", [5, 6]),
+        ("--follow --to end", range(5, 10)),
+        (f"--follow --to {_AT.format(90)}", range(5, 9)),
+    ],
+)
+def test_what_lies_between_two_places_is_printed_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    flags: str,
+    offsets: list[int],
+) -> None:
+    flags += " --format key-value --key-separator :"
+    run(Topic(), monkeypatch, "--partition", "2", *flags.split())
+    printed = [line.split(b":")[0] for line in capsysbinary.readouterr().out.splitlines()]
+    assert printed == [_record(2, offset).key or b"" for offset in offsets]
+
+
+@pytest.mark.parametrize("flags", ["--follow", "--follow --to 12"])
+def test_who_follows_waits_for_what_is_still_to_come(
+    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes], flags: str
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(Topic(), monkeypatch, *flags.split())
+    assert len(capsysbinary.readouterr().out.splitlines()) == 10
+
+
+@pytest.mark.parametrize(
+    ("partitions", "printed"), [([], {0, 2}), (["2"], {2}), (["0"], {0}), (["2,0,2"], {0, 2})]
+)
+def test_all_partitions_are_read_or_those_that_were_named(
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    partitions: list[str],
+    printed: set[int],
+) -> None:
+    flags = [f"--partition={numbers}" for numbers in partitions]
+    run(Topic(), monkeypatch, "--to", "6", *flags)
+    lines = sorted(capsysbinary.readouterr().out.splitlines())
+    assert lines == [b"%d-5" % number for number in sorted(printed)]
+
+
+def test_what_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="'t' has no partition 1: it has 0 to 2"):
+        run(Topic(), monkeypatch, "--partition", "0,1")
+    monkeypatch.setattr(Topic, "partitions_for_topic", lambda *_arguments: None)
+    with pytest.raises(UserError, match="no topic 't': `barnabas topic list`"):
+        run(Topic(), monkeypatch)
+
+
+@pytest.mark.parametrize("numbers", ["", "x", "0,", "-1", "\N{SUPERSCRIPT TWO}", "0 1"])
+def test_partitions_are_numbers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], numbers: str
+) -> None:
+    with pytest.raises(SystemExit):
+        run(Topic(), monkeypatch, f"--partition={numbers}")
+    assert "expected numbers, as in 0,2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", ["--partition 0", "--to 8", "--to end", "--from 5", "--from -1"])
+def test_what_does_not_go_with_a_group_is_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, flags: str
+) -> None:
+    with pytest.raises(UserError, match=r"^--group: ") as error:
+        run(Member(), monkeypatch, "--group", "g", *flags.split())
+    assert error.value.exit_code == EXIT_USAGE
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        ("", {"group_id": "g", "auto_offset_reset": "earliest"}),
+        ("--from end", {"auto_offset_reset": "latest", "isolation_level": "read_uncommitted"}),
+        ("--isolation-level read_committed", {"isolation_level": "read_committed"}),
+    ],
+)
+def test_the_client_is_told_what_the_flags_say(
+    monkeypatch: pytest.MonkeyPatch, flags: str, wanted: dict[str, Any]
+) -> None:
+    member = Member([])
+    run(member, monkeypatch, "--group", "g", *flags.split())
+    assert {name: member.settings[name] for name in wanted} == wanted
+    assert member.settings["enable_auto_commit"] is False, "what was not printed counted as read"
+    assert member.settings["allow_auto_create_topics"] is False, "a reader made a topic"
+
+
+def test_what_a_group_has_read_is_what_its_reader_was_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of a batch of which --count takes the first the second is for who comes next."""
+    told: list[tuple[bytes, dict[int, int]]] = []
+    file = tmp_path / "printed"
+
+    class Given(Printed):
+        def commit(self, places: dict[Any, Any], timeout_ms: int) -> None:
+            told.append((file.read_bytes(), {p.partition: o.offset for p, o in places.items()}))
+
+    with file.open("w") as output:
+        monkeypatch.setattr("sys.stdout", output)
+        run(Given(), monkeypatch, "--group", "g", "--count", "1")
+        assert told == [(b"v\n", {0: 9})]
+        run(Given(), monkeypatch, "--group", "g")
+    assert told[1:] == [(b"v\nv\nv\n", {0: 10})]
+
+
+def test_a_member_of_no_partition_that_was_to_print_one_record_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(Member([]), monkeypatch, "--group", "g", "--count", "1")
+    assert "nothing to read" in capsys.readouterr().err
