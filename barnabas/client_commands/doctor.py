@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ipaddress
-import logging
 import socket
 from typing import Any, NamedTuple
 
@@ -68,7 +67,6 @@ def add_commands(commands: Any) -> None:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)
     dialled = addresses(arguments.bootstrap)
     findings: list[Finding] = []
     answers: dict[Address, Answer] = {}
@@ -77,7 +75,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     advertised = merge(answers, findings)
     for node, address in sorted(advertised.items()):
         _look_at_node(node, address, dialled, arguments, findings, answers)
-    if answers and all(finding.is_well for finding in findings):
+    if all(finding.is_well for finding in findings):
         _look_at_cluster(arguments, findings)
     wrong = [finding for finding in findings if not finding.is_well]
     if arguments.json:
