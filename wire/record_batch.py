@@ -91,6 +91,11 @@ class BatchHeader(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
 
     @property
+    def next_sequence(self) -> int:
+        """What its producer's next batch begins with; 0 after one without sequences."""
+        return (self.last_sequence + 1) & SEQUENCE_MAX
+
+    @property
     def codec(self) -> int:
         """Compression id, a key of `wire.compression.CODECS` (5 to 7 are undefined)."""
         return self.attributes & CODEC_MASK

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from replication.metadata.topic_names import TOPIC_NAME_LENGTH_MAX
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
-from wire.record_batch import SEQUENCE_MAX, BatchHeader, read_header
+from wire.record_batch import BatchHeader, read_header
 
 if TYPE_CHECKING:
     from replication.partition.partition import Partition
@@ -92,9 +92,9 @@ class RefusedBatches:
         if header is None:
             return
         key = _key(topic_partition, header)
-        following = (header.last_sequence + 1) & SEQUENCE_MAX
+        refused = _Refused(header.producer_epoch, header.next_sequence, wall_ms)
         with self._lock:
-            self._refused[key] = _Refused(header.producer_epoch, following, wall_ms)
+            self._refused[key] = refused
             self._refused.move_to_end(key)
             self._forget(wall_ms)
 

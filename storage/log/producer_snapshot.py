@@ -94,6 +94,11 @@ class ProducerStateEntry:
         return self.batches[-1].last_sequence if self.batches else NONE
 
     @property
+    def next_sequence(self) -> int:
+        """What its next batch in this epoch begins with; 2**31-1 is followed by 0."""
+        return (self.batches[-1].last_sequence + 1) & SEQUENCE_MAX if self.batches else 0
+
+    @property
     def last_data_offset(self) -> int:
         """Offset of its last record that is no marker, -1 when unknown: compaction keeps it."""
         return self.batches[-1].last_offset if self.batches else NONE

@@ -162,7 +162,7 @@ class ProducerStateManager:
             if before is not None:
                 if (
                     header.producer_epoch != before.producer_epoch
-                    or header.base_sequence != (before.last_sequence + 1) & SEQUENCE_MAX
+                    or header.base_sequence != before.next_sequence
                 ):
                     return False
                 continue
@@ -187,7 +187,7 @@ class ProducerStateManager:
         entry = self._producers.get(header.producer_id)
         if entry is None or header.producer_epoch != entry.producer_epoch:
             return entry is None or header.producer_epoch > entry.producer_epoch
-        ahead = (header.base_sequence - entry.last_sequence - 1) & SEQUENCE_MAX
+        ahead = (header.base_sequence - entry.next_sequence) & SEQUENCE_MAX
         return 0 < ahead <= SEQUENCE_MAX >> 1
 
     def _check_verified(self, header: BatchHeader, verification: Verification | None) -> None:
@@ -239,11 +239,8 @@ class ProducerStateManager:
         if entry is None or entry.producer_epoch == NONE:
             # All its records were deleted, or it is new here: any sequence will do (KIP-360).
             return
-        if header.producer_epoch != entry.producer_epoch:
-            expected = 0
-        else:
-            last = entry.last_sequence
-            expected = 0 if last == SEQUENCE_MAX else last + 1
+        is_new_epoch = header.producer_epoch != entry.producer_epoch
+        expected = 0 if is_new_epoch else entry.next_sequence
         if sequence != expected:
             raise self._out_of_order(header, f"expected {expected}")
 

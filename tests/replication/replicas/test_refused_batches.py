@@ -217,7 +217,7 @@ def test_a_follower_remembers_no_more(follower: Broker) -> None:
 
 
 def test_records_without_sequences_end_it_too(follower: Broker) -> None:
-    """While anything is remembered nobody's bursts are written with one call."""
+    """While anything is remembered each batch is asked about."""
     follower.produce(of(1), acks=1)
     leads(follower)
     follower.pass_time(120_001)
