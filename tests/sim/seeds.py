@@ -29,6 +29,18 @@ def with_fixed_hashing(module: str) -> None:
         os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], environment())
 
 
+_MOST_TOLD = 100
+"""A process tells by its exit code how many of its seeds failed, up to this: more is as bad."""
+
+
+def _range_of_seeds(text: str) -> tuple[int, int]:
+    """FIRST-LAST, or one seed; an error of argparse for what is neither or holds none."""
+    first, _, last = text.partition("-")
+    if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
+        raise argparse.ArgumentTypeError(f"{text!r} is not FIRST-LAST, with one seed at least")
+    return int(first), int(last or first)
+
+
 class Runner(NamedTuple):
     """A simulator's command. Both functions raise InvariantBroken with the end of the story."""
 
@@ -41,19 +53,19 @@ class Runner(NamedTuple):
     def main(self) -> int:
         parser = argparse.ArgumentParser(prog=f"python -m {self.module}")
         parser.add_argument("seed", nargs="?", type=int)
-        parser.add_argument("--seeds", help="FIRST-LAST")
+        parser.add_argument("--seeds", type=_range_of_seeds, metavar="FIRST-LAST")
         parser.add_argument("--step", type=int, default=0)
         parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
         parser.add_argument("--story", action="store_true")
         arguments = parser.parse_args()
         with_fixed_hashing(self.module)
         if arguments.seeds:
-            first, _, last = arguments.seeds.partition("-")
+            first, last = arguments.seeds
             if arguments.step:
-                return self.run_seeds(int(first), int(last or first), arguments.step)
+                return min(self.run_seeds(first, last, arguments.step), _MOST_TOLD)
             began = time.monotonic()
-            failed = self.run_parallel(int(first), int(last or first), arguments.jobs)
-            print(f"{failed} of seeds {arguments.seeds} failed, {time.monotonic() - began:.0f} s")
+            failed = self.run_parallel(first, last, arguments.jobs)
+            print(f"{failed} of seeds {first}-{last} failed, {time.monotonic() - began:.0f} s")
             return int(failed > 0)
         if arguments.story:
             return self._tell_story(arguments.seed)
@@ -73,16 +85,17 @@ class Runner(NamedTuple):
         return failed
 
     def run_parallel(self, first: int, last: int, jobs: int) -> int:
-        """The seeds spread over processes; how many failed."""
+        """The seeds spread over processes; how many failed, one at least if a process broke off."""
         running = [
             subprocess.Popen(
                 [sys.executable, "-m", self.module, "--seeds", f"{first + job}-{last}",
                  "--step", str(jobs)],
                 env=environment(),
             )
-            for job in range(jobs)
+            for job in range(min(jobs, last - first + 1))
         ]  # fmt: skip
-        return sum(process.wait() for process in running)
+        ended = [process.wait() for process in running]
+        return sum(code if 0 <= code <= _MOST_TOLD else 1 for code in ended)
 
     def _tell_story(self, seed: int) -> int:
         try:
