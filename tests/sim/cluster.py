@@ -104,7 +104,8 @@ class Options:
     late_every_ms: int = 0
     """Between two times that brokers' requests about transactions are held on their way."""
     echoes: float = 0.0
-    """How many of brokers' WriteTxnMarkers come once more, in the producer's next transaction."""
+    """How many of brokers' WriteTxnMarkers come once more, in the producer's next transaction, and
+    of what they write of share groups' state, when its sender may have gone on."""
     stuck_threads: float = 0.0
     """How often the thread that goes on with a verified append stands still before."""
     clean_every_ms: int = 0

@@ -41,6 +41,7 @@ from wire.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
+from wire.messages.share import WriteShareGroupStateRequest
 from wire.messages.transactions import WriteTxnMarkersRequest
 
 if TYPE_CHECKING:
@@ -263,6 +264,9 @@ class SimBrokers:
         data = b"".join(request.encode(version))
         source, incarnation = self._node, self._node.incarnation
 
+        def again_for(target: SimNode) -> Callable[[], None]:
+            return lambda: serve_api(target, kind, data, version, _nobody)
+
         def serve(target: SimNode, reply: Reply) -> None:
             asked = kind.decode(data, version)
             if kind is WriteTxnMarkersRequest:
@@ -270,7 +274,9 @@ class SimBrokers:
                 if check.is_unfair(source, incarnation, asked):
                     return
                 check.markers_asked_for(asked)
-                self._echo(asked, target, lambda: serve_api(target, kind, data, version, _nobody))
+                self._echo(asked, target, again_for(target))
+            elif kind is WriteShareGroupStateRequest:
+                self._come_late(target, again_for(target))
             serve_api(target, kind, data, version, reply)
 
         def answered(answer: Any) -> None:
@@ -306,6 +312,12 @@ class SimBrokers:
                     network.delay_ms(), lambda: target.do(again, incarnation)
                 )
             )
+
+    def _come_late(self, target: SimNode, again: Callable[[], None]) -> None:
+        """A copy of the request comes when its sender may have gone on."""
+        world, incarnation = self._network.world, target.incarnation
+        if world.chance(target.options.echoes):
+            world.after(world.between(100, 2_000), lambda: target.do(again, incarnation))
 
 
 def _nobody(_answer: Any) -> None:

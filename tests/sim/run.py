@@ -60,7 +60,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "share groups": {
         "share_members": 5, "partitions": 3, "members": 0, "groups": 0, "producers": 2,
         "work_ms": 12_000, "member_stops": 0.1,
-        "crash_every_ms": 3_500, "pause_every_ms": 2_000, "config": SHARE_GROUPS,
+        "crash_every_ms": 3_500, "pause_every_ms": 2_000, "config": SHARE_GROUPS, "echoes": 0.2,
     },
     "streams groups": {
         "streams_members": 4, "partitions": 6, "members": 1, "groups": 1, "producers": 1,

@@ -18,7 +18,7 @@ from server.share import share_partition
 from server.share.in_flight import ACQUIRED, InFlight, Run
 from server.share.leading import ShareLeader
 from server.share.share_partition import Limits, SharePartition, StateChange
-from server.share.state_batches import StateBatch
+from server.share.state_batches import UNINITIALIZED, StateBatch
 from wire.errors import ErrorCode, KafkaError
 
 Broken = AbstractContextManager[Any]
@@ -87,6 +87,24 @@ def the_newest_write_is_the_state() -> Broken:
         return real(state._replace(batches=()), update)
 
     return patch.object(share_shard, "_merged", merged)
+
+
+def late_writes_take_the_start_back() -> Broken:
+    """Whatever a leader tells last is where its share partition begins."""
+    real = ShareShard.write
+
+    def write(self: ShareShard, key: Any, *given: Any) -> Any:
+        known = self._known.get(key)
+        if known is not None:
+            forgetful = known.state._replace(start_offset=UNINITIALIZED)
+            self._known[key] = known._replace(state=forgetful)
+        try:
+            return real(self, key, *given)
+        finally:
+            if known is not None:
+                self._known[key] = known
+
+    return patch.object(ShareShard, "write", write)
 
 
 def locks_never_run_out() -> Broken:
@@ -169,6 +187,7 @@ SHARE_MUTANTS: dict[str, tuple[Callable[[], Broken], dict[str, Any]]] = {
     "a deposed leader of share partitions writes on": (deposed_leaders_write_on, _PAUSES),
     "the state of a share partition begins again": (state_begins_again, {}),
     "the newest write is a share partition's state": (the_newest_write_is_the_state, {}),
+    "a late write takes a share partition's start back": (late_writes_take_the_start_back, _PAUSES),
     "locks of records never run out": (locks_never_run_out, {}),
     "a new leader passes over holes": (holes_are_passed_over, {}),
     "deliveries are not counted across leaders": (deliveries_are_not_kept, {}),

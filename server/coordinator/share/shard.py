@@ -109,10 +109,18 @@ class ShareShard(Machine[ShareRecord]):
         complete_count: int,
         batches: Collection[StateBatch],
     ) -> ShareDecision:
-        """Keep what became of records. KafkaErrors: those of `_initialized`."""
+        """Keep what became of records. KafkaErrors: those of `_initialized`.
+
+        Leaders move the start over what was persisted before, and so only on. Who tells of one
+        before ours is a copy of a request that came late, on a connection its sender had given up:
+        were its start taken, what is done with between the two would be forgotten, and handed out
+        again by who leads next. (Kafka takes it.)
+        """
         known = self._initialized(key, leader_epoch)
         _check_state_epoch(known, state_epoch)
         self._check_exists(key)
+        if UNINITIALIZED < start_offset < known.state.start_offset:
+            start_offset, complete_count = known.state.start_offset, known.state.complete_count
         update = Update(
             known.state.snapshot_epoch,
             known.state.leader_epoch,

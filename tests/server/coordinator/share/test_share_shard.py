@@ -107,17 +107,39 @@ def test_a_reset_without_an_epoch_lets_nobody_in_who_was_fenced() -> None:
     assert world.write(state_epoch=4) is E.FENCED_STATE_EPOCH
 
 
-def test_of_one_leader_the_last_write_counts() -> None:
-    """It was told that the first has failed, and has given the records to another member: were the
-    first one's start kept, who leads next would hand them out to nobody."""
+def test_a_write_that_comes_late_does_not_take_the_start_back() -> None:
+    """Its sender had given it up and asked again; it has gone on since. What was accepted between
+    the two starts would be handed out again by who leads next."""
     world = World()
     world.initialize()
     world.read(3)
-    assert world.write(5, leader_epoch=3, complete=5) is E.NONE
-    assert world.write(0, (0, 4, 0, 1), leader_epoch=3) is E.NONE
+    first = [(0, 0, 4, 4), (1, 3, 2, 1)]
+    assert world.write(0, *first, leader_epoch=3, complete=4) is E.NONE
+    assert world.write(4, (6, 6, 2, 1), leader_epoch=3, complete=1) is E.NONE
+    before = world.state
+    assert world.write(0, *first, leader_epoch=3, complete=4) is E.NONE
+    assert world.state == before
+    world.restart()
     state = world.read(4)
-    assert (state.start_offset, state.batches) == (0, ((0, 4, 0, 1),))
-    assert world.write(5, leader_epoch=3, complete=5) is E.FENCED_LEADER_EPOCH
+    assert (state.start_offset, state.batches, state.complete_count) == (4, ((6, 6, 2, 1),), 1)
+
+
+def test_a_late_write_tells_what_is_from_the_start_on() -> None:
+    world = World()
+    world.initialize()
+    assert world.write(4, complete=0) is E.NONE
+    assert world.write(2, (2, 5, 0, 2), complete=1) is E.NONE
+    assert world.state.batches == ((4, 5, 0, 2),)
+    assert world.state.start_offset == 4
+
+
+def test_a_write_without_a_start_keeps_it() -> None:
+    world = World()
+    world.initialize()
+    assert world.write(4, complete=2) is E.NONE
+    assert world.write(-1, (7, 7, 2, 1), complete=3) is E.NONE
+    state = world.state
+    assert (state.start_offset, state.batches, state.complete_count) == (4, ((7, 7, 2, 1),), 3)
 
 
 @pytest.mark.parametrize("state_epoch", [2, 3])
