@@ -34,10 +34,14 @@ _NOT_WRITTEN = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-_Key = tuple[str, int, int]
-"""Topic, partition, producer id. A topic that is not known yet has no other name."""
+Named = tuple[str | bytes, int]
+"""A partition as its requests name it, by the topic's name or its id: one that is not known yet has
+no other name, and a producer keeps to one of both."""
+_Key = tuple[str | bytes, int, int]
+"""The same, and the producer's id."""
 
 
 class _Refused(NamedTuple):
@@ -59,7 +63,9 @@ class RefusedBatches:
     def __len__(self) -> int:
         return len(self._refused)
 
-    def check(self, partition: Partition, records: memoryview | bytes, wall_ms: int) -> None:
+    def check(
+        self, named: Named, partition: Partition, records: memoryview | bytes, wall_ms: int
+    ) -> None:
         """Raises NOT_ENOUGH_REPLICAS, Produce's word for "send again", if the batch before this one
         was refused and neither is in the log.
 
@@ -70,7 +76,7 @@ class RefusedBatches:
             self._forget(wall_ms)
             if header is None or log is None:
                 return
-            before = self._refused.get(_key(partition.topic_partition, header))
+            before = self._refused.get(_key(named, header))
         if (
             before is not None
             and before[:2] == (header.producer_epoch, header.base_sequence)
@@ -79,19 +85,15 @@ class RefusedBatches:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "the batch before it was refused")
 
     def note(
-        self,
-        topic_partition: tuple[str, int],
-        records: memoryview | bytes,
-        wall_ms: int,
-        code: ErrorCode,
+        self, named: Named, records: memoryview | bytes, wall_ms: int, code: ErrorCode
     ) -> None:
         """A batch was refused with `code`."""
-        if code not in _NOT_WRITTEN or len(topic_partition[0]) > TOPIC_NAME_LENGTH_MAX:
+        if code not in _NOT_WRITTEN or len(named[0]) > TOPIC_NAME_LENGTH_MAX:
             return  # it was something else, or no topic will ever have the name
         header = _idempotent(records)
         if header is None:
             return
-        key = _key(topic_partition, header)
+        key = _key(named, header)
         refused = _Refused(header.producer_epoch, header.next_sequence, wall_ms)
         with self._lock:
             self._refused[key] = refused
@@ -117,5 +119,5 @@ def _idempotent(records: memoryview | bytes) -> BatchHeader | None:
     return header if header.base_sequence >= 0 else None
 
 
-def _key(topic_partition: tuple[str, int], header: BatchHeader) -> _Key:
-    return *topic_partition, header.producer_id
+def _key(named: Named, header: BatchHeader) -> _Key:
+    return *named, header.producer_id

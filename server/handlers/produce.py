@@ -106,6 +106,10 @@ def produce(
             records = p.records
             if refusal is not None or not records:
                 refused[len(indexes)] = _refused_append(name, p.index, refusal or _NO_RECORDS)
+                if refusal is _UNKNOWN_ID and records:
+                    ctx.broker.replica_manager.writes.note_refused(
+                        (topic.topic_id, p.index), records, refusal.code
+                    )
             else:
                 transactional |= is_transactional(records)
                 entries.append(((name, p.index), records))

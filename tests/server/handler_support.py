@@ -100,6 +100,7 @@ class FakeReplicaManager:
     """Answers what a test puts into it, and remembers what it was asked."""
 
     follower_session = None  # no test opens a replica's session here
+    writes = SimpleNamespace(note_refused=lambda *_: None)
 
     def __init__(self) -> None:
         self.appended: list[Any] = []

@@ -106,6 +106,21 @@ def test_so_it_is_before_the_partition_is_here(broker: Broker, heard_of: bool) -
     assert offsets(broker.produce_burst(of(0), of(1), acks=1)) == [0, 1]
 
 
+@pytest.mark.parametrize("heard_of", [False, True])
+def test_so_it_is_where_topics_are_named_by_their_ids(broker: Broker, heard_of: bool) -> None:
+    """Metadata is known before it is acted on, and the name may be an older topic's here."""
+    if heard_of:
+        broker.publish(topic("orders", b"the one before..", led(**BOTH)))
+    by_id: dict[str, Any] = {"topic_ids": {"orders": ORDERS}, "acks": 1}
+    code = ErrorCode.UNKNOWN_TOPIC_ID if heard_of else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert codes(broker.produce_burst(of(0), **by_id)) == [code]
+    if heard_of:
+        broker.publish()
+    broker.publish(topic("orders", ORDERS, led(1, **BOTH)))
+    assert codes(broker.produce_burst(of(1), of(2), **by_id)) == [NOT_ENOUGH] * 2
+    assert offsets(broker.produce_burst(of(0), of(1), of(2), **by_id)) == [0, 1, 2]
+
+
 def test_names_that_no_topic_has_are_not_kept(broker: Broker) -> None:
     _, records = of(0)
     longest = "n" * 249

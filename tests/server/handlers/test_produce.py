@@ -11,6 +11,9 @@ import pytest
 from replication.partition.requests import AppendResult
 from server.handlers import produce as handlers
 from server.network.request_channel import INLINE_FRAME_BYTES, RequestContext
+from tests.replication.replicas.test_replica_manager import Broker as Replicas
+from tests.replication.replicas.test_replica_manager import led
+from tests.replication.replicas.test_replica_manager import topic as replicated_topic
 from tests.server.handler_support import (
     CLOSED,
     TOPIC_ID,
@@ -380,3 +383,27 @@ def test_a_fault_of_ours_ends_the_connection_of_requests_in_line(asked, caplog):
     assert asked.processor.done.pop() == CLOSED
     assert asked.requests.failed == 1
     assert "requests failed together" in caplog.text
+
+
+def test_what_follows_a_batch_of_an_id_nobody_knew_is_refused_too(tmp_path):
+    """A new topic's leader may hear of it after its producers do, who send on meanwhile. What came
+    second would be taken as the first of its producer, and what came first never."""
+    replicas = Replicas(tmp_path)
+    node = FakeBroker(replicas.image)
+    node.replica_manager = replicas.manager
+    asked = Asked(node)
+
+    def told(sequence):
+        node.metadata = replicas.image
+        records = bytes(
+            build_batch(
+                [Record(value=b"v")], producer_id=5, producer_epoch=0, base_sequence=sequence
+            )
+        )
+        (row,) = produced(asked.ask(produce([(OTHER_ID, [(0, records)])]), 13))
+        return row[2:]
+
+    assert told(0) == (ErrorCode.UNKNOWN_TOPIC_ID, -1)
+    replicas.publish(replicated_topic("u", OTHER_ID, led()))
+    assert told(1) == (ErrorCode.NOT_ENOUGH_REPLICAS, -1)
+    assert [told(0), told(1)] == [(0, 0), (0, 1)]
