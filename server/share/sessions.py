@@ -13,7 +13,7 @@ records are for others at once. Unlike a fetch session it is never evicted: ther
 for one more and for its partitions. These need not exist, so all sessions together hold
 SHARED_PARTITIONS_MAX of them.
 
-Lock: `_lock` guards everything; nothing is called under it.
+Lock: `_lock` guards all changes; who has a session is asked without it. Nothing is called under it.
 
 Kafka: ShareSessionCache, SharePartitionManager.newContext.
 """
@@ -155,10 +155,12 @@ class ShareSessions:
         if replaced is None and len(self._sessions) >= self._limit:
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
         session = _Session(connection)
-        self._add(session, partitions, 0 if replaced is None else len(replaced.partitions))
-        self._end(member)
-        self._sessions[member] = session
-        self._counts[member.group_id] += 1
+        freed = 0 if replaced is None else len(replaced.partitions)
+        self._add(session, partitions, freed)
+        self._partition_count -= freed
+        self._sessions[member] = session  # in one step: nobody is to find the member gone
+        if replaced is None:
+            self._counts[member.group_id] += 1
         return session
 
     def _add(

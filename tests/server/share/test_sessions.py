@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+from typing import Any
+
 import pytest
 
 from server.share import sessions
@@ -58,6 +62,26 @@ def test_a_session_goes_on_if_there_is_no_room_for_one_in_its_place(bench: Bench
     assert bench.sessions.is_used("g")
     assert bench.fetch(ONE, 1, 0, 5) == 6
     assert bench.fetch(ONE, 0, 0, 9) == 10  # what it takes the place of has no room any more
+
+
+def test_a_session_that_takes_the_place_of_another_is_never_missing(bench: Bench) -> None:
+    """Who asks meanwhile, on another thread, would release what the member has, and forget the
+    share partitions of its group."""
+    bench.fetch(ONE, 0, 0, 5)
+    missed = []
+
+    def look(_frame: FrameType, _event: str, _arg: object) -> Any:
+        if ONE not in bench.sessions or not bench.sessions.is_used("g"):
+            missed.append(_frame.f_lineno)
+        return look
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        bench.fetch(ONE, 0, 0, 5)
+    finally:
+        sys.settrace(before)
+    assert not missed
 
 
 @pytest.mark.parametrize("how", ["forget", "close", "leave", "open", "clear"])
