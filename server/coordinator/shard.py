@@ -513,7 +513,10 @@ class Shard(Generic[M, R]):
         self._log.unwatch(self.high_watermark_moved)
         self._held.close(error)
         if machine is not None:
-            machine.on_unloaded(error)
+            try:
+                machine.on_unloaded(error)
+            except Exception:  # it may be torn, which is why it is thrown away
+                logger.exception("a coordinator was not ended in order shard=%s", self.name)
             self._held.deliveries += [(reply, error) for reply, _ in machine.outbox]
         if self._alarm is not None:
             self._alarm.cancel()

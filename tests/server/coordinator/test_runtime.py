@@ -526,6 +526,31 @@ def test_a_change_of_ours_that_fails_is_told_and_the_machine_is_not_trusted_any_
     assert "ZeroDivisionError" in caplog.text
 
 
+@pytest.mark.parametrize("how", ["change", "elected", "resigned"])
+def test_a_machine_that_cannot_even_say_farewell_is_let_go(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is torn may fail again when all that wait are to be told; the shard goes on without."""
+    world = World().active()
+    world.log.replicates = True
+    waiting = world.add(3)
+    world.machine.on_unloaded = _divides_by_zero  # type: ignore[method-assign]
+    if how == "change":
+        faulty = Answer()
+        world.shard.write(lambda _: Decision(change=_divides_by_zero), faulty)
+        assert faulty.error == E.UNKNOWN_SERVER_ERROR
+    elif how == "elected":
+        world.shard.elected(2)
+    else:
+        world.shard.resigned()
+        world.shard.elected(2)
+    assert waiting.error == E.NOT_COORDINATOR
+    world.log.commit()
+    world.run_jobs()
+    assert world.read().response == 3
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_a_log_that_cannot_be_replayed_makes_us_no_coordinator() -> None:
     world = World().active()
     parked = world.park()
