@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from server.handlers.edges import ReplicasBroker
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
 
 _INVENTED_MAX = 1_000
 

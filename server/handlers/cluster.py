@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         TopicImage,
     )
     from server.handlers.edges import ClusterNode
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
     from wire.messages.admin import CreateTopicsResponse
 
 ALL_TOPIC_OPERATIONS = Resource.TOPIC.all_operations

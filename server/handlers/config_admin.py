@@ -35,7 +35,7 @@ from wire.messages.admin import (
 
 if TYPE_CHECKING:
     from server.handlers.edges import AnyNode
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
 
 Response = AlterConfigsResponse | IncrementalAlterConfigsResponse
 

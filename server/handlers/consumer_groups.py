@@ -23,7 +23,7 @@ from wire.messages.groups import (
 
 if TYPE_CHECKING:
     from server.handlers.edges import GroupsBroker
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
 
 NOT_SERVED = KafkaError(ErrorCode.UNSUPPORTED_VERSION)
 """Groups of this kind are not spoken to here."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from server.handlers.edges import AnyNode
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
     from wire.messages.quorum import (
         AllocateProducerIdsRequest,
         AlterPartitionRequest,

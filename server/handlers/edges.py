@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from server.coordinator.transactions.coordinator import TransactionCoordinator
     from server.handlers.fetch_session import FetchSessionCache
     from server.network.api import Api
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
     from server.peers.controller_channel import ControllerChannel
     from server.security.authorizer import Authorizer
     from server.share.manager import ShareManager

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from server.network.error_responses import error_response
 from server.network.inner_context import InnerContext
-from server.network.request_channel import RequestContext, elements_max
+from server.network.request_channel import elements_max
+from server.network.request_context import RequestContext
 from server.peers.envelope import read_address, read_principal
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.frame import RequestHeader, encode_response, response_header_version

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from replication.metadata.image import MetadataImage, TopicImage
     from server.handlers.edges import GroupsBroker
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
 
 _TXN_LOADING_VERSION = 2
 _UNKNOWN_TOPIC = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from replication.metadata.image import BrokerRegistration
     from server.coordinator.group_coordinator import GroupCoordinator
     from server.handlers.edges import GroupsBroker
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
 
 R = TypeVar("R")
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from replication.raft.driver import ReplicaState
     from replication.raft.events import Request as RaftRequest
     from server.handlers.edges import QuorumNode
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
     from wire.messages.data import FetchRequest
     from wire.messages.quorum import (
         AddRaftVoterRequest,

@@ -21,7 +21,7 @@ from wire.messages.admin import (
 
 if TYPE_CHECKING:
     from server.handlers.edges import AnyNode
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
 
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 _Entry = DescribeClientQuotasResponse.Entry

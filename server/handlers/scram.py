@@ -14,7 +14,7 @@ from wire.messages.security import (
 
 if TYPE_CHECKING:
     from server.handlers.edges import AnyNode
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
 
 
 def describe_user_scram_credentials(

@@ -33,7 +33,7 @@ from wire.primitives import FINAL_EPOCH, INITIAL_EPOCH
 
 if TYPE_CHECKING:
     from server.handlers.edges import ShareBroker
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
 
     ShareContext = RequestContext[ShareBroker]
 

@@ -31,7 +31,7 @@ from wire.messages.share import (
 
 if TYPE_CHECKING:
     from server.handlers.edges import GroupsBroker
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
     from wire.schema import Response
 
     Context = RequestContext[GroupsBroker]

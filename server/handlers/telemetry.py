@@ -20,7 +20,7 @@ from wire.primitives import ZERO_UUID, uuid_to_text
 
 if TYPE_CHECKING:
     from server.handlers.edges import TelemetryBroker
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
 
 _ONE_UUID = bytes(15) + b"\1"
 _ZSTD, _LZ4, _GZIP, _SNAPPY = 4, 3, 1, 2

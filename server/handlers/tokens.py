@@ -26,7 +26,7 @@ from wire.messages.security import (
 
 if TYPE_CHECKING:
     from server.handlers.edges import AnyNode
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
     from wire.messages.metadata_records import DelegationTokenRecord
 
 _NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from server.handlers.edges import MarkersBroker
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
 
     _Codes = list[tuple[int, tuple[str, int], int]]
     """Producer id, partition, error code."""

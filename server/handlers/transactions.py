@@ -36,7 +36,7 @@ from wire.primitives import TopicPartition
 
 if TYPE_CHECKING:
     from server.handlers.edges import TransactionsBroker
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
 
 _INIT_KNOWS_FENCED = 4
 _OTHERS_KNOW_FENCED = 2

@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from server.network.error_responses import fault_code
-from server.network.request_channel import RequestContext
+from server.network.request_context import RequestContext
 from wire.errors import KafkaError
 
 if TYPE_CHECKING:

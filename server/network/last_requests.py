@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
 
 RECENT = 200
 

@@ -48,7 +48,7 @@ from replication.metadata.token_bucket import BURST_S, owed_ms
 from server.network.addresses import canonical_address
 from server.network.api import Operation
 from server.network.channel import read_small_slices
-from server.network.request_channel import RequestContext
+from server.network.request_context import RequestContext
 from wire.frame import encode_response
 
 if TYPE_CHECKING:

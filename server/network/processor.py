@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from server.network.limits import ConnectionQuotas, MemoryPool, UnreadAnswers
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
     from wire.primitives import Part
 
 logger = logging.getLogger(__name__)

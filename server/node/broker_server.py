@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         TelemetryBroker,
         TransactionsBroker,
     )
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
     from server.node.replica_publisher import ReplicaPublisher
     from server.peers.controller_channel import ControllerChannel
     from server.peers.peer_client import PeerClient

@@ -45,7 +45,7 @@ from replication.replicas.timer import BackgroundScheduler, Timer
 from server.handlers import fetch as handlers
 from server.handlers import offsets
 from server.handlers.fetch_session import FetchSessionCache
-from server.network.request_channel import RequestContext
+from server.network.request_context import RequestContext
 from storage.config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.log.partition_log import PartitionLog

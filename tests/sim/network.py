@@ -26,7 +26,7 @@ from server.coordinator.transactions.state import BUMPS_EPOCHS
 from server.handlers import BROKER_APIS, offsets, produce
 from server.handlers import fetch as handlers
 from server.network.error_responses import error_response
-from server.network.request_channel import RequestContext
+from server.network.request_context import RequestContext
 from server.peers.call import PeerError, always
 from storage.open_files import FileSlice
 from tests.server.wire_client import request_bytes, responses_in

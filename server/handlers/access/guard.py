@@ -30,7 +30,7 @@ from server.network.inner_context import InnerContext
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
     from server.security.authorizer import Authorizer
     from wire.schema import Request, Response
 

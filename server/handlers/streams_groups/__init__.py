@@ -35,7 +35,7 @@ from wire.messages.streams import (
 if TYPE_CHECKING:
     from server.coordinator.streams_groups.protocol import Answer
     from server.handlers.edges import GroupsBroker
-    from server.network.request_channel import RequestContext
+    from server.network.request_context import RequestContext
     from wire.messages.admin import CreateTopicsResponse
 
     Context = RequestContext[GroupsBroker]

@@ -10,7 +10,8 @@ import pytest
 
 from replication.partition.requests import AppendResult
 from server.handlers import produce as handlers
-from server.network.request_channel import INLINE_FRAME_BYTES, RequestContext
+from server.network.request_channel import INLINE_FRAME_BYTES
+from server.network.request_context import RequestContext
 from tests.replication.replicas.test_replica_manager import Broker as Replicas
 from tests.replication.replicas.test_replica_manager import led
 from tests.replication.replicas.test_replica_manager import topic as replicated_topic

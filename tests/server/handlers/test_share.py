@@ -18,7 +18,7 @@ from server.handlers.share import (
     share_fetch_is_costly,
 )
 from server.network.api import Operation, Resource
-from server.network.request_channel import RequestContext
+from server.network.request_context import RequestContext
 from server.peers.share_persister import ATTEMPTS
 from server.share.acquisition import AcquireMode
 from server.share.fetching import DelayedShareFetch, ShareFetchParams
