@@ -18,7 +18,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, TypeVar
 
 from server.network.transport import PlaintextTransport, Transport
-from server.peers.peer_client import (
+from server.peers.peer_connection import (
     FRAME_BYTES_MAX,
     SESSION_USED,
     addresses_of,

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from replication.controller.context import ControllerContext
 from server.peers.call import always
-from server.peers.peer_client import FRAME_BYTES_MAX
+from server.peers.peer_connection import FRAME_BYTES_MAX
 from wire.errors import ErrorCode, KafkaError
 from wire.messages import response_class
 

@@ -16,7 +16,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from server.network.channel import TokenPrincipal
-from server.peers.peer_client import FRAME_BYTES_MAX
+from server.peers.peer_connection import FRAME_BYTES_MAX
 from wire.errors import ErrorCode, KafkaError, MalformedFrame
 from wire.frame import SIZE_BYTES, decode_response_header, encode_request
 from wire.messages import response_class

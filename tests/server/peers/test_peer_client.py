@@ -17,7 +17,8 @@ import pytest
 
 from server.network.transport import PlaintextTransport
 from server.peers.call import Call, PeerError
-from server.peers.peer_client import RECONNECT_BACKOFF_MAX_MS, PeerClient, addresses_of
+from server.peers.peer_client import PeerClient
+from server.peers.peer_connection import RECONNECT_BACKOFF_MAX_MS, addresses_of
 from server.security.sasl.client import AuthenticationError
 from testkit.clock import ManualClock
 from tests.server.peers.played_peer import PATIENCE_S, Address, PlayedPeer
