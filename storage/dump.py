@@ -34,7 +34,12 @@ from storage.checkpoint import (
 )
 from storage.log.producer_snapshot import SNAPSHOT_SUFFIX, CorruptSnapshot, read_snapshot
 from storage.segments.index import CorruptIndexError, OffsetIndex, TimeIndex
-from storage.segments.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from storage.segments.segment_files import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
 from storage.segments.transaction_index import TransactionIndex
 from wire.errors import KafkaError, MalformedFrame
 from wire.layout import CODEC_NAMES

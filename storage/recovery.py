@@ -54,7 +54,8 @@ from storage.log.valid_batches import ValidBatches
 from storage.open_files import OpenFileCache
 from storage.segments.index import CorruptIndexError
 from storage.segments.log_segments import LogSegments, make_segment
-from storage.segments.segment import (
+from storage.segments.segment import CorruptSegment, IndexMismatch, LogSegment
+from storage.segments.segment_files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -62,9 +63,6 @@ from storage.segments.segment import (
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    CorruptSegment,
-    IndexMismatch,
-    LogSegment,
 )
 from wire.primitives import TopicPartition
 from wire.record_batch import BatchHeader

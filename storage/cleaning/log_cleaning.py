@@ -36,13 +36,8 @@ from storage.cleaning.offset_map import OffsetMap
 from storage.config import Clock
 from storage.log.partition_log import PartitionLog
 from storage.log.segment_swap import CleaningAborted, replace_segments
-from storage.segments.segment import (
-    CLEANED_SUFFIX,
-    RELATIVE_OFFSET_MAX,
-    CorruptSegment,
-    IndexMismatch,
-    LogSegment,
-)
+from storage.segments.segment import RELATIVE_OFFSET_MAX, CorruptSegment, IndexMismatch, LogSegment
+from storage.segments.segment_files import CLEANED_SUFFIX
 from wire.errors import KafkaError, MalformedFrame
 from wire.record_batch import BATCH_OVERHEAD, BatchHeader, check_crc, read_header
 from wire.record_checks import records_body

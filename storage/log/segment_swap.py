@@ -25,7 +25,8 @@ from collections.abc import Sequence
 
 from storage import files
 from storage.log.partition_log import PartitionLog
-from storage.segments.segment import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, LogSegment
+from storage.segments.segment import LogSegment
+from storage.segments.segment_files import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
 
 
 class CleaningAborted(Exception):

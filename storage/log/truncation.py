@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from storage import files
 from storage.log.producer_replay import replayed_state
 from storage.segments.log_segments import make_segment
-from storage.segments.segment import DELETED_SUFFIX, LogSegment
+from storage.segments.segment import LogSegment
+from storage.segments.segment_files import DELETED_SUFFIX
 
 if TYPE_CHECKING:
     from storage.log.partition_log import PartitionLog

@@ -1,9 +1,7 @@
 """A segment: one `.log` file of record batches and the indexes that are hints into it.
 
-The files of the segment with base offset B are named by B in 20 digits: `.log` holds batches back
-to back; `.index` maps offsets and `.timeindex` timestamps to positions, sparsely; `.txnindex` lists
-aborted transactions and exists only when there are some. Offsets in a segment start at B or above
-and stay within B + 2^31 - 1, because index entries are relative.
+Its files, and what they are called: `storage.segments.segment_files`. Offsets in a segment start at
+its base offset or above and stay within 2^31 - 1 of it, because index entries are relative.
 
 What is true is the log file. An index entry is believed only when the batch header it points at
 agrees (S-10); otherwise `IndexMismatch` is raised and the log rebuilds the indexes from the file.
@@ -27,22 +25,12 @@ from pathlib import Path
 
 from storage import files
 from storage.open_files import FileHandle, OpenFileCache
-from storage.segments.index import OffsetIndex, TimeIndex
-from storage.segments.log_file import LogFile
-from storage.segments.transaction_index import TransactionIndex
+from storage.segments.segment_files import SegmentFiles
 from wire.errors import MalformedFrame
 from wire.primitives import NO_TIMESTAMP
 from wire.record_batch import BATCH_OVERHEAD, BatchHeader, read_header
 
 logger = logging.getLogger(__name__)
-
-LOG_SUFFIX = ".log"
-INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
-TXN_INDEX_SUFFIX = ".txnindex"
-DELETED_SUFFIX = ".deleted"
-CLEANED_SUFFIX = ".cleaned"
-SWAP_SUFFIX = ".swap"
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
 
@@ -69,12 +57,7 @@ class CorruptSegment(Exception):
         self.position = position
 
 
-def file_name(offset: int, suffix: str) -> str:
-    """Name of a segment's file: the offset in 20 digits, so that names sort like offsets."""
-    return f"{offset:020d}{suffix}"
-
-
-class LogSegment(LogFile):
+class LogSegment(SegmentFiles):
     """One segment; see the module for who may call what."""
 
     __slots__ = (
@@ -83,17 +66,11 @@ class LogSegment(LogFile):
         "_max_timestamp_offset",
         "_older",
         "_recent",
-        "base_offset",
         "bytes_since_index",
         "created_ms",
-        "directory",
         "index_interval_bytes",
         "is_index_full",
         "jitter_ms",
-        "offset_index",
-        "suffix",
-        "time_index",
-        "txn_index",
     )
 
     def __init__(
@@ -108,10 +85,7 @@ class LogSegment(LogFile):
         suffix: str = "",
     ) -> None:
         """Refer to an existing segment; `create` makes the file of a new one."""
-        super().__init__(directory / file_name(base_offset, LOG_SUFFIX + suffix), open_files)
-        self.directory = directory
-        self.base_offset = base_offset
-        self.suffix = suffix
+        super().__init__(directory, base_offset, suffix, index_size_max, open_files)
         self.index_interval_bytes = index_interval_bytes
         self.created_ms = created_ms
         self.jitter_ms = 0
@@ -122,62 +96,12 @@ class LogSegment(LogFile):
         self._first_timestamp: int | None = None
         self._recent: dict[int, int] = {}
         self._older: dict[int, int] = {}
-        self.offset_index = OffsetIndex(
-            directory / file_name(base_offset, INDEX_SUFFIX + suffix), base_offset, index_size_max
-        )
-        self.time_index = TimeIndex(
-            directory / file_name(base_offset, TIME_INDEX_SUFFIX + suffix),
-            base_offset,
-            index_size_max,
-        )
-        self.txn_index = TransactionIndex(
-            directory / file_name(base_offset, TXN_INDEX_SUFFIX + suffix), base_offset
-        )
-
-    # -- open files ------------------------------------------------------------------------------
 
     def create(self) -> None:
-        """Make the empty log file; what an undone roll may have left in its place is set aside."""
-        self._set_leftovers_aside()
-        # Nothing may fail after the log file is there: a segment that was not wanted would stay.
-        self.offset_index.start_empty()
-        self.time_index.start_empty()
+        """Make the empty files; what an undone roll may have left in their place is set aside."""
+        super().create()
         self._note_whether_full()
-        self._handle = self._open(files.CREATE | os.O_EXCL)
         self._max_timestamp = NO_TIMESTAMP
-
-    def _set_leftovers_aside(self) -> None:
-        indexes = (self.offset_index.path, self.time_index.path, self.txn_index.path)
-        for path in (self.path, *indexes):
-            if path.exists():
-                logger.warning("setting leftover file aside path=%s", path)
-                files.replace(path, path.with_name(path.name + DELETED_SUFFIX))
-
-    def release_descriptor(self) -> None:
-        """As for the log file: the transaction index's too is let go synced."""
-        super().release_descriptor()
-        try:
-            self.txn_index.let_go()
-        except OSError as error:
-            self._note_sync_failure(error)
-
-    def release_files(self) -> None:
-        """Let go of the descriptors and the indexes' memory (the cache's wish)."""
-        super().release_files()
-        self._close_indexes()
-
-    def close(self) -> None:
-        """Let everything go, synced or not; a later use opens it again."""
-        super().close()
-        self._close_indexes()
-
-    def _close_indexes(self) -> None:
-        """An index that cannot be written now stays in memory: it is only a hint."""
-        for index in (self.offset_index, self.time_index, self.txn_index):
-            try:
-                index.close()
-            except OSError as error:
-                logger.warning("index not written path=%s error=%s", index.path, error)
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -560,41 +484,6 @@ class LogSegment(LogFile):
         self.offset_index.trim_to_valid_size()
         self.time_index.trim_to_valid_size()
         self._recent, self._older = {}, {}
-
-    def flush(self) -> None:
-        """Sync log and indexes; errors as in `flush_log`."""
-        self.flush_log()
-        for index in (self.offset_index, self.time_index, self.txn_index):
-            index.flush()
-
-    def rename_suffix(self, suffix: str) -> None:
-        """Give all files of the segment another suffix (`.deleted`, or none after `.swap`)."""
-        path = self.directory / file_name(self.base_offset, LOG_SUFFIX + suffix)
-        files.replace(self.path, path)
-        self.path = path
-        self.suffix = suffix
-        self._rename_indexes()
-
-    def change_directory(self, directory: Path) -> None:
-        """Note that the directory was renamed; open files stay open."""
-        self.directory = directory
-        self.path = directory / self.path.name
-        for index in (self.offset_index, self.time_index, self.txn_index):
-            index.path = directory / index.path.name
-
-    def _rename_indexes(self) -> None:
-        base, suffix = self.base_offset, self.suffix
-        self.offset_index.rename(self.directory / file_name(base, INDEX_SUFFIX + suffix))
-        self.time_index.rename(self.directory / file_name(base, TIME_INDEX_SUFFIX + suffix))
-        self.txn_index.rename(self.directory / file_name(base, TXN_INDEX_SUFFIX + suffix))
-
-    def delete(self) -> None:
-        """Unlink all files; who still holds a slice reads on from the unlinked file."""
-        self.close()
-        with suppress(FileNotFoundError):
-            files.unlink(self.path)
-        for index in (self.offset_index, self.time_index, self.txn_index):
-            index.delete()
 
     def __repr__(self) -> str:
         return f"LogSegment(base_offset={self.base_offset}, size={self.size})"

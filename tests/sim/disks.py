@@ -27,7 +27,7 @@ from typing import Any
 
 from storage import files
 from storage.directories.log_dir import RESERVE_FILE
-from storage.segments.segment import LOG_SUFFIX
+from storage.segments.segment_files import LOG_SUFFIX
 from tests.sim.world import InvariantBroken, Killed, World
 
 _PAGE = 512
