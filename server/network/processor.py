@@ -87,8 +87,7 @@ class Processor:
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
         self._poller.register(self._wake_reader.fileno(), READ)
-        self._sleeping = False
-        self._woken = False
+        self._sleeping = self._woken = False
         self._completed: deque[tuple[Callable[..., None], Channel, RequestContext[Any], Any]]
         self._completed = deque()
         self._commands: deque[Callable[[], None]] = deque()
@@ -286,7 +285,9 @@ class Processor:
         channel.receive(data, self.now_ms)
         if is_large:
             self._charge(channel, len(data))
-        if channel.in_flight is None:
+        if channel.transport.has_ended:
+            self._peer_left(channel)
+        elif channel.in_flight is None:
             self._serve(channel)
         else:
             # Read ahead once, to notice a peer that leaves; the rest stays in the kernel.

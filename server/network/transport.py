@@ -37,6 +37,9 @@ class Transport(Protocol):
     wants: int
     """`poller.READ` or WRITE: needed by the transport itself, whatever its user waits for; or 0."""
 
+    has_ended: bool
+    """The peer's end came with the last bytes that `recv` gave: no poller will tell of it."""
+
     @property
     def unsent_bytes(self) -> int:
         """Bytes that were taken and have not left."""
@@ -85,6 +88,7 @@ class PlaintextTransport:
     """The socket itself. What is called for each request are the socket's own bound methods."""
 
     __slots__ = ("close", "fd", "recv", "send", "send_all", "sock", "wants")
+    has_ended = False
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock

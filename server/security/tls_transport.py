@@ -111,7 +111,7 @@ class TlsTransport:
         self._pending: list[memoryview] = []
         self._pending_bytes = 0
         self._ahead = b""
-        self._ended = False
+        self.has_ended = False
 
     @property
     def local_address(self) -> tuple[str, int]:
@@ -194,14 +194,14 @@ class TlsTransport:
             self._flush_and_want()
         self._take_in(min(count, PIECE_BYTES if self.is_ready else _BUFFER_BYTES))
         if not self.is_ready and not self._advance():
-            if self._ended:
+            if self.has_ended:
                 return b""
             raise BlockingIOError
         return self._decrypted()
 
     def _take_in(self, count: int) -> None:
         """Read the socket once. Raises BlockingIOError when there is nothing."""
-        if self._ended:
+        if self.has_ended:
             return
         data = self.sock.recv(count)
         if data:
@@ -210,7 +210,7 @@ class TlsTransport:
                 data = bytes(head) + data
             self._arrived = data if len(data) < _BUFFER_BYTES else memoryview(data)
         else:
-            self._ended = True
+            self.has_ended = True
             self._in.write_eof()
 
     def _give_next(self) -> int:
@@ -242,7 +242,7 @@ class TlsTransport:
         pieces: list[bytes] = []
         is_more: int = True  # what the handshake left, too
         self._give_next()
-        while is_more and not self._ended:
+        while is_more and not self.has_ended:
             count = len(pieces)
             self._decrypt(pieces)
             self._silent -= len(pieces) - count
@@ -255,7 +255,7 @@ class TlsTransport:
             self.flush()
             if self._pending_bytes > _PENDING_BYTES_MAX:
                 raise ConnectionAbortedError("TLS failed: the peer does not read")
-        if not pieces and not self._ended:
+        if not pieces and not self.has_ended:
             raise BlockingIOError
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
@@ -265,18 +265,18 @@ class TlsTransport:
         try:
             while piece := self._tls.read(_RECORD_BYTES):
                 pieces.append(piece)
-            self._ended = True
+            self.has_ended = True
         except ssl.SSLWantReadError:
             pass
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            self._ended = True
+            self.has_ended = True
         except ssl.SSLError as error:
             self._give_up(error)
 
     def recv_all(self, count: int, deadline_s: float, /) -> bytes:
         pieces = [self._ahead] if self._ahead else []
         size = len(self._ahead)
-        while size < count and not self._ended:
+        while size < count and not self.has_ended:
             if time.monotonic() >= deadline_s:
                 raise BlockingIOError
             self._take_in(max(_RECORD_BYTES, min(count - size, PIECE_BYTES)))

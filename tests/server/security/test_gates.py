@@ -596,6 +596,30 @@ def test_a_damaged_record_ends_its_connection_and_no_other(
         wait_until(server, lambda: server.quotas.count == 1)
 
 
+@pytest.mark.parametrize("said", ["all", "half"])
+def test_a_goodbye_that_comes_with_the_last_bytes_is_heard(authority: Authority, said: str) -> None:
+    """The peer waits for ours before it closes its socket, so nothing else will arrive."""
+    keys = authority.tls_keys(authority.key_store("s.pem"))
+    with (
+        serving(secured("SSL", keys)) as server,
+        socket.create_connection(("127.0.0.1", server.port), 10) as sock,
+    ):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = client_context(authority).wrap_bio(incoming, outgoing, server_hostname="localhost")
+        shake_hands(tls, sock, incoming, outgoing)
+        request = b"".join(bytes(p) for p in encode_request(0, 7, "raw", ApiVersionsRequest()))
+        tls.write(request if said == "all" else request[: len(request) // 2])
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.unwrap()
+        sock.sendall(outgoing.read())
+        sock.settimeout(2)
+        incoming.write(all_of(sock))
+        incoming.write_eof()
+        assert bool(answered(tls)) == (said == "all")
+        assert answered(tls) == b""
+        wait_until(server, lambda: server.quotas.count == 0)
+
+
 def answered(tls: ssl.SSLObject) -> bytes:
     """What was said before the connection ended, with or without a goodbye."""
     try:
