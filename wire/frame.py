@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from wire.schema import Request, Response
 
 API_VERSIONS = 18
+_BEGINNINGS = {
+    0x1603: "TLS", 0x1503: "TLS", 0x4745: "HTTP", 0x504F: "HTTP", 0x4845: "HTTP", 0x5052: "HTTP",
+}  # fmt: skip
+"""How other protocols begin: a hello or an alert; GE(T), PO(ST), HE(AD), PR(I)."""
 # The first flexible version of each API that has one. The declarations know it too, but a header
 # must be readable before the API's area is imported; a test compares the two.
 FIRST_FLEXIBLE: dict[int, int] = {
@@ -343,7 +347,10 @@ class FrameReader:
             self._frame_bytes = wanted
 
     def _refuse(self, size: int) -> None:
-        self.violation = f"frame size {size} is not within {self._shortest}..{self.limit}"
+        guess = _BEGINNINGS.get(size >> 16)
+        self.violation = f"frame size {size} is not within {self._shortest}..{self.limit}" + (
+            f": it begins as {guess} does" if guess else ""
+        )
 
     def _add_chunk(self, data: bytes) -> None:
         """Keep a piece; small ones share a buffer, so that tiny segments cost only bytes."""

@@ -57,15 +57,18 @@ def listening(bootstrap: str, timeout_s: float, security: PeerSecurity | None = 
     says of each address what is wrong, when there is none.
     """
     failures = []
+    is_anybody_there = False
     wanted = addresses(bootstrap)
     for index, (host, port) in enumerate(wanted):
         try:
             dial(host, port, timeout_s, security)
         except (OSError, UnicodeError) as error:
             failures.append(f"{host}:{port}: {dial_error(error)}")
+            is_anybody_there |= not isinstance(error, ConnectionRefusedError)
         else:
             return [address_text(*address) for address in wanted[index:]]
-    next_step = _NEXT_STEP if security is None else _NEXT_STEP_SECURED
+    is_refused = security is not None and is_anybody_there
+    next_step = _NEXT_STEP_SECURED if is_refused else _NEXT_STEP
     raise UserError(f"no broker at {'; '.join(failures)}; {next_step}")
 
 

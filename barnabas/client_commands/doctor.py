@@ -119,7 +119,7 @@ def _dial(address: Address, arguments: argparse.Namespace) -> str | None:
 def _remedy(failure: str) -> str:
     if "resolve" in failure:
         return "is the name right, and known to this machine (DNS, /etc/hosts)?"
-    if "uthentication" in failure or "TLS" in failure:
+    if any(word in failure for word in ("uthentication", "TLS", "SASL", "closed")):
         return "does the file of --client-config fit that listener?"
     if "in time" in failure:
         return "is there a firewall in between, or another machine behind the address?"

@@ -55,6 +55,16 @@ _PER_SILENT = 1_024
 _BUFFERS_MAX = 512
 _PENDING_BYTES_MAX = 1 << 20
 _STEPS_PER_MS = 2
+_MEANINGS = {
+    "WRONG_VERSION_NUMBER": "as of a peer that does not encrypt",
+    "UNEXPECTED_EOF_WHILE_READING": "the peer hung up",
+    "TLSV1_ALERT_UNKNOWN_CA": "the peer does not trust who signed our certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer does not believe our certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer does not believe our certificate, or the host in it",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the peer says that our certificate has expired",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "ssl.client.auth=required asks for one",
+}
+"""What OpenSSL's reasons mean to who has to mend it."""
 
 
 class HandshakeBudget:
@@ -170,6 +180,8 @@ class TlsTransport:
             self._queue()
             self.flush()
         reason = error.reason or type(error).__name__
+        if meaning := _MEANINGS.get(reason):
+            reason = f"{reason}, {meaning}"
         if isinstance(error, ssl.SSLCertVerificationError):
             reason = f"certificate: {error.verify_message}"
         self._end(reason)

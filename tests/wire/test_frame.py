@@ -116,6 +116,25 @@ def test_a_size_that_cannot_be_is_a_violation_for_good(size: int) -> None:
     assert reader.frame_bytes_arrived == 0
 
 
+@pytest.mark.parametrize(
+    ("begin", "what"),
+    [
+        (b"\x16\x03\x01\x02\x00", "TLS"),
+        (b"\x15\x03\x03\x00\x02", "TLS"),
+        (b"GET / HTTP/1.1\r\n", "HTTP"),
+        (b"POST / HTTP/1.1\r\n", "HTTP"),
+        (b"\x15\x04\x03\x00\x02", None),
+    ],
+)
+def test_who_speaks_something_else_is_told_by_how_it_begins(begin: bytes, what: str | None) -> None:
+    """A client that encrypts where nobody does asks for a frame of 369,295,616 bytes."""
+    reader = FrameReader(100_000_000)
+    assert cut(reader, begin) == []
+    size = int.from_bytes(begin[:4], "big")
+    guess = "" if what is None else f": it begins as {what} does"
+    assert reader.violation == f"frame size {size} is not within 4..100000000{guess}"
+
+
 def test_a_hostile_size_that_arrives_byte_by_byte_is_noticed() -> None:
     reader = FrameReader(LIMIT)
     assert [cut(reader, b"\x7f"), cut(reader, b"\xff"), cut(reader, b"\xff")] == [[], [], []]

@@ -53,7 +53,8 @@ class SaslClient:
         if isinstance(response, SaslHandshakeResponse):
             if response.error_code:
                 offered = ", ".join(response.mechanisms)[:_TEXT_MAX]
-                raise AuthenticationError(f"SASL {self._name} is not offered, but {offered}")
+                instead = f"but {offered}" if offered else "nor any other: no login is asked for"
+                raise AuthenticationError(f"SASL {self._name} is not offered, {instead}")
             challenge = None
         else:
             assert isinstance(response, SaslAuthenticateResponse)

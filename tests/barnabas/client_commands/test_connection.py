@@ -105,6 +105,12 @@ def test_an_address_listens_once_it_has_answered_as_the_client_config_says(
     assert broker.ended() == []
 
 
+def test_where_nobody_listens_the_client_config_is_not_asked_about(made: Certificates) -> None:
+    security = client_security(TLS | {"ssl.truststore.location": str(made.authority)})
+    with pytest.raises(UserError, match=r"127.0.0.1:1: Connection refused; is a broker running"):
+        listening("127.0.0.1:1", 1.0, security)
+
+
 @pytest.mark.parametrize(
     ("error", "line"),
     [

@@ -208,6 +208,8 @@ def test_a_cluster_that_is_well_has_each_of_its_nodes_dialled(
         (TimeoutError(), "no answer in time; is there a firewall"),
         (ConnectionRefusedError(111, "Connection refused"), "Connection refused; is a broker runn"),
         (OSError("Authentication failed"), "Authentication failed; does the file of --client-con"),
+        (OSError("SASL PLAIN is not offered"), "SASL PLAIN is not offered; does the file of --cli"),
+        (OSError("the peer closed the connection"), "the peer closed the connection; does the f"),
         (OSError("no TLS there"), "no TLS there; does the file of --client-config fit"),
     ],
 )

@@ -23,7 +23,7 @@ from server.network.socket_server import SocketServer, SocketServerConfig
 from server.peers.blocking_peer import BlockingPeer
 from server.security.listener_security import SecuredListener
 from server.security.peer_security import client_security
-from server.security.sasl.client import AuthenticationError
+from server.security.sasl.client import AuthenticationError, SaslClient
 from server.security.sasl.scram import TYPES, ScramCredential, salted_password
 from tests.server.network.network_support import wait_until
 from tests.server.security.security_support import Authority, nobody, pkcs8, secured
@@ -293,6 +293,22 @@ def test_a_mechanism_that_is_not_enabled_is_named_with_those_that_are(
         assert answer.error_code == 33
         assert answer.mechanisms == ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
         assert raw.frame() == b""
+
+
+@pytest.mark.parametrize(
+    ("offered", "told"),
+    [
+        (["PLAIN", "OAUTHBEARER"], "SASL GSSAPI is not offered, but PLAIN, OAUTHBEARER"),
+        ([], "SASL GSSAPI is not offered, nor any other: no login is asked for"),
+    ],
+)
+def test_a_client_whose_mechanism_is_not_enabled_says_which_are(
+    offered: list[str], told: str
+) -> None:
+    client = SaslClient("GSSAPI", None)  # type: ignore[arg-type]
+    with pytest.raises(AuthenticationError) as error:
+        client.then(SaslHandshakeResponse(error_code=33, mechanisms=offered))
+    assert str(error.value) == told
 
 
 def test_tokens_are_bare_after_a_handshake_of_version_0(plaintext: SocketServer) -> None:

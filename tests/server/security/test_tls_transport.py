@@ -341,8 +341,37 @@ def test_a_hello_that_is_refused_is_told_why_by_an_alert(
 
 def test_what_is_no_tls_ends_the_connection(wire: Wire, server: TlsTransport) -> None:
     wire.arrived += b"\x00\x00\x00\x10not a hello, a frame of Kafka's"
-    with pytest.raises(ConnectionAbortedError, match="TLS failed"):
+    told = "TLS failed: WRONG_VERSION_NUMBER, as of a peer that does not encrypt"
+    with pytest.raises(ConnectionAbortedError, match=f"^{told}$"):
         server.recv(4_096)
+
+
+def test_a_certificate_that_the_peer_does_not_believe_is_told_as_ours(
+    tmp_path_factory: pytest.TempPathFactory, wire: Wire, server: TlsTransport
+) -> None:
+    another = Authority(tmp_path_factory.mktemp("another"))
+    one = Peer(another, wire)
+    with suppress(ssl.SSLWantReadError):
+        one.tls.do_handshake()
+    one.exchange()
+    assert not server.handshake()
+    one.exchange()
+    with pytest.raises(ssl.SSLCertVerificationError):
+        one.tls.do_handshake()
+    one.exchange()
+    told = "TLSV1_ALERT_UNKNOWN_CA, the peer does not trust who signed our certificate"
+    with pytest.raises(ConnectionAbortedError, match=told):
+        server.recv(4_096)
+
+
+def test_a_peer_that_hangs_up_in_the_handshake_is_told_so(wire: Wire) -> None:
+    """As a listener does that knows nothing of TLS."""
+    context = ssl.create_default_context()
+    client = TlsTransport(wire, context, server_hostname="h")  # type: ignore[arg-type]
+    assert not client.handshake()
+    wire.is_over = True
+    with pytest.raises(ConnectionAbortedError, match=r"TLS failed: .*, the peer hung up"):
+        client.handshake()
 
 
 def test_closing_says_goodbye(server: TlsTransport, peer: Peer) -> None:
