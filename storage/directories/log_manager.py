@@ -6,9 +6,8 @@ stop was not clean, and removes what earlier deletions left. New partitions go t
 the fewest. At shutdown everything is flushed and closed, checkpoints are written, and the marker
 last, only where every log was loaded and closed without an error.
 
-In the background, on the worker of each directory: retention, flushes by age and after a roll,
-checkpoints (recovery points and log starts every minute, high watermarks every five seconds),
-unlinks, forgetting idle producers. Compaction has another one there (`storage.cleaning.cleaner`).
+In the background each directory's worker looks after its logs (`storage.directories.upkeep`), and
+another one there compacts them (`storage.cleaning.cleaner`).
 
 A directory whose disk fails goes offline for good and alone; the others go on (B-7), also while it
 hangs: its failure is reported by a thread that waits for no disk. A full disk is no failure:
@@ -40,7 +39,6 @@ from storage.config import (
     LogConfig,
     LogManagerConfig,
     ProducerStateConfig,
-    ScheduledTask,
     Scheduler,
 )
 from storage.directories.copies import Copies, topic_id_of
@@ -54,6 +52,7 @@ from storage.directories.log_dirs import (
     partition_dir_name,
     renamed_dir_name,
 )
+from storage.directories.upkeep import Upkeep
 from storage.log.partition_log import PartitionLog
 from storage.open_files import OpenFileCache, descriptor_budget
 from storage.segments.segment import CorruptSegment
@@ -62,8 +61,6 @@ from wire.primitives import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-_INITIAL_DELAY_MS = 30_000
-_FLUSH_CHECK_MS = 1_000
 REMOVAL = "log-removal"
 
 
@@ -110,11 +107,11 @@ class LogManager:
         self._lock = threading.Lock()
         self.creation_lock = threading.Lock()
         self._logs: dict[TopicPartition, PartitionLog] = {}
-        self._tasks: list[ScheduledTask] = []
         self.cleaner = LogCleaner(self.all_logs, clock, cleaner_config, dirs)
         self.future_logs = FutureLogs(self)
         self.copies = Copies()
         self._dirs = {path: self._make_dir(path, uuid) for path, uuid in dirs.items()}
+        self.upkeep = Upkeep(self._dirs, self.all_logs, clock)
 
     def _make_dir(self, path: Path, directory_id: bytes) -> LogDir:
         return LogDir(
@@ -200,41 +197,7 @@ class LogManager:
 
     def start_background(self) -> None:
         """Begin the periodic work of each directory; needs its worker."""
-        config = self.config
-        flush_ms = min(config.flush_scheduler_interval_ms, _FLUSH_CHECK_MS)
-        jobs: list[tuple[str, int, Callable[[LogDir], object]]] = [
-            ("log-retention", config.retention_check_interval_ms, self.delete_old_segments),
-            ("log-flusher", flush_ms, self.flush_dirty_logs),
-            (
-                "recovery-point-checkpoint",
-                config.flush_offset_checkpoint_interval_ms,
-                self.checkpoint_recovery_points,
-            ),
-            (
-                "log-start-offset-checkpoint",
-                config.flush_start_offset_checkpoint_interval_ms,
-                self.checkpoint_log_start_offsets,
-            ),
-            (
-                "highwatermark-checkpoint",
-                config.high_watermark_checkpoint_interval_ms,
-                self.checkpoint_high_watermarks,
-            ),
-            (
-                "producer-expiration",
-                config.producer_id_expiration_check_interval_ms,
-                self.remove_expired_producers,
-            ),
-        ]
-        for path, log_dir in self._dirs.items():
-            worker = self._workers[path]
-            if worker is None:
-                raise ValueError("background work needs a scheduler")
-            for name, period_ms, job in jobs:
-                delay_ms = min(period_ms, _INITIAL_DELAY_MS)
-                self._tasks.append(
-                    worker.schedule(name, period_ms, partial(job, log_dir), delay_ms)
-                )
+        self.upkeep.start(self.config, self._workers)
         self.cleaner.start()
 
     # -- logs ------------------------------------------------------------------------------------
@@ -470,63 +433,9 @@ class LogManager:
         close = partial(_for_all, gone, "closing", PartitionLog.close)
         self._dirs[path].later("log-dir-failure-close", 0, close)
 
-    # -- background ------------------------------------------------------------------------------
-
-    def delete_old_segments(self, *log_dirs: LogDir) -> int:
-        """Apply retention to the logs of these directories, or of all; segments deleted."""
-        wall_ms = self._clock.wall_ms()
-        return sum(
-            _try(log, lambda log: log.delete_old_segments(wall_ms)) for log in self._in(log_dirs)
-        )
-
-    def flush_dirty_logs(self, *log_dirs: LogDir) -> None:
-        """Sync logs whose unsynced data is older than their `flush.ms`."""
-        now_ms = self._clock.now_ms()
-        for log in self._in(log_dirs):
-            flush_ms = log.config.flush_ms
-            is_old = now_ms - log.sync.last_flush_ms >= flush_ms
-            if is_old and log.flushed_offset < log.log_end_offset:
-                _try(log, lambda log: log.flush())
-
-    def remove_expired_producers(self, *log_dirs: LogDir) -> int:
-        """Forget producers that were idle too long; how many."""
-        wall_ms = self._clock.wall_ms()
-        count = 0
-        for log in self._in(log_dirs):
-            with log.lock:
-                count += log.producer_state.remove_expired(wall_ms)
-        return count
-
-    def checkpoint_recovery_points(self, *log_dirs: LogDir) -> None:
-        """Write below which offsets everything is on disk."""
-        for log_dir in self._online(log_dirs):
-            log_dir.checkpoint_recovery_points(self._in([log_dir]))
-
-    def checkpoint_log_start_offsets(self, *log_dirs: LogDir) -> None:
-        """Write the log starts that lie above their first segment's."""
-        for log_dir in self._online(log_dirs):
-            log_dir.checkpoint_log_starts(self._in([log_dir]))
-
-    def checkpoint_high_watermarks(self, *log_dirs: LogDir) -> None:
-        """Write every log's high watermark (H-10); also see if a full disk has room again."""
-        for log_dir in self._online(log_dirs):
-            log_dir.restore_reserve()
-            log_dir.checkpoint_high_watermarks(self._in([log_dir]))
-
     def _log_start_moved(self, log_dir: LogDir) -> None:
         """Delete-records must survive a crash that comes before the next periodic checkpoint."""
-        log_dir.soon("log-start-moved", partial(self.checkpoint_log_start_offsets, log_dir))
-
-    def _online(self, log_dirs: Sequence[LogDir] = ()) -> list[LogDir]:
-        """Those of these directories, or of all, that are online."""
-        return [log_dir for log_dir in log_dirs or self._dirs.values() if log_dir.is_online]
-
-    def _in(self, log_dirs: Sequence[LogDir]) -> list[PartitionLog]:
-        """The logs in these directories, or all."""
-        if not log_dirs:
-            return self.all_logs()
-        environments = {id(log_dir.environment) for log_dir in log_dirs}  # a path costs 5 us
-        return [log for log in self.all_logs() if id(log.environment) in environments]
+        log_dir.soon("log-start-moved", partial(self.upkeep.checkpoint_log_start_offsets, log_dir))
 
     def later(self, directory: Path, delay_ms: int, job: Callable[[], object]) -> None:
         """Do something to a directory's disk on its worker. For `future_logs` only."""
@@ -540,9 +449,7 @@ class LogManager:
         All directories at once. One whose disk does not answer in time is left to the next start,
         which finds no clean marker there.
         """
-        for task in self._tasks:
-            task.cancel()
-        self._tasks.clear()
+        self.upkeep.stop()
         self.cleaner.shutdown()
         run_for_each(
             "stop",
@@ -557,7 +464,7 @@ class LogManager:
         self.future_logs.close(log_dir.path)
         if not log_dir.is_online:
             return
-        logs = self._in([log_dir])
+        logs = self.upkeep.logs_in([log_dir])
         is_clean = _for_all(logs, "flushing", PartitionLog.flush)
         log_dir.checkpoint_recovery_points(logs)
         log_dir.checkpoint_log_starts(logs)
@@ -586,13 +493,3 @@ def _run_once(scheduler: Scheduler | None, name: str, job: Callable[[], None]) -
         job()
     else:
         scheduler.schedule_once(name, 0, job)
-
-
-def _try(log: PartitionLog, job: Callable[[PartitionLog], object]) -> int:
-    """Run a background job on one log; what it raises concerns that log only."""
-    try:
-        result = job(log)
-    except KafkaError as error:
-        logger.warning("background job failed partition=%s error=%s", log.topic_partition, error)
-        return 0
-    return result if isinstance(result, int) else 0

@@ -203,7 +203,7 @@ class SimNode:
     def kill(self, *, loses_checkpoints: bool = False) -> None:
         """The process ends: what was written stays, nothing more is (no checkpoint, no marker)."""
         if not loses_checkpoints:
-            self.log_manager.checkpoint_high_watermarks()
+            self.log_manager.upkeep.checkpoint_high_watermarks()
         self.is_up = False
         self.replica_manager.shutdown()
 

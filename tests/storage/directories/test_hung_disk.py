@@ -129,7 +129,7 @@ def test_other_directories_sync_checkpoint_and_delete(hung: Hung) -> None:
     other = node.log("other", hung.good)
     append(other, "b")
     assert node.flushes(other)
-    node.manager.checkpoint_recovery_points(node.manager._dirs[hung.good])
+    node.manager.upkeep.checkpoint_recovery_points(node.manager._dirs[hung.good])
     recorded = OffsetCheckpoint(hung.good / RECOVERY_POINT_CHECKPOINT).read()
     assert recorded == {other.topic_partition: 1}
 

@@ -559,11 +559,11 @@ def test_checkpoints_say_what_is_flushed_deleted_and_replicated(tmp_path: Path) 
     append(log, "a", "b", "c")
     log.update_high_watermark(2)
     log.increment_log_start_offset(1)
-    manager.checkpoint_recovery_points()
+    manager.upkeep.checkpoint_recovery_points()
     assert OffsetCheckpoint(tmp_path / RECOVERY_POINT_CHECKPOINT).read() == {ORDERS: 0}
     log.flush()
-    manager.checkpoint_recovery_points()
-    manager.checkpoint_high_watermarks()
+    manager.upkeep.checkpoint_recovery_points()
+    manager.upkeep.checkpoint_high_watermarks()
     assert OffsetCheckpoint(tmp_path / RECOVERY_POINT_CHECKPOINT).read() == {ORDERS: 3}
     # Delete-records is recorded at once, not in a minute.
     node.scheduler.run()
@@ -582,7 +582,7 @@ def test_truncation_lowers_the_recorded_recovery_point_first(tmp_path: Path) -> 
     for value in "abcd":
         append(log, value)
     log.flush()
-    manager.checkpoint_recovery_points()
+    manager.upkeep.checkpoint_recovery_points()
     log.truncate_to(2)
     assert OffsetCheckpoint(tmp_path / RECOVERY_POINT_CHECKPOINT).read() == {ORDERS: 2}
     assert log.flushed_offset == 2
@@ -595,7 +595,7 @@ def test_a_recreated_partition_does_not_inherit_a_recovery_point(tmp_path: Path)
     log = node.create()
     append(log, "a", "b", "c")
     log.flush()
-    manager.checkpoint_recovery_points()
+    manager.upkeep.checkpoint_recovery_points()
     manager.delete(ORDERS)
     node.create()
     assert OffsetCheckpoint(tmp_path / RECOVERY_POINT_CHECKPOINT).read() == {}
@@ -667,7 +667,7 @@ def test_retention_runs_over_all_logs(tmp_path: Path) -> None:
         append(log, "old", timestamp=WALL_MS - 2000)
         log.roll()
         log.update_high_watermark(1)
-    assert manager.delete_old_segments() == 3
+    assert manager.upkeep.delete_old_segments() == 3
     node.stop()
 
 
@@ -677,10 +677,10 @@ def test_data_older_than_flush_ms_is_flushed(tmp_path: Path) -> None:
     log = node.create()
     append(log, "a")
     node.clock.ms = 499
-    manager.flush_dirty_logs()
+    manager.upkeep.flush_dirty_logs()
     assert log.flushed_offset == 0
     node.clock.ms = 500
-    manager.flush_dirty_logs()
+    manager.upkeep.flush_dirty_logs()
     assert log.flushed_offset == 1
     node.stop()
 
@@ -692,7 +692,7 @@ def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
     append(log, "a", producer_id=1, producer_epoch=0, base_sequence=0)
     node.clock.ms = 86_400_001
     append(log, "b", producer_id=2, producer_epoch=0, base_sequence=0)
-    assert manager.remove_expired_producers() == 1
+    assert manager.upkeep.remove_expired_producers() == 1
     assert [entry.producer_id for entry in log.active_producers()] == [2]
     node.stop()
 
@@ -881,7 +881,7 @@ def test_a_full_disk_keeps_no_log_from_being_recovered(tmp_path: Path, disk: Fau
     assert values(read_from(log)) == [b"a"]
     with pytest.raises(KafkaError):
         append(log, "b")
-    node.manager.checkpoint_high_watermarks()  # there is room again
+    node.manager.upkeep.checkpoint_high_watermarks()  # there is room again
     assert append(log, "b").first_offset == 1
     node.stop()
 
@@ -907,7 +907,7 @@ def test_a_full_disk_still_takes_checkpoints_and_serves_again_by_itself(
     disk.fail("allocate", errno.ENOSPC, count=10**6, only=lambda *_: is_full)
     with pytest.raises(KafkaError):
         append(log, "b")
-    manager.checkpoint_recovery_points()
+    manager.upkeep.checkpoint_recovery_points()
     assert OffsetCheckpoint(tmp_path / RECOVERY_POINT_CHECKPOINT).read() == {ORDERS: 1}
     # The reserve is for checkpoints: appends are refused as long as it is not back.
     with pytest.raises(KafkaError) as error:
@@ -915,10 +915,10 @@ def test_a_full_disk_still_takes_checkpoints_and_serves_again_by_itself(
     assert error.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert values(read_from(log)) == [b"a"]
     assert manager.offline_dirs == set()
-    manager.checkpoint_high_watermarks()
+    manager.upkeep.checkpoint_high_watermarks()
     assert not reserve.exists()
     is_full = False
-    manager.checkpoint_high_watermarks()
+    manager.upkeep.checkpoint_high_watermarks()
     assert reserve.exists()
     assert append(log, "b").first_offset == 1
     node.stop()
@@ -935,7 +935,7 @@ def test_a_full_disk_that_retention_may_empty_whole_is_emptied(
     for value in "abc":
         append(log, value * 100)
     log.update_high_watermark(3)
-    manager.checkpoint_high_watermarks()
+    manager.upkeep.checkpoint_high_watermarks()
     reserve = tmp_path / RESERVE_FILE
 
     def makes_a_file(_path: object, flags: int, *_: object) -> bool:
@@ -944,12 +944,12 @@ def test_a_full_disk_that_retention_may_empty_whole_is_emptied(
     disk.fail("open_file", errno.ENOSPC, count=10**6, only=makes_a_file)
     disk.fail("allocate", errno.ENOSPC, count=10**6)
     node.clock.ms += 2_000
-    manager.delete_old_segments()
+    manager.upkeep.delete_old_segments()
     assert (log.log_start_offset, log.size) == (3, 0)
     disk.repair()
     node.scheduler.run()
     assert len(list(log.directory.glob("*.log*"))) == 1
-    manager.checkpoint_high_watermarks()
+    manager.upkeep.checkpoint_high_watermarks()
     assert append(log, "d").first_offset == 3
     node.stop()
 
@@ -972,7 +972,7 @@ def test_an_election_on_a_full_disk_takes_the_reserve_and_reads_go_on(
     with pytest.raises(KafkaError):
         append(log, "b", epoch=1)
     disk.repair()
-    manager.checkpoint_high_watermarks()
+    manager.upkeep.checkpoint_high_watermarks()
     assert append(log, "b", epoch=1).first_offset == 1
     node.stop()
 
@@ -1009,7 +1009,7 @@ def test_an_abort_that_fits_on_a_full_disk_takes_the_reserve_and_not_the_directo
     with pytest.raises(KafkaError):
         append(log, "b")
     is_full = False
-    manager.checkpoint_high_watermarks()
+    manager.upkeep.checkpoint_high_watermarks()
     assert append(log, "b").first_offset == 2
     node.stop()
 
@@ -1024,11 +1024,11 @@ def test_a_reserve_that_cannot_be_opened_now_is_taken_later(
     node = Node(tmp_path)
     manager = node.start()
     log = node.create()
-    manager.checkpoint_high_watermarks()
+    manager.upkeep.checkpoint_high_watermarks()
     assert manager.offline_dirs == set()
     assert append(log, "a").first_offset == 0
     disk.repair()
-    manager.checkpoint_high_watermarks()
+    manager.upkeep.checkpoint_high_watermarks()
     assert (tmp_path / RESERVE_FILE).exists()
     node.stop()
 
@@ -1068,7 +1068,7 @@ def test_a_full_disk_leaves_no_temporary_file(tmp_path: Path, disk: FaultyDisk, 
     log.update_high_watermark(1)
     before = {path for path in tmp_path.rglob("*") if path.name != RESERVE_FILE}
     disk.fail(name, errno.ENOSPC, count=10**6)
-    manager.checkpoint_high_watermarks()
+    manager.upkeep.checkpoint_high_watermarks()
     with suppress(KafkaError):
         log.roll()
     disk.repair()

@@ -78,9 +78,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
 
 
 def write_all_down(node: Node) -> None:
-    node.manager.checkpoint_recovery_points()
-    node.manager.checkpoint_log_start_offsets()
-    node.manager.checkpoint_high_watermarks()
+    node.manager.upkeep.checkpoint_recovery_points()
+    node.manager.upkeep.checkpoint_log_start_offsets()
+    node.manager.upkeep.checkpoint_high_watermarks()
 
 
 def used_log(node: Node, count: int, start: int, directory: Path | None = None) -> PartitionLog:

@@ -295,7 +295,7 @@ def _wait(node: Node, replica: Replica, log: PartitionLog) -> None:
 
 
 def note_recovery_points(node: Node, replica: Replica, log: PartitionLog) -> None:
-    _keep(node, replica, log, node.manager.checkpoint_recovery_points)
+    _keep(node, replica, log, node.manager.upkeep.checkpoint_recovery_points)
 
 
 def replicate(node: Node, replica: Replica, log: PartitionLog) -> None:
@@ -323,13 +323,13 @@ def _served(log: PartitionLog) -> Content:
 def checkpoint(node: Node, replica: Replica, log: PartitionLog) -> None:
     manager = node.manager
     jobs = (
-        manager.checkpoint_recovery_points,
-        manager.checkpoint_log_start_offsets,
-        manager.checkpoint_high_watermarks,
+        manager.upkeep.checkpoint_recovery_points,
+        manager.upkeep.checkpoint_log_start_offsets,
+        manager.upkeep.checkpoint_high_watermarks,
     )
     for job in node.world.random.sample(jobs, node.world.between(1, 3)):
         worked, _ = node.attempt(job)
-        if worked and job == manager.checkpoint_log_start_offsets:
+        if worked and job == manager.upkeep.checkpoint_log_start_offsets:
             for one in node.replicas.values():
                 _start_is_noted(node, one)
 

@@ -46,8 +46,8 @@ def test_a_truncation_brings_no_deleted_record_back(tmp_path: Path) -> None:
         append(log, f"{number}")
     log.update_high_watermark(10)
     log.increment_log_start_offset(3)
-    node.manager.checkpoint_log_start_offsets()
-    node.manager.checkpoint_high_watermarks()
+    node.manager.upkeep.checkpoint_log_start_offsets()
+    node.manager.upkeep.checkpoint_high_watermarks()
     log.truncate_to(8)
     node.crash()
     again = node.start().get(ORDERS)
@@ -70,7 +70,7 @@ def test_a_new_start_that_a_full_disk_cut_short_leaves_no_gap(
         log.truncate_fully_and_start_at(16)
     if goes_on:
         log.flush()
-    node.manager.checkpoint_recovery_points()
+    node.manager.upkeep.checkpoint_recovery_points()
     node.crash()
     disk.repair()
     again = node.start().get(ORDERS)
@@ -94,7 +94,7 @@ def test_a_new_start_within_the_old_log_that_a_bad_disk_cut_short_leaves_no_offs
     append(log, "a", "b")
     append(log, "c", "d")
     log.flush()
-    node.manager.checkpoint_recovery_points()
+    node.manager.upkeep.checkpoint_recovery_points()
     disk.fail("replace", errno.EIO, only=_is_log)
     with pytest.raises(KafkaError):
         log.truncate_fully_and_start_at(offset)
@@ -119,7 +119,7 @@ def test_a_new_start_at_the_end_that_a_full_disk_cut_short_leaves_no_gap(
         append(log, value)
     assert len(log.segments) > 3
     log.flush()
-    node.manager.checkpoint_recovery_points()
+    node.manager.upkeep.checkpoint_recovery_points()
     disk.fail("replace", errno.ENOSPC, only=lambda path, *_: str(path).endswith("index"))
     with pytest.raises(KafkaError):
         log.truncate_fully_and_start_at(6)
