@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 
 from .segments import crc, decode, plan, source
 from .segments.source import SegmentReader
-from .sink import clients, exactly_once, registers, rows, tokens, writers
+from .sink import clients, exactly_once, registers, rows, settings, tokens, writers
 from .sink.writers import BatchWriter, Sink, StreamWriter
 from .spark.shipping import carry, ship
 
@@ -36,8 +36,8 @@ _HEADERS_COLUMN = ", headers array<struct<key: string, value: binary>>"
 def register(spark: SparkSession) -> None:
     """Make `format("barnabas")` known to a session (a user's own, too)."""
     ship(
-        crc, plan, decode, source, registers, exactly_once, tokens, clients, rows,
-        writers, sys.modules[__name__],
+        crc, plan, decode, source, registers, exactly_once, tokens, settings, clients,
+        rows, writers, sys.modules[__name__],
     )  # fmt: skip
     carry_client(spark)
     spark.dataSource.register(BarnabasDataSource)

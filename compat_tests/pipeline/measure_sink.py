@@ -18,9 +18,10 @@ from statistics import median
 import pyarrow as pa
 
 from compat_tests.pipeline.records import create
-from pipeline.sink.clients import connector, settings_of
+from pipeline.sink.clients import connector
 from pipeline.sink.exactly_once import Task, write_once
 from pipeline.sink.rows import rows_of
+from pipeline.sink.settings import settings_of
 from testkit.brokers.nodes import ApacheKafka
 
 TURNS = 3

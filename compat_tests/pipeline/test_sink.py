@@ -398,7 +398,8 @@ def test_executors_without_any_client_get_one_with_the_job(
 def test_a_broker_that_is_not_there_is_named(
     spark: SparkSession, kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.sink.clients import ConfluentRegister, PythonRegister, settings_of
+    from pipeline.sink.clients import ConfluentRegister, PythonRegister
+    from pipeline.sink.settings import settings_of
 
     monkeypatch.setattr("pipeline.sink.clients.WAIT_S", 1.0)
     settings = settings_of({"bootstrap.servers": "127.0.0.1:9"}, "auto")

@@ -9,8 +9,9 @@ from contextlib import suppress
 import pytest
 
 from compat_tests.pipeline.records import create, held, read_all
-from pipeline.sink.clients import connector, settings_of
+from pipeline.sink.clients import connector
 from pipeline.sink.registers import Fenced, Mark, Register, Row, SinkError
+from pipeline.sink.settings import settings_of
 from testkit.brokers.nodes import RunningBroker
 from testkit.wait import eventually
 

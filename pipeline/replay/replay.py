@@ -34,9 +34,9 @@ from pipeline.broker_facts import Committed
 from pipeline.errors import PipelineError
 from pipeline.progress import done_of, human_bytes, many, rate, table
 from pipeline.replay import cleaning, groups
-from pipeline.sink.clients import Settings, from_java, settings_of
 from pipeline.sink.pieces import Names
 from pipeline.sink.registers import REPLAY_PREFIX, SinkError
+from pipeline.sink.settings import Settings, from_java, settings_of
 from pipeline.spark.hadoop_files import HadoopFiles
 from pipeline.spark.kafka_admin import KafkaAdmin, Offsets, Positions
 from pipeline.spark.session import Job, run_watched
@@ -470,15 +470,15 @@ def _send(
     """Send what is not there yet; records and bytes sent, and records that were there."""
     from pipeline.data_source import carry_client
     from pipeline.replay import task
-    from pipeline.sink import clients, pieces, registers, rows, tokens
+    from pipeline.sink import clients, pieces, registers, rows, settings, tokens
 
-    ship(registers, tokens, clients, pieces, rows, task)
+    ship(registers, tokens, settings, clients, pieces, rows, task)
     carry_client(job.spark)
     tasks = max(1, min(sum(targets.values()), job.parallelism()))
     per_task = options.rate / tasks if options.rate is not None else None
     made = client_settings(options)
-    settings = {name: made.for_topic(int(configs[name]["max.message.bytes"])) for name in targets}
-    target = task.Target(settings, names, per_task)
+    of_topic = {name: made.for_topic(int(configs[name]["max.message.bytes"])) for name in targets}
+    target = task.Target(of_topic, names, per_task)
     stats = (
         archive.rows.selectExpr(
             "topic", "partition as source", "generation", "offset", f"{TIMED_HASH} as hash",

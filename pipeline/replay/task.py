@@ -19,10 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..sink.clients import Settings, connector
+from ..sink.clients import connector
 from ..sink.pieces import Chunk, Names, Pace, Place, write_in_pieces
 from ..sink.registers import Row
 from ..sink.rows import rows_of
+from ..sink.settings import Settings
 
 COLUMNS = (
     "topic", "source", "generation", "offset", "hash", "partition", "key", "value", "headers",

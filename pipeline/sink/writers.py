@@ -25,10 +25,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from .clients import Settings, connector, settings_of
+from .clients import connector
 from .exactly_once import Task, write_once
 from .registers import SinkError
 from .rows import TYPES, rows_of
+from .settings import Settings, settings_of
 
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 _OPTIONS = (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.sink.clients import from_java, in_python, settings_of
 from pipeline.sink.registers import SinkError
+from pipeline.sink.settings import from_java, in_python, settings_of
 
 SCRAM = (
     "org.apache.kafka.common.security.scram.ScramLoginModule required\n"
