@@ -25,11 +25,9 @@ if it is handed to another thread (benchmarks/micro/requests.py, inline).
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import logging
 import select
-import socket
 import threading
 from collections import OrderedDict, deque
 from functools import partial
@@ -38,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 from server.network.channel import Channel, RequestReceiver, release_slices
 from server.network.last_requests import RECENT, Served
 from server.network.limits import Unread, half_sent_fill
-from server.network.poller import GONE, MUTED, READ, WRITE, new_poller
+from server.network.poller import GONE, MUTED, READ, WRITE, Wakeup, new_poller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,11 +81,7 @@ class Processor:
         self._strangers = strangers
         self._unread = unread
         self._poller = new_poller()
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        self._wake_reader.setblocking(False)
-        self._wake_writer.setblocking(False)
-        self._poller.register(self._wake_reader.fileno(), READ)
-        self._sleeping = self._woken = False
+        self._wakeup = Wakeup(self._poller)
         self._completed: deque[tuple[Callable[..., None], Channel, RequestContext[Any], Any]]
         self._completed = deque()
         self._commands: deque[Callable[[], None]] = deque()
@@ -126,13 +120,13 @@ class Processor:
             self._finish(channel, request, parts)
         else:
             self._completed.append((self._finish, channel, request, parts))
-            self._wake()
+            self._wakeup.wake()
 
     def answer_first(self, channel: Channel, request: RequestContext[Any], parts: Any) -> None:
         """Some of several that are served as one were answered; all come in line from now on."""
         request.is_partly_answered = True
         self._completed.append((self._send_first, channel, request, parts))
-        self._wake()
+        self._wakeup.wake()
 
     def resume(self) -> None:
         """There is room for requests again."""
@@ -165,15 +159,7 @@ class Processor:
 
     def _command(self, run: Callable[[], None]) -> None:
         self._commands.append(run)
-        self._wake()
-
-    def _wake(self) -> None:
-        # `_sleeping` is set before the queues are looked at for the last time, so a processor that
-        # is not sleeping yet sees what was queued before this test.
-        if self._sleeping and not self._woken:
-            self._woken = True
-            with contextlib.suppress(OSError):  # full (it will wake) or closed (it has ended)
-                self._wake_writer.send(b"\0")
+        self._wakeup.wake()
 
     # -- the loop
 
@@ -188,16 +174,17 @@ class Processor:
 
     def _turn(self) -> None:
         """Wait for events and handle them all once."""
-        self._sleeping = True
+        wakeup = self._wakeup
+        wakeup.is_asleep = True
         timeout = 0.0 if self._completed or self._commands or self._ready else self._timeout()
         events = self._poller.poll(timeout)
-        self._sleeping = False
+        wakeup.is_asleep = False
         self.now_ms = self._clock_ms()
         channels = self.channels
         for fd, event in events:
             channel = channels.get(fd)
             if channel is None:
-                self._drain_wakeups(fd)
+                wakeup.heard(fd)
                 continue
             try:
                 self._on_event(channel, event)
@@ -216,12 +203,6 @@ class Processor:
         if self._throttled:
             due_ms = min(due_ms, self._throttled[0][0])
         return max(0.0, (due_ms - self.now_ms) / 1000)
-
-    def _drain_wakeups(self, fd: int) -> None:
-        if fd == self._wake_reader.fileno():
-            with contextlib.suppress(BlockingIOError):
-                self._wake_reader.recv(4096)
-            self._woken = False
 
     def _run_queues(self) -> None:
         completed = self._completed
@@ -596,5 +577,4 @@ class Processor:
             self._close(channel)
         self.drained.set()
         self._poller.close()
-        self._wake_reader.close()
-        self._wake_writer.close()
+        self._wakeup.close()

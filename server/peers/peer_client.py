@@ -23,7 +23,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
-from server.network.poller import READ, WRITE, new_poller
+from server.network.poller import READ, WRITE, Wakeup, new_poller
 from server.peers.call import Call, OnComplete, PeerError, always
 from server.peers.peer_connection import NEVER_MS, PeerConnection, addresses_of
 
@@ -63,11 +63,7 @@ class PeerClient:
         self._poller = new_poller()
         self._connections: dict[tuple[str, int, str], PeerConnection] = {}
         self._by_fd: dict[int, PeerConnection] = {}
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        self._wake_reader.setblocking(False)
-        self._wake_writer.setblocking(False)
-        self._poller.register(self._wake_reader.fileno(), READ)
-        self._sleeping = False
+        self._wakeup = Wakeup(self._poller)
         self._inbox: deque[Callable[[], None]] = deque()
         self._lock = threading.Lock()  # guards _closed against what is put into _inbox
         self._closed = False
@@ -108,7 +104,7 @@ class PeerClient:
             closed, self._closed = self._closed, True
         if closed:
             return
-        self._wake()
+        self._wakeup.wake()
         if self._thread.ident is None:
             self._close_everything()
         elif self._thread is not threading.current_thread():
@@ -119,16 +115,8 @@ class PeerClient:
             if self._closed:
                 return False
             self._inbox.append(job)
-        self._wake()
+        self._wakeup.wake()
         return True
-
-    def _wake(self) -> None:
-        # `_sleeping` is set before the inbox is looked at for the last time: who is not sleeping
-        # yet sees what was put there before this test.
-        if self._sleeping:
-            self._sleeping = False
-            with contextlib.suppress(OSError):  # full: it will wake; closed: it has ended
-                self._wake_writer.send(b"\0")
 
     # -- the thread
 
@@ -142,17 +130,16 @@ class PeerClient:
 
     def turn(self) -> None:
         """Wait for something to happen, and handle it."""
-        self._sleeping = True
+        self._wakeup.is_asleep = True
         timeout = 0.0 if self._inbox or self._closed else self._timeout()
         events = self._poller.poll(timeout)
-        self._sleeping = False
+        self._wakeup.is_asleep = False
         for fd, event in events:
             connection = self._by_fd.get(fd)
             if connection is not None:
                 connection.on_event(event, self.now_ms())
-            elif fd == self._wake_reader.fileno():
-                with contextlib.suppress(BlockingIOError):
-                    self._wake_reader.recv(4096)
+            else:
+                self._wakeup.heard(fd)
         while self._inbox:
             self._inbox.popleft()()
         now_ms = self.now_ms()
@@ -177,8 +164,7 @@ class PeerClient:
             connection.close("the client is shut down")
         self._connections.clear()
         self._poller.close()
-        self._wake_reader.close()
-        self._wake_writer.close()
+        self._wakeup.close()
 
     # -- for connections
 
