@@ -10,6 +10,7 @@ import pytest
 
 from barnabas.client_commands import consume
 from server.commands.outcomes import EXIT_USAGE, UserError
+from testkit.clock import ManualClock
 
 # kafka-python reads its schemas in a way that Python's newest versions advise against.
 
@@ -93,6 +94,38 @@ def run(consumer: Consumer, monkeypatch: pytest.MonkeyPatch, *flags: str) -> Non
 def test_records_that_never_come_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"no answer from the cluster .* within 0.01 s"):
         run(Consumer(), monkeypatch, "--timeout", "0.01")
+
+
+class Slow(Consumer):
+    """Each of its ten records takes six seconds to come; where it is, it knows only then."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._place: int | None = None
+
+    def position(self, _partition: Any, _timeout_ms: int) -> int | None:  # type: ignore[override]
+        return self._place
+
+    def poll(self, _timeout_ms: int) -> dict[Any, list[Any]]:
+        self._clock.ms += 6_000
+        self._place = 0 if self._place is None else self._place + 1
+        return {}
+
+
+def test_what_comes_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time-out is from one record to the next, not of them all."""
+    clock = ManualClock()
+    monkeypatch.setattr("time.monotonic", lambda: clock.now_ms() / 1000)
+    slow = Slow(clock)
+    run(slow, monkeypatch, "--timeout", "10")
+    assert slow.position(0, 0) == 10
+
+
+def test_a_place_that_is_not_known_yet_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Slow, "end_offsets", lambda _self, asked: dict.fromkeys(asked, 1))
+    slow = Slow(ManualClock())
+    run(slow, monkeypatch)
+    assert slow.position(0, 0) == 1
 
 
 class Growing(Consumer):
@@ -217,10 +250,13 @@ class Bounced(Printed):
 def test_a_member_that_follows_outlives_a_restart_of_its_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
     member = Bounced()
     with pytest.raises(KeyboardInterrupt):
         run(member, monkeypatch, "--group", "g", "--follow")
     assert len(member.asked) == 2
+    assert pauses == [0.2]  # where nobody listens, a poll is over at once
     for is_down in (True, False):
         member = Bounced()
         member.is_down = is_down

@@ -39,6 +39,7 @@ def test_bootstrap_addresses_of_different_clusters_are_told() -> None:
     answers = {("a", 1): Answer("one", {1: ("a", 1)}), ("b", 2): Answer("two", {2: ("b", 2)})}
     assert merge(answers, findings) == {1: ("a", 1), 2: ("b", 2)}
     (finding,) = findings
+    assert not finding.is_well
     assert finding.text.endswith("different clusters: a:1 of one, b:2 of two")
 
 
@@ -46,6 +47,7 @@ def test_two_nodes_that_advertise_one_address_are_told() -> None:
     findings: list[Finding] = []
     merge({("a", 1): Answer("one", {1: ("a", 1), 2: ("a", 1)})}, findings)
     (finding,) = findings
+    assert not finding.is_well
     assert finding.text.startswith("nodes 1 and 2 both advertise a:1; set advertised.listeners")
 
 
